@@ -16,7 +16,7 @@ mod page {
 
     use miniz_oxide::deflate::compress_to_vec_zlib;
 
-    /// Of zlib: the smallest files.
+    /// Compression level of zlib: 9 gives the smallest files.
     const LEVEL: u8 = 9;
 
     /// Writes the files, and the list of them that the program includes.
@@ -66,7 +66,7 @@ mod page {
         clone.join("page/main.js").is_file().then_some(clone)
     }
 
-    /// Names of the files that a browser asks for, below a folder.
+    /// Collects the names of the files below a folder that a browser requests.
     fn collect(folder: &Path, prefix: &str, into: &mut Vec<String>) {
         for entry in fs::read_dir(folder).expect("the page's folder") {
             let entry = entry.expect("the page's folder");

@@ -61,7 +61,7 @@ pub(crate) fn run(steps: &mut Steps, arguments: &[&str]) {
     });
 }
 
-/// What `apr scan` and four other scanners say about the same files.
+/// Compares `apr scan` with four other scanners on the same files.
 pub(crate) fn scanners(steps: &mut Steps) {
     steps.run("four other scanners", reference::set_up_scanners);
     steps.run("build as it is shipped", || build(&["-p", "apr-cli", "--bins"]));
@@ -83,7 +83,7 @@ pub(crate) fn scanners(steps: &mut Steps) {
 const WITHOUT_SCREENS: [&str; 3] =
     ["--no-default-features", "--features", "simd,hub,text,chat,audio,images,linalg,qa"];
 
-/// What screens add to the binary and to a build, and how fast they are.
+/// Measures the cost of screens in binary size and build time, and their speed.
 pub(crate) fn screens(steps: &mut Steps, arguments: &[&str]) {
     let binary = || target_dir().join("dist/apr");
     let mut sizes = Vec::new();
@@ -111,7 +111,7 @@ pub(crate) fn screens(steps: &mut Steps, arguments: &[&str]) {
     });
 }
 
-/// How many crates the binary is made of.
+/// Returns the number of crates in the binary.
 fn crates_of(features: &[&str]) -> Result<usize, Stop> {
     let tree = ["-p", "apr-cli", "--edges", "normal", "--prefix", "none", "--format", "{p}"];
     let listed = output(cargo("tree", tree).args(features));
@@ -121,7 +121,7 @@ fn crates_of(features: &[&str]) -> Result<usize, Stop> {
     Ok(names.collect::<BTreeSet<_>>().len())
 }
 
-/// Every command over files that ask for more work than their size justifies.
+/// Runs every command on files that cause excessive work (denial of service).
 pub(crate) fn excessive(steps: &mut Steps, arguments: &[&str]) {
     steps.run("build as it is shipped", || {
         build(&["-p", "apr-cli", "-p", "apr-testkit", "--bins", "--examples"])
@@ -142,7 +142,7 @@ fn build(what: &[&str]) -> Outcome {
     run_program(cargo("build", ["--profile", "dist"]).args(what))
 }
 
-/// In memory where that is possible, so that the programs are measured and not the disk.
+/// Returns a folder in memory if possible, so that the disk does not affect the measurement.
 fn folder() -> PathBuf {
     let memory = PathBuf::from("/dev/shm");
     let parent = if memory.is_dir() { memory } else { target_dir() };

@@ -62,16 +62,16 @@ pub(crate) const PORTABLE: [&str; 45] = [
     "apr-prune",
 ];
 
-/// The part of them that needs no standard library.
+/// The portable crates that do not require the standard library.
 const NO_STD: [&str; 4] = ["apr-core", "apr-tensor", "apr-crypto", "apr-format"];
 
 /// Calls the portable crates from JavaScript.
 const SMOKE: &str = "apr-wasm-smoke";
 
-/// Embeds a model in a program, which a browser may run too.
+/// Crate that embeds a model in a program, which can also run in a browser.
 const SINGLE_BINARY: &str = "single-binary";
 
-/// What apr-format is built with, from nothing to everything: each must build for wasm32.
+/// Feature sets of apr-format, from none to all. Each must build for wasm32.
 const FEATURES: [&str; 4] = [
     "",
     "compression,typed",
@@ -79,8 +79,7 @@ const FEATURES: [&str; 4] = [
     "std,compression,zstd-encoder,encryption,signing,typed",
 ];
 
-/// Profiles of the workspace. What is shipped to a browser is small; what the gate runs, it builds
-/// quickly.
+/// Cargo profiles: the shipped browser build is small, and the gate's build is fast to compile.
 const SHIPPED: &str = "small";
 const PAGE: &str = "web";
 const QUICK: &str = "quick";
@@ -90,12 +89,14 @@ const BARE: Target = Target { triple: "thumbv7em-none-eabihf", std: "core,alloc"
 
 struct Target {
     triple: &'static str,
-    /// The parts of the standard library to build where rustup has none for the target.
+    /// Parts of the standard library to build if rustup has none for the target.
     std: &'static str,
 }
 
-/// Debian's current compiler: it comes with the standard library's source, and from where the
-/// machine gets its packages anyway.
+/// Debian's current compiler.
+///
+/// Its package includes the source of the standard library, and is available wherever the machine
+/// gets its packages.
 const COMPILER: &str = "/usr/bin/rustc";
 
 /// Installs what the web needs and the machine has not, so that later steps find it.
@@ -106,13 +107,16 @@ pub(crate) fn set_up(steps: &mut Steps) {
     });
 }
 
-/// What the gate builds for the web.
+/// Builds the web module for the gate, with a fast profile.
 pub(crate) fn web(steps: &mut Steps) {
     module(steps, QUICK);
 }
 
-/// With few features, without the standard library, for a processor without an operating system,
-/// and for the web as it is shipped.
+/// Builds the portable crates in all supported configurations.
+///
+/// These have few features, no standard library, or no operating system, or are for the web.
+///
+/// The web build is the one that is shipped.
 pub(crate) fn run(steps: &mut Steps) {
     set_up(steps);
     features(steps);
@@ -143,8 +147,9 @@ fn module(steps: &mut Steps, profile: &str) {
     }
 }
 
-/// Checks that crates build without warnings where core and alloc are all there is, with their
-/// default features and with fewer.
+/// Checks that crates build without warnings with only core and alloc.
+///
+/// It uses their default features, and fewer.
 fn no_std(steps: &mut Steps) {
     steps.run(&format!("no_std: {} without std", NO_STD.join(", ")), || {
         let (host, sysroot) = sysroot_without_std()?;
@@ -169,8 +174,9 @@ fn no_std(steps: &mut Steps) {
     });
 }
 
-/// A copy of the compiler's libraries for this machine, without std and what needs it: a crate that
-/// asks for std, or a dependency that does, finds none.
+/// Copies the compiler's libraries for this machine, without std and the libraries that need it.
+///
+/// A crate or dependency that uses std then fails to build.
 fn sysroot_without_std() -> Outcome<(String, PathBuf)> {
     let unknown = || Stop::failed("rustc does not say what it compiles for");
     let about = output(program("rustc").arg("-vV")).ok_or_else(unknown)?;
@@ -316,8 +322,9 @@ fn has_std(target: &Target) -> bool {
     libraries.is_some_and(|folder| Path::new(&folder).is_dir())
 }
 
-/// Finds a standard library for the target or what can build one, and installs the latter where
-/// neither is there.
+/// Finds a standard library for the target, or a compiler that can build one.
+///
+/// Installs that compiler if neither is present.
 fn find_or_install_std(target: &Target) -> Outcome {
     let is_ready =
         || is_recent(COMPILER) && has_source(COMPILER) && find_program(is_linker).is_some();
@@ -349,7 +356,7 @@ fn has_source(compiler: &str) -> bool {
     })
 }
 
-/// Whether the compiler is new enough for this workspace.
+/// Returns `true` if the compiler is recent enough for this workspace.
 fn is_recent(compiler: &str) -> bool {
     let minor = |version: &str| version.split('.').nth(1)?.parse::<u32>().ok();
     let Some(text) = output(program(compiler).arg("--version")) else { return false };

@@ -19,14 +19,13 @@ use crate::web::{self, Wish};
 struct Platform {
     triple: &'static str,
     toolchain: Toolchain,
-    /// What runs its programs on other systems and processors, and the package of Debian that has
-    /// it.
+    /// Program that runs the binaries on other systems and processors, and its Debian package.
     emulator: Option<(&'static str, &'static str)>,
     /// The name of the binary.
     binary: &'static str,
 }
 
-/// What compiles C, and what links.
+/// C compiler and linker.
 enum Toolchain {
     /// Zig, by its name for the platform, and the linker of the toolchain.
     Static(&'static str),
@@ -74,7 +73,7 @@ const MINGW: &str = "x86_64-w64-mingw32-gcc";
 const STATIC: &str = "-Clinker=rust-lld -Clink-self-contained=yes -Clink-arg=--icf=all \
                       -Clink-arg=--pack-dyn-relocs=relr";
 
-/// A compiler for C. Zig has names of its own for targets, and takes no other.
+/// Wrapper script for the C compiler. Zig has its own names of targets and rejects others.
 const COMPILER: &str = "\
 #!/bin/sh
 for word do
@@ -91,9 +90,10 @@ exec 'PYTHON' -m ziglang cc -target TARGET \"$@\"
 const SHELLS: [(&str, &str); 4] =
     [("bash", "apr"), ("zsh", "_apr"), ("fish", "apr.fish"), ("powershell", "apr.ps1")];
 
-/// Builds archives into `target/packages`, for the platforms that are named or for all; `--test`
-/// runs the tests of the command line with each binary, `--twice` builds each a second time and
-/// compares.
+/// Builds archives into `target/packages`, for the given platforms or for all.
+///
+/// `--test` runs the command line tests with each binary. `--twice` builds each binary a second
+/// time and compares both.
 pub(crate) fn run(steps: &mut Steps, arguments: &[&str]) -> Result<(), String> {
     let (options, names): (Vec<&str>, Vec<&str>) =
         arguments.iter().partition(|word| word.starts_with("--"));
@@ -178,7 +178,7 @@ pub(crate) fn install_std(triple: &str) -> Outcome {
         .map_err(|_| Stop::skipped(format!("no standard library for {triple}"), advice))
 }
 
-/// Builds the binary, so that nothing in it says where or when.
+/// Builds the binary without build paths and times in it.
 fn build(platform: &Platform, zig: &Path, folder: &Path) -> Outcome<PathBuf> {
     let Platform { triple, .. } = platform;
     fs::create_dir_all(folder).map_err(Stop::failed)?;
@@ -218,7 +218,7 @@ fn build(platform: &Platform, zig: &Path, folder: &Path) -> Outcome<PathBuf> {
     Ok(folder.join(triple).join("dist").join(platform.binary))
 }
 
-/// Flags of the compiler that leave out where it found the sources.
+/// Returns compiler flags that remove the paths of the sources from the binary.
 pub(crate) fn without_places() -> Outcome<String> {
     let home = std::env::var("CARGO_HOME").ok().map(PathBuf::from);
     let home = home.or_else(|| Some(Path::new(&std::env::var_os("HOME")?).join(".cargo")));
@@ -256,14 +256,14 @@ fn find_mingw() -> Outcome<PathBuf> {
         .ok_or_else(|| Stop::skipped(format!("there is no {MINGW}"), "install mingw-w64"))
 }
 
-/// The commit that is built, where nothing is changed since.
+/// Returns the commit that is built, with the suffix `, changed` if tracked files differ from it.
 pub(crate) fn commit() -> Option<String> {
     let changes = output(program("git").args(["status", "--porcelain", "--untracked-files=no"]))?;
     let commit = output(program("git").args(["rev-parse", "--short=12", "HEAD"]))?;
     Some(if changes.is_empty() { commit } else { format!("{commit}, changed") })
 }
 
-/// When the commit was made, in seconds since 1970.
+/// Returns the time of the commit in seconds since 1970.
 pub(crate) fn epoch() -> Outcome<String> {
     output(program("git").args(["log", "-1", "--format=%ct"]))
         .ok_or_else(|| Stop::failed("git does not say when the commit was made"))
@@ -331,7 +331,7 @@ fn test(platform: &Platform, binary: &Path) -> Outcome {
     run_program(command.env("APR_TEST_BINARY", script))
 }
 
-/// Puts the binary into an archive with what belongs to it.
+/// Packs the binary into an archive with its companion files.
 fn package(platform: &Platform, binary: &Path, packages: &Path) -> Outcome {
     let pages = packages.join("pages");
     if pages.exists() {

@@ -8,18 +8,20 @@ use std::path::PathBuf;
 use crate::process::{cargo, output, run as run_program, say, target_dir, workspace};
 use crate::steps::{Outcome, Steps, Stop};
 
-/// Whose documentation has the table.
+/// Library whose documentation has the table.
 const LIBRARY: &str = "crates/apr/src/lib.rs";
 
-/// Features that are counted by themselves. The others come with `native` and `simd`, as programs
-/// have them.
+/// Features that are counted alone.
+///
+/// The others are counted with `native` and `simd`, as in programs.
 const ALONE: [&str; 3] = ["none", "std", "simd"];
 
-/// The most crates of what reads and writes `.apr` and safetensors files.
+/// Maximum number of crates for the feature that reads and writes `.apr` and safetensors files.
 const SMALLEST: (&str, usize) = ("native", 60);
 
-/// What the first command of the README builds, the most crates that it may have, and the most
-/// processor seconds, which `cargo xtask features --times` measures.
+/// Build of the README's first command, with its maximum numbers of crates and processor seconds.
+///
+/// `cargo xtask features --times` measures the seconds.
 const FIRST: First = First { features: "lean", profile: "lean", crates: 245, seconds: 180.0 };
 
 struct First {
@@ -29,8 +31,9 @@ struct First {
     seconds: f64,
 }
 
-/// Counts anew, and writes the counts into the table; with `times`, builds each and writes the
-/// seconds, too.
+/// Recounts the crates and writes the numbers into the table.
+///
+/// With `times`, also measures each build.
 pub(crate) fn run(steps: &mut Steps, times: bool) {
     steps.run("features: crates", || {
         let text = fs::read_to_string(library()).map_err(Stop::failed)?;
@@ -59,7 +62,7 @@ pub(crate) fn run(steps: &mut Steps, times: bool) {
     }
 }
 
-/// Compares the table with what is compiled.
+/// Compares the table with the crates that are compiled.
 pub(crate) fn check() -> Outcome {
     let text = fs::read_to_string(library()).map_err(Stop::failed)?;
     let mut wrong = Vec::new();
@@ -98,7 +101,7 @@ fn row_of(line: &str) -> Option<(&str, Vec<String>)> {
     Some((name.trim_matches('`'), cells))
 }
 
-/// The features that cargo is asked for.
+/// Returns the features to pass to cargo.
 fn asked(feature: &str) -> String {
     match feature {
         "none" => String::new(),
@@ -119,8 +122,9 @@ fn crates_of(package: &str, features: &str) -> Result<usize, Stop> {
     Ok(listed.lines().filter_map(named).collect::<BTreeSet<_>>().len())
 }
 
-/// Processor seconds that a build takes from nothing, which depend less than those of a
-/// clock on what else the machine does.
+/// Returns the processor seconds of a clean build.
+///
+/// They depend less on other load than the elapsed time.
 fn build(package: &str, features: &str, profile: &[&str]) -> Result<f64, Stop> {
     let folder = target_dir().join("features");
     if folder.exists() {

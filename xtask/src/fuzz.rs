@@ -39,8 +39,7 @@ const TARGETS: [&str; 30] = [
     "scan_any",
 ];
 
-/// Runs every target for `seconds`, starting from valid files. What it finds is in
-/// `fuzz/artifacts/`.
+/// Runs every target for `seconds`, starting from valid files. Findings are in `fuzz/artifacts/`.
 pub(crate) fn run(steps: &mut Steps, seconds: &str) {
     for target in TARGETS {
         steps.run(&format!("fuzz target {target}, {seconds} s"), || fuzz(target, seconds));

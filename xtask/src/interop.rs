@@ -18,7 +18,7 @@ use crate::steps::{Outcome, Steps};
 
 type Part = fn(&mut Steps);
 
-/// The parts, in the order in which they run; each sets up the peers that it asks.
+/// The parts, in the order in which they run. Each sets up the programs that it compares with.
 const PARTS: [(&str, Part); 14] = [
     ("builds", builds::run),
     ("parity", parity),
@@ -36,11 +36,11 @@ const PARTS: [(&str, Part); 14] = [
     ("trained", trained),
 ];
 
-/// Runs the parts that are named, or all if none is, and records those that passed as a whole.
+/// Runs the given parts, or all if none is given, and records those that passed completely.
 ///
 /// # Errors
 ///
-/// The names that there are, if one is unknown.
+/// The known names, if one is unknown.
 pub(crate) fn run(steps: &mut Steps, names: &[&str]) -> Result<(), String> {
     if let Some(unknown) = names.iter().find(|name| !known().contains(name)) {
         return Err(format!("no part is called \"{unknown}\"\n\n{}", usage()));
@@ -266,7 +266,7 @@ fn apr() -> Outcome<PathBuf> {
     Ok(target_dir().join("debug/apr"))
 }
 
-/// Runs the tests of a crate that ask a peer, and lets them record what it agreed with.
+/// Runs the tests of a crate that compare with another program, and lets them record the results.
 fn ask(package: &str, tests: &str) -> Outcome {
     let mut command = cargo("test", ["--package", package, "--all-features", "--test", "*", tests]);
     run_program(command.env("APR_INTEROP", "1").env("APR_GRAPH_PYTHON", reference::graph_python()))

@@ -25,7 +25,7 @@ const LOCKED: [&str; 2] = ["Cargo.toml", "fuzz/Cargo.toml"];
 /// one of them has changed.
 const CHECKED: &str = "xtask/dependencies.checked";
 
-/// What a library of layers 0-2 starts with.
+/// First line of a library in layers 0-2.
 const DENIES: &str =
     "#![cfg_attr(not(test), deny(clippy::disallowed_methods, clippy::disallowed_types))]";
 
@@ -72,7 +72,7 @@ pub(crate) fn run(steps: &mut Steps) {
     });
 }
 
-/// Everything at once, and a failure where the database of advisories can't be reached.
+/// Runs all dependency checks. Fails if the database of advisories cannot be reached.
 pub(crate) fn all_of_dependencies(steps: &mut Steps) {
     steps.run("dependencies: bans, licences, sources", || {
         cargo_deny(&["bans", "licenses", "sources"])
@@ -80,8 +80,11 @@ pub(crate) fn all_of_dependencies(steps: &mut Steps) {
     steps.run("dependencies: security advisories", compare_with_advisories);
 }
 
-/// The gate runs on machines that reach registries alone too. The database is in none of them, and
-/// cargo-deny takes minutes to build: it is asked for only if there is something to compare with.
+/// Compares with the database of advisories, if it can be reached.
+///
+/// The gate also runs on machines that can only reach registries, which do not have the database.
+/// cargo-deny takes minutes to build, so it is installed only if there is something to compare
+/// with.
 fn advisories_if_reachable() -> Outcome {
     if advisories_are_reachable() {
         compare_with_advisories()
@@ -110,8 +113,9 @@ pub(crate) fn compare_with_advisories() -> Outcome {
     })
 }
 
-/// rustfmt leaves comments, texts and macros as they are, however long their lines. A row of a
-/// table in a comment cannot be broken.
+/// Checks the lengths of lines that rustfmt does not break: comments, texts and macros.
+///
+/// A row of a table in a comment cannot be broken.
 fn lines_of_code_fit() -> Outcome {
     const MOST: usize = 100;
 
@@ -141,8 +145,10 @@ fn lines_of_code_fit() -> Outcome {
     Err(Stop::failed(format!("lines of more than {MOST} characters: {long}")))
 }
 
-/// A library's user has no command line: texts name settings, which front ends reword
-/// (`apr_core::setting`). Tests are left out, as far as they are behind the code.
+/// Checks that no library text names a command line option, because library users have none.
+///
+/// Texts name settings, which front ends reword (`apr_core::setting`). Tests that follow the code
+/// are skipped.
 fn no_library_spells_an_option() -> Outcome {
     const FRONT_ENDS: [&str; 3] = ["apr-cli", "apr-qa", "apr-tui"];
     const OF_TESTS: [&str; 3] = ["apr-testkit", "apr-fuzz-bodies", "apr-interop"];
@@ -176,7 +182,7 @@ fn no_library_spells_an_option() -> Outcome {
     Err(Stop::failed(format!("options of the command line: {}", spelled.join(", "))))
 }
 
-/// Whether a line has something like `--option`.
+/// Returns `true` if a line contains something like `--option`.
 fn has_option(line: &str) -> bool {
     line.match_indices("--").any(|(at, dashes)| {
         let is_joined =
@@ -216,7 +222,7 @@ fn dependencies() -> Outcome {
     }
 }
 
-/// A line for each file; nothing where Git can't tell which files there are.
+/// Returns a line with the hash of each file, or `None` if Git cannot list the files.
 fn dependency_hashes() -> Option<String> {
     let files = [
         "Cargo.lock",

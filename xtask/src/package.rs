@@ -10,13 +10,13 @@ use std::path::{Path, PathBuf};
 use crate::process::{cargo, output, program, run as run_program, say, workspace};
 use crate::steps::{Outcome, Steps, Stop};
 
-/// What renews readmes.
+/// Environment variable that updates readmes.
 const RENEW: &str = "UPDATE_GOLDEN";
 
-/// What the documentation of a crate with features is built with.
+/// Manifest section that makes docs.rs build a crate with all its features.
 const ALL_FEATURES: &str = "[package.metadata.docs.rs]\nall-features = true\n";
 
-/// Files with the example of crates that have none at their front page.
+/// Files with the example of crates whose front page has none.
 const EXAMPLES: [(&str, &str); 17] = [
     ("apr-arch", "families.rs"),
     ("apr-blocks", "task.rs"),
@@ -44,7 +44,7 @@ pub(crate) fn run(steps: &mut Steps) {
     steps.run("cargo package: each crate builds from its own archive", package);
 }
 
-/// What is wrong with the manifests and readmes.
+/// Checks the manifests and readmes.
 pub(crate) fn check() -> Outcome {
     let mut wrong = Vec::new();
     for folder in published()? {
@@ -158,8 +158,9 @@ fn without_links(line: &str) -> String {
     text + rest
 }
 
-/// The version of Rust that the manifests state compiles everything. Where another one runs, the
-/// stated one is asked for, if rustup has it.
+/// Checks that the minimum Rust version of the manifests compiles everything.
+///
+/// If another version runs, the minimum is run through rustup, if it is installed.
 fn minimum() -> Outcome {
     let stated = env!("CARGO_PKG_RUST_VERSION");
     let runs = output(program("rustc").arg("--version")).unwrap_or_default();
@@ -176,7 +177,7 @@ fn minimum() -> Outcome {
     run_program(program("rustup").args(check))
 }
 
-/// Cargo finds the order: it shows each crate when those that it needs are packed.
+/// Packages all crates. Cargo determines the order: it verifies each crate after its dependencies.
 fn package() -> Outcome {
     let mut command = cargo("package", ["--allow-dirty"]);
     for folder in published()? {

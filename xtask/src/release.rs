@@ -7,10 +7,10 @@ use crate::process::{output, program, run as run_program, say, target_dir, works
 use crate::steps::{Outcome, Steps, Stop};
 use crate::{dist, package, wheels};
 
-/// What is released.
+/// Version of the release.
 const VERSION: &str = env!("CARGO_PKG_VERSION");
 
-/// What the newest part of the changelog is called until its release.
+/// Suffix of the changelog's newest heading until its release.
 const UNRELEASED: &str = ", unreleased";
 
 /// Makes the artefacts of a tag: the notes, the archives with their sums, the packages for Python

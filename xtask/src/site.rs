@@ -12,7 +12,7 @@ use crate::steps::{Outcome, Steps, Stop};
 use crate::tools::Tool;
 use links::Pages;
 
-/// The generator.
+/// Program that generates the site.
 const MDBOOK: Tool = Tool::new("mdbook", "0.5.4");
 
 /// Neither its server is needed nor what watches files.
@@ -41,8 +41,7 @@ pub(crate) fn run(steps: &mut Steps) {
     });
 }
 
-/// Copies `docs` and the pages outside of it that the summary names, whose links then lead to where
-/// the pages are in the book.
+/// Copies `docs` and the other pages in the summary, with links adapted to their paths in the book.
 fn write_pages(sources: &Path) -> Outcome {
     if sources.exists() {
         fs::remove_dir_all(sources).map_err(Stop::failed)?;

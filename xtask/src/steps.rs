@@ -7,7 +7,7 @@ use std::time::Instant;
 
 use crate::process::{hold, say, show_held};
 
-/// Why a step ended early.
+/// Reason for the early end of a step.
 #[derive(Debug)]
 pub(crate) enum Stop {
     Failed(String),
@@ -15,8 +15,10 @@ pub(crate) enum Stop {
         why: String,
         how_to_get_it: String,
     },
-    /// It needs what no machine is sure to reach, and is told and counted, but no failure in CI:
-    /// `docs/decisions.md` has each of these steps.
+    /// The step needs something that no machine is certain to reach.
+    ///
+    /// It is reported and counted, but is not a failure in CI. `docs/decisions.md` lists these
+    /// steps.
     OutOfReach(String),
 }
 
@@ -36,7 +38,7 @@ impl Stop {
 
 pub(crate) type Outcome<T = ()> = Result<T, Stop>;
 
-/// Whether a skip is a failure.
+/// Returns `true` in CI, where a skip is a failure.
 pub(crate) fn in_ci() -> bool {
     std::env::var_os("CI").is_some_and(|value| !value.is_empty() && value != "false")
 }
@@ -48,11 +50,11 @@ pub(crate) struct Steps {
     failed: Vec<String>,
     skipped: Vec<String>,
     out_of_reach: Vec<String>,
-    /// Seconds, and what took them.
+    /// Seconds of each step, with its name.
     times: Vec<(f32, String)>,
 }
 
-/// How many of the slowest steps are named at the end.
+/// Number of slowest steps that are listed at the end.
 const SLOWEST: usize = 5;
 
 impl Steps {
@@ -67,7 +69,7 @@ impl Steps {
         }
     }
 
-    /// Runs a step; what it returns is there only if it passed.
+    /// Runs a step. Returns its result if it passed.
     pub(crate) fn run<T>(&mut self, what: &str, step: impl FnOnce() -> Outcome<T>) -> Option<T> {
         say(format_args!("\n==> {what}"));
         let start = Instant::now();
@@ -103,8 +105,7 @@ impl Steps {
         passed
     }
 
-    /// Runs steps in another thread beside those of this one. What a step of the other says is
-    /// shown once it is done.
+    /// Runs `others` in another thread, parallel to `own`. Its output is printed step by step.
     pub(crate) fn beside(
         &mut self,
         others: impl FnOnce(&mut Self) + Send,

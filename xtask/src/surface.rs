@@ -14,11 +14,12 @@ const SEMVER_CHECKS: Tool = Tool::new("cargo-semver-checks", "0.51.0");
 /// The list, beside what it is of.
 const LIST: &str = "crates/apr/public-api.txt";
 
-/// What renews goldens.
+/// Environment variable that updates golden files.
 const RENEW: &str = "UPDATE_GOLDEN";
 
-/// Compares the public items with the list; with a revision, also what has become incompatible
-/// since.
+/// Compares the public items with the list.
+///
+/// With a revision, also reports incompatible changes since.
 pub(crate) fn run(steps: &mut Steps, revision: Option<&str>) {
     steps.run("the library's public items are those of the list", compare);
     if let Some(revision) = revision {

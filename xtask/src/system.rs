@@ -6,8 +6,9 @@ use std::sync::OnceLock;
 use crate::process::{find_program, output, program, run, say};
 use crate::steps::{Outcome, Stop};
 
-/// Installs packages, as root or through a sudo that asks nothing. Where neither can be, skips with
-/// the advice.
+/// Installs packages, as root or through sudo without a password.
+///
+/// If neither is possible, skips with the advice.
 pub(crate) fn install_packages(packages: &[&str], advice: &str) -> Outcome {
     static LISTS_UPDATED: OnceLock<()> = OnceLock::new();
 
@@ -29,7 +30,7 @@ pub(crate) fn install_packages(packages: &[&str], advice: &str) -> Outcome {
         .map_err(|_| Stop::skipped(format!("apt-get can't install {names}"), advice))
 }
 
-/// What to put before a command that root must run.
+/// Returns the prefix for a command that requires root.
 fn elevation() -> Option<&'static [&'static str]> {
     find_program(|name| name == "apt-get")?;
     if output(program("id").arg("-u")).is_some_and(|id| id == "0") {

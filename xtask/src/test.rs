@@ -65,7 +65,7 @@ fn set_up_tmux() -> Outcome {
     }
 }
 
-/// What is not there needs no removal.
+/// Ignores the error of removing a missing file.
 fn unless_absent(error: io::Error) -> io::Result<()> {
     if error.kind() == io::ErrorKind::NotFound { Ok(()) } else { Err(error) }
 }

@@ -7,11 +7,11 @@ use crate::steps::{Outcome, in_ci};
 
 /// A program on the crate registry.
 pub(crate) struct Tool {
-    /// The program.
+    /// Name of the program.
     pub(crate) name: &'static str,
     /// The crate that has it.
     pub(crate) package: &'static str,
-    /// What is installed; a version that is there already is taken as it is.
+    /// Version to install. A version that is already installed is used unchanged.
     pub(crate) version: &'static str,
 }
 
@@ -32,8 +32,10 @@ impl Tool {
         self.install_with(&[])
     }
 
-    /// With options of `cargo install`, such as the features that are needed. The dependencies are
-    /// those of the package's lock file: newer ones may take a newer Rust than ours.
+    /// Installs the tool with options of `cargo install`, such as features.
+    ///
+    /// The dependencies are from the package's lock file: newer ones may require a newer Rust than
+    /// ours.
     pub(crate) fn install_with(&self, options: &[&str]) -> Outcome<PathBuf> {
         let mut install =
             cargo("install", ["--quiet", "--debug", "--version", self.version, self.package]);

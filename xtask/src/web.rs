@@ -13,15 +13,14 @@ use crate::steps::{Outcome, Steps, Stop};
 use crate::system::install_packages;
 use crate::tools::Tool;
 
-/// The bindings' generator; its version is that of the library in `Cargo.lock`.
+/// Generator of the bindings. Its version matches the library in `Cargo.lock`.
 const WASM_BINDGEN: Tool =
     Tool { package: "wasm-bindgen-cli", ..Tool::new("wasm-bindgen", "0.2.130") };
 
-/// The modules: what they are called, their features, and the most kB that each may have after
-/// gzip.
+/// The modules: name, features, and maximum size in kB after gzip.
 const MODULES: [(&str, &str, u64); 2] = [("explore", "", 2600), ("run", "run", 4400)];
 
-/// What is asked of the page.
+/// Task for the page.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Wish {
     Build,
@@ -101,7 +100,7 @@ fn module(bindgen: &Path, name: &str, features: &str, most: u64) -> Outcome {
     Ok(())
 }
 
-/// Compiles the TypeScript, and puts what lies beside it in place.
+/// Compiles the TypeScript, and copies the static files.
 fn page() -> Outcome {
     let site = site();
     if site.exists() {
@@ -130,10 +129,10 @@ fn page() -> Outcome {
     fs::write(site.join("files.json"), json).map_err(Stop::failed)
 }
 
-/// What the page's and the worker's scripts begin with.
+/// Entry points of the page's and the worker's scripts.
 const SCRIPTS: [&str; 2] = ["page/main.js", "api/worker.js"];
 
-/// Has the page ask at once for all scripts that its own import, and not for one after the other.
+/// Makes the page load all scripts in parallel, instead of one import after another.
 fn preload(site: &Path) -> Outcome {
     let mut found: Vec<String> = SCRIPTS.map(str::to_owned).to_vec();
     let mut at = 0;
@@ -158,7 +157,7 @@ fn preload(site: &Path) -> Outcome {
     fs::write(page, text.replacen(script, &format!("{links}{script}"), 1)).map_err(Stop::failed)
 }
 
-/// What an import of a script means, from the folder of the site.
+/// Returns the path of a script's import, relative to the folder of the site.
 fn beside(script: &str, import: &str) -> String {
     let mut parts: Vec<&str> = script.split('/').collect();
     parts.pop();
@@ -179,7 +178,7 @@ fn as_script(path: &Path) -> Outcome {
     fs::write(path, text.replace("export {};\n", "")).map_err(Stop::failed)
 }
 
-/// The package: what programs import, without the page.
+/// Creates the package: the files that programs import, without the page.
 fn package() -> Outcome {
     let folder = target_dir().join("npm");
     if folder.exists() {

@@ -10,7 +10,7 @@ use crate::dist::{ZIG, commit, epoch, install_std, without_places};
 use crate::process::{output, program, run as run_program, say, target_dir, workspace};
 use crate::steps::{Outcome, Steps, Stop};
 
-/// What builds wheels, and the compiler and linker that it calls, on PyPI.
+/// Build tools for wheels on PyPI: maturin, and the compiler and linker that it calls.
 const TOOLS: [&str; 2] = ["maturin==1.16.0", ZIG];
 
 const TRIPLES: [&str; 2] = ["x86_64-unknown-linux-gnu", "aarch64-unknown-linux-gnu"];
@@ -18,7 +18,7 @@ const TRIPLES: [&str; 2] = ["x86_64-unknown-linux-gnu", "aarch64-unknown-linux-g
 /// glibc 2.17, of CentOS 7.
 const COMPATIBILITY: &str = "manylinux2014";
 
-/// What a wheel is tried with: the module, its own dependency, and a model.
+/// Script that tests a wheel: the module, its dependency, and a model.
 const TRIAL: &str = "\
 import apr
 model = apr.open('fixtures/tiny-llama')
@@ -28,7 +28,7 @@ assert ''.join(model.generate('12+34=')).strip() == '46'
 print(apr.__version__)
 ";
 
-/// Builds wheels into `target/packages`, for the processors that are named or for all.
+/// Builds wheels into `target/packages`, for the given processors or for all.
 pub(crate) fn run(steps: &mut Steps, names: &[&str]) -> Result<(), String> {
     let triples = match names.is_empty() {
         true => TRIPLES.to_vec(),

@@ -10,7 +10,9 @@ use memchr::memmem;
 
 use crate::family::Family;
 
-/// Bases before the families that extend them. Where names alone can't tell, the first family wins.
+/// Texts of the tables. Bases precede the families that extend them.
+///
+/// If the names alone do not decide between families, the first one is used.
 const TEXTS: [&str; 104] = [
     include_str!("../families/llama.toml"),
     include_str!("../families/mistral.toml"),
@@ -121,14 +123,14 @@ const TEXTS: [&str; 104] = [
 /// The families as far as they have been read: most runs need one of them.
 static READ: [OnceLock<Family>; TEXTS.len()] = [const { OnceLock::new() }; TEXTS.len()];
 
-/// What is known of a table before it is read.
+/// Facts about a table that are known before it is parsed.
 pub(crate) struct Table {
     at: usize,
     /// The family's own name, then what else configurations and users call it.
     names: Vec<&'static str>,
-    /// What `general.architecture` of its GGUF files can be, where the table says that itself.
+    /// Values of `general.architecture` in the family's GGUF files, if the table itself lists them.
     gguf: Vec<&'static str>,
-    /// Whether the table says that there are none.
+    /// `true` if the table declares that there are no GGUF files of the family.
     is_refused: bool,
     /// Position of the table that it extends.
     base: Option<usize>,
@@ -160,31 +162,31 @@ pub(crate) fn tables() -> &'static [Table] {
     })
 }
 
-/// The lines of a section, without those of the sections below it.
+/// Returns the lines of a section, without the lines of its subsections.
 fn section(text: &'static str, name: &str) -> &'static str {
     let Some((_, after)) = text.split_once(&format!("\n[{name}]\n")) else { return "" };
     after.split("\n[").next().unwrap_or(after)
 }
 
-/// What a line sets the key `architecture` to: `architecture = "t5"`.
+/// Returns the values that a line assigns to the key `architecture`: `architecture = "t5"`.
 fn architectures(line: &str) -> impl Iterator<Item = &str> {
     let values = line.split("architecture = \"").skip(1);
     values.filter_map(|value| value.split('"').next())
 }
 
-/// Whether a word stands anywhere in the table of a family here.
+/// Returns `true` if the table of a built-in family contains a word.
 pub(crate) fn has_word(family: &Family, word: &str) -> bool {
     let table = tables().iter().find(|table| table.name() == family.name());
     is_builtin(family) && table.is_some_and(|table| table.has_word(word))
 }
 
-/// Whether this is a family of a table here.
+/// Returns `true` if the family is built in.
 pub(crate) fn is_builtin(family: &Family) -> bool {
     READ.iter().filter_map(OnceLock::get).any(|known| std::ptr::eq(known, family))
 }
 
 impl Table {
-    /// The family.
+    /// Returns the family that the table describes.
     ///
     /// # Panics
     /// When the table is malformed; a test reads them all, so none that is leaves this repository.
@@ -202,19 +204,19 @@ impl Table {
         self.names.first().copied().unwrap_or_default()
     }
 
-    /// What configurations or users call the family, its own name first.
+    /// Returns the names of the family in configurations and commands, its own name first.
     pub(crate) fn names(&self) -> impl Iterator<Item = &'static str> {
         self.names.iter().copied()
     }
 
-    /// Whether `general.architecture` of a GGUF file with such a model can be this.
+    /// Returns `true` if a GGUF file of such a model can have this `general.architecture`.
     pub(crate) fn may_be_in_gguf(&self, architecture: &str) -> bool {
         // A table that names no architecture has its base's, unless it refuses them.
         let said = self.lineage().find(|table| table.is_refused || !table.gguf.is_empty());
         said.is_some_and(|table| table.gguf.contains(&architecture))
     }
 
-    /// Whether a word stands anywhere in the table, or in one that it extends.
+    /// Returns `true` if the table, or a table that it extends, contains a word.
     pub(crate) fn has_word(&self, word: &str) -> bool {
         let finder = memmem::Finder::new(word);
         self.lineage().any(|table| finder.find(TEXTS[table.at].as_bytes()).is_some())

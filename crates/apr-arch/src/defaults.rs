@@ -30,7 +30,7 @@ mod tests {
     use super::*;
     use crate::families::Families;
 
-    /// Model types whose configuration classes are none of transformers'.
+    /// Model types whose configuration classes are not part of transformers.
     const NOT_OF_TRANSFORMERS: [&str; 1] = ["minicpm"];
 
     #[test]
@@ -43,7 +43,7 @@ mod tests {
     }
 
     #[test]
-    fn a_model_type_has_its_own_defaults_before_those_of_its_family() {
+    fn defaults_of_a_model_type_override_the_defaults_of_its_family() {
         let families = Families::builtin();
         let family = families.find("olmo2").expect("built in");
         let theta = |model_type| of(family, model_type).and_then(|all| all["rope_theta"].as_f64());

@@ -18,7 +18,7 @@ pub type Config = Map<String, Json>;
 
 static NO_CONFIG: LazyLock<Config> = LazyLock::new(Config::new);
 
-/// What keys have in their names that are about training, generation or the files.
+/// Words in the names of keys about training, generation or the files.
 const BOOKKEEPING: [&str; 15] = [
     "_token_id",
     "architectures",
@@ -37,7 +37,7 @@ const BOOKKEEPING: [&str; 15] = [
     "use_cache",
 ];
 
-/// What a checkpoint says about itself.
+/// Configuration and metadata of a checkpoint.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Told<'a> {
     /// The model's configuration: of one with parts for images or sound, the language model's.
@@ -45,9 +45,10 @@ pub(crate) struct Told<'a> {
     /// The configuration as a whole.
     whole: &'a Config,
     pub(crate) model_type: Option<&'a str>,
-    /// The type of the model that the language model is a part of; no text where it is one alone.
+    /// Type of the model that contains the language model; empty if the language model is the whole
+    /// model.
     part_of: Option<&'a str>,
-    /// What the configuration means by omitting a key; nothing where there is no configuration.
+    /// Defaults for keys that the configuration omits; empty if there is no configuration.
     defaults: &'a Config,
 }
 
@@ -71,13 +72,14 @@ impl<'a> Told<'a> {
         }
     }
 
-    /// Whether the model has parts for images or sound, of which the family knows nothing.
+    /// Returns `true` if the model has parts for images or audio that the family does not describe.
     pub(crate) fn has_other_parts(self, family: &Family) -> bool {
         !family.has_parts() && text_part::has_others(self.whole)
     }
 
-    /// Entries that a class with these defaults does not have; none that say nothing of what is
-    /// computed.
+    /// Returns the entries that a class with these defaults does not have.
+    ///
+    /// Entries that do not affect the computation are left out.
     pub(crate) fn entries_beyond(self, defaults: Option<&Config>) -> Vec<String> {
         let defaults = defaults.unwrap_or(&NO_CONFIG);
         let names = defaults.get("attribute_map").and_then(Json::as_object);
@@ -110,9 +112,11 @@ impl<'a> Told<'a> {
         })
     }
 
-    /// What the configuration means by not stating the entry. An object, such as the settings of
-    /// rotary positions, has defaults as a whole, also where it is null; only a part with a
-    /// configuration of its own has them entry by entry.
+    /// Returns the default of an entry that the configuration omits.
+    ///
+    /// An object, such as the settings of rotary positions, has a default as a whole, which also
+    /// applies if it is null. Only a part with its own configuration has defaults for single
+    /// entries.
     fn default(self, path: &str) -> Option<&'a Json> {
         let default = entry(self.defaults, path)?;
         let object = path.split_once('.').map_or("", |(object, _)| object);
@@ -146,7 +150,7 @@ impl<'a> Told<'a> {
         }
     }
 
-    /// The same, or else the default; the truth is whether it is one.
+    /// Returns the value and `false`, or the default and `true` if the configuration omits the key.
     fn value_or_default(self, path: &str) -> Option<(Value, bool)> {
         let stated = self.value(path).map(|value| (value, false));
         stated.or_else(|| Some((Value::of(self.default(path)?)?, true)))
@@ -161,14 +165,16 @@ fn entry<'c>(config: &'c Config, path: &str) -> Option<&'c Json> {
     }
 }
 
-/// What an object has under a dotted path.
+/// Returns the value under a dotted path in an object.
 fn within<'j>(json: &'j Json, path: &str) -> Option<&'j Json> {
     path.split('.').try_fold(json, |json, part| json.get(part))
 }
 
-/// The first alternative that can be computed. `value` computes one, and says whether a default of
-/// the configuration's class went into it; an entry that the configuration states, and that a later
-/// alternative names, comes before such a default.
+/// Returns the first alternative that can be computed.
+///
+/// `value` computes an alternative and returns `true` if it used a default of the configuration's
+/// class. An entry that the configuration states, and that a later alternative names, takes
+/// precedence over such a default.
 pub(crate) fn first_of(
     alternatives: &[Expression],
     mut value: impl FnMut(&Expression) -> Option<(Value, bool)>,
@@ -186,7 +192,7 @@ pub(crate) fn first_of(
 #[derive(Debug, Clone, Default)]
 struct Resolved {
     value: Option<Value>,
-    /// Whether a default of the configuration's class went into it.
+    /// `true` if the value was computed from a default of the configuration's class.
     by_default: bool,
 }
 
@@ -347,12 +353,12 @@ impl<'a> Dimensions<'a> {
         Some((value?, by_default))
     }
 
-    /// An entry that the configuration states, where no dimension has its name.
+    /// Returns an entry that the configuration states, if no dimension has its name.
     fn stated(&self, name: &str) -> Option<Value> {
         if self.resolved.contains_key(name) { None } else { self.told.value(name) }
     }
 
-    /// An entry of the configuration as it is, objects included, or else the default.
+    /// Returns an entry of the configuration unchanged, including objects, or else its default.
     pub(crate) fn entry(&self, path: &str) -> Option<Json> {
         if matches!(path, "model_type" | "task") {
             return self.told.value(path)?.to_json();
@@ -360,17 +366,17 @@ impl<'a> Dimensions<'a> {
         self.stated_entry(path).or_else(|| self.told.default(path).cloned())
     }
 
-    /// The same where the configuration itself has the entry.
+    /// Returns an entry only if the configuration itself states it.
     pub(crate) fn stated_entry(&self, path: &str) -> Option<Json> {
         self.told.stated(path).filter(|json| !json.is_null()).cloned()
     }
 
-    /// Whether the model has parts for images or sound, of which the family knows nothing.
+    /// Returns `true` if the model has parts for images or audio that the family does not describe.
     pub(crate) fn has_other_parts(&self) -> bool {
         self.told.has_other_parts(self.family)
     }
 
-    /// Whether there is a configuration at all.
+    /// Returns `true` if the checkpoint has a configuration.
     pub(crate) fn has_configuration(&self) -> bool {
         !self.told.whole.is_empty()
     }
@@ -383,7 +389,7 @@ impl<'a> Dimensions<'a> {
         self.value(expression, numbers)?.as_truth()
     }
 
-    /// Whether there is no configuration, so that everything is read off the tensors.
+    /// Returns `true` if there is no configuration and all dimensions are derived from the tensors.
     pub(crate) fn is_guessed(&self) -> bool {
         self.told.whole.is_empty()
     }

@@ -30,7 +30,7 @@ const MAX_DEPTH: usize = 32;
 /// Bytes of an expression: each operator of a sum is a level of its tree.
 const MAX_TEXT: usize = 4096;
 
-/// What an expression comes to.
+/// Value of an expression.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) enum Value {
     Number(f64),
@@ -40,7 +40,7 @@ pub(crate) enum Value {
 }
 
 impl Value {
-    /// The value of a configuration's entry; null and objects have none.
+    /// Returns the value of a configuration entry, or `None` for null and objects.
     pub(crate) fn of(json: &Json) -> Option<Self> {
         match json {
             Json::Number(number) => number.as_f64().map(Self::Number),
@@ -122,7 +122,7 @@ pub(crate) enum Function {
 }
 
 impl Function {
-    /// The function of this name, and how many arguments it takes.
+    /// Returns the function of this name and its number of arguments.
     fn named(name: &str) -> Option<(Self, usize)> {
         match name {
             "ratio" => Some((Self::Ratio, 2)),
@@ -229,7 +229,7 @@ impl Expression {
         whole.ok_or_else(|| Error::format(format!("'{text}' is not an expression")))
     }
 
-    /// The value, with `lookup` for what names stand for.
+    /// Returns the value of the expression; `lookup` returns the values of names.
     pub(crate) fn value(&self, lookup: &mut dyn FnMut(&str) -> Option<Value>) -> Option<Value> {
         match self {
             Self::Constant(value) => Some(value.clone()),
@@ -270,7 +270,7 @@ impl Expression {
         }
     }
 
-    /// Whether a name stands anywhere in it.
+    /// Returns `true` if the expression contains a name.
     pub(crate) fn mentions(&self, name: &str) -> bool {
         match self {
             Self::Constant(_) => false,
@@ -289,7 +289,7 @@ impl Expression {
         }
     }
 
-    /// The name, where the expression is nothing but one.
+    /// Returns the name, if the expression consists only of a name.
     pub(crate) fn as_name(&self) -> Option<&str> {
         if let Self::Name(name) = self { Some(name) } else { None }
     }
@@ -505,7 +505,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cant_be_computed_has_no_value() {
+    fn expressions_that_can_not_be_computed_have_no_value() {
         for text in [
             "unknown",
             "heads * unknown",
@@ -522,7 +522,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_expression_is_refused() {
+    fn malformed_expressions_are_rejected() {
         let nested = "(".repeat(1000) + "1" + &")".repeat(1000);
         let chosen = "1 == 1 ? 1 : ".repeat(1000) + "2";
         for text in ["sqrt 4", "sqrt()", "sqrt(1", "ratio(1)", "1 ? ", "1 ? 2 :", ": 2", &chosen] {

@@ -14,8 +14,10 @@ use crate::model::FamilyModel;
 use crate::names::NameGroups;
 use crate::text_part::{is_of_others, text_type};
 
-/// Share of a checkpoint's tensors that a family must know to be believed, as a fraction: where the
-/// configuration names the family, and where names alone speak for it.
+/// Minimum share of a checkpoint's tensors that must match a family, as a fraction.
+///
+/// `TOLD` applies if the configuration names the family, `GUESSED` if only the tensor names suggest
+/// it.
 const TOLD: (usize, usize) = (1, 2);
 const GUESSED: (usize, usize) = (9, 10);
 
@@ -27,9 +29,9 @@ const FEWEST: usize = 5;
 #[serde(tag = "what", rename = "family")]
 #[non_exhaustive]
 pub struct Contradiction {
-    /// Title of the family that is named.
+    /// Title of the family that the metadata name.
     pub told: String,
-    /// Tensors that the family knows.
+    /// Number of tensors that match the family.
     pub known: usize,
     /// Tensors of the checkpoint.
     pub total: usize,
@@ -54,7 +56,7 @@ impl std::fmt::Display for Contradiction {
     }
 }
 
-/// What metadata say of the family.
+/// Family that the metadata name.
 enum Told<'f, 'm> {
     Family(&'f Family),
     /// A name that no family has.
@@ -87,21 +89,22 @@ enum Told<'f, 'm> {
 /// ```
 #[derive(Debug, Clone, Default)]
 pub struct Families {
-    /// Those that were added, the latest first; they come before built-in ones.
+    /// Families that were added, the latest first; they precede the built-in families.
     brought: Vec<Arc<Family>>,
 }
 
 impl Families {
-    /// Those that apr knows by itself.
+    /// Returns the built-in families.
     #[must_use]
     pub fn builtin() -> Self {
         Self::default()
     }
 
-    /// Adds a family from the text of a family file; it comes before a known one of the same name.
+    /// Adds a family from the text of a family file. It takes precedence over other families of the
+    /// same name.
     ///
     /// # Errors
-    /// E001 when the text is not TOML, not a family, or extends one that is not known.
+    /// E001 if the text is not TOML, is not a family, or extends an unknown family.
     pub fn add(&mut self, text: &str) -> Result<&Family> {
         let family = Family::read(text, |base| self.find(base)).map_err(|error| match error {
             Refused::UnknownBase(base) => self.unknown(&base),
@@ -133,18 +136,18 @@ impl Families {
             .or_else(|| builtin(&|table| table.names().any(is_it)))
     }
 
-    /// Whether apr knows this family by itself.
+    /// Returns `true` if the family is built in.
     #[must_use]
     pub fn is_builtin(family: &Family) -> bool {
         builtin::is_builtin(family)
     }
 
-    /// All of them, in the order they are tried.
+    /// Returns all families, in the order in which they are tried.
     pub fn iter(&self) -> impl Iterator<Item = &Family> {
         self.brought.iter().map(|family| &**family).chain(tables().iter().map(Table::family))
     }
 
-    /// What the metadata say of the family.
+    /// Returns the family that the metadata name.
     fn told<'m>(&self, metadata: &'m Metadata) -> Told<'_, 'm> {
         let named = metadata.text(keys::MODEL_TYPE).filter(|name| !is_no_type(name));
         let architecture = metadata.object(keys::ARCHITECTURE);
@@ -184,9 +187,10 @@ impl Families {
         })
     }
 
-    /// The family of a checkpoint: as its metadata say, or else, where those say nothing, as its
-    /// tensors' names do. `None` where neither convinces, and where the metadata name a family that
-    /// is not known.
+    /// Detects the family of a checkpoint.
+    ///
+    /// The metadata decide, or, if they do not name a family, the names of the tensors. Returns
+    /// `None` if neither is conclusive, or if the metadata name an unknown family.
     #[must_use]
     pub fn identify<'a>(
         &'a self,
@@ -256,7 +260,7 @@ impl Families {
         best.map(|(_, model)| model.guessed())
     }
 
-    /// Where the metadata name a family whose tensors these are not.
+    /// Returns the contradiction if the metadata name a family that the tensors do not match.
     #[must_use]
     pub fn contradiction(
         &self,
@@ -282,8 +286,10 @@ impl Families {
         })
     }
 
-    /// The family of a GGUF file, by its `general.architecture` and what tells families of one
-    /// architecture apart. `entry` is that of [`Family::config_from_gguf`].
+    /// Returns the family of a GGUF file by its `general.architecture`.
+    ///
+    /// If several families have the same architecture, the keys of the file decide. `entry` is the
+    /// function that [`Family::config_from_gguf`] takes.
     #[must_use]
     pub fn of_gguf(
         &self,
@@ -357,8 +363,10 @@ fn of_module<'a>(
     best.map(|(_, model)| model)
 }
 
-/// Fewest tensors that a family which the metadata name must know to be believed. Those of parts
-/// for images or sound say nothing of the language model beside them.
+/// Returns the minimum number of tensors that must match the family that the metadata name.
+///
+/// Tensors of parts for images or audio are not counted, because the family describes only the
+/// language model.
 fn fewest_told(family: &Family, tensors: &[TensorInfo], metadata: &Metadata) -> usize {
     let has_others = dimensions::Told::by(metadata, family).has_other_parts(family);
     let others = tensors.iter().filter(|info| has_others && is_of_others(&info.name)).count();
@@ -370,28 +378,31 @@ fn least((share, of): (usize, usize), total: usize) -> usize {
     total.saturating_mul(share).div_ceil(of).max(1)
 }
 
-/// How many of the tensors a guess is about: those whose names are paths of modules, where most
-/// are. Exporters of graphs leave values among the weights that they computed before, such as a
-/// mask `where`, and these say nothing of the family.
+/// Returns the number of tensors by which a family is guessed.
+///
+/// If most tensor names are module paths, only these are counted. Graph exporters store precomputed
+/// values among the weights, such as a mask `where`, which do not depend on the family.
 fn modules(tensors: &[TensorInfo]) -> usize {
     let paths = tensors.iter().filter(|info| is_path_of_module(&info.name)).count();
     if paths * 2 > tensors.len() { paths } else { tensors.len() }
 }
 
-/// Whether a tensor is named as PyTorch names parameters of modules, `layers.0.weight`, and not as
-/// exporters name values of a graph: `unsqueeze_14`, `/layers.0/Constant_output_0`.
+/// Returns `true` if a tensor is named like a module parameter in PyTorch: `layers.0.weight`.
+///
+/// Exporters name graph values differently: `unsqueeze_14`, `/layers.0/Constant_output_0`.
 #[must_use]
 pub fn is_path_of_module(name: &str) -> bool {
     name.contains('.') && !name.contains('/')
 }
 
-/// Whether a model type says nothing about the model.
+/// Returns `true` if a model type does not identify the model.
 pub(crate) fn is_no_type(name: &str) -> bool {
     ["", "auto", "unknown"].iter().any(|none| name.eq_ignore_ascii_case(none))
 }
 
-/// What the models of a class of `transformers` may be called, the longest name first:
-/// `cliptextmodel`, `cliptext` of `CLIPTextModelWithProjection`.
+/// Returns the possible model names for a class of `transformers`, the longest name first.
+///
+/// For `CLIPTextModelWithProjection`, they include `cliptextmodel` and `cliptext`.
 fn model_names(class: &str) -> Vec<String> {
     const ENDINGS: [&str; 7] =
         ["WithProjection", "MTModel", "Model", "PreTrained", "LMHead", "DoubleHeads", "Encoder"];
@@ -458,9 +469,9 @@ mod tests {
         );
     }
 
-    /// Names are those of torch 2.15's exporter, for a model of two layers.
+    /// Uses names from torch 2.15's exporter, for a model of two layers.
     #[test]
-    fn values_that_an_exporter_computed_say_nothing_of_the_family() {
+    fn values_computed_by_an_exporter_do_not_affect_the_family() {
         let families = Families::builtin();
         let guessed = |values: &[&str]| {
             let value = |name: &&str| TensorInfo {
@@ -481,7 +492,7 @@ mod tests {
     }
 
     #[test]
-    fn a_known_model_type_or_class_is_told_and_names_alone_are_a_guess() {
+    fn a_known_model_type_or_class_decides_and_names_alone_are_a_guess() {
         let told = Some(("llama".to_owned(), false));
         assert_eq!(identified(&json!({ "model_type": "llama" })), told);
         for none in ["", "unknown", "Auto"] {
@@ -517,7 +528,7 @@ mod tests {
     }
 
     #[test]
-    fn tables_are_not_read_for_names_of_which_they_have_no_word() {
+    fn tables_that_contain_none_of_the_names_words_are_not_parsed() {
         let tensors = llama_tensors();
         let groups = NameGroups::of(&tensors);
         let whisper = tables().iter().find(|table| table.name() == "whisper").expect("built in");
@@ -525,7 +536,7 @@ mod tests {
     }
 
     #[test]
-    fn a_family_that_was_brought_is_none_of_the_built_in_ones() {
+    fn an_added_family_is_not_built_in() {
         let mut families = Families::builtin();
         let table = "name = 'mine'\ntitle = 'Mine'\nmodel_types = ['mine']\nextends = 'llama'";
         families.add(table).expect("a family");
@@ -564,8 +575,10 @@ mod tests {
         }
     }
 
-    /// What each tensor of an encoder that was exported alone is, and how many are missing: of
-    /// other parts, and of its own.
+    /// Returns the canonical name of each tensor of an encoder that was exported alone, and two
+    /// counts.
+    ///
+    /// The counts are the missing tensors of other parts and of the encoder itself.
     fn of_encoder(family: &str, names: &[&str]) -> (Vec<Option<String>>, [usize; 2]) {
         let named = |name: &&str| TensorInfo {
             name: (*name).to_owned(),

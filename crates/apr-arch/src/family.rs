@@ -28,13 +28,14 @@ pub const CANONICAL: &str = "apr";
 pub struct Naming {
     /// `huggingface`, `gguf`, `onnx`, `apr`, or one that the family alone has.
     pub convention: String,
-    /// What precedes the names of the base model, such as `model.`.
+    /// Prefix of the base model's names, such as `model.`.
     pub prefix: String,
-    /// What a training framework put before every name, such as `module.`.
+    /// Prefix that a training framework put before every name, such as `module.`.
     pub wrapper: String,
 }
 
-/// What data parallelism, compilation and adapters put before the names of the model they wrap.
+/// Prefixes that data parallelism, compilation and adapters put before the names of the wrapped
+/// model.
 pub(crate) const WRAPPERS: [&str; 3] = ["module.", "_orig_mod.", "base_model.model."];
 
 impl Naming {
@@ -63,7 +64,7 @@ pub(crate) enum Required {
     Computed(Expression),
 }
 
-/// A family of models: how its tensors are called, shaped, distributed, and what they are for.
+/// Family of models: names, shapes, value ranges and purposes of its tensors.
 ///
 /// ```
 /// use apr_arch::{Families, HUGGING_FACE, Naming, TensorNameMapper};
@@ -95,7 +96,7 @@ pub struct Family {
 pub(crate) struct NamedTensor<'a> {
     /// Position in [`Family::tensors`].
     pub(crate) tensor: usize,
-    /// Placeholders and what they stand for.
+    /// Placeholders and their numbers.
     pub(crate) numbers: Vec<(&'a str, u64)>,
 }
 
@@ -105,7 +106,7 @@ impl NamedTensor<'_> {
     }
 }
 
-/// Why a table is not a family.
+/// Reason why a table is rejected.
 pub(crate) enum Refused {
     UnknownBase(String),
     Malformed(Error),
@@ -241,7 +242,8 @@ impl Family {
         Ok(())
     }
 
-    /// What the tensor's own entry says, else its family, else its kind.
+    /// Returns the expectation from the tensor's entry, or else from its family, or else from its
+    /// kind.
     fn expectation(&self, entry: &TensorEntry) -> TensorExpectation {
         let general = entry.kind.expectation();
         let family = self.file.expectations.get(&entry.kind).copied().unwrap_or_default();
@@ -264,31 +266,33 @@ impl Family {
         }
     }
 
-    /// What `--arch` and `model_type` in the metadata call it.
+    /// Returns the name for `--arch` and `model_type` in the metadata.
     #[must_use]
     pub fn name(&self) -> &str {
         &self.file.name
     }
 
-    /// What people call it.
+    /// Returns the title for display.
     #[must_use]
     pub fn title(&self) -> &str {
         &self.file.title
     }
 
-    /// Whether the table describes all parts of models whose configuration has `text_config`, and
-    /// not the language model among them.
+    /// Returns `true` if the table describes all parts of models whose configuration has
+    /// `text_config`.
+    ///
+    /// Other tables describe only the language model of such a model.
     pub(crate) fn has_parts(&self) -> bool {
         self.file.parts.unwrap_or(false)
     }
 
-    /// Whether configurations or users call the family so.
+    /// Returns `true` if configurations or users use this name for the family.
     #[must_use]
     pub fn is_called(&self, name: &str) -> bool {
         self.names().any(|known| known.eq_ignore_ascii_case(name))
     }
 
-    /// What configurations or users call the family.
+    /// Returns the names of the family in configurations and commands.
     pub(crate) fn names(&self) -> impl Iterator<Item = &str> {
         let names =
             [&self.file.name].into_iter().chain(&self.file.model_types).chain(&self.file.aliases);
@@ -315,7 +319,7 @@ impl Family {
             .chain([Naming::new(ONNX, "")])
     }
 
-    /// The naming that a convention uses where nothing else is known.
+    /// Returns the default naming of a convention, for checkpoints whose naming is not known.
     #[must_use]
     pub fn default_naming(&self, convention: &str) -> Option<Naming> {
         self.namings().find(|naming| naming.convention == convention)
@@ -376,7 +380,7 @@ impl Family {
         self.tensors[found.tensor].pattern.name("", |index| found.number(index))
     }
 
-    /// What a naming calls the tensor with this canonical name; `None` where it has none like it.
+    /// Returns the name of a tensor in a naming, or `None` if the naming has no name for it.
     #[must_use]
     pub fn source_name(&self, canonical: &str, naming: &Naming) -> Option<String> {
         self.written(&self.find_canonical(canonical)?, naming)
@@ -388,8 +392,10 @@ impl Family {
         self.gguf.as_ref()?.layouts.iter().find(|(of, _)| of == name).map(|(_, layout)| layout)
     }
 
-    /// Whether frameworks keep a tensor with rows of inputs: GGUF has it transposed, or transposes
-    /// it before it cuts others out of it.
+    /// Returns `true` if frameworks store the tensor with one row for each input.
+    ///
+    /// GGUF stores such a tensor transposed, or transposes it before it cuts other tensors out of
+    /// it.
     pub(crate) fn has_inputs_first(&self, tensor: usize) -> bool {
         if matches!(self.layout(tensor), Some(TensorLayout::Transposed)) {
             return true;
@@ -507,13 +513,13 @@ impl Family {
         self.tensors[found.tensor].pattern.name("", number)
     }
 
-    /// Whether llama.cpp has models like this one.
+    /// Returns `true` if llama.cpp supports models of this family.
     #[must_use]
     pub fn is_in_gguf(&self) -> bool {
         self.gguf.is_some()
     }
 
-    /// Whether GGUF has a name for a tensor.
+    /// Returns `true` if a naming convention, such as GGUF, has a name for the tensor.
     pub(crate) fn is_written_in(&self, tensor: usize, convention: &str) -> bool {
         self.tensors[tensor].written.contains_key(convention)
     }
@@ -536,18 +542,20 @@ impl Family {
         written.filter_map(Pattern::beginning).collect()
     }
 
-    /// Canonical names of all tensors, those of layers as they are in the first one.
+    /// Returns the canonical names of all tensors, with the names of the first layer for tensors of
+    /// layers.
     pub fn example_names(&self) -> impl Iterator<Item = String> {
         self.tensors.iter().filter_map(|tensor| tensor.pattern.name("", |_| Some(0)))
     }
 
-    /// What a configuration calls a dimension.
+    /// Returns the configuration's name of a dimension.
     pub(crate) fn source_of_dimension(&self, name: &str) -> String {
         let first = self.file.dimensions.get(name).and_then(|alternatives| alternatives.first());
         first.map_or(name, String::as_str).to_owned()
     }
 
-    /// Whether GGUF files of this `general.architecture` may hold models of the family.
+    /// Returns `true` if GGUF files with this `general.architecture` may contain models of the
+    /// family.
     #[must_use]
     pub fn is_gguf_architecture(&self, architecture: &str) -> bool {
         self.gguf.as_ref().is_some_and(|gguf| gguf.is_architecture(architecture))
@@ -561,7 +569,7 @@ impl Family {
         self.gguf.as_ref().map(|gguf| gguf.config(&mut lookup)).unwrap_or_default()
     }
 
-    /// What the tensor with this canonical name is for.
+    /// Returns the purpose of the tensor with this canonical name.
     #[must_use]
     pub fn role(&self, canonical: &str) -> Option<String> {
         let found = self.find_canonical(canonical)?;
@@ -572,7 +580,7 @@ impl Family {
         Some(role)
     }
 
-    /// What the tensor with this canonical name is.
+    /// Returns the kind of the tensor with this canonical name.
     #[must_use]
     pub fn kind(&self, canonical: &str) -> Option<TensorKind> {
         Some(self.expected_stats(canonical)?.kind)

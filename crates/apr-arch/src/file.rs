@@ -67,7 +67,7 @@ pub(crate) struct FamilyFile {
     pub(crate) model_types: Vec<String>,
     #[serde(default)]
     pub(crate) aliases: Vec<String>,
-    /// Whether the table describes all parts of models whose configuration has `text_config`.
+    /// `true` if the table describes all parts of models whose configuration has `text_config`.
     pub(crate) parts: Option<bool>,
     pub(crate) purpose: Option<String>,
     pub(crate) architecture: Option<String>,

@@ -26,7 +26,7 @@ use crate::dimensions::first_of;
 use crate::expression::{Expression, Value};
 use crate::name_list::Names;
 
-/// The table as it is written.
+/// The `[gguf]` table before its expressions are parsed.
 #[derive(Debug, Clone, Default, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct GgufFile {
@@ -36,12 +36,12 @@ pub(crate) struct GgufFile {
     #[serde(default)]
     variants: Vec<VariantEntry>,
     recognized: Option<String>,
-    /// Whether the base's layouts don't apply.
+    /// `true` if the base's layouts do not apply.
     #[serde(default)]
     own_layouts: bool,
     #[serde(default)]
     without_keys: Vec<String>,
-    /// Which tensors llama.cpp goes without, over their indices.
+    /// Condition over the indices for tensors that llama.cpp does not use.
     without_tensors: Option<String>,
     #[serde(default)]
     keys: Vec<KeyEntry>,
@@ -51,7 +51,7 @@ pub(crate) struct GgufFile {
     without_config: Vec<String>,
     #[serde(default)]
     config: Vec<ConfigEntry>,
-    /// Options of the graph that llama.cpp computes with, whatever the file's keys say.
+    /// Options of the graph that llama.cpp computes with, regardless of the file's keys.
     #[serde(default)]
     computes: BTreeMap<String, String>,
 }
@@ -81,11 +81,12 @@ struct ConfigEntry {
     key: String,
     value: Names,
     when: Option<String>,
-    /// Whether a whole number is written with a point: some configurations tell 2 from 2.0.
+    /// `true` to write an integer with a decimal point: some configurations distinguish 2 from 2.0.
     #[serde(default)]
     real: bool,
-    /// Whether the entry is null where no value can be computed: left out, it would be what the
-    /// class of the model takes then.
+    /// `true` to write null if no value can be computed.
+    ///
+    /// An omitted entry would mean the default of the model's class.
     #[serde(default)]
     or_null: bool,
 }
@@ -119,17 +120,17 @@ fn one() -> u64 {
     1
 }
 
-/// Where rows are columns.
+/// Side of a cut on which rows are columns.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "snake_case")]
 #[non_exhaustive]
 pub enum GgufTurned {
-    /// In neither.
+    /// Neither tensor.
     #[default]
     No,
-    /// In the tensor that is cut.
+    /// The tensor that is cut.
     Before,
-    /// In what is cut out.
+    /// The tensor that is cut out.
     After,
 }
 
@@ -152,13 +153,13 @@ enum KeyKind {
 pub enum GgufValue {
     /// A whole number.
     U32(u32),
-    /// A real number.
+    /// Floating-point number.
     F32(f32),
-    /// A truth.
+    /// Boolean.
     Bool(bool),
     /// Text.
     String(String),
-    /// Several texts.
+    /// List of texts.
     Strings(Vec<String>),
     /// Several truths.
     Bools(Vec<bool>),
@@ -166,11 +167,11 @@ pub enum GgufValue {
     I32s(Vec<i32>),
 }
 
-/// How the values of a tensor in a GGUF file come from those in Hugging Face's layout.
+/// Conversion of a tensor's values from Hugging Face's layout to GGUF.
 #[derive(Debug, Clone, Copy, PartialEq)]
 #[non_exhaustive]
 pub enum GgufLayout {
-    /// They are the same.
+    /// The values are unchanged.
     Same,
     /// Rows, seen as `[outer, a, b, inner]`, are in the order `[outer, b, a, inner]`.
     Swap([u64; 4]),
@@ -180,24 +181,25 @@ pub enum GgufLayout {
     Transposed,
     /// The first rows are left out.
     SkipRows(u64),
-    /// Rows are groups of so many queries with a key and a value, of so many rows each:
-    /// `[groups, queries, rows]`. In the file, all queries come first, then all keys, then all
-    /// values.
+    /// Rows are groups of queries with one key and one value each: `[groups, queries, rows]`.
+    ///
+    /// `rows` is the number of rows of each query, key and value. In the file, all queries come
+    /// first, then all keys, then all values.
     Groups([u64; 3]),
 }
 
-/// Which rows of a tensor are another one in a GGUF file, where several are made of it.
+/// Rows of a tensor that form another tensor in a GGUF file, if several tensors are cut out of one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct GgufCut {
     /// Groups of rows, each of which is cut alike.
     pub groups: u64,
     /// The first row in a group.
     pub first: u64,
-    /// How far the next row is.
+    /// Distance to the next row.
     pub step: u64,
-    /// How many rows.
+    /// Number of rows.
     pub count: u64,
-    /// Where rows are columns.
+    /// Side on which rows are columns.
     pub turned: GgufTurned,
 }
 
@@ -222,8 +224,9 @@ impl GgufFile {
     }
 }
 
-/// The base's entries without those of `without`; entries of the same key stand where the base has
-/// the first.
+/// Returns the base's entries without the keys in `without`, with the family's own entries.
+///
+/// An entry with a key of the base takes the position of the base's first entry with that key.
 fn replaced<T: Clone>(
     base: &[T],
     mut own: Vec<T>,
@@ -257,7 +260,7 @@ pub(crate) struct Gguf {
     recognized: Option<Expression>,
     pub(crate) without_tensors: Option<Expression>,
     keys: Vec<Key>,
-    /// By canonical pattern.
+    /// Layouts by canonical pattern.
     pub(crate) layouts: Vec<(String, TensorLayout)>,
     config: Vec<ConfigRule>,
     pub(crate) computes: BTreeMap<String, Expression>,
@@ -268,7 +271,7 @@ struct Key {
     key: String,
     kind: KeyKind,
     values: Vec<Expression>,
-    /// The first alternative, as it is written.
+    /// First alternative as text.
     shown: String,
     when: Option<Expression>,
     required: bool,
@@ -309,7 +312,7 @@ pub(crate) struct CutLayout {
 /// Looks up the value of a name.
 pub(crate) type Lookup<'l> = &'l mut dyn FnMut(&str) -> Option<Value>;
 
-/// Which values of a lookup are only defaults of the configuration's class.
+/// Information on which values of a lookup are only defaults of the configuration's class.
 #[derive(Clone, Copy)]
 pub(crate) struct Defaults<'l> {
     /// The lookup sets it when it gives a default.
@@ -369,34 +372,36 @@ impl Gguf {
         }))
     }
 
-    /// What `general.architecture` is.
+    /// Returns the value of `general.architecture`.
     pub(crate) fn architecture(&self, lookup: Lookup<'_>) -> &str {
         let variant = self.variants.iter().find(|(_, when)| holds(when, lookup));
         variant.map_or(&self.architecture, |(architecture, _)| architecture)
     }
 
-    /// Whether files of this architecture may be of the family.
+    /// Returns `true` if files of this architecture may be of the family.
     pub(crate) fn is_architecture(&self, architecture: &str) -> bool {
         self.architectures().any(|known| known == architecture)
     }
 
-    /// What `general.architecture` of a file can be, the usual one first.
+    /// Returns the possible values of `general.architecture`, the usual one first.
     pub(crate) fn architectures(&self) -> impl Iterator<Item = &str> {
         let variants = self.variants.iter().map(|(variant, _)| variant.as_str());
         std::iter::once(self.architecture.as_str()).chain(variants)
     }
 
-    /// Whether the file's keys say that it is of this family and of no related one; `None` where
-    /// the family has no such sign.
+    /// Returns `true` if the file's keys identify this family among related families.
+    ///
+    /// Returns `None` if the table has no such condition.
     pub(crate) fn is_recognized(&self, lookup: Lookup<'_>) -> Option<bool> {
         self.recognized.as_ref().map(|when| holds(when, lookup))
     }
 
-    /// Hyperparameters in llama.cpp's order. `defaults` tells which names are only defaults.
+    /// Returns the hyperparameters in llama.cpp's order. `defaults` contains the names that are
+    /// only defaults.
     ///
     /// # Errors
-    /// E001 when one that llama.cpp needs is not there, or is not of its type; `source` tells what
-    /// a name of the table is called in the configuration.
+    /// E001 if a hyperparameter that llama.cpp requires is missing or has the wrong type; `source`
+    /// returns the configuration's name for a name of the table.
     pub(crate) fn keys(
         &self,
         lookup: Lookup<'_>,
@@ -463,7 +468,8 @@ impl Gguf {
     }
 }
 
-/// A file's key for one of the table: with the architecture in front where it is the model's own.
+/// Returns the file's key for a key of the table: the model's own keys get the architecture as a
+/// prefix.
 pub(crate) fn absolute(key: &str, architecture: &str) -> String {
     if key.starts_with("general.") || key.starts_with("tokenizer.") {
         key.to_owned()

@@ -19,7 +19,7 @@ use crate::pattern::Pattern;
 pub use comparison::{OptionChange, OptionSource, OptionValues, are_alike};
 pub use settings::GraphSettings;
 
-/// The value of an option as it is written: an expression, alternatives, or the value itself.
+/// Value of an option in the table: an expression, alternatives, or the value itself.
 #[derive(Debug, Clone, Deserialize)]
 #[serde(untagged)]
 pub(crate) enum OptionEntry {
@@ -54,12 +54,12 @@ pub(crate) struct RefusedEntry {
 pub(crate) struct UnusedEntry {
     /// Canonical names of tensors, or of modules.
     tensors: Names,
-    /// Placeholders are numbers; always where it is not there.
+    /// Condition, with numbers for the placeholders; without it, the entry always applies.
     when: Option<String>,
     why: String,
 }
 
-/// What is particular to one of several stacks of layers.
+/// Settings of one of several stacks of layers.
 #[derive(Debug, Clone, Default, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct StackFile {
@@ -70,7 +70,7 @@ pub(crate) struct StackFile {
     weights: BTreeMap<String, Names>,
 }
 
-/// The `[graph]` table as it is written.
+/// The `[graph]` table before its expressions are parsed.
 #[derive(Debug, Clone, Default, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct GraphFile {
@@ -99,7 +99,7 @@ impl StackFile {
 }
 
 impl GraphFile {
-    /// The table without weights that are none of the tensors with these names.
+    /// Returns the table without weights that are not among the tensors with these names.
     pub(crate) fn of(&self, tensors: &[&str]) -> Self {
         let mut graph = self.clone();
         let stacks = graph.stacks.values_mut().map(|stack| &mut stack.weights);
@@ -161,12 +161,12 @@ impl Stack {
     }
 }
 
-/// Whether one of the tensors has this name, or is of the module that has it.
+/// Returns `true` if one of the tensors has this name, or belongs to the module with this name.
 fn is_there(name: &str, tensors: &[&str]) -> bool {
     tensors.iter().any(|tensor| is_of(tensor, name))
 }
 
-/// Whether a tensor has this name, or is of the module that has it.
+/// Returns `true` if a tensor has this name, or belongs to the module with this name.
 fn is_of(tensor: &str, name: &str) -> bool {
     tensor.strip_prefix(name).is_some_and(|rest| rest.is_empty() || rest.starts_with('.'))
 }

@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-/// What a tensor does, as far as its values are concerned.
+/// Kind of a tensor, which determines the values that are expected.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 #[non_exhaustive]
@@ -23,7 +23,7 @@ pub enum TensorKind {
     Position,
     /// Projection to the vocabulary or to classes.
     Head,
-    /// Not learnt: position ids, masks, frequencies, running statistics.
+    /// Data that are not learnt: position ids, masks, frequencies, running statistics.
     Buffer,
     /// Other learnt values: class tokens, layer scales, relative attention biases.
     Scale,
@@ -47,7 +47,7 @@ impl Range {
         Self { low, high }
     }
 
-    /// Whether the value lies between the bounds; NaN does not.
+    /// Returns `true` if the value is within the bounds; NaN is not.
     #[must_use]
     pub fn contains(&self, value: f64) -> bool {
         (self.low..=self.high).contains(&value)
@@ -75,38 +75,43 @@ impl std::fmt::Display for Range {
 /// Statistics that a healthy tensor has.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
 pub struct TensorExpectation {
-    /// What the tensor is.
+    /// Kind of the tensor.
     pub kind: TensorKind,
-    /// Mean of its values; of a tensor outside, reports warn.
+    /// Expected mean of the values; reports warn if a tensor is outside.
     pub mean: Option<Range>,
     /// Standard deviation of its values.
     pub std: Option<Range>,
-    /// Standard deviation times the root of how many values each output is made of: layers are
-    /// initialised with about the inverse of that root. What lies in either range is healthy.
+    /// Standard deviation times the root of the number of values for each output.
+    ///
+    /// Layers are initialized with about the inverse of that root. A tensor within either this
+    /// range or `std` is valid.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub std_by_width: Option<Range>,
     /// Mean of the values that the model computes with, [`offset`](Self::offset) added. A tensor
     /// that is nearly constant and outside is corrupt: no training leads there.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub constant: Option<Range>,
-    /// What the model adds to the stored values: 1 where the weight of a norm is stored as its
-    /// distance from 1, otherwise 0.
+    /// Constant that the model adds to the stored values: 1 if the weight of a norm is stored minus
+    /// 1, otherwise 0.
     pub offset: f64,
-    /// Whether this is a guess from the tensor's name, so that nothing about it is an error.
+    /// `true` if the expectation is guessed from the tensor's name and must not cause errors.
     pub guessed: bool,
 }
 
-/// Share of the mean below which the standard deviation of a tensor says that its values are nearly
-/// the same. Of the trained norms with a mean outside of the range, none is below 8 %
+/// Share of the mean below which the standard deviation means that the values are nearly constant.
+///
+/// Among the trained norms with a mean outside of the range, the minimum is 8 %
 /// (`fixtures/statistics`).
 const NEARLY_CONSTANT: f64 = 0.05;
 
-/// The same for means that are small: batch norms shrink channels alike, to 2 % in MobileNetV2.
+/// Value used instead of [`NEARLY_CONSTANT`] if the mean is small.
+///
+/// Batch norms shrink channels alike, to 2 % in MobileNetV2.
 const NEARLY_CONSTANT_AND_SMALL: f64 = 0.01;
 
 impl TensorExpectation {
-    /// What to expect of a tensor with so many values to each output, where its deviation depends
-    /// on that.
+    /// Returns the expectation for a tensor with this number of inputs for each output, if its
+    /// deviation depends on it.
     #[must_use]
     pub fn for_width(self, inputs: u64) -> Self {
         let root = (inputs.max(1) as f64).sqrt();
@@ -133,11 +138,12 @@ impl TensorExpectation {
 }
 
 impl TensorKind {
-    /// What is expected of any model (`docs/families.md`, "Ranges"), wide enough for valid ones.
+    /// Returns the expectation for any model (`docs/families.md`, "Ranges"), wide enough for valid
+    /// ones.
     ///
-    /// Trained models differ widely, so a tensor outside of a range is a warning. Training moves
-    /// the values of a norm apart, though: one whose values are all the same and far from where
-    /// they began was overwritten.
+    /// Trained models differ widely, so a tensor outside of a range is a warning. Training makes
+    /// the values of a norm differ, however. A norm whose values are all equal and far from their
+    /// initial value was overwritten.
     #[must_use]
     pub const fn expectation(self) -> TensorExpectation {
         let near_zero = Some(Range::new(-0.2, 0.2));
@@ -174,7 +180,7 @@ impl TensorKind {
         }
     }
 
-    /// As a reader of a report sees it.
+    /// Returns the name used in reports.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
@@ -191,8 +197,10 @@ impl TensorKind {
         }
     }
 
-    /// What a name says where no family knows the tensor: layer norms, projections of attention and
-    /// layers of the feed-forward network, by the names that Hugging Face's models use.
+    /// Returns the kind that a tensor's name suggests, for tensors that no family describes.
+    ///
+    /// It recognizes layer norms, attention projections and feed-forward layers by the names in
+    /// Hugging Face models.
     #[must_use]
     pub fn of_name(name: &str) -> Option<Self> {
         let lower = name.to_ascii_lowercase();

@@ -5,8 +5,7 @@ use std::collections::{BTreeMap, HashSet};
 use crate::dimensions::Dimensions;
 use crate::family::{Family, FamilyTensor, GGUF, Required};
 
-/// Missing tensors that are named before the rest is left out: a configuration can ask for 2^60
-/// layers.
+/// Maximum number of missing tensors that are listed: a configuration can require 2^60 layers.
 const MAX_MISSING: usize = 1000;
 
 /// Tensors that are looked for, for the same reason; models of 100 layers of 256 experts have some
@@ -16,9 +15,10 @@ const MAX_CANDIDATES: usize = 300_000;
 /// The tensors that are there.
 #[derive(Debug)]
 pub(crate) struct Present<'m> {
-    /// By canonical name.
+    /// Canonical names of the tensors.
     names: HashSet<&'m str>,
-    /// Of each of the family's tensors, how many there are within what the configuration counts.
+    /// Number of present tensors for each of the family's tensors, within the counts of the
+    /// configuration.
     counts: Vec<u64>,
 }
 
@@ -27,7 +27,7 @@ impl<'m> Present<'m> {
         Self { names: HashSet::new(), counts: vec![0; family.tensors.len()] }
     }
 
-    /// Adds a tensor; false where there is one of this name already.
+    /// Adds a tensor, and returns `false` if there already is one of this name.
     pub(crate) fn add(&mut self, canonical: &'m str, tensor: usize, is_counted: bool) -> bool {
         let is_new = self.names.insert(canonical);
         self.counts[tensor] += u64::from(is_new && is_counted);
@@ -35,14 +35,14 @@ impl<'m> Present<'m> {
     }
 }
 
-/// What says which tensors a checkpoint should have.
+/// Sources that determine which tensors a checkpoint should have.
 #[derive(Debug)]
 pub(crate) struct Expected<'m> {
     pub(crate) family: &'m Family,
     pub(crate) dimensions: &'m Dimensions<'m>,
-    /// How many there are of each index.
+    /// Number of values of each index.
     pub(crate) counts: &'m BTreeMap<&'m str, u64>,
-    /// Whether parts are stacked as GGUF has them.
+    /// `true` if parts are stacked as in GGUF.
     pub(crate) in_gguf_layout: bool,
 }
 
@@ -74,7 +74,8 @@ struct Search<'s> {
 }
 
 impl Search<'_> {
-    /// Adds what is missing of a tensor of the family; false where enough was looked for.
+    /// Adds the missing tensors of an entry of the family, and returns `false` if the limit was
+    /// reached.
     fn look_for(&mut self, position: usize, tensor: &FamilyTensor) -> bool {
         let indices = tensor.pattern.indices();
         let counts: Option<Vec<u64>> =

@@ -30,23 +30,23 @@ pub use mismatch::Mismatch;
 pub struct FamilyModel<'a> {
     pub(crate) family: &'a Family,
     naming: Naming,
-    /// Of each tensor: which of the family's it is.
+    /// The family's tensor for each tensor of the checkpoint.
     members: Vec<Option<Member>>,
     pub(crate) dimensions: Dimensions<'a>,
     counts: BTreeMap<&'a str, u64>,
-    /// Of each tensor, how many values an output is made of.
+    /// Number of inputs for each output, for each tensor of the checkpoint.
     inputs: Vec<u64>,
-    /// Of the family's tensors, those whose dimensions are the same in every layer.
+    /// Dimensions of the family's tensors that have the same dimensions in every layer.
     shapes: BTreeMap<usize, Option<Vec<u64>>>,
-    /// What an import added, which no family knows.
+    /// Name of the tensor that an import added and that belongs to no family.
     auxiliary: Option<&'a str>,
-    /// Whether values lie as GGUF has them.
+    /// `true` if values are in GGUF's layout.
     in_gguf_layout: bool,
     is_guessed: bool,
 }
 
 impl<'a> FamilyModel<'a> {
-    /// Applies a family to tensors that are named so.
+    /// Applies a family to tensors with a naming.
     pub(crate) fn new(
         family: &'a Family,
         naming: Naming,
@@ -123,38 +123,38 @@ impl<'a> FamilyModel<'a> {
         }
     }
 
-    /// The same, taken for a member of the family because of its names alone.
+    /// Marks the model as one whose family was guessed from the names of the tensors alone.
     pub(crate) fn guessed(self) -> Self {
         Self { is_guessed: true, ..self }
     }
 
-    /// Whether only the names of the tensors speak for the family: nothing else says what the model
-    /// is.
+    /// Returns `true` if the family was guessed from the names of the tensors alone.
     #[must_use]
     pub fn is_guessed(&self) -> bool {
         self.is_guessed
     }
 
-    /// Whether the checkpoint came with a configuration at all.
+    /// Returns `true` if the checkpoint has a configuration.
     #[must_use]
     pub fn has_configuration(&self) -> bool {
         self.dimensions.has_configuration()
     }
 
-    /// The family.
+    /// Returns the family of the model.
     #[must_use]
     pub fn family(&self) -> &'a Family {
         self.family
     }
 
-    /// How the checkpoint names its tensors.
+    /// Returns the naming of the checkpoint's tensors.
     #[must_use]
     pub fn naming(&self) -> &Naming {
         &self.naming
     }
 
-    /// Whether a tensor is a matrix whose rows are inputs, as those of GPT-2 are, in this layout,
-    /// or has such matrices for its experts, as gpt-oss.
+    /// Returns `true` if a tensor's matrices have one row for each input in this layout.
+    ///
+    /// Examples are the matrices of GPT-2, and the stacked experts of gpt-oss.
     #[must_use]
     pub fn has_inputs_first(&self, tensor: usize) -> bool {
         let member = self.members.get(tensor).and_then(Option::as_ref);
@@ -163,16 +163,18 @@ impl<'a> FamilyModel<'a> {
             .is_some_and(|member| self.family.has_inputs_first(member.tensor))
     }
 
-    /// The layers that the model can have fewer of: all where they are one stack, those of the
-    /// decoder where an encoder may be beside it. `None` for models of several towers or stages,
-    /// and where the checkpoint has no tensor of these layers.
+    /// Returns the layers that can be removed: all layers of a single stack, or the layers of a
+    /// decoder.
+    ///
+    /// Returns `None` for models with several towers or stages, and if the checkpoint has no tensor
+    /// of these layers.
     #[must_use]
     pub fn layer_stack(&self) -> Option<LayerStack> {
         let stack = self.family.layer_stack()?;
         self.indices().any(|index| index == stack.index()).then_some(stack)
     }
 
-    /// Whether the checkpoint has the layers of an encoder, and those of a decoder behind it.
+    /// Returns `true` if the checkpoint has the layers of an encoder and of a decoder.
     #[must_use]
     pub fn has_encoder_and_decoder(&self) -> bool {
         let is_of_encoder =
@@ -202,12 +204,12 @@ impl<'a> FamilyModel<'a> {
         self.family.tensors[member.tensor].pattern.without(&member.canonical, is_layer)
     }
 
-    /// Which of the family's tensors the one at this position is.
+    /// Returns the family's tensor for the checkpoint's tensor at this position.
     pub(crate) fn member(&self, tensor: usize) -> Option<&Member> {
         self.members.get(tensor)?.as_ref()
     }
 
-    /// Whether the family has experts, and none of the tensors is theirs.
+    /// Returns `true` if the family has experts but the checkpoint has no tensor of an expert.
     pub(crate) fn lacks_experts(&self) -> bool {
         let is_theirs = |member: &Member| member.canonical.contains("experts");
         self.family.indices.contains_key("expert") && !self.members.iter().flatten().any(is_theirs)
@@ -240,14 +242,15 @@ impl<'a> FamilyModel<'a> {
         Some(expectation)
     }
 
-    /// Whether a tensor of this name is of a part for images or sound, beside the language model
-    /// that the family describes: text passes none of them.
+    /// Returns `true` if a tensor of this name belongs to a part for images or audio.
+    ///
+    /// The family describes only the language model, and text does not pass through other parts.
     #[must_use]
     pub fn is_of_other_part(&self, name: &str) -> bool {
         self.dimensions.has_other_parts() && is_of_others(name)
     }
 
-    /// Tensors that the family knows.
+    /// Returns the number of tensors that match the family.
     #[must_use]
     pub fn known(&self) -> usize {
         self.members.iter().flatten().count()
@@ -259,8 +262,8 @@ impl<'a> FamilyModel<'a> {
         self.dimensions.named(name)
     }
 
-    /// The shape that the tensor at this position should have, where its dimensions are known, and
-    /// how it is made up: `[vocab, hidden]`.
+    /// Returns the shape that the tensor at this position should have, if known, and its formula:
+    /// `[vocab, hidden]`.
     #[must_use]
     pub fn expected_shape(&self, tensor: usize) -> Option<(Shape, String)> {
         let dims = self.expected_dims(tensor)?.into_owned();
@@ -306,8 +309,7 @@ impl<'a> FamilyModel<'a> {
         Some(dims)
     }
 
-    /// The shape that the tensor with this canonical name has in Hugging Face's layout, where its
-    /// dimensions are known.
+    /// Returns the shape of the tensor with this canonical name in Hugging Face's layout, if known.
     #[must_use]
     pub fn shape_of(&self, canonical: &str) -> Option<Shape> {
         let found = self.family.find_canonical(canonical)?;
@@ -316,8 +318,10 @@ impl<'a> FamilyModel<'a> {
         dims.collect::<Option<Vec<u64>>>().map(Into::into)
     }
 
-    /// The shape that the tensor with this canonical name has in Hugging Face's layout, where
-    /// `shape` lacks no more than outermost dimensions of 1, of which ggml's tensors have no trace.
+    /// Returns the shape of the tensor with this canonical name, if `shape` lacks only outermost
+    /// dimensions of 1.
+    ///
+    /// The result is in Hugging Face's layout. GGML tensors do not store outermost dimensions of 1.
     #[must_use]
     pub fn with_outer_ones(&self, canonical: &str, shape: &Shape) -> Option<Shape> {
         let whole = self.shape_of(canonical)?;
@@ -326,7 +330,7 @@ impl<'a> FamilyModel<'a> {
     }
 }
 
-/// Whether an import took the values from a GGUF file as they were.
+/// Returns `true` if an import copied the values from a GGUF file unchanged.
 fn gguf_values(metadata: &Metadata) -> bool {
     let convention = metadata.object("names").and_then(|names| names.get("convention")?.as_str());
     convention == Some(GGUF)

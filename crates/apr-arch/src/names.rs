@@ -19,7 +19,7 @@ const SAMPLED: usize = 64;
 /// Tensors whose names differ in their numbers alone.
 #[derive(Debug)]
 struct Group {
-    /// What the names have in common, a wrapper taken off.
+    /// Common part of the names, without the wrapper.
     skeleton: String,
     /// Positions in [`NameGroups::order`].
     members: std::ops::Range<usize>,
@@ -28,9 +28,9 @@ struct Group {
 /// The names of a checkpoint's tensors.
 #[derive(Debug)]
 pub(crate) struct NameGroups<'t> {
-    /// What a training framework put before every name.
+    /// Prefix that a training framework put before every name.
     wrapper: &'static str,
-    /// By position, the wrapper taken off.
+    /// Names by position, without the wrapper.
     names: Vec<&'t str>,
     groups: Vec<Group>,
     /// Positions of tensors, group by group.
@@ -44,12 +44,11 @@ pub(crate) struct NameGroups<'t> {
 pub(crate) struct Match {
     /// Position in the family's tensors.
     pub(crate) tensor: usize,
-    /// In the order of the canonical pattern's placeholders.
+    /// Numbers, in the order of the canonical pattern's placeholders.
     pub(crate) numbers: Vec<u64>,
 }
 
-/// Patterns that the names of a group may be of, and how many bytes of the names are before what
-/// they describe.
+/// Patterns that may match the names of a group, and the number of bytes to skip in the names.
 type Candidates<'f> = [(&'f [Entry], usize); 2];
 
 impl<'t> NameGroups<'t> {
@@ -83,8 +82,9 @@ impl<'t> NameGroups<'t> {
         Self { wrapper, names, groups, order, work: Cell::new(0) }
     }
 
-    /// Whether a family may know as many of the names as `least`, by the words that its table has.
-    /// It may turn out not to.
+    /// Returns `true` if a family may match at least `least` names, by the words in its table.
+    ///
+    /// A full match may still fail.
     pub(crate) fn may_be_of(&self, least: usize, has_word: impl Fn(&str) -> bool) -> bool {
         let mut left = self.names.len();
         for group in self.groups.iter().take(SAMPLED) {
@@ -103,8 +103,11 @@ impl<'t> NameGroups<'t> {
         true
     }
 
-    /// The naming under which the family knows most of the tensors, and how many those are; the
-    /// more common one where two are equally good. None where it knows fewer than `least`.
+    /// Returns the naming under which most of the tensors match the family, and the number of
+    /// matches.
+    ///
+    /// If two namings are equally good, the more common one is used. Returns `None` if fewer than
+    /// `least` tensors match.
     pub(crate) fn best_naming(&self, family: &Family, least: usize) -> Option<(Naming, usize)> {
         let namings: Vec<Naming> = self.namings(family).collect();
         let mut known = vec![0; namings.len()];
@@ -136,7 +139,7 @@ impl<'t> NameGroups<'t> {
         family.namings().map(move |naming| Naming { wrapper: wrapper.to_owned(), ..naming })
     }
 
-    /// How many names of a group the family knows under a naming.
+    /// Returns the number of names of a group that match the family under a naming.
     fn known(&self, family: &Family, naming: &Naming, group: &Group) -> usize {
         let members = &self.order[group.members.clone()];
         if !is_plain(&naming.prefix) {
@@ -163,7 +166,7 @@ impl<'t> NameGroups<'t> {
             .count()
     }
 
-    /// What each tensor is under a naming, by position.
+    /// Returns the match of each tensor under a naming, by position.
     pub(crate) fn matches(&self, family: &Family, naming: &Naming) -> Vec<Option<Match>> {
         if !is_plain(&naming.prefix) {
             return (0..self.names.len())
@@ -189,7 +192,7 @@ impl<'t> NameGroups<'t> {
         matches
     }
 
-    /// What one tensor is, for a prefix that does not stand in skeletons as it stands in names.
+    /// Returns the match of one tensor, for a prefix that skeletons do not contain unchanged.
     fn find(&self, family: &Family, naming: &Naming, position: usize) -> Option<Match> {
         self.count(1);
         let unwrapped = Naming::new(naming.convention.clone(), naming.prefix.clone());
@@ -278,7 +281,7 @@ fn sorted(
     (groups, order)
 }
 
-/// Whether a prefix stands in skeletons as it stands in names.
+/// Returns `true` if skeletons contain a prefix unchanged.
 fn is_plain(prefix: &str) -> bool {
     let is_plain_part = |part: &str| number(part).is_none() && !part.starts_with('#');
     prefix.is_empty()
@@ -328,7 +331,7 @@ mod tests {
     }
 
     #[test]
-    fn more_layers_are_no_more_work() {
+    fn the_work_for_a_name_does_not_grow_with_the_number_of_layers() {
         assert_eq!(work(&layers(10), 0), work(&layers(3000), 0));
     }
 
@@ -390,7 +393,7 @@ mod tests {
     }
 
     #[test]
-    fn a_prefix_with_a_number_is_no_other_one() {
+    fn a_prefix_with_a_number_matches_only_itself() {
         let mut families = Families::builtin();
         let text = r#"
             name = "odd"

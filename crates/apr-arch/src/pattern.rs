@@ -24,7 +24,7 @@ pub(crate) struct Pattern {
     indices: Vec<String>,
 }
 
-/// The numbers that the placeholders of a pattern stand for, in the order of [`Pattern::indices`].
+/// Numbers of the placeholders of a pattern, in the order of [`Pattern::indices`].
 pub(crate) type Numbers = Vec<u64>;
 
 impl Pattern {
@@ -58,12 +58,12 @@ impl Pattern {
         Ok(Self { prefixed, components, indices })
     }
 
-    /// Names of the placeholders, in the order they stand.
+    /// Returns the names of the placeholders, in their order in the pattern.
     pub(crate) fn indices(&self) -> &[String] {
         &self.indices
     }
 
-    /// The first component, where that is not a number.
+    /// Returns the first component, or `None` if it is a number.
     pub(crate) fn beginning(&self) -> Option<&str> {
         match self.components.first()? {
             Component::Literal(text) => Some(text),
@@ -71,7 +71,7 @@ impl Pattern {
         }
     }
 
-    /// The name with these numbers; `number` is asked for each placeholder.
+    /// Returns the name with these numbers; `number` is called for each placeholder.
     pub(crate) fn name(
         &self,
         prefix: &str,
@@ -138,7 +138,8 @@ impl Pattern {
         Some(parts.collect::<Vec<_>>().join("."))
     }
 
-    /// Whether all names of its skeleton are of this form: none of its own components is a number.
+    /// Returns `true` if all names with its skeleton match the pattern: no literal component is a
+    /// number.
     fn is_told_by_skeleton(&self) -> bool {
         let is_plain = |text: &str| !text.contains('/') && number(text).is_none();
         self.components.iter().all(|component| match component {
@@ -155,8 +156,8 @@ impl Pattern {
     }
 }
 
-/// A number as it is written in names: without sign or leading zeros, so that writing it again
-/// gives the same text.
+/// Parses a number in a name, without sign or leading zeros, so that formatting it restores the
+/// text.
 pub(crate) fn number(part: &str) -> Option<u64> {
     let canonical = part == "0" || !part.starts_with('0');
     (canonical && part.bytes().all(|byte| byte.is_ascii_digit())).then(|| part.parse().ok())?
@@ -185,13 +186,13 @@ pub(crate) fn skeleton(name: &str, text: &mut String) {
     }
 }
 
-/// A pattern and the tensor it stands for.
+/// Pattern and the tensor that it represents.
 #[derive(Debug, Clone)]
 pub(crate) struct Entry {
     pub(crate) pattern: Pattern,
     /// Position in the family's tensors.
     pub(crate) tensor: usize,
-    /// Whether the skeleton of a name is enough to know that it is of this form.
+    /// `true` if the skeleton of a name is enough to match the pattern.
     pub(crate) is_told_by_skeleton: bool,
 }
 
@@ -203,7 +204,7 @@ pub(crate) struct PatternIndex {
 }
 
 impl PatternIndex {
-    /// Adds a pattern that stands for `tensor`; earlier ones win.
+    /// Adds a pattern that represents `tensor`; earlier patterns take precedence.
     pub(crate) fn add(&mut self, pattern: Pattern, tensor: usize) {
         let entries = if pattern.prefixed { &mut self.prefixed } else { &mut self.bare };
         let is_told_by_skeleton = pattern.is_told_by_skeleton();
@@ -224,7 +225,7 @@ impl PatternIndex {
         self.prefixed.get(skeleton).map_or(&[], Vec::as_slice)
     }
 
-    /// The tensor that `name` stands for, the pattern it matched, and its numbers.
+    /// Returns the tensor that `name` represents, the pattern that it matched, and its numbers.
     pub(crate) fn find(&self, name: &str, prefix: &str) -> Option<(usize, &Pattern, Numbers)> {
         fn first<'e>(entries: &'e [Entry], body: &str) -> Option<(usize, &'e Pattern, Numbers)> {
             entries.iter().find_map(|entry| {
@@ -280,7 +281,7 @@ mod tests {
     }
 
     #[test]
-    fn a_number_past_64_bits_is_no_match() {
+    fn a_number_of_more_than_64_bits_does_not_match() {
         let index = index(&["layers.{layer}.weight"]);
         assert!(index.find("layers.99999999999999999999.weight", "").is_none());
     }

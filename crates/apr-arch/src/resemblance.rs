@@ -15,22 +15,22 @@ use crate::names::{NameGroups, without_numbers};
 /// Differences of a kind that are listed.
 const LISTED: usize = 12;
 
-/// The known family whose tensors' names are most like those of a model of an unknown family.
+/// Known family whose tensor names are most similar to the names in a model of an unknown family.
 ///
-/// A model that computes something else can have the same names and shapes, so that this is where
-/// to begin a table, and not what the model is.
+/// A model with a different computation can have the same names and shapes. The family is therefore
+/// a starting point for a table, not an identification of the model.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[non_exhaustive]
 pub struct Resemblance {
     /// Name of the family, as a table's `extends` takes it.
     pub family: String,
-    /// What people call it.
+    /// Title of the family for display.
     pub title: String,
-    /// Tensors that the family knows by their names.
+    /// Number of tensors whose names match the family.
     pub known: usize,
     /// Tensors of the checkpoint.
     pub total: usize,
-    /// Tensors that the family does not have; `*` stands for numbers.
+    /// Tensors that the family does not have; `*` represents numbers.
     pub unexpected: Vec<String>,
     /// Tensors of the family that the checkpoint lacks.
     pub missing: Vec<String>,
@@ -81,13 +81,13 @@ impl Families {
     }
 }
 
-/// Names of the tensors of some mismatches, those that differ in numbers once.
+/// Returns the tensor names of some mismatches, once for names that differ only in numbers.
 fn kinds(mismatches: &[Mismatch], is_it: impl Fn(&Mismatch) -> bool) -> Vec<String> {
     let names = mismatches.iter().filter(|it| is_it(it)).map(|it| without_numbers(it.name()));
     names.collect::<BTreeSet<_>>().into_iter().collect()
 }
 
-/// As many of the names as are listed, and how many more there are.
+/// Truncates a list of names, and adds the number of names left out.
 fn listed(mut names: Vec<String>) -> Vec<String> {
     let more = names.len().saturating_sub(LISTED);
     names.truncate(LISTED);
@@ -140,7 +140,7 @@ mod tests {
     }
 
     #[test]
-    fn what_no_family_knows_half_of_resembles_none() {
+    fn a_model_that_matches_less_than_half_of_any_family_resembles_none() {
         let tensors = ["a.weight", "b.weight", "lm_head.weight"].map(|name| TensorInfo {
             name: name.to_owned(),
             dtype: DType::F32,

@@ -19,12 +19,13 @@ const TEXT: &str = "text_config";
 /// Configurations of the other parts.
 const OTHERS: [&str; 3] = ["vision_config", "audio_config", "encoder_config"];
 
-/// Entries that are about the model as a whole, also where the language model's configuration has
-/// them: its class, and whether the head is the table of tokens.
+/// Entries about the whole model, even if the language model's configuration has them.
+///
+/// They are the model's class, and the tying of the head to the token table.
 const ARCHITECTURES: &str = "architectures";
 const TIED: &str = "tie_word_embeddings";
 
-/// What the modules of the other parts are called, or have in their names.
+/// Words in the module names of the other parts.
 const MODULES: [&str; 11] = [
     "vision",
     "visual",
@@ -39,7 +40,7 @@ const MODULES: [&str; 11] = [
     "qformer",
 ];
 
-/// The language model's configuration, within that of a model which has other parts.
+/// Returns the language model's configuration within the configuration of a model with other parts.
 #[must_use]
 pub fn text_part(config: &Config) -> Option<&Config> {
     config.get(TEXT).and_then(Json::as_object)
@@ -51,27 +52,32 @@ pub(crate) fn text_type(config: &Config) -> Option<&str> {
     text_part(config)?.get("model_type")?.as_str()
 }
 
-/// Whether the configuration is of a model that has other parts than a language model.
+/// Returns `true` if the configuration is of a model with other parts than a language model.
 pub(crate) fn has_others(config: &Config) -> bool {
     text_type(config).is_some() || OTHERS.iter().any(|part| config.get(*part).is_some())
 }
 
-/// Whether a tensor is of a part for images, video or sound, by the modules that it is in. Modules
-/// within layers don't count.
+/// Returns `true` if a tensor belongs to a part for images, video or audio, judged by its module
+/// names.
+///
+/// Modules within layers are not considered.
 pub(crate) fn is_of_others(name: &str) -> bool {
     let modules = name.split('.').take(2);
     modules.into_iter().any(|module| MODULES.iter().any(|word| module.contains(word)))
 }
 
-/// What a head is for: the class of a model with other parts is called `ForConditionalGeneration`,
-/// and its language model generates text.
+/// Returns the task of the language model's head.
+///
+/// The class of a model with other parts is named `ForConditionalGeneration`, and its language
+/// model generates text.
 #[must_use]
 pub fn text_task(task: &str) -> &str {
     if task == "ConditionalGeneration" { "CausalLM" } else { task }
 }
 
-/// An entry of the model as a whole that counts for the language model too; `None` for one that its
-/// own configuration has.
+/// Returns an entry of the whole model that also applies to the language model.
+///
+/// Returns `None` for an entry that the language model's own configuration has.
 pub(crate) fn of_whole<'c>(whole: &'c Config, text: &'c Config, key: &str) -> Option<&'c Json> {
     let stated = |config: &'c Config| config.get(key).filter(|json| !json.is_null());
     match key {
@@ -90,7 +96,7 @@ pub(crate) fn of_whole<'c>(whole: &'c Config, text: &'c Config, key: &str) -> Op
 mod tests {
     use super::*;
 
-    /// Names are those that transformers 4 and 5 write.
+    /// Uses names as written by transformers 4 and 5.
     #[test]
     fn parts_for_images_are_known_by_their_modules() {
         for name in [

@@ -9,19 +9,19 @@ use crate::inflate::Inflated;
 /// The bytes of a file, and after them the decoded bytes of entries of it.
 pub struct Decoded<S> {
     file: S,
-    /// With the place of each; in order, one after the other.
+    /// Decoded entries in order, each with its offset; they follow each other without gaps.
     entries: Vec<(u64, Inflated<S>)>,
     len: u64,
 }
 
 impl<S: ByteSource> Decoded<S> {
-    /// Nothing is decoded yet.
+    /// Creates a file without decoded entries.
     pub(crate) fn new(file: S) -> Self {
         let len = file.len();
         Self { file, entries: Vec::new(), len }
     }
 
-    /// Adds an entry's bytes at the end; returns where they are.
+    /// Adds an entry's bytes at the end, and returns their offset.
     pub(crate) fn push(&mut self, entry: Inflated<S>) -> Result<u64> {
         let at = self.len;
         let len = at.checked_add(entry.len());
@@ -31,13 +31,13 @@ impl<S: ByteSource> Decoded<S> {
         Ok(at)
     }
 
-    /// Bytes of the file itself.
+    /// Returns the length of the file itself, in bytes.
     #[must_use]
     pub fn file_len(&self) -> u64 {
         self.file.len()
     }
 
-    /// The entry that holds this place, and where it starts.
+    /// Returns the entry that holds this offset, and its start.
     fn entry(&self, offset: u64) -> Option<&(u64, Inflated<S>)> {
         let at = self.entries.partition_point(|(start, _)| *start <= offset);
         self.entries.get(at.checked_sub(1)?)

@@ -11,23 +11,24 @@ const END_LEN: u64 = 22;
 const END64_LEN: u64 = 56;
 const LOCATOR_LEN: u64 = 20;
 
-/// Where the directory is.
+/// Position of the central directory.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Directory {
     pub(crate) offset: u64,
     pub(crate) len: u64,
-    /// How many entries it has.
+    /// Number of entries.
     pub(crate) count: u64,
 }
 
 impl Directory {
-    /// As the record at the end of the file says.
+    /// Reads the position from the record at the end of the file.
     fn narrow(record: &[u8]) -> Self {
         let (len, offset) = (u64::from(u32_at(record, 12)), u64::from(u32_at(record, 16)));
         Self { offset, len, count: u64::from(u16_at(record, 10)) }
     }
 
-    /// As the ZIP64 record says, if there is one before `end`; and where that record is.
+    /// Reads the position from the ZIP64 record, if there is one before `end`. Also returns the
+    /// offset of that record.
     fn wide(source: &dyn ByteSource, end: u64) -> Result<Option<(Self, u64)>> {
         let Some(locator_at) = end.checked_sub(LOCATOR_LEN) else { return Ok(None) };
         let locator = read_vec(source, locator_at, LOCATOR_LEN)?;
@@ -50,12 +51,12 @@ impl Directory {
         Ok(Some((Self::wide_record(&record), at)))
     }
 
-    /// As a ZIP64 record says.
+    /// Reads the position from a ZIP64 record.
     fn wide_record(record: &[u8]) -> Self {
         Self { offset: u64_at(record, 48), len: u64_at(record, 40), count: u64_at(record, 32) }
     }
 
-    /// Whether a reader that ignores ZIP64 finds the same directory as this one, or none.
+    /// Returns `true` if a reader that ignores ZIP64 finds the same directory as this one, or none.
     fn is_same_or_none(self, narrow: Self) -> bool {
         let same = |narrow: u64, wide: u64, absent: u64| narrow == wide || narrow == absent;
         let max = u64::from(u32::MAX);
@@ -65,7 +66,7 @@ impl Directory {
     }
 }
 
-/// The directory, which must end where the end records begin.
+/// Returns the directory, which must end at the start of the end records.
 pub(crate) fn locate(source: &dyn ByteSource) -> Result<Directory> {
     let end = find_end(source, source.len())?;
     let record = read_vec(source, end, END_LEN)?;
@@ -98,8 +99,10 @@ pub(crate) fn locate(source: &dyn ByteSource) -> Result<Directory> {
     Ok(directory)
 }
 
-/// The same as Python finds it: the directory lies in front of its end record, whatever stands
-/// before or after. Also by how much the places in it are too small. There are several where
+/// Finds the directory as Python does: directly before its end record, regardless of the bytes
+/// before and after.
+///
+/// Also returns the amount by which the offsets in it are too small. Returns several directories if
 /// loaders differ in which one they read.
 pub(crate) fn locate_loosely(source: &dyn ByteSource) -> Result<Vec<(Directory, u64)>> {
     let strict = match locate(source) {
@@ -119,8 +122,8 @@ pub(crate) fn locate_loosely(source: &dyn ByteSource) -> Result<Vec<(Directory, 
     if found.is_empty() { Err(strict) } else { Ok(found) }
 }
 
-/// The directories that belong to an end record: the one in front of it, and another one where it
-/// says otherwise than the ZIP64 record.
+/// Returns the directories that belong to an end record: the one before it, and the one of the
+/// ZIP64 record if that differs.
 fn directories(source: &dyn ByteSource, end: u64) -> Result<Vec<(Directory, u64)>> {
     let narrow = Directory::narrow(&read_vec(source, end, END_LEN)?);
     let before = |said: Directory, end: u64| {
@@ -147,7 +150,7 @@ fn directories(source: &dyn ByteSource, end: u64) -> Result<Vec<(Directory, u64)
     Ok(found)
 }
 
-/// The last signature of an end record.
+/// Returns the offset of the last signature of an end record.
 fn last_end(source: &dyn ByteSource) -> Result<Option<u64>> {
     let tail_len = source.len().min(END_LEN + u64::from(u16::MAX));
     let start = source.len() - tail_len;
@@ -157,7 +160,8 @@ fn last_end(source: &dyn ByteSource) -> Result<Option<u64>> {
     Ok(last.map(|at| start + at as u64))
 }
 
-/// The end record: the last one whose comment reaches exactly to the end of the file.
+/// Returns the offset of the end record: the last one whose comment reaches exactly to the end of
+/// the file.
 fn find_end(source: &dyn ByteSource, file_len: u64) -> Result<u64> {
     // A comment's length has 16 bits, so the record begins within these bytes.
     let tail_len = file_len.min(END_LEN + u64::from(u16::MAX));

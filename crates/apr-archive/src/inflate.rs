@@ -24,22 +24,23 @@ pub const MAX_RATIO: u64 = 1032;
 /// States kept of one stream, besides the last ones.
 const STATES_OF_ONE: u64 = 64;
 
-/// How often a stream may be decoded, on average, and pages more: a pass or a few over all of it,
-/// and a state to begin from for each piece. A view that jumps from page to page would have one
-/// decoded for each of its elements.
+/// Average number of times that a stream may be decoded; `FREE_PAGES` more pages are allowed.
+///
+/// This permits a few passes over all of it, and a state to start from for each piece. A view that
+/// jumps from page to page would decode a page for each of its elements.
 const TIMES: u64 = 8;
 const FREE_PAGES: u64 = 64;
 
-/// How far back DEFLATE refers.
+/// Maximum distance of DEFLATE's back-references, in bytes.
 const WINDOW: usize = 1 << 15;
 
 /// Compressed bytes read at a time.
 const INPUT: u64 = 1 << 16;
 
-/// What stands around a DEFLATE stream.
+/// Framing of a DEFLATE stream.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Wrapper {
-    /// Nothing, as in a ZIP archive.
+    /// No framing, as in a ZIP archive.
     Raw,
     /// Two bytes of header and a checksum (RFC 1950).
     Zlib,
@@ -57,7 +58,7 @@ impl Wrapper {
     }
 }
 
-/// Where a stream lies, and what it is.
+/// Position and framing of a stream.
 #[derive(Debug, Clone, Copy)]
 struct Stream {
     offset: u64,
@@ -70,9 +71,9 @@ struct Stream {
 struct State {
     decoder: Box<DecompressorOxide>,
     window: Box<[u8; WINDOW]>,
-    /// Where in the window the next byte goes.
+    /// Position of the next byte in the window.
     at: usize,
-    /// Where the next compressed byte is.
+    /// Offset of the next compressed byte.
     input: u64,
     done: bool,
 }
@@ -83,8 +84,8 @@ impl State {
         Self { decoder, window, at: 0, input: stream.offset, done: false }
     }
 
-    /// Hands out up to `wanted` decoded bytes, in pieces; returns how many there were. Fewer only
-    /// at the stream's end.
+    /// Passes up to `wanted` decoded bytes to `take`, in pieces, and returns their number. It is
+    /// smaller only at the stream's end.
     fn decode(
         &mut self,
         stream: &Stream,
@@ -118,8 +119,7 @@ impl State {
         Ok(decoded)
     }
 
-    /// Decodes up to `left` bytes into the window; returns how many bytes were read, and how many
-    /// written.
+    /// Decodes up to `left` bytes into the window. Returns the numbers of bytes read and written.
     fn step(&mut self, stream: &Stream, input: &[u8], left: usize) -> Result<(usize, usize)> {
         let is_last = self.input + (input.len() as u64) >= stream.end;
         let more = if is_last { 0 } else { inflate_flags::TINFL_FLAG_HAS_MORE_INPUT };
@@ -165,11 +165,11 @@ pub struct Inflated<S> {
 }
 
 impl<S: ByteSource> Inflated<S> {
-    /// The stream of `compressed` bytes from `offset` on, which decodes to `len` bytes. Several
-    /// streams may share a cache.
+    /// Creates a source of the stream of `compressed` bytes from `offset` on, which decodes to
+    /// `len` bytes. Several streams may share a cache.
     ///
     /// # Errors
-    /// E002 when the source ends before the stream, or so few bytes can't hold so many.
+    /// E002 when the source ends before the stream, or `compressed` bytes can't hold `len`.
     pub fn new(
         source: S,
         (offset, compressed): (u64, u64),
@@ -201,7 +201,7 @@ impl<S: ByteSource> Inflated<S> {
         })
     }
 
-    /// The page with this number, from the cache or decoded.
+    /// Returns the page with this number, from the cache or decoded.
     fn page(&self, number: u64) -> Result<Arc<[u8]>> {
         // The lock is held while pages are decoded, so that no two threads decode the same one.
         let mut kept = self.cache.kept.lock().unwrap_or_else(PoisonError::into_inner);
@@ -287,8 +287,8 @@ impl<S> fmt::Debug for Inflated<S> {
     }
 }
 
-/// How many bytes the stream in this range decodes to, and where it ends. It is decoded once, and
-/// nothing of it kept.
+/// Returns the decoded length of the stream in this range, and the offset of its end. Decodes the
+/// stream once, without keeping the result.
 ///
 /// # Errors
 /// E002 when it is damaged, E004 when its checksum is wrong, E007 when reading fails, E008 when it
@@ -321,7 +321,7 @@ pub fn inflated_len(
     Ok((len, state.input))
 }
 
-/// Pages and states of several streams, the ones used longest ago making room.
+/// Pages and states of several streams. The least recently used ones are dropped.
 #[derive(Default)]
 pub struct Cache {
     next: AtomicU64,
@@ -337,19 +337,19 @@ impl fmt::Debug for Cache {
 /// A page with its stream and number.
 type Numbered = ((u64, u64), Arc<[u8]>);
 
-/// What a cache keeps.
+/// Contents of a cache.
 #[derive(Default)]
 struct Kept {
-    /// By stream and number, the one used last at the end.
+    /// Pages with their stream and number, the most recently used last.
     pages: VecDeque<Numbered>,
-    /// Of each stream, by the page before which they are.
+    /// States of each stream, by the page that follows them.
     states: HashMap<u64, BTreeMap<u64, State>>,
     /// Streams with states, the one used last at the end.
     order: VecDeque<u64>,
     count: usize,
 }
 
-/// Pages from one state that is kept to the next, in a stream of so many pages.
+/// Returns the number of pages between two kept states of a stream of `pages` pages.
 fn stride(pages: u64) -> u64 {
     pages.div_ceil(STATES_OF_ONE).max(1)
 }
@@ -378,7 +378,7 @@ impl Kept {
         Some(found)
     }
 
-    /// Keeps a state; of those between the strides only the last is kept.
+    /// Keeps a state. Of the states between two strides, only the last is kept.
     fn keep_state(&mut self, stream: u64, page: u64, state: State, pages: u64) {
         self.used(stream);
         let states = self.states.entry(stream).or_default();

@@ -2,7 +2,7 @@
 
 use apr_core::{ByteSource, Error, Result};
 
-/// Some bytes of a source, counted from their own start.
+/// A part of a source, with offsets from its own start.
 pub struct Section<S> {
     source: S,
     start: u64,
@@ -10,7 +10,7 @@ pub struct Section<S> {
 }
 
 impl<S: ByteSource> Section<S> {
-    /// The `len` bytes from `start` on.
+    /// Creates a source of the `len` bytes from `start` on.
     ///
     /// # Errors
     /// E002 when the source ends before.

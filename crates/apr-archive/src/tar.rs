@@ -2,7 +2,7 @@
 
 use apr_core::{ByteSource, Error, Result, read_vec};
 
-/// Bytes of a header, and what members are aligned to.
+/// Length of a header and alignment of members, in bytes.
 pub const BLOCK: u64 = 512;
 
 /// Members looked at; a checkpoint has four.
@@ -14,15 +14,15 @@ const MAX_PATHS: u64 = 1 << 16;
 /// A file in the archive.
 #[derive(Debug)]
 pub struct Member {
-    /// Its path.
+    /// Path of the file.
     pub name: String,
-    /// Where its content starts in the archive.
+    /// Offset of the content in the archive.
     pub offset: u64,
     /// Bytes of it.
     pub len: u64,
 }
 
-/// Whether the first block is a TAR header: its checksum is a strong sign.
+/// Returns `true` if the first block is a TAR header. Its checksum is strong evidence.
 pub fn recognise(head: &[u8]) -> bool {
     head.get(..512).is_some_and(|header| {
         // The field of the checksum itself counts as spaces (POSIX, ustar).
@@ -38,13 +38,13 @@ pub fn recognise(head: &[u8]) -> bool {
 }
 
 impl Member {
-    /// Its name without the folder that `tar` may put in front.
+    /// Returns the name without the leading `./` that `tar` may write.
     pub fn plain_name(&self) -> &str {
         self.name.trim_start_matches("./")
     }
 }
 
-/// The members, up to the empty block that ends the archive.
+/// Returns the members, up to the empty block that ends the archive.
 pub fn all_members(source: &dyn ByteSource) -> Result<Vec<Member>> {
     let mut members = Vec::new();
     each_header(source, &mut |header, offset, len| {
@@ -60,7 +60,7 @@ pub fn all_members(source: &dyn ByteSource) -> Result<Vec<Member>> {
     Ok(members)
 }
 
-/// What unpacking an archive writes, as Python and GNU tar read it.
+/// The files that unpacking an archive writes, as Python and GNU tar read it.
 #[derive(Debug, Default)]
 pub struct Survey {
     /// Members with content, under the names that they get.
@@ -68,13 +68,13 @@ pub struct Survey {
     /// Every path that is written to or linked to, however it is spelled: in the header (POSIX's
     /// prefix included), in a PAX record, as GNU's long name.
     pub paths: Vec<String>,
-    /// What is odd about the archive.
+    /// Warnings about the archive.
     pub odd: Vec<String>,
-    /// Why it was not read to its end.
+    /// Error that ended the reading early.
     pub problem: Option<Error>,
 }
 
-/// Reads an archive for a scan: to the end of the file, and with what stands in extended headers.
+/// Reads an archive for a scan: to the end of the file, including extended headers.
 pub fn survey(source: &dyn ByteSource) -> Survey {
     let mut survey = Survey::default();
     survey.problem = survey.read(source).err();
@@ -164,14 +164,14 @@ impl Survey {
     }
 }
 
-/// The name in a header, with POSIX's prefix.
+/// Returns the name in a header, with POSIX's prefix.
 fn name_of(header: &[u8]) -> String {
     let (name, prefix) = (text(&header[..100]), text(&header[345..500]));
     let is_posix = &header[257..263] == b"ustar\0" && !prefix.is_empty();
     if is_posix { format!("{prefix}/{name}") } else { name }
 }
 
-/// A size: octal digits, or a number of its own where the first bit is set (GNU).
+/// Parses a size: octal digits, or a binary number if the first bit is set (GNU).
 fn size(field: &[u8]) -> Option<u64> {
     match field {
         [0x80, rest @ ..] => rest
@@ -182,8 +182,8 @@ fn size(field: &[u8]) -> Option<u64> {
     }
 }
 
-/// The values of a key, with its `=`, in a PAX header: records of `LENGTH KEY=VALUE` and a line
-/// feed.
+/// Returns the values of a key, given with its `=`, in a PAX header: records of `LENGTH KEY=VALUE`
+/// and a line feed.
 fn pax(mut records: &[u8], key: &str) -> Vec<String> {
     let mut values = Vec::new();
     while let Some(space) = records.iter().position(|&byte| byte == b' ') {
@@ -204,10 +204,11 @@ fn text(field: &[u8]) -> String {
     String::from_utf8_lossy(bytes).into_owned()
 }
 
-/// Gets a header, and where its content lies: offset and length in bytes.
+/// Receives a header, and the offset and length of its content in bytes.
 type TakeHeader<'a> = dyn FnMut(&[u8], u64, u64) -> Result<()> + 'a;
 
-/// Hands over each header, and where its content lies, up to the empty block that ends the archive.
+/// Passes each header and the range of its content to `take`, up to the empty block that ends the
+/// archive.
 fn each_header(source: &dyn ByteSource, take: &mut TakeHeader<'_>) -> Result<()> {
     let mut position = 0;
     while position < source.len() {

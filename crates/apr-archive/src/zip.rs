@@ -23,7 +23,7 @@ const CENTRAL_LEN: usize = 46;
 const ENCRYPTED: u16 = 1 | 1 << 6 | 1 << 13;
 const SIZES_FOLLOW: u16 = 1 << 3;
 
-/// How an entry's bytes are packed.
+/// Compression methods of an entry.
 const STORED: u16 = 0;
 const DEFLATE: u16 = 8;
 
@@ -33,7 +33,7 @@ const IN_ZIP64: u32 = u32::MAX;
 /// An entry, with the place of its bytes.
 #[derive(Debug, Clone)]
 pub struct Entry {
-    /// Its name, with `/` between folders.
+    /// Name of the entry, with `/` between folders.
     pub name: String,
     flags: u16,
     method: u16,
@@ -44,25 +44,26 @@ pub struct Entry {
     /// Bytes of the content.
     pub len: u64,
     header: u64,
-    /// Where the entry's bytes start in the file.
+    /// Offset of the entry's bytes in the file.
     pub place: u64,
-    /// Where the content starts: in the file, or for a compressed entry in what
-    /// [`Archive::decoded`] gave.
+    /// Offset of the content: in the file or, for a compressed entry, in the result of
+    /// [`Archive::decoded`].
     pub offset: u64,
 }
 
-/// The CRC-32 of an entry, and where its content is.
+/// The CRC-32 of an entry, and the range of its content.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct EntrySum {
-    /// In what [`Archive::decoded`] gave.
+    /// Range of the content in the result of [`Archive::decoded`].
     content: StoredRange,
-    /// Its bytes in the file.
+    /// Range of the entry's bytes in the file.
     pub place: StoredRange,
     crc32: u32,
 }
 
 impl EntrySum {
-    /// The entry as a part that tensors are made of; `source` is what [`Archive::decoded`] gave.
+    /// Returns the entry as a part that tensors are made of; `source` is the result of
+    /// [`Archive::decoded`].
     #[must_use]
     pub fn part<'a>(&self, source: &'a dyn ByteSource) -> StoredPart<'a> {
         StoredPart::of_file(source, self.content, Sum::Crc32(self.crc32)).lying_at(self.place)
@@ -112,11 +113,11 @@ impl Archive {
         Ok(archive)
     }
 
-    /// The entries that a careless loader would find, how many bytes stand in front of the archive,
-    /// and what is odd about it: for a scan.
+    /// Returns the entries that a lenient loader would find, the number of bytes before the
+    /// archive, and warnings about it, for a scan.
     ///
     /// # Errors
-    /// E002 where there is no directory to go by, E007 when reading fails, E008 over a limit.
+    /// E002 when there is no usable directory, E007 when reading fails, E008 over a limit.
     pub fn survey(source: &dyn ByteSource, limits: &Limits) -> Result<(Self, u64, Vec<String>)> {
         let mut odd = Vec::new();
         let places = locate_loosely(source)?;
@@ -149,8 +150,8 @@ impl Archive {
         Ok((archive, shift, odd))
     }
 
-    /// Adds the entries of a directory, whose places are too small by `shift`, and says what is odd
-    /// about them.
+    /// Adds the entries of a directory whose offsets are too small by `shift`. Adds warnings about
+    /// them to `odd`.
     fn add(
         &mut self,
         source: &dyn ByteSource,
@@ -182,7 +183,7 @@ impl Archive {
         Ok(())
     }
 
-    /// The entries by the directory alone.
+    /// Reads the entries from the directory alone.
     fn directory(source: &dyn ByteSource, place: Directory, limits: &Limits) -> Result<Self> {
         let Directory { offset, len, count } = place;
         limits.check_index(len)?;
@@ -219,27 +220,28 @@ impl Archive {
         Ok(archive)
     }
 
-    /// Where the first entry begins, as the directory counts; `None` for an empty archive.
+    /// Returns the offset of the first entry, as the directory states it, or `None` for an empty
+    /// archive.
     #[must_use]
     pub fn start(&self) -> Option<u64> {
         self.entries.iter().map(|entry| entry.header).min()
     }
 
-    /// The first name that a second entry has too, and where that one is.
+    /// Returns the first name that two entries share, and the offset of the second one.
     fn twice(&self) -> Option<(u64, &str)> {
         let mut entries = self.entries.iter().enumerate();
         let (_, entry) = entries.find(|(at, entry)| self.by_name.get(&entry.name) != Some(at))?;
         Some((entry.header, &entry.name))
     }
 
-    /// The entry of this name, the first of several.
+    /// Returns the entry of this name, or the first of several.
     #[must_use]
     pub fn find(&self, name: &str) -> Option<&Entry> {
         self.by_name.get(name).map(|&at| &self.entries[at])
     }
 
-    /// The file with its compressed entries decoded after its end, where [`Entry::offset`] then
-    /// says they are.
+    /// Returns the file with its compressed entries decoded after its end, and sets their
+    /// [`Entry::offset`] to that position.
     ///
     /// # Errors
     /// E002 for an entry that claims more bytes than its compressed ones can hold.
@@ -258,7 +260,7 @@ impl Archive {
         Ok(decoded)
     }
 
-    /// Places between entries where the header of another one lies, which the directory does not
+    /// Returns warnings about gaps that contain the header of an entry which the directory does not
     /// list.
     fn unlisted(&self, source: &dyn ByteSource, directory: u64) -> Vec<String> {
         let mut places: Vec<(u64, u64)> = self
@@ -295,7 +297,7 @@ impl Archive {
 }
 
 impl Entry {
-    /// An entry of the directory, and the bytes after it.
+    /// Parses an entry of the directory, and returns the bytes after it.
     fn parse(bytes: &[u8]) -> Result<(Self, &[u8])> {
         let cut_off = || Error::corrupt("the archive's directory is cut off");
         let fixed = bytes.get(..CENTRAL_LEN).ok_or_else(cut_off)?;
@@ -368,7 +370,7 @@ impl Entry {
         Ok(self.header + LOCAL_LEN + name_len + extra_len)
     }
 
-    /// Whether the entry's own header has the directory's sizes, as far as it has any.
+    /// Returns `true` if the entry's own header has the directory's sizes, or none.
     fn has_sizes_of(&self, fixed: &[u8], extra: &[u8]) -> Result<bool> {
         let mut wide = Zip64::find(extra);
         let len = wide.value(u32_at(fixed, 22))?;
@@ -377,38 +379,39 @@ impl Entry {
         Ok(agrees(len, self.len) && agrees(compressed, self.compressed))
     }
 
-    /// Whether a value of the entry's own header says nothing: a writer that streams knows sizes
-    /// and CRC only after the data, and leaves zeros here.
+    /// Returns `true` if a value of the entry's own header is left open. A writer that streams
+    /// knows sizes and CRC only after the data, and writes zeros here.
     fn is_left_open(&self, value: u64) -> bool {
         value == 0 && self.flags & SIZES_FOLLOW != 0
     }
 
-    /// Where the content starts by the entry's own header, whatever else that says.
+    /// Returns the offset of the content by the entry's own header, regardless of its other fields.
     fn content_by_local_header(&self, source: &dyn ByteSource) -> Result<u64> {
         let local = read_vec(source, self.header, LOCAL_LEN)?;
         let variable = u64::from(u16_at(&local, 26)) + u64::from(u16_at(&local, 28));
         Ok(self.header.saturating_add(LOCAL_LEN + variable))
     }
 
-    /// Whether the directory calls it encrypted.
+    /// Returns `true` if the directory marks the entry as encrypted.
     #[must_use]
     pub fn is_marked_encrypted(&self) -> bool {
         self.flags & ENCRYPTED != 0
     }
 
-    /// Whether it is stored in as many bytes as its content has, which an encrypted one never is.
+    /// Returns `true` if the entry is stored in as many bytes as its content has, which an
+    /// encrypted one never is.
     #[must_use]
     pub fn is_as_long_as_its_content(&self) -> bool {
         self.is_stored() && self.compressed == self.len
     }
 
-    /// Whether its content lies in the file as it is.
+    /// Returns `true` if the content is stored uncompressed.
     #[must_use]
     pub fn is_stored(&self) -> bool {
         self.method == STORED
     }
 
-    /// Refuses an entry whose content can't be had, encrypted or not.
+    /// Rejects an entry whose content can't be read, encrypted or not.
     ///
     /// # Errors
     /// E002 for a stored entry of two sizes, E003 for one that is compressed by anything but
@@ -435,11 +438,11 @@ impl Entry {
         Err(Error::version(message).at(self.header))
     }
 
-    /// The content of the entry as a source of its own.
+    /// Returns the content of the entry as a separate source.
     ///
     /// # Errors
-    /// Those of [`check_packing`](Self::check_packing); E002 when it claims what its bytes can't
-    /// hold.
+    /// The errors of [`check_packing`](Self::check_packing); E002 when it claims what its bytes
+    /// can't hold.
     pub fn open<'a>(
         &self,
         source: &'a dyn ByteSource,
@@ -458,11 +461,11 @@ impl Entry {
         )?))
     }
 
-    /// The content of a small entry, with its checksum checked. `source` is what
-    /// [`Archive::decoded`] gave.
+    /// Returns the content of a small entry, with its checksum verified. `source` is the result of
+    /// [`Archive::decoded`].
     ///
     /// # Errors
-    /// Those of [`check_packing`](Self::check_packing); E002 for damaged bytes, E004 when the
+    /// The errors of [`check_packing`](Self::check_packing); E002 for damaged bytes, E004 when the
     /// checksum is wrong, E007 when reading fails, E008 over the limit of metadata.
     pub fn content(&self, source: &dyn ByteSource, limits: &Limits) -> Result<Vec<u8>> {
         self.check_packing()?;
@@ -473,8 +476,8 @@ impl Entry {
         Ok(bytes)
     }
 
-    /// Reads the content once, a piece at a time, and compares it with its CRC-32. `source` is what
-    /// [`Archive::decoded`] gave.
+    /// Reads the content once, a piece at a time, and compares it with its CRC-32. `source` is the
+    /// result of [`Archive::decoded`].
     ///
     /// # Errors
     /// E002 for bytes that don't decode, E004 when the checksum is wrong, E007 when reading fails.
@@ -500,8 +503,8 @@ impl Entry {
         Err(Error::checksum(message).at(self.place))
     }
 
-    /// What the archive states of the entry's content, for tensors that are made of it; the archive
-    /// is the file at this position of a checkpoint.
+    /// Returns the archive's checksum of the entry's content, for tensors made from it. `file` is
+    /// the archive's position among the files of a checkpoint.
     #[must_use]
     pub fn sum(&self, file: usize) -> EntrySum {
         EntrySum {
@@ -538,7 +541,7 @@ impl<'a> Zip64<'a> {
     }
 }
 
-/// Accepts relative names that stay inside, as a tool that unpacks the archive would need.
+/// Accepts relative names that stay inside the folder, as a tool that unpacks the archive requires.
 fn check_name(name: &str) -> Result<()> {
     let parts = || name.split('/');
     let plain = !name.is_empty()

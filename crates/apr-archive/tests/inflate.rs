@@ -13,7 +13,7 @@ const LEN: usize = 1 << 20;
 #[global_allocator]
 static ALLOCATOR: apr_testkit::PeakAlloc = apr_testkit::PeakAlloc;
 
-/// Bytes that compress to about half, the same for the same length.
+/// Returns bytes that compress to about half, the same for the same length.
 fn text(len: usize) -> Vec<u8> {
     let mut state = 1_u64;
     let mut next = || {
@@ -86,7 +86,7 @@ fn memory_does_not_grow_with_the_stream() {
     assert!(peak < (MAX_PAGES + 16) << 20, "{peak}");
 }
 
-/// As a view does whose elements lie in another page each.
+/// Reads like a view whose elements are each in another page.
 #[test]
 fn jumping_from_page_to_page_ends_when_it_decodes_far_more_than_there_is() {
     let plain = vec![7; 20 << 20];

@@ -15,7 +15,7 @@ use crate::{Binding, Weight, typed};
 
 /// Elements of a block.
 const BLOCK: u64 = 32;
-/// The first operator set whose `DequantizeLinear` knows blocks.
+/// First opset version whose `DequantizeLinear` supports blocks.
 const WITH_BLOCKS: i64 = 21;
 /// The domain of onnxruntime's own operators.
 const MICROSOFT: &str = "com.microsoft";
@@ -29,7 +29,9 @@ struct Stored {
 }
 
 impl Binding<'_, '_> {
-    /// What stands for a tensor in blocks, where nodes can say what they mean.
+    /// Returns the parts of a quantized tensor, if nodes of this opset can dequantize it.
+    ///
+    /// Returns `None` if the options request a dtype for quantized tensors.
     pub(crate) fn parts(&self, position: usize) -> Option<Parts> {
         let parts = self.binder.parts[position]?;
         let info = &self.binder.base.tensors()[position];
@@ -42,7 +44,8 @@ impl Binding<'_, '_> {
         (is_known && self.binder.storage.dequantize.is_none()).then_some(parts)
     }
 
-    /// The values of a quantized tensor in single precision, where nodes can make them.
+    /// Adds nodes that dequantize a tensor to single precision; returns `None` if that is not
+    /// possible.
     pub(crate) fn of_blocks(
         &mut self,
         body: &mut Body,
@@ -84,8 +87,9 @@ impl Binding<'_, '_> {
         Ok(Some(self.reshaped(body, sum, &dims)))
     }
 
-    /// Quants and scales as tensors of the list: quants of 8 bits are signed, of 4 bits too, unless
-    /// minima are added.
+    /// Adds quants, scales and minima to the list as tensors.
+    ///
+    /// Quants of 8 bits are signed. Quants of 4 bits are signed unless minima are added.
     fn stored_parts(&mut self, body: &mut Body, position: usize, parts: Parts) -> Stored {
         // Signed elements need no zero point.
         let is_turned = parts.per_byte == 2 && parts.mins.is_none();
@@ -102,7 +106,7 @@ impl Binding<'_, '_> {
         Stored { quants, scales, mins }
     }
 
-    /// Scales or minima as they are stored.
+    /// Adds scales or minima to the list in their stored form.
     fn field(&mut self, body: &mut Body, position: usize, part: usize, what: &str) -> ValueId {
         let info = &self.binder.base.tensors()[part];
         let kind = typed(ElementType::from_dtype(info.dtype), info.shape.dims());
@@ -129,9 +133,10 @@ impl Binding<'_, '_> {
         value
     }
 
-    /// Lets the nodes that read a quantized weight read its parts, where there are operators for
-    /// that: rows that are looked up, and where it is asked for, matrix products. Returns whether
-    /// nothing else reads the weight.
+    /// Replaces reads of a quantized weight by reads of its parts if operators support that.
+    ///
+    /// These are row lookups and, if requested, matrix products. Returns `true` if all reads of the
+    /// weight were replaced.
     pub(crate) fn read_by_parts(&mut self, body: &mut Body, weight: &Weight) -> bool {
         let Some(parts) = self.parts(weight.position).filter(|parts| parts.mins.is_none()) else {
             return false;
@@ -158,13 +163,14 @@ impl Binding<'_, '_> {
         false
     }
 
-    /// Whether a row of the weight is a row of its quants and one of its scales.
+    /// Returns `true` if each row of the weight consists of a row of quants and a row of scales.
     fn rows_have_parts(&self, weight: &Weight, parts: Parts) -> bool {
         let dtype = self.binder.base.tensors()[weight.position].dtype;
         weight.reference.views.is_empty() && parts.per_byte == 1 && dtype != DType::I8_ROW
     }
 
-    /// Whether `MatMulNBits` is asked for, and takes the weight as it is.
+    /// Returns `true` if `MatMulNBits` is requested and supports the weight: a transposed matrix in
+    /// blocks.
     fn is_multiplied_by_parts(&self, weight: &Weight) -> bool {
         let info = &self.binder.base.tensors()[weight.position];
         let is_asked =
@@ -222,8 +228,10 @@ impl Binding<'_, '_> {
     }
 }
 
-/// The nodes of a body that read a value; `None` where there are none, or something else reads it
-/// too.
+/// Returns the positions of the nodes of a body that read a value.
+///
+/// Returns `None` if there are none, or if an inner body or an output of the body also reads the
+/// value.
 fn only_readers(body: &Body, value: ValueId) -> Option<Vec<usize>> {
     let mut bodies = body.nodes.iter().flat_map(Node::bodies);
     if body.outputs.contains(&value) || bodies.any(|inner| looks_out(inner, value)) {
@@ -236,17 +244,17 @@ fn only_readers(body: &Body, value: ValueId) -> Option<Vec<usize>> {
     (!readers.is_empty()).then_some(readers)
 }
 
-/// Whether a node looks rows of a weight up.
+/// Returns `true` if a node looks up rows of a weight.
 fn is_lookup(node: &Node, weight: ValueId) -> bool {
     node.op.is("Gather") && node.input(0) == Some(weight) && node.int("axis").unwrap_or(0) == 0
 }
 
-/// Whether a node multiplies by a weight, from the right alone.
+/// Returns `true` if a node multiplies by a weight as its right operand only.
 fn is_product(node: &Node, weight: ValueId) -> bool {
     node.op.is("MatMul") && node.input(1) == Some(weight) && node.input(0) != Some(weight)
 }
 
-/// Whether a body looks at a value of the body around.
+/// Returns `true` if an inner body reads a value of the enclosing body.
 fn looks_out(inner: &Body, value: ValueId) -> bool {
     inner.values.iter().any(|inner| inner.origin == ValueOrigin::Outer(value))
 }

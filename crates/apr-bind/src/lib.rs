@@ -62,17 +62,17 @@ use apr_view::{Parts, TensorOrigin};
 use look::Shown;
 pub use storage::{Blocks, Storage};
 
-/// Graphs whose weights name the tensors of one list, each tensor as it is.
+/// Tensors that the weights of the bound graphs refer to. Each weight is a whole tensor.
 #[derive(Debug, Default)]
 #[non_exhaustive]
 pub struct Bound {
-    /// The tensors, and what of the checkpoint they are.
+    /// Tensors, each with its origin in the checkpoint.
     pub tensors: Vec<(TensorInfo, TensorOrigin)>,
-    /// What becomes of the tensors, by position.
+    /// Conversion targets of the tensors, by position.
     pub targets: Vec<Option<TensorTarget>>,
     /// Names of the matrices that are the transpose of the checkpoint's.
     pub transposed: Vec<String>,
-    /// What was odd.
+    /// Warnings about the tensors.
     pub warnings: Vec<String>,
 }
 
@@ -86,7 +86,7 @@ pub struct Binder<'a> {
     storage: Storage,
     used: Vec<bool>,
     names: UniqueNames,
-    /// Tensors that are dequantized without being asked for.
+    /// Dtypes of quantized tensors that are dequantized although this was not requested.
     dequantized: Vec<DType>,
     bound: Bound,
 }
@@ -132,7 +132,7 @@ impl<'a> Binder<'a> {
         Ok(())
     }
 
-    /// The tensors, and what no graph uses.
+    /// Returns the tensors, and the losses: the tensors of the checkpoint that no graph uses.
     #[must_use]
     pub fn finish(mut self) -> (Bound, Vec<Loss>) {
         let unused =
@@ -166,7 +166,7 @@ impl<'a> Binder<'a> {
             .ok_or_else(|| Error::format("missing from the checkpoint").for_tensor(tensor))
     }
 
-    /// What a tensor of the base is stored as.
+    /// Returns the dtype in which a tensor of the base is stored.
     fn stored(&self, position: usize) -> DType {
         let info = &self.base.tensors()[position];
         let Storage { precision, dequantize, .. } = self.storage;
@@ -188,7 +188,7 @@ impl<'a> Binder<'a> {
             .unwrap_or(info.dtype)
     }
 
-    /// Remembers that a tensor is dequantized, where nobody asked for that.
+    /// Records that a tensor is dequantized although this was not requested.
     fn note_dequantized(&mut self, info: &TensorInfo) {
         if info.dtype.is_quantized() && self.storage.dequantize.is_none() {
             self.dequantized.push(info.dtype);
@@ -210,13 +210,13 @@ struct Binding<'b, 'a> {
     opset: i64,
     /// Domains of operators that were used.
     domains: &'b mut Vec<&'static str>,
-    /// Nodes that come before those of the body.
+    /// Nodes to insert before the nodes of the body.
     nodes: Vec<Node>,
     /// Names of the body's values.
     names: UniqueNames,
     /// Values with all of a tensor, in the type that the graph computes with.
     whole: HashMap<(usize, Option<ElementType>), ValueId>,
-    /// Values with what a tensor is stored as, by position in the base.
+    /// Values of tensors in their stored type, by position in the base.
     raw: HashMap<usize, ValueId>,
 }
 
@@ -286,8 +286,10 @@ impl<'b, 'a> Binding<'b, 'a> {
         weights.collect()
     }
 
-    /// How the elements of a weight lie in its tensor, where it is stored by itself: where all that
-    /// the body looks at of the tensor is no more than the tensor.
+    /// Returns the elements of a weight within its tensor, if the weight can be stored by itself.
+    ///
+    /// This is possible if all views of the tensor in the body together have no more elements than
+    /// the tensor.
     fn apart(&self, alike: &[&Weight], weight: &Weight) -> Result<Option<Shown>> {
         let info = &self.binder.base.tensors()[weight.position];
         if info.dtype.is_quantized() || info.dtype.block_len() != 1 {
@@ -436,8 +438,9 @@ impl<'b, 'a> Binding<'b, 'a> {
     }
 }
 
-/// Makes weights of what `Constant` nodes hold, so that their looks and types count: a node has no
-/// place for either.
+/// Turns the weights in `Constant` nodes into weights of the body.
+///
+/// A node can't store views and types, which must be applied to these weights.
 fn hold_constants(body: &mut Body) {
     let nodes = std::mem::take(&mut body.nodes);
     let (mut held, mut rest) = (Vec::new(), Vec::with_capacity(nodes.len()));
@@ -467,7 +470,7 @@ fn hold_constants(body: &mut Body) {
     }
 }
 
-/// Whether the stored elements are those that the graph looks at, where it says what they are.
+/// Returns `true` if the stored elements have the type that the graph states, or if it states none.
 fn is_held(stored: DType, element: Option<ElementType>) -> bool {
     element.is_none_or(|element| holds(stored, element))
 }
@@ -491,7 +494,7 @@ fn typed(element: Option<ElementType>, dims: &[u64]) -> ValueType {
     ValueType::Tensor(apr_graph::TensorType { element, shape: Some(shape) })
 }
 
-/// Takes values away that nothing reads any more.
+/// Removes the origins of values that are no longer read. Their ids stay valid.
 fn drop_values(body: &mut Body, unread: &[ValueId]) {
     for &value in unread {
         // It stays in its place, as the ids of the others do; a constant of nothing is not written.

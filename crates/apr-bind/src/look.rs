@@ -9,16 +9,18 @@ use apr_view::{Change, TensorOrigin};
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Shown {
     elements: Strided,
-    /// Whether it is the whole tensor in its order.
+    /// `true` if the view is the whole tensor in its order.
     is_whole: bool,
 }
 
 impl Shown {
-    /// What these looks at a tensor show, where that is a matter of strides, and of few enough
-    /// dimensions.
+    /// Returns the elements that these views of a tensor select.
+    ///
+    /// Returns `None` if strides can't describe them, or if they have too many dimensions to be
+    /// gathered.
     ///
     /// # Errors
-    /// E001 for a look that the tensor's shape does not have.
+    /// E001 for a view that does not fit the tensor's shape.
     pub(crate) fn of(info: &TensorInfo, looks: &[Look]) -> Result<Option<Self>> {
         let mut elements = Strided::contiguous(info.shape.dims());
         for look in looks {
@@ -40,21 +42,22 @@ impl Shown {
         self.elements.elements()
     }
 
-    /// Whether neighbours in it are none in the tensor.
+    /// Returns `true` if adjacent elements of the view are not adjacent in the tensor.
     pub(crate) fn is_turned(&self) -> bool {
         !self.is_whole && self.elements.joined().strides().last().is_some_and(|&last| last != 1)
     }
 
-    /// Whether it has other elements than a tensor of so many, or has them in another order.
+    /// Returns `true` unless the view has all elements of a tensor of `elements` elements in its
+    /// order.
     pub(crate) fn is_other(&self, elements: u64) -> bool {
         let is_all = self.elements.is_contiguous() && self.elements() == elements;
         !(self.is_whole || is_all)
     }
 
-    /// Where the bytes come from, of the tensor at this position.
+    /// Returns the origin of the bytes in the tensor at this position.
     ///
     /// # Errors
-    /// E001 where elements of this dtype can't be gathered.
+    /// E001 if elements of this dtype can't be gathered.
     pub(crate) fn origin(&self, info: &TensorInfo, position: usize) -> Result<TensorOrigin> {
         if self.is_whole {
             return Ok(TensorOrigin::Base(position));
@@ -63,7 +66,7 @@ impl Shown {
     }
 }
 
-/// Takes a look; false where strides do not say what it shows.
+/// Applies a view to strides; returns `false` if strides can't describe the result.
 fn apply(elements: &mut Strided, look: &Look) -> Result<bool> {
     match look {
         Look::Transposed(order) => elements.transpose(order).map(|()| true),

@@ -11,7 +11,7 @@ use apr_view::TensorOrigin;
 use crate::{Binding, is_held, typed};
 
 impl Binding<'_, '_> {
-    /// All of a tensor, in the type that the graph computes with.
+    /// Returns the value of a whole tensor, in the type that the graph computes with.
     pub(crate) fn whole(
         &mut self,
         body: &mut Body,
@@ -30,7 +30,7 @@ impl Binding<'_, '_> {
         Ok(made)
     }
 
-    /// A tensor as it is stored, and a cast where the graph computes with another type.
+    /// Returns a tensor in its stored type, with a cast if the graph computes with another type.
     fn of_tensor(
         &mut self,
         body: &mut Body,
@@ -75,7 +75,7 @@ impl Binding<'_, '_> {
         body.add_value(name, kind, ValueOrigin::Weight(WeightRef::whole(tensor)))
     }
 
-    /// What a look shows of a value of these sizes, and the sizes of that.
+    /// Adds nodes that apply a view to a value of these sizes; returns the result and its sizes.
     pub(crate) fn look(
         &mut self,
         body: &mut Body,

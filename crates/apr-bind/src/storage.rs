@@ -2,27 +2,31 @@
 
 use apr_registry::DType;
 
-/// How tensors are stored.
+/// Options for storing the tensors of a graph.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 #[non_exhaustive]
 pub struct Storage {
-    /// Floats of 8 to 64 bits become this dtype; `None`: they stay what they are.
+    /// Dtype for floats of 8 to 64 bits. `None` keeps their dtype.
     pub precision: Option<DType>,
-    /// Quantized tensors become this dtype; `None`: they stay quantized where the format can say
-    /// what they mean, and become single precision otherwise.
+    /// Dtype for quantized tensors.
+    ///
+    /// If `None`, quantized tensors stay quantized if the format can represent them. The others
+    /// become single precision.
     pub dequantize: Option<DType>,
-    /// How quantized tensors stay quantized.
+    /// Form of the tensors that stay quantized.
     pub blocks: Blocks,
 }
 
-/// How quantized tensors stay quantized.
+/// Form of the tensors that stay quantized.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 #[non_exhaustive]
 pub enum Blocks {
-    /// As integers and scales that ONNX's own `DequantizeLinear` multiplies.
+    /// Integers and scales that ONNX's own `DequantizeLinear` multiplies.
     #[default]
     Dequantized,
-    /// The same, and matrix products by `MatMulNBits` of onnxruntime, which multiplies without a
-    /// copy in floats.
+    /// Like [`Dequantized`](Self::Dequantized), with `MatMulNBits` of onnxruntime for matrix
+    /// products.
+    ///
+    /// `MatMulNBits` multiplies without a copy of the weight in floats.
     MatMulNBits,
 }

@@ -53,25 +53,28 @@ pub use crate::unused::UnusedTensor;
 
 /// Lowest and highest version of ONNX's operators that blocks are written in.
 const OPSETS: std::ops::RangeInclusive<i64> = 17..=23;
-/// Lowest version that graphs are converted to, from those of blocks.
+/// Lowest opset that graphs are converted to from the opset of the blocks.
 const OLDEST: i64 = 11;
 
-/// What is wanted of the graphs.
+/// Options for the graphs.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct GraphOptions {
-    /// Whether keys and values of earlier tokens go in, and those of all tokens come out.
+    /// `true` if the graph takes the KV cache of earlier tokens and returns the cache of all
+    /// tokens.
     pub past: bool,
     /// Version of ONNX's operators.
     pub opset: i64,
-    /// What is kept of earlier tokens by attention whose keys and values are made of a short
-    /// vector.
+    /// Form of the cache for attention whose keys and values are computed from a short vector.
     pub latent_cache: LatentCache,
-    /// What the head is for: a task as Optimum names it, such as `text-generation-with-past`, which
-    /// stands for `past` too; or the end of a class, such as `CausalLM`; no text for no head.
-    /// `None`: as `architectures` of the configuration says.
+    /// Task of the head.
+    ///
+    /// It is a task name of Optimum, such as `text-generation-with-past`, which also sets `past`;
+    /// or the end of a class name, such as `CausalLM`; or an empty text for no head. If `None`,
+    /// `architectures` in the configuration determines the task.
     pub task: Option<String>,
-    /// Whether the task is what the model's own files say, so that nobody chose to leave out what
-    /// another task adds.
+    /// `true` if the task comes from the model's own files.
+    ///
+    /// The user then did not choose to leave out the tensors of other tasks.
     pub is_own_task: bool,
     /// Canonical names of the heads that differ from the table of tokens which the configuration
     /// ties them to ([`tied_heads`]): they count, as in transformers. `None` where nobody compared
@@ -98,7 +101,7 @@ pub enum LatentCache {
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct TiedHead {
-    /// The head.
+    /// Canonical name of the head.
     pub head: String,
     /// The table of tokens.
     pub table: String,
@@ -121,30 +124,31 @@ impl Default for GraphOptions {
 #[derive(Debug, Clone, PartialEq)]
 #[non_exhaustive]
 pub struct ModelPart {
-    /// As Optimum names its file: `model`, `encoder_model`, `decoder_with_past_model`.
+    /// Name that Optimum gives the file: `model`, `encoder_model`, `decoder_with_past_model`.
     pub name: &'static str,
-    /// What it computes.
+    /// Graph of the part.
     pub graph: Graph,
 }
 
-/// What a model computes.
+/// Graphs of a model.
 #[derive(Debug, Clone, PartialEq)]
 #[non_exhaustive]
 pub struct Graphs {
-    /// One, or several where an encoder and a decoder run apart.
+    /// Parts of the model: one, or several if an encoder and a decoder run separately.
     pub parts: Vec<ModelPart>,
-    /// The cache of multi-head latent attention, where the model has such attention and takes
-    /// earlier keys and values.
+    /// Cache of multi-head latent attention, if the model has such attention and takes earlier keys
+    /// and values.
     pub latent_cache: Option<LatentCache>,
     /// The checkpoint's tensors that none of them uses.
     pub unused: Vec<UnusedTensor>,
 }
 
-/// The graphs of a checkpoint of a family. `tensors` are those that `model` was identified by.
+/// Returns the graphs of a checkpoint of a family. `tensors` are the tensors by which `model` was
+/// identified.
 ///
 /// # Errors
-/// E003 when the family has no graph, or the configuration has an option that no block knows. E001
-/// when the configuration or the checkpoint lacks what a block needs.
+/// E003 if the family has no graph, or if the configuration has an option that no block supports.
+/// E001 if the configuration or the checkpoint lacks a value that a block requires.
 pub fn graphs(
     model: &FamilyModel<'_>,
     tensors: &[TensorInfo],

@@ -10,7 +10,7 @@ use serde_json::Value as Json;
 
 use crate::LatentCache;
 
-/// Most layers that a graph is written for; the deepest models have some 130.
+/// Maximum number of layers in a graph; the deepest models have some 130.
 const MAX_LAYERS: u64 = 4096;
 
 /// A checkpoint of a family, while its graphs are built.
@@ -22,11 +22,11 @@ pub(crate) struct Model<'m> {
     pub(crate) wanted_opset: i64,
     /// Dimensions of the tensors, by canonical name.
     tensors: BTreeMap<&'m str, Vec<u64>>,
-    /// Heads that are not the table of tokens, whatever the configuration says.
+    /// Heads that are not tied to the token table, even if the configuration declares it.
     untied: &'m [String],
     pub(crate) latent_cache: LatentCache,
     used: RefCell<BTreeSet<String>>,
-    /// Those of the graph that is being written.
+    /// Functions of the graph that is being written.
     pub(crate) functions: RefCell<Vec<Function>>,
 }
 
@@ -59,17 +59,17 @@ impl<'m> Model<'m> {
         }
     }
 
-    /// The same where these heads count although the configuration ties them.
+    /// Sets the heads that are used although the configuration ties them.
     pub(crate) fn with_untied(self, untied: &'m [String]) -> Self {
         Self { untied, ..self }
     }
 
-    /// The same with this cache of attention that has short vectors.
+    /// Sets the form of the cache of multi-head latent attention.
     pub(crate) fn with_latent_cache(self, latent_cache: LatentCache) -> Self {
         Self { latent_cache, ..self }
     }
 
-    /// Whether the head counts although the configuration ties it.
+    /// Returns `true` if the head is used although the configuration ties it.
     pub(crate) fn is_untied(&self, head: &str) -> bool {
         self.untied.iter().any(|name| name == head)
     }
@@ -115,8 +115,7 @@ impl<'m> Model<'m> {
     }
 }
 
-/// Where a block stands: in which stack, in which of its stages where it has some, and in which
-/// layer.
+/// Position of a block: its stack, its stage if the stack has stages, and its layer.
 #[derive(Clone, Copy)]
 pub(crate) struct BlockPosition<'p> {
     pub(crate) model: &'p Model<'p>,
@@ -126,17 +125,17 @@ pub(crate) struct BlockPosition<'p> {
 }
 
 impl<'p> BlockPosition<'p> {
-    /// The same in one of the stages.
+    /// Returns the position in this stage.
     pub(crate) fn stage(self, stage: u64) -> Self {
         Self { stage: Some(stage), ..self }
     }
 
-    /// The same in one of the layers.
+    /// Returns the position in this layer.
     pub(crate) fn layer(self, layer: u64) -> Self {
         Self { layer: Some(layer), ..self }
     }
 
-    /// What placeholders stand for here.
+    /// Returns the values of the placeholders at this position.
     fn numbers(self) -> Vec<(&'p str, u64)> {
         let index = self.model.settings.layer_index(self.stack);
         let stage = self.stage.map(|stage| ("stage", stage));
@@ -150,7 +149,7 @@ impl<'p> BlockPosition<'p> {
         self.model.settings.option(self.stack, option, &self.numbers())
     }
 
-    /// Whether the family's table has the option, also where it has no value.
+    /// Returns `true` if the family's table has the option, with or without a value.
     pub(crate) fn states(self, option: &str) -> bool {
         self.model.settings.has_option(self.stack, option)
     }
@@ -172,7 +171,7 @@ impl<'p> BlockPosition<'p> {
         })
     }
 
-    /// A number, where the option has a value.
+    /// Returns an option that is a number, or `None` if it has no value.
     pub(crate) fn number_or_none(self, option: &str) -> Result<Option<f64>> {
         let Some(json) = self.json(option) else { return Ok(None) };
         json.as_f64()
@@ -184,7 +183,7 @@ impl<'p> BlockPosition<'p> {
         self.required(option, self.number_or_none(option)?)
     }
 
-    /// A whole number from 0 on, where the option has a value.
+    /// Returns an option that is a non-negative integer, or `None` if it has no value.
     pub(crate) fn size_or_none(self, option: &str) -> Result<Option<u64>> {
         let Some(json) = self.json(option) else { return Ok(None) };
         // Sizes beyond this make no tensor that anybody has, and would overflow on the way to one.
@@ -196,7 +195,7 @@ impl<'p> BlockPosition<'p> {
         self.required(option, self.size_or_none(option)?)
     }
 
-    /// Option `head`.
+    /// Returns option `head`, which the task requires.
     ///
     /// # Errors
     /// E003 when the family has none for the task.
@@ -205,7 +204,7 @@ impl<'p> BlockPosition<'p> {
         self.text_or_none("head")?.ok_or_else(lacks)
     }
 
-    /// A text, where the option has a value.
+    /// Returns an option that is a text, or `None` if it has no value.
     pub(crate) fn text_or_none(self, option: &str) -> Result<Option<String>> {
         match self.json(option) {
             None => Ok(None),
@@ -218,7 +217,7 @@ impl<'p> BlockPosition<'p> {
         self.required(option, self.text_or_none(option)?)
     }
 
-    /// A truth; false where the option has no value.
+    /// Returns a boolean option; `false` if it has no value.
     pub(crate) fn truth(self, option: &str) -> Result<bool> {
         self.truth_or(option, false)
     }
@@ -238,21 +237,21 @@ impl<'p> BlockPosition<'p> {
         self.required(option, sizes)
     }
 
-    /// An option that has a value which no block knows.
+    /// Returns the error for an option with a value that no block supports.
     pub(crate) fn unknown(self, option: &str, value: &str) -> Error {
         Error::version(
             self.error(option, &format!("is '{value}', which no block supports")).message(),
         )
     }
 
-    /// What the function of a layer is called.
+    /// Returns the name of the function of a layer.
     pub(crate) fn function_name(self) -> String {
         let mut letters = self.stack.chars();
         let first = letters.next().map(|first| first.to_ascii_uppercase());
         format!("{}{}Layer", first.map_or_else(String::new, String::from), letters.as_str())
     }
 
-    /// How many layers the stack has.
+    /// Returns the number of layers of the stack.
     pub(crate) fn layers(self) -> Result<u64> {
         let layers = self.size("layers")?;
         if layers > MAX_LAYERS {
@@ -263,12 +262,13 @@ impl<'p> BlockPosition<'p> {
         Ok(layers)
     }
 
-    /// Canonical name of the tensor or module that plays a part, where the family has one.
+    /// Returns the canonical name of the tensor or module for a part, or `None` if the family has
+    /// none.
     pub(crate) fn name(self, part: &str) -> Option<String> {
         self.numbered(part, &[])
     }
 
-    /// The same, with numbers for other placeholders than stage and layer.
+    /// Same as [`name`](Self::name), with numbers for placeholders other than stage and layer.
     pub(crate) fn numbered(self, part: &str, more: &[(&str, u64)]) -> Option<String> {
         let mut numbers = [more, &self.numbers()].concat();
 
@@ -283,7 +283,7 @@ impl<'p> BlockPosition<'p> {
         names.iter().find(is_there).or(names.first()).cloned()
     }
 
-    /// The module that plays a part, where the checkpoint has its weight.
+    /// Returns the module for a part, or `None` if the checkpoint does not have its weight.
     pub(crate) fn module_or_none(self, part: &str) -> Option<String> {
         self.name(part).filter(|name| self.model.has(&format!("{name}.weight")))
     }
@@ -301,7 +301,7 @@ impl<'p> BlockPosition<'p> {
         })
     }
 
-    /// The tensor that plays a part, where the checkpoint has it.
+    /// Returns the tensor for a part, or `None` if the checkpoint does not have it.
     pub(crate) fn tensor_or_none(self, part: &str) -> Option<String> {
         self.name(part).filter(|name| self.model.has(name))
     }

@@ -3,9 +3,9 @@
 use apr_arch::GraphSettings;
 use apr_core::{Error, Result};
 
-/// How many inputs are computed at once. Names of sizes are those that Optimum gives them.
+/// Name of the batch size. Names of sizes are the names that Optimum uses.
 pub(crate) const BATCH: &str = "batch_size";
-/// Rows of pixels, where a model takes pictures of any size.
+/// Number of pixel rows, for models that take images of any size.
 pub(crate) const HEIGHT: &str = "height";
 /// Pixels in a row.
 pub(crate) const WIDTH: &str = "width";
@@ -15,13 +15,14 @@ pub(crate) const SEQUENCE: &str = "sequence_length";
 pub(crate) const CHOICES: &str = "num_choices";
 /// Tokens that were read before.
 pub(crate) const PAST: &str = "past_sequence_length";
-/// Both, where nothing says how many were read before.
+/// Number of earlier and new tokens together, if the number of earlier tokens is not known
+/// separately.
 pub(crate) const ALL_SEQUENCE: &str = "total_sequence_length";
-/// What an encoder reads.
+/// Number of tokens or frames that an encoder reads.
 pub(crate) const ENCODER_SEQUENCE: &str = "encoder_sequence_length";
-/// What a decoder writes.
+/// Number of tokens that a decoder reads.
 pub(crate) const DECODER_SEQUENCE: &str = "decoder_sequence_length";
-/// What it wrote before.
+/// Number of tokens that the decoder read before.
 pub(crate) const PAST_DECODER_SEQUENCE: &str = "past_decoder_sequence_length";
 
 /// Options that some block reads.

@@ -11,14 +11,15 @@ const WITH_PAST: &str = "-with-past";
 /// A task as Optimum names it.
 struct Task {
     name: &'static str,
-    /// What classes of transformers have after `For`, the usual one first; no text is no head.
+    /// Ends of transformers class names after `For`, the usual one first; an empty text for no
+    /// head.
     classes: &'static [&'static str],
-    /// Whether there is one with earlier keys and values.
+    /// `true` if there is a variant of the task with earlier keys and values.
     goes_on: bool,
 }
 
 impl Task {
-    /// Whether a family has a head for the task, as this class has it.
+    /// Returns `true` if a family has a head of this class that fits the task.
     fn is_of(&self, model: &FamilyModel<'_>, class: &str) -> bool {
         has(model, class) && (self.name != COMPARES || takes_both(model, class))
     }
@@ -49,7 +50,7 @@ const TASKS: [Task; 15] = [
     task("image-to-text", &["ConditionalGeneration"], true),
 ];
 
-/// Other names of the same tasks.
+/// Other names of tasks, each with the task's own name.
 const SYNONYMS: [(&str, &str); 13] = [
     ("causal-lm", "text-generation"),
     ("default", "feature-extraction"),
@@ -66,7 +67,8 @@ const SYNONYMS: [(&str, &str); 13] = [
     ("vision2seq-lm", "image-to-text"),
 ];
 
-/// A task that was asked for, if it is one of Optimum's, and whether with earlier keys and values.
+/// Returns the Optimum task with this name, and `true` if its name requests earlier keys and
+/// values.
 fn named(asked: &str) -> Option<(&'static Task, bool)> {
     let (name, past) = match asked.strip_suffix(WITH_PAST) {
         Some(name) => (name, true),
@@ -76,14 +78,16 @@ fn named(asked: &str) -> Option<(&'static Task, bool)> {
     TASKS.iter().find(|task| task.name == usual && (task.goes_on || !past)).map(|task| (task, past))
 }
 
-/// Whether a task's name asks for earlier keys and values.
+/// Returns `true` if a task name requests earlier keys and values.
 #[must_use]
 pub fn task_asks_past(asked: &str) -> bool {
     named(asked).is_some_and(|(_, past)| past)
 }
 
-/// What a class of transformers for a task has after `For`. Of several, the model's `own` is taken
-/// if it is one of them; what is no task of Optimum's is taken for such an end itself.
+/// Returns the end of a transformers class name after `For`, for a task.
+///
+/// If a task has several classes, the model's `own` is used if it is one of them. A text that is
+/// not a task of Optimum is taken as such an end itself.
 ///
 /// ```
 /// assert_eq!(apr_blocks::class_for("text-generation-with-past", None), "CausalLM");
@@ -131,7 +135,7 @@ pub(crate) fn class_of<'a>(model: &FamilyModel<'_>, asked: &'a str) -> Result<Co
     other.map(|class| Cow::Borrowed(*class)).ok_or_else(|| lacks(model, asked))
 }
 
-/// The error about a task that a family has no graph for.
+/// Returns the error for a task that the family has no graph for.
 pub(crate) fn lacks(model: &FamilyModel<'_>, asked: &str) -> Error {
     let is_of = |task: &&Task| task.classes.iter().any(|class| task.is_of(model, class));
     let known: Vec<&str> = TASKS.iter().filter(is_of).map(|task| task.name).collect();
@@ -143,18 +147,18 @@ pub(crate) fn lacks(model: &FamilyModel<'_>, asked: &str) -> Error {
     Error::version(format!("family {family} has no graph of a model for the task '{asked}'{known}"))
 }
 
-/// Whether a family has a graph and a head of this end of a class.
+/// Returns `true` if a family has a graph and a head for this end of a class name.
 fn has(model: &FamilyModel<'_>, class: &str) -> bool {
     model.graph_settings(Some(class)).is_some_and(|settings| has_head(&settings))
 }
 
-/// Whether models of this class take texts and pictures.
+/// Returns `true` if models of this class take texts and images.
 fn takes_both(model: &FamilyModel<'_>, class: &str) -> bool {
     let kind = model.graph_settings(Some(class)).and_then(|settings| settings.kind());
     kind.is_some_and(|kind| kind == "text_and_vision")
 }
 
-/// Whether the graph has a head for its task, as far as the family's table tells.
+/// Returns `true` if the graph has a head for its task, as far as the family's table shows.
 fn has_head(settings: &GraphSettings<'_>) -> bool {
     let Some(kind) = settings.kind() else { return false };
     let stack = match kind.as_str() {

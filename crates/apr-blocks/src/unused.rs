@@ -33,17 +33,18 @@ const SHOWN: usize = 6;
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct UnusedTensor {
-    /// Its canonical name, or the checkpoint's where the family does not know it.
+    /// Canonical name, or the name in the checkpoint if the family does not have the tensor.
     pub name: String,
-    /// Why it may be left out; `None` where the model's outputs depend on it.
+    /// Reason why the tensor may be left out; `None` if the model's outputs depend on it.
     pub why: Option<String>,
-    /// Whether it is of a part that the family does not have, such as a head of one's own.
+    /// `true` if the tensor belongs to a part that the family does not have, such as a custom head.
     is_extra: bool,
 }
 
 impl Model<'_> {
-    /// The tensors that no graph uses so far. `is_chosen` says whether somebody asked for the task,
-    /// and so for no other head.
+    /// Returns the tensors that no graph has used so far.
+    ///
+    /// `is_chosen` is true if the user requested the task, and so chose to leave out other heads.
     pub(crate) fn unused(&self, tensors: &[TensorInfo], is_chosen: bool) -> Vec<UnusedTensor> {
         let family = self.family();
         let used = self.used();
@@ -105,7 +106,7 @@ impl Model<'_> {
     }
 }
 
-/// Whether a tensor has this name, or is of the module that has it.
+/// Returns `true` if a tensor has this name or belongs to the module with this name.
 fn is_of(tensor: &str, name: &str) -> bool {
     tensor.strip_prefix(name).is_some_and(|rest| rest.is_empty() || rest.starts_with('.'))
 }
@@ -150,7 +151,7 @@ impl Graphs {
     }
 }
 
-/// Names in a row, those of layers once with their number.
+/// Returns a list of names, in which the names of layers are listed once with their number.
 fn listed(names: &[&str]) -> String {
     let mut kinds: BTreeMap<String, Vec<&str>> = BTreeMap::new();
     for name in names {

@@ -18,11 +18,11 @@ struct Slot {
     parameter: ValueId,
 }
 
-/// A body being written: that of a graph, or that of a function.
+/// Body that is being written: the body of a graph or of a function.
 pub(crate) struct Writer<'m> {
     pub(crate) model: &'m Model<'m>,
     body: BodyBuilder,
-    /// In a function: its weights, which are parameters.
+    /// Weights of a function, which are its parameters; `None` outside of functions.
     slots: Option<Vec<Slot>>,
 }
 
@@ -93,7 +93,7 @@ impl<'m> Writer<'m> {
         self.body.ints(values)
     }
 
-    /// The same elements with other dimensions; 0 keeps one, -1 is what is left.
+    /// Reshapes a value: a dimension of 0 keeps its size, -1 stands for the remaining elements.
     pub(crate) fn reshape(&mut self, name: &str, x: ValueId, shape: &[i64]) -> ValueId {
         let shape = self.ints(shape);
         self.make("Reshape", name, [x, shape])
@@ -143,8 +143,9 @@ impl<'m> Writer<'m> {
         self.make("Slice", name, [x, start, end, axis])
     }
 
-    /// The mean over the last axis, which stays with length 1. Until opset 17 the axis was an
-    /// attribute.
+    /// Returns the mean over the last axis, which is kept with length 1.
+    ///
+    /// Until opset 17 the axis was an attribute.
     pub(crate) fn mean(&mut self, name: &str, x: ValueId) -> ValueId {
         if self.model.opset < 18 {
             return self.op("ReduceMean", [x]).attribute("axes", [-1]).output(name);
@@ -162,7 +163,7 @@ impl<'m> Writer<'m> {
         self.make("ReduceMax", name, [x, axes])
     }
 
-    /// The sum over an axis, which stays with length 1.
+    /// Returns the sum over an axis, which is kept with length 1.
     pub(crate) fn sum(&mut self, name: &str, x: ValueId, axis: i64) -> ValueId {
         // ReduceSum has its axes as an input since opset 13, before the other reductions.
         let axes = self.ints(&[axis]);
@@ -175,18 +176,18 @@ impl<'m> Writer<'m> {
         self.op("Shape", [x]).attribute("start", axis).attribute("end", axis + 1).output(name)
     }
 
-    /// The same numbers as another type.
+    /// Casts a value to another element type.
     pub(crate) fn cast(&mut self, name: &str, x: ValueId, to: ElementType) -> ValueId {
         self.op("Cast", [x]).attribute("to", i64::from(to.onnx_code())).output(name)
     }
 
-    /// A tensor of the checkpoint as it is.
+    /// Returns a tensor of the checkpoint without any change.
     pub(crate) fn tensor(&mut self, name: &str) -> Result<ValueId> {
         let shape = self.model.using(name)?;
         self.viewed(name, Vec::new(), shape)
     }
 
-    /// A tensor of the checkpoint, looked at in some way. `shape` is that of the result.
+    /// Returns a tensor of the checkpoint, read through views. `shape` is the shape of the result.
     pub(crate) fn viewed(
         &mut self,
         name: &str,
@@ -222,9 +223,10 @@ impl<'m> Writer<'m> {
         self.viewed(name, vec![View::Transposed(vec![1, 0])], vec![columns, rows])
     }
 
-    /// Calls a function whose body `write` writes. Bodies that come out the same are one function.
-    /// `write` gets what the function is called with, and returns its results with their names:
-    /// one, two, three or five of them.
+    /// Calls a function whose body `write` writes. Equal bodies share one function.
+    ///
+    /// `write` receives the parameters and returns the results with their names: one, two, three or
+    /// five of them.
     pub(crate) fn call<const IN: usize>(
         &mut self,
         function: &str,
@@ -260,7 +262,7 @@ impl<'m> Writer<'m> {
         })
     }
 
-    /// The function with this body; a new one where there is none yet.
+    /// Returns the function with this body, and adds it if it does not exist yet.
     fn function(&self, name: &str, body: Body) -> Op {
         let mut functions = self.model.functions.borrow_mut();
         let is_same = |function: &&Function| {
@@ -293,8 +295,8 @@ impl<'m> Writer<'m> {
     }
 }
 
-/// What a weight is called in a function: its name without the numbers of the layer, and what
-/// stands before.
+/// Returns the name of a weight in a function: its name without the number of the layer and
+/// everything before it.
 fn local_name(tensor: &str) -> String {
     let parts: Vec<&str> = tensor.split('.').collect();
     let last = parts.iter().rposition(|part| part.parse::<u64>().is_ok());

@@ -7,7 +7,7 @@ use std::process::Command;
 
 use anstyle_svg::Term;
 
-/// What is typed.
+/// Commands that the session runs.
 const SESSION: [&str; 4] = [
     "apr import tiny-llama -o tiny.apr",
     "apr diff tiny-llama tiny.apr",
@@ -67,7 +67,7 @@ fn copy(from: &Path, to: &Path) -> std::io::Result<()> {
     Ok(())
 }
 
-/// A line that goes on below where it runs over the edge, escapes not counted.
+/// Wraps a line at the edge of the screen; escape sequences are not counted.
 fn wrapped(line: &str) -> String {
     let (mut shown, mut escaped) = (0, false);
     let mut text = String::new();

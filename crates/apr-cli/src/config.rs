@@ -19,15 +19,15 @@ pub(crate) struct Config {
     pub(crate) hub: Hub,
 }
 
-/// `[hub]`
+/// Section `[hub]` of the configuration file.
 #[derive(Debug, Clone, Default, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub(crate) struct Hub {
-    /// Seconds.
+    /// Timeout in seconds.
     pub(crate) timeout: Option<NonZeroU64>,
 }
 
-/// `[defaults]`
+/// Section `[defaults]` of the configuration file.
 #[derive(Debug, Clone, Default, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub(crate) struct Defaults {
@@ -35,7 +35,7 @@ pub(crate) struct Defaults {
     pub(crate) color: Option<bool>,
 }
 
-/// How reports are printed.
+/// Format in which reports are printed.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub(crate) enum OutputFormat {
@@ -44,7 +44,7 @@ pub(crate) enum OutputFormat {
     Json,
 }
 
-/// `[inspect]`
+/// Section `[inspect]` of the configuration file.
 #[derive(Debug, Clone, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub(crate) struct Inspect {
@@ -58,7 +58,7 @@ impl Default for Inspect {
     }
 }
 
-/// `[debug]`
+/// Section `[debug]` of the configuration file.
 #[derive(Debug, Clone, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub(crate) struct Debug {
@@ -72,7 +72,7 @@ impl Default for Debug {
     }
 }
 
-/// `[validate]`
+/// Section `[validate]` of the configuration file.
 #[derive(Debug, Clone, Default, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub(crate) struct Validate {

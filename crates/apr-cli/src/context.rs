@@ -39,17 +39,16 @@ pub(crate) struct Context {
     pub(crate) key: Option<PathBuf>,
     /// The password of `--password-file` or `APR_PASSWORD`, read once: a pipe gives it once.
     pub(crate) password: Option<Zeroizing<Vec<u8>>>,
-    /// Whether it is that of `--password-file`.
+    /// `true` if the password is from `--password-file`.
     pub(crate) has_password_file: bool,
-    /// How all parts of a plan are encrypted, where a part of one is done.
+    /// Encryption of all parts of a plan, if this run does one of its parts.
     pub(crate) encryption: Option<Encrypt>,
     threads: NonZeroUsize,
     max_memory: u64,
     has_own_metadata_limit: bool,
-    /// Whether tensors are compared with what their file states of them before they are computed
-    /// with.
+    /// `true` to compare tensors with their stored checksums before computing with them.
     verifies: bool,
-    /// How models on hubs and servers are read.
+    /// Options for reading models on hubs and servers.
     hub: RemoteArgs,
     arch: Option<Arch>,
     arch_files: Vec<PathBuf>,
@@ -101,19 +100,19 @@ impl Context {
         })
     }
 
-    /// The same with a password to open models with.
+    /// Returns a copy with a password to open models.
     pub(crate) fn with_password(&self, password: Zeroizing<Vec<u8>>) -> Self {
         let mut options = self.options.clone();
         options.keys.unlock.push(Unlock::Password(password));
         Self { options, ..self.clone() }
     }
 
-    /// The same without `--config`, where that is not a model's.
+    /// Returns a copy without `--config`, for a `--config` that does not describe a model.
     pub(crate) fn without_config(&self) -> Self {
         Self { model_config: None, ..self.clone() }
     }
 
-    /// The same for a job that was planned with these options.
+    /// Returns a copy for a job that was planned with these options.
     pub(crate) fn of_job(&self, cli: &Cli) -> Self {
         let (args, hub) = (&cli.global, &cli.remote);
         let mut options = self.options.clone();
@@ -132,15 +131,15 @@ impl Context {
         }
     }
 
-    /// The same for so many models that are open at a time: what is read of each of them takes its
-    /// share of the memory.
+    /// Returns a copy for `models` models open at the same time, which share the memory.
     pub(crate) fn sharing_memory(&self, models: u64) -> Self {
         let mut options = self.options.clone();
         options.limits = options.limits.within(self.max_memory / models);
         Self { options, ..self.clone() }
     }
 
-    /// Whether options say what a model is or how it is read, which a plan keeps with its job.
+    /// Returns `true` if options describe the model or how it is read; a plan stores them with its
+    /// job.
     pub(crate) fn has_job_options(&self) -> bool {
         let opens = !self.options.pickle_classes.is_empty() || self.has_own_metadata_limit;
         let describes =
@@ -148,7 +147,7 @@ impl Context {
         describes || opens || self.hub.chooses()
     }
 
-    /// The families that are known, with those that the user brought.
+    /// Returns the known families, including those that the user added.
     pub(crate) fn families(&self) -> Outcome<&Families> {
         if let Some(families) = self.families.get() {
             return Ok(families);
@@ -161,8 +160,7 @@ impl Context {
         Ok(self.families.get_or_init(|| families))
     }
 
-    /// The family that `--arch` names; one that came with `--arch-file` is meant without being
-    /// named.
+    /// Returns the family of `--arch`. If `--arch-file` adds only one family, it need not be named.
     pub(crate) fn architecture(&self) -> Outcome<Architecture> {
         let named = match (&self.arch, self.arch_files.is_empty()) {
             (Some(Arch::Named(name)), _) => name.clone(),
@@ -189,7 +187,7 @@ impl Context {
         }
     }
 
-    /// A model, to be taken for what `--arch` says.
+    /// Returns the source of a model, with the family that `--arch` sets.
     pub(crate) fn source<'a>(
         &'a self,
         reader: &'a dyn CheckpointReader,
@@ -199,7 +197,7 @@ impl Context {
         Ok(source.taken_for(&self.architecture()?).verifying(self.verifies))
     }
 
-    /// The reports on a model, taken for what `--arch` says.
+    /// Returns the session for reports on a model, with the family that `--arch` sets.
     pub(crate) fn session<'a>(&'a self, model: &'a Model) -> Outcome<Session<'a>> {
         Ok(Session::of(self.source(&*model.reader, &model.name)?))
     }
@@ -212,7 +210,7 @@ impl Context {
         Ok(family_of(reader, self.families()?, &self.architecture()?)?)
     }
 
-    /// How many threads a run may use.
+    /// Returns the maximum number of threads for a run.
     pub(crate) fn threads(&self) -> NonZeroUsize {
         self.threads
     }
@@ -236,14 +234,14 @@ impl Context {
     }
 }
 
-/// What is read of files at most, whatever the memory.
+/// Returns the limits on data read from files, independent of the memory limit.
 fn limits(args: &GlobalArgs) -> Limits {
     let mut limits = Limits::default();
     limits.max_metadata = args.max_metadata.unwrap_or(limits.max_metadata);
     limits
 }
 
-/// The family of `--arch`, where legacy files have it.
+/// Returns the family of `--arch` if legacy GGML files can have it.
 fn ggml_family(args: &GlobalArgs) -> Option<String> {
     match &args.arch {
         Some(Arch::Named(name)) => Some(name.clone()).filter(|name| is_ggml_family(name)),

@@ -9,16 +9,17 @@ use crate::printer::write_document;
 
 /// A report that is printed as a JSON object.
 pub(crate) trait Document: Serialize {
-    /// Its kind, as the key `schema` names it.
+    /// Kind of the document, as stored in its key `schema`.
     const SCHEMA: &'static str;
-    /// Raised when a key goes or gets another meaning, not when one is added.
+    /// Version of the schema. It increases if a key is removed or changes its meaning, not if one
+    /// is added.
     const VERSION: u32 = 1;
 }
 
 /// The failure of a command.
 #[derive(Serialize)]
 pub(crate) struct FailureDocument<'f> {
-    /// The failure.
+    /// Report of the failure.
     error: FailureReport<'f>,
     /// The model, if the command has several.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -36,7 +37,7 @@ impl<'f> FailureDocument<'f> {
         Self { error: failure.to_report(), path: file }
     }
 
-    /// Prints it where reports go.
+    /// Prints the document on standard output, like a report.
     pub(crate) fn print(&self) -> Outcome {
         write_document(&mut std::io::stdout().lock(), self, false)
     }

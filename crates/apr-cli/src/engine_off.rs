@@ -4,26 +4,26 @@ use serde::Serialize;
 
 use crate::failure::{Failure, Outcome};
 
-/// How a smaller model was trained: none is.
+/// Report of a distillation; never created in this build.
 #[derive(Debug, Serialize)]
 pub(crate) enum DistillReport {}
 
-/// How types were chosen by their effect on outputs: they are not.
+/// Report of a search for types; never created in this build.
 #[derive(Debug, Serialize)]
 pub(crate) enum SearchReport {}
 
-/// How an output answered the inputs of a canary: none is asked.
+/// Report of a canary; never created in this build.
 #[derive(Debug, Serialize)]
 pub(crate) enum CanaryReport {}
 
-/// Memory of a run: there is none.
+/// Memory estimate of a run; never created in this build.
 #[derive(Debug, Serialize)]
 pub(crate) enum MemoryEstimate {}
 
-/// Nothing is searched; a build that does has a bound of its own.
+/// Placeholder for the maximum number of beams, which builds with the feature `infer` define.
 pub(crate) const MOST_BEAMS: usize = u8::MAX as usize;
 
-/// Refuses what runs a model.
+/// Returns the error of commands that run a model.
 pub(crate) fn absent<T>() -> Outcome<T> {
     Err(Failure::General("this build runs no models (feature `infer`)".to_owned()))
 }

@@ -17,10 +17,10 @@ use crate::options::in_options;
 /// Misfits shown before the rest is only counted.
 const SHOWN: usize = 10;
 
-/// What a command, or a part of it, comes to.
+/// Result of a command or of a part of it.
 pub(crate) type Outcome<T = ()> = Result<T, Failure>;
 
-/// Why a command failed.
+/// Reason for which a command failed.
 #[derive(Debug)]
 pub(crate) enum Failure {
     /// A library error.
@@ -33,34 +33,34 @@ pub(crate) enum Failure {
     Usage(String),
     /// A check failed; its report has been printed.
     Validation,
-    /// The user was told already; the exit code.
+    /// Failure that was already reported to the user, with the exit code.
     Told(u8),
-    /// Names or shapes that the model's family does not have; nothing was written.
+    /// Names or shapes that do not fit the model's family; nothing was written.
     Misfit {
-        /// The source.
+        /// Path of the source.
         file: String,
-        /// What people call the family.
+        /// Title of the family.
         family: Option<String>,
-        /// What does not fit.
+        /// Tensors that do not fit.
         misfits: Vec<ValidationError>,
     },
-    /// The output does not pass a gate; nothing was written.
+    /// An output that fails a gate; nothing was written.
     Gate {
-        /// What exceeds it.
+        /// Failures of the gate.
         failures: Vec<String>,
         /// Everything that was measured: `drift`, `canary`, `quantization`, what was changed
         /// before.
         measured: Box<Map<String, Value>>,
     },
-    /// A tensor with values that no healthy model has; nothing was written.
+    /// A tensor with values that a valid model does not have; nothing was written.
     Unhealthy {
-        /// The source.
+        /// Path of the source.
         file: String,
-        /// What is wrong.
+        /// Error about the values.
         error: Box<ValidationError>,
-        /// What the source calls the tensor.
+        /// Name of the tensor in the source.
         source_tensor: Option<String>,
-        /// The dtype asked for, where it can't hold such a value.
+        /// The requested dtype, if it cannot represent such a value.
         unfit: Option<DType>,
     },
 }
@@ -97,7 +97,7 @@ impl From<std::io::Error> for Failure {
 }
 
 impl Failure {
-    /// Tells the user and returns the exit code.
+    /// Reports the failure to the user and returns the exit code.
     pub(crate) fn report(&self, json: bool) -> u8 {
         let code = self.exit_code();
         // Whoever closed our output, as `head` does, does not want to hear more.
@@ -112,7 +112,7 @@ impl Failure {
         code
     }
 
-    /// Tells the user now, so that only the exit code is left.
+    /// Reports the failure to the user now, so that only the exit code is left.
     pub(crate) fn told(&self) -> Self {
         let code = self.exit_code();
         if code != 0 && !matches!(self, Self::Validation | Self::Told(_)) {
@@ -131,7 +131,7 @@ impl Failure {
         }
     }
 
-    /// Whether a signal ended the command.
+    /// Returns `true` if a signal ended the command.
     pub(crate) fn is_interruption(&self) -> bool {
         self.exit_code() == INTERRUPTED
     }
@@ -152,7 +152,7 @@ impl Failure {
         in_options(&self.library_message())
     }
 
-    /// With settings where a library advises to change one.
+    /// Returns the message in the words of the library, which names settings instead of options.
     fn library_message(&self) -> String {
         match self {
             Self::Model(error) | Self::Reported(error) => error.to_string(),
@@ -238,13 +238,13 @@ impl Failure {
 pub(crate) struct FailureReport<'f> {
     /// `E001` to `E008`; `null` for errors in the arguments and for failed checks.
     code: Option<&'static str>,
-    /// The error.
+    /// Error message.
     message: String,
     #[serde(flatten)]
     details: FailureDetails<'f>,
 }
 
-/// Where a failure is, and what was measured.
+/// Location of a failure, and its measurements.
 #[derive(Serialize)]
 #[serde(untagged)]
 enum FailureDetails<'f> {
@@ -260,11 +260,11 @@ enum FailureDetails<'f> {
     },
     /// A tensor with values that no healthy model has.
     Unhealthy { file: &'f str, tensor: &'f str, violation: &'f ValidationError },
-    /// None of these.
+    /// No details, as an empty object.
     None {},
 }
 
-/// What may help against an error about a file.
+/// Returns advice on an error about a file.
 fn advice_about(error: &Error) -> Option<String> {
     match (error.code(), error.cause()) {
         (_, Some(IoCause::AlreadyExists)) => {
@@ -311,14 +311,14 @@ fn general_advice(code: Code) -> String {
     format!("`apr explain {code}` explains the error")
 }
 
-/// The command that shows a tensor's values; none where its name can't be typed.
+/// Returns the command that shows a tensor's values, or `None` if its name cannot be typed.
 fn histogram_command(file: &str, tensor: &str) -> Option<String> {
     let (file, tensor) = (quoted(file)?, quoted(tensor)?);
     let input = if file == "-" { " < MODEL" } else { "" };
     Some(format!("apr tensors {file} --hist {tensor}{input}"))
 }
 
-/// A word as a shell takes it, in quotes where it needs them; `None` for one that can't be typed.
+/// Returns a word quoted for a shell if necessary, or `None` if it cannot be typed.
 pub(crate) fn quoted(word: &str) -> Option<String> {
     let is_plain = |c: char| c.is_alphanumeric() || "-_./:=@%+,".contains(c);
     if Escaped(word).to_string() != word {

@@ -44,11 +44,13 @@ use crate::args::Cli;
 use crate::context::Context;
 pub use crate::reference::{Page, reference};
 
-/// What the command was called with, its own name first.
+/// Arguments of the command, beginning with its own name.
 static ARGUMENTS: OnceLock<Vec<OsString>> = OnceLock::new();
 
-/// Runs the command and returns its exit code. `arguments` are those of the process, the command's
-/// name first. It takes over the process: signals, the end of memory, the standard streams.
+/// Runs the command and returns its exit code.
+///
+/// `arguments` are the arguments of the process, beginning with the command's name. The function
+/// takes over the process: signals, out-of-memory handling and the standard streams.
 ///
 /// ```no_run
 /// let code = apr_cli::main(["apr".into(), "inspect".into(), "model.gguf".into()]);
@@ -89,7 +91,7 @@ pub fn main(arguments: impl IntoIterator<Item = OsString>) -> u8 {
     }
 }
 
-/// What the command was called with, its own name first.
+/// Returns the arguments of the command, beginning with its own name.
 pub(crate) fn arguments() -> impl Iterator<Item = OsString> {
     ARGUMENTS.get().into_iter().flatten().cloned()
 }

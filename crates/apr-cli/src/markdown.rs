@@ -5,10 +5,10 @@ use std::io::{self, Write};
 /// Lines that are shown without a click.
 const OPEN: usize = 40;
 
-/// Writes the text of a report below a heading with the command and what it came to.
+/// Writes the text of a report below a heading with the command and its verdict.
 ///
-/// The text is in a fence that is longer than any in it, so that nothing of a model's texts becomes
-/// a link, an image or HTML.
+/// The text is in a fence that is longer than any fence in it, so that a model's texts cannot
+/// become a link, an image or HTML.
 pub(crate) fn write(
     out: &mut dyn Write,
     command: &str,

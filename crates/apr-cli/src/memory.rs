@@ -26,7 +26,7 @@ use signal_hook::low_level;
 
 /// Bytes of the main thread's stack that are there from the beginning.
 const STACK: usize = 1 << 20;
-/// Bytes beside it without which nothing can begin.
+/// Bytes required in addition to the stack for the program to start.
 const LEAST: u64 = 2 << 20;
 
 const MESSAGE: &[u8] = b"error: E008: out of memory (see `ulimit -v` and the limits of \
@@ -34,15 +34,18 @@ const MESSAGE: &[u8] = b"error: E008: out of memory (see `ulimit -v` and the lim
 const DOCUMENT: &[u8] = b"{\"error\":{\"code\":\"E008\",\"message\":\"out of \
                           memory\",\"file\":null,\"tensor\":null,\"offset\":null}}\n";
 
-/// Whether an allocation failed.
+/// `true` once an allocation has failed.
 static FAILED: AtomicBool = AtomicBool::new(false);
-/// Whether there is a limit: then the C library, too, may end the process where it gets nothing.
+/// `true` if there is a limit, because then the C library can also abort the process when it gets
+/// no memory.
 static LIMITED: AtomicBool = AtomicBool::new(false);
-/// Whether errors are documents as well.
+/// `true` if errors are also printed as JSON documents.
 static JSON: AtomicBool = AtomicBool::new(false);
 
-/// What allocates. musl's own allocator gives large blocks back to the system at once and has
-/// threads wait for one lock: compressing took twice the time with it.
+/// Underlying allocator.
+///
+/// musl's own allocator returns large blocks to the system immediately and serializes threads on
+/// one lock: compression took twice as long with it.
 #[cfg(target_env = "musl")]
 const ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 #[cfg(not(target_env = "musl"))]
@@ -51,7 +54,7 @@ const ALLOCATOR: std::alloc::System = std::alloc::System;
 #[global_allocator]
 static NOTING: Noting = Noting;
 
-/// The allocator, which notes that it gave nothing.
+/// Allocator that records failed allocations.
 struct Noting;
 
 impl Noting {
@@ -86,7 +89,7 @@ unsafe impl GlobalAlloc for Noting {
     }
 }
 
-/// Prepares for the end of memory; an error where it is there already.
+/// Prepares for running out of memory; returns an error if there is too little memory to start.
 pub(crate) fn prepare() -> Result<(), u8> {
     let limit = getrlimit(Resource::As).current;
     if let (Some(limit), Some(used)) = (limit, address_space())
@@ -117,7 +120,7 @@ pub(crate) fn prepare() -> Result<(), u8> {
     Ok(())
 }
 
-/// Errors are documents on standard output, too.
+/// Sets whether out-of-memory errors are also printed as documents on standard output.
 pub(crate) fn tell_as_json(json: bool) {
     JSON.store(json, Ordering::Relaxed);
 }
@@ -129,7 +132,7 @@ fn on_abort() {
     }
 }
 
-/// Whether the standard library could not make a thread, or give it a stack for signals.
+/// Returns `true` if the standard library could not create a thread or its signal stack.
 fn is_about_threads(info: &panic::PanicHookInfo<'_>) -> bool {
     let payload = info.payload();
     let text = payload.downcast_ref::<&str>().copied();
@@ -140,7 +143,7 @@ fn is_about_threads(info: &panic::PanicHookInfo<'_>) -> bool {
     })
 }
 
-/// Says it without asking for memory.
+/// Reports the error without allocating memory.
 fn tell() {
     // The handles of the standard library have buffers, which would have to be made.
     // SAFETY: nothing closes the standard streams.

@@ -3,10 +3,10 @@
 //! be caught, and its own message says how much was asked for. What a command plans for beyond
 //! `--max-memory` is E008 as everywhere.
 
-/// Nothing can be prepared.
+/// Does nothing: there is no preparation on Windows.
 pub(crate) fn prepare() -> Result<(), u8> {
     Ok(())
 }
 
-/// The end of memory is not told.
+/// Does nothing: out-of-memory errors are not reported on Windows.
 pub(crate) fn tell_as_json(_json: bool) {}

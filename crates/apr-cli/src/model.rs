@@ -20,22 +20,22 @@ use crate::{secrets, signals};
 /// Name of standard input on the command line.
 const STDIN: &str = "-";
 
-/// Name of the companion that `--config` stands in for.
+/// Name of the companion file that `--config` replaces.
 const CONFIG: &str = "config.json";
 
 /// An opened model.
 pub(crate) struct Model {
     pub(crate) reader: Box<dyn CheckpointReader>,
-    /// As the user wrote it.
+    /// Model as the user wrote it.
     pub(crate) name: String,
-    /// What the user should know of how it was fetched; on the terminal already.
+    /// Notes on how the model was fetched; already printed on the terminal.
     pub(crate) notes: Vec<String>,
-    /// What standard input was copied to; gone when dropped.
+    /// Copy of standard input, which is removed on drop.
     spool: Option<Spool>,
 }
 
 impl Model {
-    /// The same model, read through another reader over its own.
+    /// Returns the model with its reader wrapped in another one.
     pub(crate) fn read_by(
         self,
         wrap: impl FnOnce(Box<dyn CheckpointReader>) -> Outcome<Box<dyn CheckpointReader>>,
@@ -43,7 +43,7 @@ impl Model {
         Ok(Self { reader: wrap(self.reader)?, ..self })
     }
 
-    /// The copy of standard input, where that was a pipe.
+    /// Returns the path of the copy of standard input, if standard input was a pipe.
     pub(crate) fn spool(&self) -> Option<&Path> {
         self.spool.as_ref().map(Spool::path)
     }
@@ -55,7 +55,7 @@ pub(crate) fn open(path: &Path, context: &Context) -> Outcome<Model> {
     unlocked(|context| open_to_look(path, context), context)
 }
 
-/// Opens a model whose metadata are only copied: the keys of a GGUF file are left as they are.
+/// Opens a model whose metadata are only copied: the keys of a GGUF file are not translated.
 pub(crate) fn open_plain(path: &Path, context: &Context) -> Outcome<Model> {
     let reader = context.sources.open_model(path, &context.options)?;
     Ok(Model { reader, name: path.display().to_string(), notes: context.tell_notes(), spool: None })
@@ -70,7 +70,7 @@ pub(crate) fn opened(
     Ok(Model { reader: described(reader, context)?, name, notes: Vec::new(), spool: None })
 }
 
-/// Opens one to look at what is readable of it.
+/// Opens a model to inspect the parts that are readable without a key.
 pub(crate) fn open_to_look(path: &Path, context: &Context) -> Outcome<Model> {
     let name = path.display().to_string();
     let options = &context.options;
@@ -89,7 +89,7 @@ pub(crate) fn open_with_companions(path: &Path, context: &Context) -> Outcome<Mo
     unlocked(|context| look_with_companions(path, context), context)
 }
 
-/// Opens a model, and again with the password that the user is asked for.
+/// Opens a model; if it is locked, asks the user for the password and opens it again.
 fn unlocked(open: impl Fn(&Context) -> Outcome<Model>, context: &Context) -> Outcome<Model> {
     let model = open(context)?;
     if !model.reader.container().is_locked() {
@@ -101,8 +101,8 @@ fn unlocked(open: impl Fn(&Context) -> Outcome<Model>, context: &Context) -> Out
     open(&context.with_password(password))
 }
 
-/// Opens a model together with the configuration and tokenizer files beside it, to look at what is
-/// readable of it.
+/// Opens a model with its configuration and tokenizer files to inspect the parts readable without a
+/// key.
 pub(crate) fn look_with_companions(path: &Path, context: &Context) -> Outcome<Model> {
     if path.as_os_str() == STDIN {
         return open_to_look(path, context);
@@ -116,7 +116,7 @@ pub(crate) fn look_with_companions(path: &Path, context: &Context) -> Outcome<Mo
     })
 }
 
-/// With the keys of a GGUF file understood.
+/// Returns the reader with the keys of a GGUF file translated.
 fn described(
     reader: Box<dyn CheckpointReader>,
     context: &Context,
@@ -134,7 +134,7 @@ fn described(
     Ok(describe(reader, context.families()?, &architecture))
 }
 
-/// With the configuration of `--config`, where the model has none.
+/// Returns the reader with the configuration of `--config`, if the model has no configuration.
 fn configured(
     reader: Box<dyn CheckpointReader>,
     context: &Context,
@@ -149,12 +149,12 @@ fn configured(
     Ok(Box::new(configured.map_err(|error| error.in_file(path.display()))?))
 }
 
-/// Whether a model's tensors are encrypted, even if a key opens them.
+/// Returns `true` if a model's tensors are encrypted, even if a key opens them.
 pub(crate) fn is_encrypted(reader: &dyn CheckpointReader) -> bool {
     reader.container().features().encrypted
 }
 
-/// Whether the path stands for several files, so that its bytes alone say nothing.
+/// Returns `true` if the path refers to several files, so that its own bytes are not the model.
 pub(crate) fn is_set(path: &Path, context: &Context) -> Outcome<bool> {
     if is_remote(path) {
         return Ok(context.sources.is_remote_set(path)?);
@@ -177,8 +177,10 @@ pub(crate) fn open_bytes(
     Ok((Box::new(context.sources.open_file(path)?), None))
 }
 
-/// A redirected file is read in place; a pipe is copied to the cache folder first, since readers go
-/// back and forth.
+/// Opens standard input.
+///
+/// A redirected file is read in place. A pipe is first copied to the cache folder, because readers
+/// need random access.
 fn open_stdin(context: &Context) -> Outcome<(FileSource, Option<Spool>)> {
     let path = PathBuf::from("standard input");
     let file = apr_platform::standard_input()?;
@@ -195,7 +197,7 @@ fn open_stdin(context: &Context) -> Outcome<(FileSource, Option<Spool>)> {
 
 /// The next bytes of a pipe; `None` at its end.
 fn next_piece(from: &mut File) -> Option<std::io::Result<Vec<u8>>> {
-    /// Bytes read at once: what a pipe holds.
+    /// Bytes per read: the capacity of a pipe.
     const PIPE_LEN: usize = 1 << 16;
 
     let mut piece = vec![0; PIPE_LEN];
@@ -215,7 +217,7 @@ fn next_piece(from: &mut File) -> Option<std::io::Result<Vec<u8>>> {
 fn copy(mut from: File, to: &Spool, context: &Context) -> apr_registry::Result<()> {
     /// Pieces read ahead.
     const AHEAD: usize = 16;
-    /// How long a silent pipe keeps the interrupt flag from being looked at.
+    /// Maximum wait for a silent pipe before the interrupt flag is checked.
     const PATIENCE: Duration = Duration::from_millis(50);
 
     // A read that waits goes on waiting after a signal: another thread does the waiting, and ends

@@ -2,7 +2,7 @@
 
 use apr_core::setting::reword;
 
-/// A message of a library, with options where it names settings.
+/// Returns a message of a library with its names of settings replaced by options.
 pub(crate) fn in_options(message: &str) -> String {
     reword(message, option)
 }

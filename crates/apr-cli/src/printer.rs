@@ -21,7 +21,7 @@ use crate::failure::{Failure, Outcome};
 use crate::markdown;
 use crate::options::in_options;
 
-/// What is important enough to be shown.
+/// Minimum importance of messages that are shown.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Level {
     Error,
@@ -41,8 +41,7 @@ pub(crate) const BAD: Style = Style::new().fg_color(Some(anstyle::Color::Ansi(An
 /// Something secondary.
 pub(crate) const DIM: Style = Style::new().dimmed();
 
-/// Columns that a report may take: those of the terminal, or of `COLUMNS`; `None` where it goes to
-/// a file or a program.
+/// Returns the columns for a report: of the terminal, or `COLUMNS`; `None` for a file or a program.
 pub(crate) fn columns() -> Option<usize> {
     let stated = std::env::var("COLUMNS").ok().and_then(|columns| columns.parse().ok());
     stated
@@ -50,7 +49,7 @@ pub(crate) fn columns() -> Option<usize> {
         .filter(|&columns| columns > 0)
 }
 
-/// Columns of the terminal that standard error goes to; `None` for anything else.
+/// Returns the columns of the terminal on standard error, or `None` if it is not a terminal.
 pub(crate) fn columns_of_remarks() -> Option<usize> {
     columns_of(terminal_size_of(std::io::stderr()))
 }
@@ -59,7 +58,7 @@ fn columns_of(size: Option<(Width, Height)>) -> Option<usize> {
     size.map(|(Width(columns), _)| usize::from(columns))
 }
 
-/// Text that is meant to stand out: bold where the output shows it, between asterisks elsewhere.
+/// Returns emphasized text: bold if the output supports it, and otherwise between asterisks.
 pub(crate) fn strong(text: &str) -> String {
     match anstream::AutoStream::choice(&std::io::stdout()) {
         anstream::ColorChoice::Never => format!("**{text}**"),
@@ -67,7 +66,7 @@ pub(crate) fn strong(text: &str) -> String {
     }
 }
 
-/// Warnings that were shown, for reports that say nothing of them by themselves.
+/// Warnings that were shown, for reports that do not contain them.
 static WARNINGS: Mutex<Vec<String>> = Mutex::new(Vec::new());
 
 /// Warnings about the command, which each of several reports has.
@@ -76,10 +75,10 @@ static SHARED: Mutex<Vec<String>> = Mutex::new(Vec::new());
 /// Folders that were made for outputs, for reports that do not list them by themselves.
 static MADE_FOLDERS: Mutex<Vec<String>> = Mutex::new(Vec::new());
 
-/// Whether weights are computed with that were not compared with their checksums.
+/// `true` if weights are used in computations without being compared with their checksums.
 static UNVERIFIED: AtomicBool = AtomicBool::new(false);
 
-/// Says on the terminal and in every report that weights were not compared with their checksums.
+/// Reports on the terminal and in every report that weights were not compared with their checksums.
 pub(crate) fn note_unverified(level: Level) {
     UNVERIFIED.store(true, Ordering::Relaxed);
     if level >= Level::Warn {
@@ -88,7 +87,7 @@ pub(crate) fn note_unverified(level: Level) {
     }
 }
 
-/// A report as it is printed.
+/// Report with the envelope in which it is printed.
 #[derive(Serialize)]
 struct Enveloped<'r, R> {
     #[serde(flatten)]
@@ -97,13 +96,13 @@ struct Enveloped<'r, R> {
     warnings: Vec<String>,
     #[serde(skip_serializing_if = "Vec::is_empty")]
     made_folders: Vec<String>,
-    /// What was not compared with the checksums that the files state of it.
+    /// Data that were not compared with the checksums in their files.
     #[serde(skip_serializing_if = "Option::is_none")]
     unverified: Option<&'static str>,
 }
 
 impl<'r, R> Enveloped<'r, R> {
-    /// The same around another report.
+    /// Returns the same envelope for another report.
     fn around<S>(self, report: &'r S) -> Enveloped<'r, S> {
         let Self { headed, warnings, made_folders, unverified } = self;
         Enveloped { headed: headed.around(report), warnings, made_folders, unverified }
@@ -113,7 +112,7 @@ impl<'r, R> Enveloped<'r, R> {
 /// The words of the command, once they are known.
 static COMMAND: OnceLock<String> = OnceLock::new();
 
-/// Keeps the words of the command for the reports.
+/// Stores the words of the command for the reports.
 pub(crate) fn set_command(words: String) {
     // It is called once.
     let _ = COMMAND.set(words);
@@ -195,7 +194,7 @@ pub(crate) struct Printer {
     level: Level,
     json: bool,
     markdown: bool,
-    /// Whether standard output carries something else.
+    /// `true` if standard output carries something other than the report.
     aside: bool,
 }
 
@@ -204,29 +203,29 @@ impl Printer {
         Self { level, json, markdown: false, aside: false }
     }
 
-    /// The same, whose reports are Markdown where that was asked for.
+    /// Returns a copy that prints reports as Markdown if that is requested.
     pub(crate) fn in_markdown(self, args: &MarkdownArgs) -> Self {
         let markdown = args.markdown;
         Self { json: self.json && !markdown, markdown, ..self }
     }
 
-    /// The same, where standard output carries something else than the report: that goes to
-    /// standard error.
+    /// Returns a copy that prints reports to standard error, because standard output carries other
+    /// data.
     pub(crate) fn aside(self) -> Self {
         Self { aside: true, ..self }
     }
 
-    /// Whether a progress bar would be welcome.
+    /// Returns `true` if progress bars are shown.
     pub(crate) fn shows_progress(&self) -> bool {
         self.level >= Level::Info
     }
 
-    /// Whether more detail was asked for.
+    /// Returns `true` if more detail was requested.
     pub(crate) fn shows_detail(&self) -> bool {
         self.level >= Level::Debug
     }
 
-    /// Prints a report: as JSON where that was asked for, otherwise by `text`.
+    /// Prints a report: as JSON if that is requested, and otherwise with `text`.
     pub(crate) fn report<R: Document>(
         &self,
         report: &R,
@@ -284,7 +283,8 @@ impl Printer {
         Ok(out.flush()?)
     }
 
-    /// Like [`report`](Self::report), where standard output carries the model itself.
+    /// Like [`report`](Self::report), but on standard error because standard output carries the
+    /// model.
     pub(crate) fn report_aside<R: Document>(
         &self,
         report: &R,
@@ -311,7 +311,7 @@ impl Printer {
         }
     }
 
-    /// Gives the warnings so far, which are about the command, to each of several reports.
+    /// Adds the warnings so far, which are about the command, to each of several reports.
     pub(crate) fn share_warnings(&self) {
         if let (Ok(mut warnings), Ok(mut shared)) = (WARNINGS.lock(), SHARED.lock()) {
             shared.append(&mut warnings);
@@ -356,7 +356,7 @@ impl Printer {
         }
     }
 
-    /// Something that only the curious want to know.
+    /// Prints a detail, which only the level `debug` shows.
     pub(crate) fn detail(&self, message: &str) {
         if self.level >= Level::Debug {
             let _ = writeln!(anstream::stderr(), "{DIM}{}{DIM:#}", Escaped(message));

@@ -8,11 +8,12 @@ use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 
 use crate::printer::{Printer, columns_of_remarks};
 
-/// How long a job may take before it shows a bar.
+/// Duration of a job after which it shows a bar.
 const PATIENCE: Duration = Duration::from_millis(500);
 
-/// A bar on standard error that appears when a job outlasts [`PATIENCE`]; it never does where that
-/// is not a terminal.
+/// Progress bar on standard error, which appears when a job outlasts [`PATIENCE`].
+///
+/// It never appears if standard error is not a terminal.
 pub(crate) struct Bar {
     bar: ProgressBar,
     started: Instant,
@@ -28,7 +29,7 @@ impl Bar {
         Self { bar, started: Instant::now(), shown: AtomicBool::new(!printer.shows_progress()) }
     }
 
-    /// One that counts steps, and not bytes.
+    /// Returns a bar that counts steps instead of bytes.
     pub(crate) fn counting(printer: &Printer, total: u64) -> Self {
         let bar = Self::new(printer, total);
         if let Ok(style) = ProgressStyle::with_template("{bar:30} {pos}/{len}  {eta} left") {
@@ -37,8 +38,9 @@ impl Bar {
         bar
     }
 
-    /// One that counts steps and names the next one, in the place of this bar, which is done. It is
-    /// shown at once: its steps are few, and some of them long.
+    /// Replaces this finished bar by one that counts steps and names the next step.
+    ///
+    /// The new bar is shown immediately, because its steps are few and some of them long.
     #[cfg(feature = "qa")]
     pub(crate) fn then_counting(&self, printer: &Printer, total: u64) -> Self {
         self.bar.finish_and_clear();
@@ -52,7 +54,7 @@ impl Bar {
         next
     }
 
-    /// One that counts the steps of a training, with what it says of the last one.
+    /// Returns a bar that counts the steps of a training and shows a message about the last one.
     pub(crate) fn training(printer: &Printer, total: u64) -> Self {
         let bar = Self::new(printer, total);
         if let Ok(style) = ProgressStyle::with_template("{bar:20} {pos}/{len}  {msg}  {eta} left") {
@@ -61,24 +63,25 @@ impl Bar {
         bar
     }
 
-    /// What is done next.
+    /// Sets the name of the next step.
     pub(crate) fn name_next(&self, name: &str) {
         self.bar.set_message(name.to_owned());
     }
 
-    /// So many steps are done.
+    /// Advances the bar to `steps` completed steps.
     pub(crate) fn reached(&self, steps: u64) {
         self.advance(steps.saturating_sub(self.bar.position()));
     }
 
-    /// How long the job has taken.
+    /// Returns the time since the start of the job.
     pub(crate) fn elapsed(&self) -> Duration {
         self.started.elapsed()
     }
 }
 
-/// What fits a line of the terminal: a bar that is broken is drawn again and again, each time a
-/// line further down.
+/// Returns a template that fits a line of the terminal.
+///
+/// A bar that wraps would be redrawn one line further down each time.
 fn template(columns: Option<usize>) -> &'static str {
     match columns.unwrap_or(80) {
         84.. => {

@@ -15,13 +15,14 @@ pub struct Page {
     pub file: String,
     /// The words of the command, such as `apr lora extract`.
     pub title: String,
-    /// Its text, in the Markdown of mdBook: definition lists are used.
+    /// Text of the page in the Markdown of mdBook, with definition lists.
     pub text: String,
 }
 
-/// A page with the list of commands and what all of them have, then one for each command: usage,
-/// arguments, options and examples, as the parser of the command line has them. Links lead from one
-/// page to another within a folder.
+/// Returns an overview page with the commands and common options, and one page for each command.
+///
+/// Each page has usage, arguments, options and examples from the command-line parser. Links between
+/// the pages are relative within a folder.
 ///
 /// ```
 /// let pages = apr_cli::reference();
@@ -144,7 +145,7 @@ fn shown(command: &Command) -> impl Iterator<Item = &Arg> {
     command.get_arguments().filter(is_own)
 }
 
-/// In the order of the help: arguments, options without a heading, the others.
+/// Returns the headings in the order of the help: arguments, options without a heading, the others.
 fn headings(command: &Command) -> Vec<&str> {
     let all: Vec<&str> = shown(command).map(heading_of).collect();
     let first = ["Arguments", "Options"].into_iter().filter(|heading| all.contains(heading));
@@ -190,7 +191,7 @@ fn paragraph(text: Option<&StyledStr>) -> String {
     escaped(&text.split_whitespace().collect::<Vec<_>>().join(" "))
 }
 
-/// A text of the help as Markdown: what is between backticks stays code, everything else is text.
+/// Returns a help text as Markdown: text between backticks stays code, and the rest is escaped.
 fn escaped(text: &str) -> String {
     let mut escaped = String::new();
     for (at, part) in text.split('`').enumerate() {

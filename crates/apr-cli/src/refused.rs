@@ -4,7 +4,7 @@ use crate::config::{Config, OutputFormat};
 use crate::documents::FailureDocument;
 use crate::failure::{ARGUMENTS, Failure};
 
-/// Reports arguments that can't be understood, or prints the help that was asked for.
+/// Reports arguments that cannot be parsed, or prints the requested help.
 pub(crate) fn report(error: &clap::Error) -> u8 {
     // Nobody is left to read that an output is closed.
     let _ = error.print();
@@ -20,7 +20,7 @@ pub(crate) fn report(error: &clap::Error) -> u8 {
     ARGUMENTS
 }
 
-/// Whether reports are wanted as JSON, of arguments that could not be read.
+/// Returns `true` if reports are requested as JSON, for arguments that could not be parsed.
 fn wants_json() -> bool {
     let is_asked = crate::arguments().take_while(|arg| arg != "--").any(|arg| arg == "--json");
     is_asked

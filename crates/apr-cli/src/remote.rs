@@ -15,7 +15,7 @@ use crate::config::Config;
 use crate::failure::{Failure, Outcome};
 use crate::progress::Bar;
 
-/// What opens files, with a hub client that is made when the first remote model is opened.
+/// Returns the sources of files, whose hub client is created when the first remote model is opened.
 pub(crate) fn sources(args: &RemoteArgs, config: &Config, interrupt: &Interrupt) -> Sources {
     let (offline, insecure, keep) = (args.offline, args.insecure, !args.no_cache);
     let configured = config.hub.timeout.map(NonZeroU64::get);
@@ -38,7 +38,7 @@ pub(crate) fn sources(args: &RemoteArgs, config: &Config, interrupt: &Interrupt)
     })
 }
 
-/// What is to be said of a location, but for the choice of one model among several.
+/// Returns the notes on a location, without the note on the choice of one model among several.
 pub(crate) fn notes_without_choice(place: &ResolvedLocation) -> Vec<String> {
     let why = place.chosen().why.as_deref();
     let mut notes = place.notes().take();
@@ -50,7 +50,7 @@ pub(crate) fn notes_without_choice(place: &ResolvedLocation) -> Vec<String> {
 pub(crate) struct Repository(RemoteFolder);
 
 impl Repository {
-    /// What a path names, where that is remote and no single file.
+    /// Returns the repository at a path, or `None` if the path is local or a single file.
     pub(crate) fn at(path: &Path, sources: &Sources) -> Result<Option<Self>> {
         if !is_remote(path) {
             return Ok(None);
@@ -59,7 +59,7 @@ impl Repository {
         Ok(folder.place().file().is_none().then_some(Self(folder)))
     }
 
-    /// Its files, as far as --include and --exclude let them through.
+    /// Returns the names of the files that match `--include` and `--exclude`.
     ///
     /// # Errors
     /// [`Failure::Usage`] where that is none, E001 for a pattern that can't be read.
@@ -73,12 +73,12 @@ impl Repository {
         Ok(files.into_iter().map(|file| file.name.clone()).collect())
     }
 
-    /// What is to be said of it, where all of its files count.
+    /// Returns the notes on the repository, for commands that use all of its files.
     pub(crate) fn notes(&self) -> Vec<String> {
         notes_without_choice(self.0.place())
     }
 
-    /// What people write to name it.
+    /// Returns the location as users write it.
     pub(crate) fn location(&self) -> String {
         self.0.place().location().to_string()
     }
@@ -88,20 +88,20 @@ impl Repository {
     }
 }
 
-/// What a cache holds of one model.
+/// Cached files of one model.
 #[derive(Debug, Serialize)]
 pub(crate) struct Model {
     pub(crate) name: String,
     pub(crate) files: u64,
     pub(crate) bytes: u64,
-    /// Bytes of what was not fetched to its end.
+    /// Bytes of incomplete downloads.
     pub(crate) partial: u64,
     /// Days since one of its files was read or written.
     pub(crate) days: Option<u64>,
     /// Files and bytes that apr fetched itself.
     #[serde(skip)]
     pub(crate) own: (u64, u64),
-    /// Whether another program, such as Hugging Face's client, fetched some of it.
+    /// `true` if another program, such as Hugging Face's client, fetched some of the files.
     pub(crate) shared: bool,
     #[serde(skip)]
     holding: Holding,
@@ -121,7 +121,7 @@ fn caches() -> Outcome<Caches> {
     Ok(Caches::new(&settings.hub_cache, &settings.cache))
 }
 
-/// What the caches hold, or what they hold of one model: `hf://ORG/REPO`, `ORG/REPO` or a URL.
+/// Lists the cached models, or the one with the name `hf://ORG/REPO`, `ORG/REPO` or a URL.
 pub(crate) fn models(name: Option<&str>) -> Outcome<Vec<Model>> {
     let wanted = name.map(|name| name.trim_end_matches('/'));
     let is_wanted = |holding: &Holding| {
@@ -145,8 +145,10 @@ pub(crate) fn models(name: Option<&str>) -> Outcome<Vec<Model>> {
         .collect())
 }
 
-/// Removes what apr fetched of models, or with `all` what other programs did, too; the names of
-/// those that are being fetched are returned.
+/// Removes the files of models that apr fetched; with `all`, also files that other programs
+/// fetched.
+///
+/// Returns the names of the models that are being fetched.
 pub(crate) fn clear(models: &[Model], all: bool) -> Outcome<Vec<String>> {
     let caches = caches()?;
     let mut in_use = Vec::new();
@@ -158,7 +160,7 @@ pub(crate) fn clear(models: &[Model], all: bool) -> Outcome<Vec<String>> {
     Ok(in_use)
 }
 
-/// Compares files with their digests; those that differ are returned.
+/// Compares files with their digests, and returns those that differ.
 pub(crate) fn verify(models: &[Model], bar: &Bar, interrupt: &Interrupt) -> Outcome<Vec<PathBuf>> {
     let caches = caches()?;
     let mut damaged = Vec::new();

@@ -11,7 +11,7 @@ use crate::config::Config;
 use crate::failure::Outcome;
 use crate::progress::Bar;
 
-/// What opens files.
+/// Returns the sources of files.
 pub(crate) fn sources(_args: &RemoteArgs, config: &Config, _interrupt: &Interrupt) -> Sources {
     // A file of a user's machine is read by every build.
     let _ = config.hub.timeout;
@@ -22,7 +22,7 @@ pub(crate) fn sources(_args: &RemoteArgs, config: &Config, _interrupt: &Interrup
 pub(crate) enum Repository {}
 
 impl Repository {
-    /// No path is taken for one: opening what is remote says why that can't be.
+    /// Returns `None`: opening a remote path reports why it is not supported.
     pub(crate) fn at(_path: &Path, _sources: &Sources) -> Result<Option<Self>> {
         Ok(None)
     }
@@ -44,7 +44,7 @@ impl Repository {
     }
 }
 
-/// What a cache holds of one model: there is none.
+/// Cached files of a model; never created in this build.
 #[derive(Debug, Serialize)]
 pub(crate) struct Model {
     pub(crate) name: String,

@@ -16,7 +16,7 @@ const UNDONE: &str = "an interrupted change was undone";
 pub(crate) struct Changing {
     pub(crate) reader: Apr2Reader,
     source: FileSource,
-    /// On the file, where it is itself what is changed.
+    /// Lock on the file, if the file itself is changed.
     lock: Option<LockedFile>,
 }
 
@@ -59,7 +59,7 @@ pub(crate) fn undo_interrupted(path: &Path, context: &Context) -> Outcome {
     Ok(())
 }
 
-/// Whether two paths lead to the same file.
+/// Returns `true` if two paths lead to the same file.
 pub(crate) fn is_same(path: &Path, output: &Path) -> bool {
     matches!((path.canonicalize(), output.canonicalize()), (Ok(path), Ok(output)) if path == output)
 }
@@ -94,8 +94,8 @@ fn read(source: FileSource, path: &Path, context: &Context) -> Outcome<Apr2Reade
 }
 
 impl Changing {
-    /// What the changed file is written to, where it is not changed in place: a new file of its
-    /// name, or a copy.
+    /// Creates the output for a file that is not changed in place: a replacement of the file, or a
+    /// copy.
     pub(crate) fn output(
         &mut self,
         output: Option<&Path>,
@@ -159,7 +159,7 @@ impl Changing {
     }
 }
 
-/// Makes changes that never move a tensor.
+/// Applies changes that never move a tensor.
 pub(crate) fn revise(reader: &Apr2Reader, changes: &Changes) -> Outcome<Revision> {
     let revision = reader.revise(changes)?;
     revision.ok_or_else(|| Failure::General("the header has no space for the change".to_owned()))

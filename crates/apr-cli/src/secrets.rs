@@ -37,7 +37,7 @@ pub(crate) fn read_signing(path: &Path) -> Outcome<SigningKey> {
     }
 }
 
-/// Public keys from PEM files; of a private one, its public half.
+/// Reads a public key from a PEM file; rejects a private key.
 pub(crate) fn read_public(path: &Path) -> Outcome<PublicKey> {
     let text = read(path)?;
     if text.contains("PRIVATE KEY") {
@@ -82,7 +82,7 @@ pub(crate) fn random(bytes: &mut [u8]) -> apr_registry::Result<()> {
     })
 }
 
-/// What `--key` and a password that was given open a model with.
+/// Returns the keys for opening a model: those of `--key` and a given password.
 pub(crate) fn unlock(
     key: Option<&Path>,
     password: Option<&Zeroizing<Vec<u8>>>,
@@ -113,8 +113,9 @@ pub(crate) fn given_password(file: Option<&Path>) -> Outcome<Option<Zeroizing<Ve
     Ok(given.map(|password| Zeroizing::new(password.into_encoded_bytes())))
 }
 
-/// The first line of a file or a pipe. Nothing after it is taken, so that a model may follow on
-/// standard input.
+/// Reads the first line of a file or a pipe.
+///
+/// It consumes no further bytes, so that a model can follow on standard input.
 fn first_line(path: &Path) -> Outcome<Zeroizing<Vec<u8>>> {
     let failed = |error: &io::Error| io_error(error, path);
     let mut file = if path.as_os_str() == "-" {
@@ -142,7 +143,7 @@ fn first_line(path: &Path) -> Outcome<Zeroizing<Vec<u8>>> {
     Ok(line)
 }
 
-/// Asks for the password of a model, where somebody is there to be asked.
+/// Asks for the password of a model, if there is a terminal.
 pub(crate) fn ask(prompt: &str) -> Outcome<Option<Zeroizing<Vec<u8>>>> {
     if !std::io::stdin().is_terminal() || !std::io::stderr().is_terminal() {
         return Ok(None);
@@ -151,7 +152,7 @@ pub(crate) fn ask(prompt: &str) -> Outcome<Option<Zeroizing<Vec<u8>>>> {
     Ok(Some(Zeroizing::new(password.as_bytes().to_vec())))
 }
 
-/// The password that a model is to be encrypted with; typed twice where it is typed.
+/// Returns the password with which to encrypt a model; a typed password must be repeated.
 fn new_password(given: Option<&Zeroizing<Vec<u8>>>) -> Outcome<Zeroizing<Vec<u8>>> {
     if let Some(password) = given {
         return Ok(password.clone());
@@ -166,8 +167,8 @@ fn new_password(given: Option<&Zeroizing<Vec<u8>>>) -> Outcome<Zeroizing<Vec<u8>
     }
 }
 
-/// How to encrypt for a password, recipients, or both; `given` is a password that need not be asked
-/// for.
+/// Returns the encryption for a password, recipients, or both; `given` is a password that need not
+/// be typed.
 pub(crate) fn encryption(
     password: bool,
     recipients: &[impl AsRef<Path>],
@@ -205,7 +206,8 @@ pub(crate) fn encryption(
     Ok(Some(Encrypt { block, key, hide_metadata }))
 }
 
-/// What a locked model says to somebody who gave the wrong kind of key, or none.
+/// Returns the error for a locked model that was opened with the wrong type of key or without a
+/// key.
 pub(crate) fn locked(key: Option<&Path>, name: &str) -> Failure {
     let message = match key {
         Some(_) => {

@@ -9,11 +9,12 @@ use signal_hook::flag::register;
 
 use crate::failure::Outcome;
 
-/// From now on Ctrl-C and similar signals set the flag, so that the job ends between two chunks and
-/// removes what it wrote; and a file that outgrows the allowed size is an error of the write
-/// instead of the end of the process.
+/// Makes Ctrl-C and similar signals set the flag, so that the job ends between two chunks.
 ///
-/// Commands that write nothing keep the system's behaviour: they just end.
+/// The job then removes its output. A file that exceeds the allowed size becomes a write error
+/// instead of ending the process.
+///
+/// Commands that do not write files keep the system's behaviour: they just end.
 pub(crate) fn stop_cleanly(interrupt: &Interrupt) -> Outcome {
     for signal in [SIGINT, SIGTERM, SIGHUP] {
         register(signal, Arc::clone(&interrupt.0))?;
@@ -22,7 +23,7 @@ pub(crate) fn stop_cleanly(interrupt: &Interrupt) -> Outcome {
     Ok(())
 }
 
-/// From now on Ctrl-C sets the flag and nothing else, for a conversation that goes on after it.
+/// Makes Ctrl-C only set the flag, for a conversation that continues afterwards.
 #[cfg(feature = "chat")]
 pub(crate) fn note_interrupts(interrupt: &Interrupt) -> Outcome {
     register(SIGINT, Arc::clone(&interrupt.0))?;

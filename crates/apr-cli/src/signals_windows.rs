@@ -8,13 +8,15 @@ use apr_io::Interrupt;
 
 use crate::failure::Outcome;
 
-/// What is set when the user interrupts; a process has one handler.
+/// Flags to set when the user interrupts; a process has only one handler.
 static FLAGS: Mutex<Vec<Arc<AtomicBool>>> = Mutex::new(Vec::new());
 
-/// From now on Ctrl-C and Ctrl-Break set the flag, so that the job ends between two chunks and
-/// removes what it wrote. A console that is closed sets it too, but does not wait for the job.
+/// Makes Ctrl-C and Ctrl-Break set the flag, so that the job ends between two chunks.
 ///
-/// Commands that write nothing keep the system's behaviour: they just end.
+/// The job then removes its output. Closing the console also sets the flag, but does not wait for
+/// the job.
+///
+/// Commands that do not write files keep the system's behaviour: they just end.
 pub(crate) fn stop_cleanly(interrupt: &Interrupt) -> Outcome {
     let is_first = {
         let mut flags = FLAGS.lock().unwrap_or_else(PoisonError::into_inner);
@@ -31,7 +33,7 @@ pub(crate) fn stop_cleanly(interrupt: &Interrupt) -> Outcome {
     Ok(())
 }
 
-/// From now on Ctrl-C sets the flag and nothing else, for a conversation that goes on after it.
+/// Makes Ctrl-C only set the flag, for a conversation that continues afterwards.
 #[cfg(feature = "chat")]
 pub(crate) fn note_interrupts(interrupt: &Interrupt) -> Outcome {
     stop_cleanly(interrupt)

@@ -48,7 +48,7 @@ pub struct FileInfo {
     pub len: u64,
 }
 
-/// A file that travels with the weights: configuration, tokenizer, model card.
+/// A companion file of the weights: configuration, tokenizer, model card.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Companion {
     /// Plain name, `config.json` or `1_Pooling/config.json`.
@@ -59,7 +59,7 @@ pub struct Companion {
 }
 
 impl Companion {
-    /// What reading a companion ends with where there is none at that position.
+    /// Returns the error for reading a companion at a position without one.
     #[must_use]
     pub fn absent(position: usize) -> Error {
         Error::format(alloc::format!("no companion {position}"))
@@ -71,9 +71,9 @@ impl Companion {
 pub struct Loss {
     /// Tensor, metadata key or file.
     pub name: String,
-    /// What is gone.
+    /// Description of the lost data.
     pub what: String,
-    /// Why the target can't hold it.
+    /// Reason why the target can't store it.
     pub why: String,
 }
 
@@ -94,8 +94,10 @@ pub trait CheckpointReader: Send + Sync {
     /// The tensors, in the order their bytes are stored.
     fn tensors(&self) -> &[TensorInfo];
 
-    /// How a tensor is stored. A reader over another one passes on what that says, or replaces it
-    /// as a whole by [`Stored::derived`].
+    /// Returns how a tensor is stored.
+    ///
+    /// A reader over another one passes this on unchanged, or replaces it as a whole by
+    /// [`Stored::derived`].
     fn stored(&self, tensor: usize) -> Stored<'_>;
 
     /// Fills `buf` with decoded bytes of a tensor, from `offset` within it on.
@@ -104,17 +106,19 @@ pub trait CheckpointReader: Send + Sync {
     /// E002 past the tensor's end or where stored bytes don't decode, E007 when reading fails.
     fn read_tensor(&self, tensor: usize, offset: u64, buf: &mut [u8]) -> Result<()>;
 
-    /// All bytes of a tensor without a copy, where they lie flat in memory.
+    /// Returns all bytes of a tensor without a copy, if they are contiguous in memory.
     fn tensor_slice(&self, tensor: usize) -> Option<&[u8]>;
 
-    /// What only the format knows. A reader over another one passes it on,
-    /// [altered](Container::altered) where its tensors are not the very ones of the file.
+    /// Returns the facts that only the format provides.
+    ///
+    /// A reader over another one passes them on, [altered](Container::altered) if its tensors are
+    /// not exactly those of the file.
     fn container(&self) -> Container<'_>;
 
     /// The files the checkpoint consists of.
     fn files(&self) -> &[FileInfo];
 
-    /// Files that travel with the weights.
+    /// Returns the companion files of the weights.
     fn companions(&self) -> &[Companion];
 
     /// The bytes of a companion.
@@ -126,51 +130,52 @@ pub trait CheckpointReader: Send + Sync {
     /// Names of files beside the weights that a conversion does not carry along.
     fn left_out(&self) -> &[String];
 
-    /// What is odd about the file without making it unreadable.
+    /// Returns warnings about the file, which is readable nevertheless.
     fn warnings(&self) -> &[String];
 }
 
-/// What a pass learns on the way, too late for the plan.
+/// Facts learnt during a pass, too late for the plan.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct Notes {
-    /// What could not be kept.
+    /// Data that could not be kept.
     pub losses: Vec<Loss>,
-    /// What is wrong with tensors that were written anyway, as the validation reports it.
+    /// Errors in tensors that were written anyway, as the validation reports them.
     pub violations: Vec<Value>,
-    /// What a quantization cost more than it should: added to the metadata's
-    /// [`keys::QUANTIZATION`](crate::keys::QUANTIZATION).
+    /// Quantization error above the expected one.
+    ///
+    /// It is added to the metadata's [`keys::QUANTIZATION`](crate::keys::QUANTIZATION).
     pub degradation: Option<Value>,
 }
 
 impl Notes {
-    /// Whether there is nothing to write down.
+    /// Returns `true` if there is nothing to record.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.losses.is_empty() && self.violations.is_empty() && self.degradation.is_none()
     }
 }
 
-/// Where a planned tensor will lie.
+/// Place of a planned tensor in the output.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 pub struct PlannedTensor {
     /// Position in the tensors that were handed to `plan`.
     pub source: usize,
     /// Index into [`Layout::files`].
     pub file: usize,
-    /// From the start of that file, in bytes.
+    /// Offset from the start of that file, in bytes.
     pub offset: u64,
     /// Length in bytes.
     #[serde(rename = "bytes")]
     pub len: u64,
 }
 
-/// What a tensor's bytes go through on their way into the file; any thread may call it.
+/// Encoding of a tensor's bytes before they are written to the file. Any thread may call it.
 pub trait ChunkEncoder: Send + Sync {
     /// Length of the pieces that a tensor is encoded by, in bytes; the last may be shorter. `None`:
     /// the tensor with this position in [`Layout::tensors`] is stored as it comes.
     fn piece_len(&self, planned: usize) -> Option<usize>;
 
-    /// Whether [`learn`](Self::learn) should be called before the first piece.
+    /// Returns `true` if [`learn`](Self::learn) should be called before the first piece.
     fn wants_samples(&self, planned: usize) -> bool;
 
     /// Chooses the encoding by samples of the tensor's bytes.
@@ -204,7 +209,7 @@ pub struct Layout {
     pub files: Vec<FileInfo>,
     /// Tensors in the order they must be written.
     pub tensors: Vec<PlannedTensor>,
-    /// What the target can't hold.
+    /// Data that the target can't store.
     pub losses: Vec<Loss>,
 }
 
@@ -221,38 +226,44 @@ impl Layout {
 /// Made by a format's `plan`; then, in this order: `begin`, the chunks of each tensor of the
 /// layout, `finish`.
 pub trait CheckpointWriter: Send + Sync {
-    /// The plan.
+    /// Returns the layout of the planned file.
     fn layout(&self) -> &Layout;
 
-    /// Whether chunks should come with [`ChunkSums`], which any thread may compute beforehand.
+    /// Returns `true` if chunks should come with [`ChunkSums`], which any thread may compute.
     fn wants_sums(&self) -> bool {
         false
     }
 
-    /// What any thread may do to the pieces of tensors before [`write_piece`](Self::write_piece)
-    /// gets them. A tensor may come through [`write_chunk`](Self::write_chunk) anyway, which then
-    /// does that work itself.
+    /// Returns the encoder that any thread may use for pieces of tensors.
+    ///
+    /// Its output is passed to [`write_piece`](Self::write_piece). A tensor may still be passed to
+    /// [`write_chunk`](Self::write_chunk), which then encodes it itself.
     fn encoder(&self) -> Option<Arc<dyn ChunkEncoder>> {
         None
     }
 
-    /// Blocks of tensors that came through [`write_chunk`](Self::write_chunk) that failed the check
-    /// of [`ChunkEncoder::encode`] so far.
+    /// Returns the number of blocks that have failed the check of [`ChunkEncoder::encode`] so far.
+    ///
+    /// Only tensors passed to [`write_chunk`](Self::write_chunk) are counted.
     fn mismatches(&self) -> u64 {
         0
     }
 
-    /// The file that will name all others of the model, as far as it is known before anything is
-    /// written: sizes may change and checksums are zero. `None` where there is no such file.
+    /// Returns the file that lists all other files of the model, or `None` without such a file.
+    ///
+    /// It is returned as far as it is known before anything is written: sizes may change and
+    /// checksums are zero.
     fn manifest(&self) -> Option<Vec<u8>> {
         None
     }
 
-    /// Appends a piece to the tensor that is due: its bytes, and what the
-    /// [`encoder`](Self::encoder) made of them. All pieces of a tensor come so, or none.
+    /// Appends a piece to the tensor that is due: its bytes, and their encoded form.
+    ///
+    /// The encoded form is the output of the [`encoder`](Self::encoder). Either all pieces of a
+    /// tensor are written with this method, or none.
     ///
     /// # Errors
-    /// Those of [`write_chunk`](Self::write_chunk).
+    /// Returns the same errors as [`write_chunk`](Self::write_chunk).
     fn write_piece(&mut self, sink: &mut dyn Sink, piece: &[u8], encoded: &[u8]) -> Result<()> {
         let _ = encoded;
         self.write_chunk(sink, piece, None)
@@ -276,8 +287,7 @@ pub trait CheckpointWriter: Send + Sync {
         sums: Option<ChunkSums>,
     ) -> Result<()>;
 
-    /// Writes what follows the last tensor, and what was learnt on the way where the format has
-    /// room for it.
+    /// Writes everything behind the last tensor, and the notes if the format can store them.
     ///
     /// # Errors
     /// E002 when a tensor got fewer bytes than planned, E007 when writing fails.

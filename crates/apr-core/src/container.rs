@@ -12,7 +12,7 @@ use serde_json::Value;
 use crate::digest::Digest;
 use crate::{ByteSource, CheckpointReader, Error, Result, StoredPart, StoredRange, Sum};
 
-/// What a part of a file is for.
+/// Content of a part of a file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ExtentKind {
     /// Header, metadata, index, trailer.
@@ -28,9 +28,9 @@ pub enum ExtentKind {
 /// A part of the file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Extent {
-    /// What it is for.
+    /// Content of the part.
     pub kind: ExtentKind,
-    /// From the start of the file, in bytes.
+    /// Offset from the start of the file, in bytes.
     pub offset: u64,
     /// Length in bytes.
     pub len: u64,
@@ -46,8 +46,9 @@ pub struct FileChecksum {
 }
 
 impl FileChecksum {
-    /// Of the file up to the byte `end`, whose `parts` are given in any order: what is between them
-    /// is padding.
+    /// Creates the checksum of the file up to the byte `end`.
+    ///
+    /// `parts` may be in any order. The bytes between them are padding.
     ///
     /// ```
     /// use apr_core::{Extent, ExtentKind, FileChecksum};
@@ -91,8 +92,9 @@ impl FileChecksum {
         Self { crc32, extents }
     }
 
-    /// All bytes that it covers, as what every tensor of the file `source` is made of: where
-    /// nothing is stated about a tensor alone, it is sound if the file is.
+    /// Returns the covered bytes as a part that every tensor of the file `source` is made of.
+    ///
+    /// For a tensor without a checksum of its own, the tensor is intact if the file is.
     #[must_use]
     pub fn part<'a>(&self, source: &'a dyn ByteSource) -> StoredPart<'a> {
         let len = self.extents.last().map_or(0, |last| last.offset + last.len);
@@ -100,68 +102,75 @@ impl FileChecksum {
     }
 }
 
-/// The signatures over a checkpoint, and what they sign; blocks are whole, with head and padding.
+/// The signatures over a checkpoint, and the digest that they sign.
+///
+/// Blocks are complete, with head and padding.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Signed {
     /// BLAKE3-256 of everything that is signed.
     pub digest: Digest,
-    /// The SIGN block, where there is one.
+    /// The SIGN block, if there is one.
     pub signatures: Option<Vec<u8>>,
-    /// The LICN block, where there is one.
+    /// The LICN block, if there is one.
     pub licence: Option<Vec<u8>>,
 }
 
-/// How a file of the native container is laid out; other formats have none of it.
+/// Layout properties of a file of the native container. Other formats have none of them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Features {
     /// Tensors are encrypted, even if a key was given that opens them.
     pub encrypted: bool,
-    /// There is a signature or a licence; nothing says that it holds.
+    /// `true` if there is a signature or a licence, which may be invalid.
     pub signed: bool,
-    /// Tensors lie in the order of their first use, and the front is near the beginning.
+    /// `true` if tensors are in the order of their first use, and the front is near the beginning.
     pub streaming: bool,
     /// Bytes that tensors are aligned to.
     pub alignment: Option<u64>,
 }
 
-/// Of [`ContainerFacts::header_fields`]: the key of a training checkpoint that its reader took off
-/// the names of the weights, so that a prefix with that key still selects them.
+/// Key in [`ContainerFacts::header_fields`] for the part of a training checkpoint with the weights.
+///
+/// The reader removes this part from the names of the weights, but a prefix that contains it still
+/// selects them.
 pub const WEIGHTS_KEY: &str = "weights_key";
 
-/// Data of a file that are no tensors of its checkpoint: the numbers and texts of a graph.
+/// Data of a file that is not a tensor of its checkpoint: the numbers and texts of a graph.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Unlisted {
-    /// What they are, in the plural.
+    /// Description of the data, in the plural.
     pub what: String,
-    /// Their names in the file.
+    /// Names of the data in the file.
     pub names: Vec<String>,
 }
 
-/// What only the reader of a format can say. Readers over other readers have no business here: they
-/// pass on the [`Container`]. A default is what holds for a format that has no such thing.
+/// Facts that only the reader of a format can provide.
+///
+/// Readers over other readers do not implement this trait: they pass on the [`Container`]. The
+/// defaults are for formats without the respective feature.
 pub trait ContainerFacts: Send + Sync {
-    /// Header fields that only this format has, as an object for display; null where there are
-    /// none.
+    /// Returns header fields that only this format has, as an object for display.
+    ///
+    /// Returns null if there are none.
     fn header_fields(&self) -> Value {
         Value::Null
     }
 
-    /// Data that are not among the tensors, by what they are.
+    /// Returns data that is not among the tensors, grouped by description.
     fn unlisted(&self) -> &[Unlisted] {
         &[]
     }
 
-    /// How the file is laid out.
+    /// Returns the layout properties of the file.
     fn features(&self) -> Features {
         Features::default()
     }
 
-    /// Whether tensors are encrypted and nothing was given that opens them: reading them is E005.
+    /// Returns `true` if tensors are encrypted and no key was given. Reading them fails with E005.
     fn is_locked(&self) -> bool {
         false
     }
 
-    /// The checksum over the file, where the format has one.
+    /// Returns the checksum over the file, if the format has one.
     fn checksum(&self) -> Option<FileChecksum> {
         None
     }
@@ -176,8 +185,9 @@ pub trait ContainerFacts: Send + Sync {
         Err(Error::corrupt("this format has no raw parts").at(offset))
     }
 
-    /// The signatures that the file carries, and what they would sign; nothing is verified. `None`
-    /// where the format has no signatures, or nothing that they could be of.
+    /// Returns the signatures in the file and the digest that they sign, without verifying them.
+    ///
+    /// Returns `None` if the format has no signatures, or there is nothing to sign.
     ///
     /// # Errors
     /// E007 when reading fails.
@@ -185,11 +195,12 @@ pub trait ContainerFacts: Send + Sync {
         Ok(None)
     }
 
-    /// The key that made a signature which is no SIGN block, once it holds under that key; `None`
-    /// where there is none.
+    /// Verifies a signature that is not a SIGN block and returns its key.
+    ///
+    /// Returns `None` if there is no such signature.
     ///
     /// # Errors
-    /// E006 when the signature is not one of these bytes, E007 when reading fails.
+    /// E006 when the signature does not match these bytes, E007 when reading fails.
     fn signed_by(&self) -> Result<Option<[u8; 32]>> {
         Ok(None)
     }
@@ -219,7 +230,7 @@ pub trait ContainerFacts: Send + Sync {
     }
 }
 
-/// The container of a checkpoint, as it is seen through the readers over it.
+/// The container of a checkpoint, as seen through the readers over it.
 #[derive(Clone, Copy, Default)]
 pub struct Container<'a> {
     facts: Option<&'a dyn ContainerFacts>,
@@ -228,7 +239,7 @@ pub struct Container<'a> {
 }
 
 impl<'a> Container<'a> {
-    /// That of a reader of a format.
+    /// Returns the container of the reader of a format.
     #[must_use]
     pub fn of(facts: &'a dyn ContainerFacts) -> Self {
         Self { facts: Some(facts), altered: false, undecoded: None }
@@ -242,15 +253,17 @@ impl<'a> Container<'a> {
         Self { altered: true, ..self }
     }
 
-    /// Seen through a reader that decodes weights of this one. What was said of the file as a whole
-    /// holds; positions of tensors, in a [`checksum`](Self::checksum), are those of the
-    /// [`undecoded`](Self::undecoded), of which shards are asked, too.
+    /// Returns the container as seen through a reader that decodes weights of this one.
+    ///
+    /// Facts about the file as a whole still hold. Positions of tensors in a
+    /// [`checksum`](Self::checksum) are those of the [`undecoded`](Self::undecoded) checkpoint,
+    /// which is also used for shards.
     #[must_use]
     pub fn decoded(self, undecoded: &'a Arc<dyn CheckpointReader>) -> Self {
         Self { undecoded: Some(undecoded), ..self }
     }
 
-    /// The checkpoint with the tensors of the file, where weights of it are decoded from several of
+    /// Returns the checkpoint with the tensors of the file, if weights are decoded from several of
     /// them.
     #[must_use]
     pub fn undecoded(self) -> Option<&'a Arc<dyn CheckpointReader>> {
@@ -262,45 +275,45 @@ impl<'a> Container<'a> {
         self.whole().filter(|_| self.undecoded.is_none())
     }
 
-    /// The facts that are about the very tensors.
+    /// Returns the facts that only hold for exactly the tensors of the file.
     fn whole(self) -> Option<&'a dyn ContainerFacts> {
         self.facts.filter(|_| !self.altered)
     }
 
-    /// Those of [`ContainerFacts::header_fields`].
+    /// Returns [`ContainerFacts::header_fields`].
     #[must_use]
     pub fn header_fields(self) -> Value {
         self.facts.map_or(Value::Null, ContainerFacts::header_fields)
     }
 
-    /// Those of [`ContainerFacts::unlisted`].
+    /// Returns [`ContainerFacts::unlisted`].
     #[must_use]
     pub fn unlisted(self) -> &'a [Unlisted] {
         self.facts.map_or(&[], ContainerFacts::unlisted)
     }
 
-    /// Those of [`ContainerFacts::features`].
+    /// Returns [`ContainerFacts::features`].
     #[must_use]
     pub fn features(self) -> Features {
         self.facts.map(ContainerFacts::features).unwrap_or_default()
     }
 
-    /// As [`ContainerFacts::is_locked`].
+    /// Returns [`ContainerFacts::is_locked`].
     #[must_use]
     pub fn is_locked(self) -> bool {
         self.facts.is_some_and(ContainerFacts::is_locked)
     }
 
-    /// That of [`ContainerFacts::checksum`].
+    /// Returns [`ContainerFacts::checksum`].
     #[must_use]
     pub fn checksum(self) -> Option<FileChecksum> {
         self.whole()?.checksum()
     }
 
-    /// As [`ContainerFacts::read_raw`].
+    /// Reads bytes like [`ContainerFacts::read_raw`].
     ///
     /// # Errors
-    /// E002 past the end of the file and where there are no raw parts, E007 when reading fails.
+    /// E002 past the end of the file and when there are no raw parts, E007 when reading fails.
     pub fn read_raw(self, offset: u64, buf: &mut [u8]) -> Result<()> {
         match self.whole() {
             Some(facts) => facts.read_raw(offset, buf),
@@ -308,7 +321,7 @@ impl<'a> Container<'a> {
         }
     }
 
-    /// Those of [`ContainerFacts::signed`].
+    /// Returns [`ContainerFacts::signed`].
     ///
     /// # Errors
     /// E007 when reading fails.
@@ -316,32 +329,32 @@ impl<'a> Container<'a> {
         self.whole().map_or(Ok(None), ContainerFacts::signed)
     }
 
-    /// As [`ContainerFacts::signed_by`].
+    /// Returns [`ContainerFacts::signed_by`].
     ///
     /// # Errors
-    /// Those of [`ContainerFacts::signed_by`].
+    /// Returns the same errors as [`ContainerFacts::signed_by`].
     pub fn signed_by(self) -> Result<Option<[u8; 32]>> {
         self.whole().map_or(Ok(None), ContainerFacts::signed_by)
     }
 
-    /// As [`ContainerFacts::check_uncovered`].
+    /// Checks bytes like [`ContainerFacts::check_uncovered`].
     ///
     /// # Errors
-    /// Those of [`ContainerFacts::check_uncovered`].
+    /// Returns the same errors as [`ContainerFacts::check_uncovered`].
     pub fn check_uncovered(self) -> Result<()> {
         self.whole().map_or(Ok(()), ContainerFacts::check_uncovered)
     }
 
-    /// That of [`ContainerFacts::shard_count`].
+    /// Returns [`ContainerFacts::shard_count`].
     #[must_use]
     pub fn shard_count(self) -> usize {
         self.of_shards().map_or(0, ContainerFacts::shard_count)
     }
 
-    /// That of [`ContainerFacts::shard`].
+    /// Returns [`ContainerFacts::shard`].
     ///
     /// # Errors
-    /// E001 where there is no such shard, otherwise those of [`ContainerFacts::shard`].
+    /// E001 when there is no such shard, otherwise the errors of [`ContainerFacts::shard`].
     pub fn shard(self, shard: usize) -> Result<&'a dyn CheckpointReader> {
         match self.of_shards() {
             Some(facts) => facts.shard(shard),

@@ -3,7 +3,7 @@
 /// The polynomial, bits reversed.
 const POLYNOMIAL: u32 = 0x82f6_3b78;
 
-/// What TensorFlow adds to a checksum that it stores, so that checksums of checksums differ.
+/// Constant that TensorFlow adds to a stored checksum, so that checksums of checksums differ.
 const MASK: u32 = 0xa282_ead8;
 
 /// For each byte, and each number of zero bytes after it, what it contributes.
@@ -47,7 +47,7 @@ impl Default for Crc32c {
 }
 
 impl Crc32c {
-    /// The checksum of nothing.
+    /// Returns the checksum of no bytes.
     #[must_use]
     pub const fn new() -> Self {
         Self(u32::MAX)
@@ -66,7 +66,7 @@ impl Crc32c {
         }
     }
 
-    /// The checksum.
+    /// Returns the checksum of the bytes so far.
     #[must_use]
     pub const fn value(self) -> u32 {
         !self.0
@@ -86,7 +86,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn sums_are_those_of_rfc_3720() {
+    fn checksums_match_rfc_3720() {
         // Appendix B.4: 32 bytes of zeros, of ones, ascending.
         for (bytes, expected) in [
             (vec![0; 32], 0x8a91_36aa_u32),

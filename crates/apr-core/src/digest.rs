@@ -57,13 +57,13 @@ fn subtree(bytes: &[u8], offset: u64) -> Digest {
 pub struct Crc32(crc32fast::Hasher);
 
 impl Crc32 {
-    /// Of nothing yet.
+    /// Creates the CRC-32 of no bytes.
     #[must_use]
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// Appends bytes.
+    /// Adds bytes to the checksum.
     pub fn update(&mut self, bytes: &[u8]) {
         self.0.update(bytes);
     }
@@ -73,7 +73,7 @@ impl Crc32 {
         self.0.combine(&crc32fast::Hasher::new_with_initial_len(sums.crc32, sums.len));
     }
 
-    /// The CRC-32 of so many bytes, which was computed elsewhere.
+    /// Creates a CRC-32 from a value that was computed elsewhere over `len` bytes.
     #[must_use]
     pub fn of_known(value: u32, len: u64) -> Self {
         Self(crc32fast::Hasher::new_with_initial_len(value, len))
@@ -91,12 +91,14 @@ impl Crc32 {
     }
 }
 
-/// The CRC-32 of `new[0]`, `middle` and `new[1]` joined, from that of `old[0]`, `middle` and
-/// `old[1]`: of `middle` only its length in bytes is needed.
+/// Returns the CRC-32 of a file with other ends: `new[0]`, `middle` and `new[1]`.
 ///
-/// CRC-32 is linear: it is the sum (xor) of what each part adds, moved on by the length of what
-/// follows. Moving on by 2^32 - 1 bytes changes nothing, so that moving back by `n` is moving on by
-/// 2^32 - 1 - `n`.
+/// It is computed from the CRC-32 of `old[0]`, `middle` and `old[1]`. Only the length in bytes of
+/// `middle` is needed.
+///
+/// CRC-32 is linear: it is the sum (xor) of the contributions of the parts, each moved on by the
+/// length of what follows. Moving on by 2^32 - 1 bytes changes nothing, so that moving back by `n`
+/// is moving on by 2^32 - 1 - `n`.
 #[must_use]
 pub fn crc32_with_other_ends(old_crc32: u32, middle: u64, old: [&[u8]; 2], new: [&[u8]; 2]) -> u32 {
     const PERIOD: u64 = (1 << 32) - 1;
@@ -130,9 +132,9 @@ pub fn crc32_with_other_ends(old_crc32: u32, middle: u64, old: [&[u8]; 2], new: 
 #[derive(Debug, Clone, Default)]
 pub struct TensorDigest {
     tree: Tree,
-    /// The last of the chunks that came. It waits, because only the end shows where the root is.
+    /// The last chunk. It is held back, because only the end determines the root.
     last: Option<Digest>,
-    /// The last of the bytes that came, which wait too: one at least, and at most a [`GRANULE`].
+    /// The last bytes, which are also held back: at least one, and at most a [`GRANULE`].
     waiting: Vec<u8>,
 }
 
@@ -140,19 +142,20 @@ pub struct TensorDigest {
 /// takes. Where more bytes come at a time, several of them are one larger subtree.
 const GRANULE: usize = 32 << 10;
 
-/// What a part of a tensor adds to its digest, wherever it was cut. Unlike [`ChunkSums`] it keeps
-/// the bytes before the first subtree and after the last one, up to 32 KiB each.
+/// Contribution of a part of a tensor to its digest, at any boundaries.
+///
+/// Unlike [`ChunkSums`] it keeps the bytes before the first subtree and after the last one, up to
+/// 32 KiB each.
 #[derive(Debug, Clone, Default)]
 pub struct PartSums {
     head: Vec<u8>,
-    /// With how many leaves each has.
+    /// Subtrees with their numbers of leaves.
     subtrees: Vec<(Digest, u64)>,
     tail: Vec<u8>,
 }
 
 impl PartSums {
-    /// Takes the part of `bytes`, which start `offset` bytes into a tensor, in place of what was
-    /// taken before.
+    /// Replaces the part by `bytes`, which start `offset` bytes into a tensor.
     pub fn take(&mut self, bytes: &[u8], offset: u64) {
         let start = offset.next_multiple_of(GRANULE as u64);
         let before =
@@ -169,9 +172,12 @@ impl PartSums {
     }
 }
 
-/// Cuts bytes from the leaf with this number on into the longest subtrees that may begin where they
-/// do, each followed by a byte, and hands them over; returns the bytes that are left, at most a
-/// granule and none only of none.
+/// Splits bytes into the longest subtrees possible and passes them to `take`.
+///
+/// The position of a subtree limits its length.
+///
+/// `leaf` is the number of the first leaf. Each subtree is followed by at least one byte. Returns
+/// the remaining bytes: at most a granule, and none only if `bytes` is empty.
 fn subtrees(mut bytes: &[u8], mut leaf: u64, mut take: impl FnMut(Digest, u64)) -> &[u8] {
     while bytes.len() > GRANULE {
         let most = CHUNK_LEN.min(bytes.len() - 1) / GRANULE;
@@ -188,7 +194,7 @@ fn subtrees(mut bytes: &[u8], mut leaf: u64, mut take: impl FnMut(Digest, u64)) 
 #[derive(Debug, Clone, Default)]
 struct Tree {
     stack: Vec<Digest>,
-    /// Subtrees of the shortest length: how many of them there are, merged or not.
+    /// Number of subtrees of the shortest length, merged or not.
     leaves: u64,
 }
 
@@ -204,7 +210,7 @@ impl Tree {
         self.stack.push(subtree);
     }
 
-    /// The root, once the tensor's last subtree is known; `None` where that is all of the tensor.
+    /// Returns the root, given the tensor's last subtree; `None` if this is the whole tensor.
     fn root(&self, mut last: Digest) -> Option<Digest> {
         let (root_left, lefts) = self.stack.split_first()?;
         for left in lefts.iter().rev() {
@@ -215,13 +221,13 @@ impl Tree {
 }
 
 impl TensorDigest {
-    /// Of nothing yet.
+    /// Creates the digest of no bytes.
     #[must_use]
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// Appends bytes. A tensor comes either as bytes or as chunks.
+    /// Appends bytes. A tensor must be appended either as bytes or as chunks.
     pub fn update(&mut self, mut bytes: &[u8]) {
         if !self.waiting.is_empty() {
             let (now, later) = bytes.split_at(bytes.len().min(GRANULE - self.waiting.len()));
@@ -253,7 +259,7 @@ impl TensorDigest {
         self.waiting.extend_from_slice(&part.tail);
     }
 
-    /// Where the bytes that wait begin in the tensor.
+    /// Returns the offset in the tensor of the bytes held back.
     fn position(&self) -> u64 {
         self.tree.leaves * GRANULE as u64
     }
@@ -286,7 +292,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_crc_of_a_file_with_other_ends_is_that_of_its_bytes() {
+    fn the_crc_of_a_file_with_other_ends_matches_its_bytes() {
         let bytes: Vec<u8> = (0..5000_u32).map(|i| ((i * i) >> 5).to_le_bytes()[0]).collect();
         let middle = &bytes[100..4000];
         for (old, new) in [(0, 0), (0, 64), (64, 0), (640, 128), (128, 640)] {
@@ -347,7 +353,7 @@ mod tests {
     }
 
     #[test]
-    fn chunked_sums_equal_those_of_the_whole() {
+    fn chunked_sums_match_the_whole_tensor() {
         let bytes: Vec<u8> =
             (0..40_u32 * 1024 + 77).map(|i| ((i * i) >> 7).to_le_bytes()[0]).collect();
         for chunk in [1024, 2048, 8192, 65536] {

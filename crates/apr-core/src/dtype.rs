@@ -7,7 +7,7 @@ use serde::{Serialize, Serializer};
 
 use crate::Shape;
 
-/// What the elements of a dtype are.
+/// Kind of the elements of a dtype.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum DTypeKind {
@@ -55,7 +55,7 @@ macro_rules! dtypes {
                 match self { $(Self::$variant => $name,)* }
             }
 
-            /// What the elements are.
+            /// Returns the kind of the elements.
             #[must_use]
             pub const fn kind(self) -> DTypeKind {
                 match self { $(Self::$variant => DTypeKind::$kind,)* }
@@ -67,8 +67,10 @@ macro_rules! dtypes {
                 match self { $(Self::$variant => $block_len,)* }
             }
 
-            /// Bytes of a block. For [`DType::I8_ROW`], of a row's element (the row's scale comes
-            /// on top).
+            /// Returns the bytes of a block.
+            ///
+            /// For [`DType::I8_ROW`], returns the bytes of an element of a row, without the scale
+            /// of the row.
             #[must_use]
             pub const fn block_bytes(self) -> u64 {
                 match self { $(Self::$variant => $block_bytes,)* }
@@ -190,9 +192,10 @@ impl DType {
         Self::ALL.iter().copied().find(|dtype| dtype.apr2_code() == code)
     }
 
-    /// Bytes that a tensor of this dtype and shape stores, or `None` when the two do not go
-    /// together: a length over `u64`, a row that is not a multiple of the block, or packed bits
-    /// that do not fill the last byte.
+    /// Returns the number of bytes that a tensor of this dtype and shape stores.
+    ///
+    /// Returns `None` if the two do not match: a length over `u64`, a row that is not a multiple of
+    /// the block, or packed bits that do not fill the last byte.
     #[must_use]
     pub fn stored_len(self, shape: &Shape) -> Option<u64> {
         let elements = shape.elements()?;
@@ -220,9 +223,11 @@ impl DType {
         }
     }
 
-    /// Whether an element is a signed floating-point number that takes a byte or more: what can be
-    /// cast to another precision, merged, pruned and adapted. The packed floats of 6 and 4 bits and
-    /// the exponents of [`F8_E8M0`](Self::F8_E8M0) are parts of MX blocks and are none.
+    /// Returns `true` if an element is a signed floating-point number of at least one byte.
+    ///
+    /// Such elements can be cast to another precision, merged, pruned and adapted. The packed
+    /// floats of 6 and 4 bits and the exponents of [`F8_E8M0`](Self::F8_E8M0) are parts of MX
+    /// blocks and do not count.
     #[must_use]
     pub const fn is_float(self) -> bool {
         let is_packed = self.block_len() > 1;
@@ -233,7 +238,7 @@ impl DType {
         }
     }
 
-    /// Whether elements are stored in blocks or rows with scales.
+    /// Returns `true` if elements are stored in blocks or rows with scales.
     #[must_use]
     pub const fn is_quantized(self) -> bool {
         matches!(self.kind(), DTypeKind::Quantized)

@@ -5,7 +5,7 @@ use alloc::string::String;
 
 use crate::{Error, Layout, PlannedTensor, Result};
 
-/// The planned tensor whose bytes come next, and how many of them came.
+/// The planned tensor whose bytes are due, and the number of its bytes written so far.
 ///
 /// ```
 /// use apr_core::{Due, Layout, PlannedTensor};
@@ -33,13 +33,15 @@ impl Due {
         layout.tensors.get(self.tensor)
     }
 
-    /// Its position in the layout.
+    /// Returns the tensor's position in the layout.
     #[must_use]
     pub const fn position(self) -> usize {
         self.tensor
     }
 
-    /// Counts `len` bytes of the tensor that is due. `names` are those of the layout's tensors.
+    /// Counts `len` bytes of the tensor that is due.
+    ///
+    /// `names` are the names of the layout's tensors.
     ///
     /// # Errors
     /// E002 when there are more bytes than planned.
@@ -61,15 +63,16 @@ impl Due {
         }
     }
 
-    /// Goes on to the next tensor if the one that is due is complete, which empty ones are from the
-    /// start, and returns the one that was.
+    /// Advances to the next tensor if the current one is complete, and returns the complete one.
+    ///
+    /// An empty tensor is complete from the start.
     pub fn complete(&mut self, layout: &Layout) -> Option<PlannedTensor> {
         let complete = *self.tensor(layout).filter(|tensor| tensor.len == self.written)?;
         *self = Self { tensor: self.tensor + 1, written: 0 };
         Some(complete)
     }
 
-    /// Checks that nothing is due any more.
+    /// Checks that all tensors are complete.
     ///
     /// # Errors
     /// E002 when a tensor got fewer bytes than planned.

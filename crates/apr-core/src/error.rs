@@ -66,13 +66,13 @@ impl fmt::Display for Code {
     }
 }
 
-/// What the operating system objected to, as far as callers act on it.
+/// Cause of an error of the operating system, as far as callers handle it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum IoCause {
     /// No such file or folder.
     NotFound,
-    /// The target exists and overwriting was not asked for.
+    /// The target exists and overwriting was not requested.
     AlreadyExists,
     /// The reader of our output went away.
     BrokenPipe,
@@ -81,7 +81,7 @@ pub enum IoCause {
     /// A server can't be reached, falls silent, or has trouble of its own: with another network, or
     /// later, it may answer.
     Network,
-    /// Anything else; the message says what.
+    /// Another cause, which the message describes.
     Other,
 }
 
@@ -157,7 +157,7 @@ impl Error {
         Self::new(Code::Memory, message)
     }
 
-    /// Names the file, unless an inner layer already did or the file has no name.
+    /// Adds the name of the file, unless an inner layer already did or the name is empty.
     #[must_use]
     pub fn in_file(mut self, file: impl fmt::Display) -> Self {
         if self.0.file.is_none() {
@@ -180,7 +180,7 @@ impl Error {
         self
     }
 
-    /// Who is at fault.
+    /// Returns the error code.
     #[must_use]
     pub fn code(&self) -> Code {
         self.0.code
@@ -192,7 +192,7 @@ impl Error {
         self.0.cause
     }
 
-    /// What is wrong, without code and place.
+    /// Returns the message, without code and place.
     #[must_use]
     pub fn message(&self) -> &str {
         &self.0.message

@@ -15,7 +15,7 @@ use core::fmt;
 pub struct Escaped<'a>(pub &'a str);
 
 impl<'a> Escaped<'a> {
-    /// Longest name an error message repeats; a megabyte-long name helps nobody.
+    /// Maximum length of a name in an error message. Longer names are shortened.
     const SHORT: usize = 200;
 
     /// The first characters of `text`, at most 200 bytes.
@@ -44,8 +44,9 @@ impl fmt::Display for Escaped<'_> {
     }
 }
 
-/// Whether a character could steer a terminal or fool a reader: a control character of any kind, or
-/// one that is not seen.
+/// Returns `true` if a character could control a terminal or mislead a reader.
+///
+/// Such characters are control characters of any kind and invisible characters.
 #[must_use]
 pub fn is_hidden(c: char) -> bool {
     c.is_control() || is_invisible(c)

@@ -4,8 +4,9 @@ use alloc::format;
 
 use crate::{Error, Escaped, Result};
 
-/// Accepts a name that stays in the model's folder on every platform: a `:` would name a drive or a
-/// stream.
+/// Accepts a name that stays in the model's folder on every platform.
+///
+/// A `:` is rejected because it would denote a drive or a stream.
 ///
 /// ```
 /// use apr_core::check_file_name;
@@ -15,7 +16,7 @@ use crate::{Error, Escaped, Result};
 /// ```
 ///
 /// # Errors
-/// E001 for a name that is empty, leads elsewhere, or has control characters.
+/// E001 for a name that is empty, leads to another folder, or has control characters.
 pub fn check_file_name(name: &str) -> Result<()> {
     let plain = !matches!(name, "" | "." | "..")
         && !name.contains(['/', '\\', ':'])

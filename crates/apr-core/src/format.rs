@@ -4,9 +4,10 @@ use core::fmt;
 
 use serde::{Serialize, Serializer};
 
-/// A file format: what it is called, how its files are known, what they hold. Each format crate has
-/// a static one for each of its formats; whatever is above asks it instead of asking which format
-/// it is.
+/// A file format: its name, how its files are detected, and what they contain.
+///
+/// Each format crate has a static one for each of its formats. Code in higher layers reads its
+/// fields instead of comparing formats.
 ///
 /// ```
 /// use apr_core::Format;
@@ -26,34 +27,34 @@ pub struct Format {
     pub id: &'static str,
     /// Name for a sentence.
     pub name: &'static str,
-    /// Name in options such as `--format`; `None` where files are told apart and nobody would ask
-    /// for them.
+    /// Name in options such as `--format`; `None` if the format is detected and can't be requested.
     pub option: Option<&'static str>,
-    /// What help says of it.
+    /// Description for help texts.
     pub about: &'static str,
-    /// Extensions of files that may be of the format, where their bytes don't tell; without the
-    /// dot.
+    /// Extensions of files that may have this format if their bytes do not decide, without the dot.
     pub extensions: &'static [&'static str],
-    /// Whether the first bytes of a file speak for the format: [`HEAD_LEN`] are enough, fewer may
-    /// be too few.
+    /// Returns `true` if the first bytes of a file match the format.
+    ///
+    /// [`HEAD_LEN`] bytes are enough. Fewer may be too few.
     pub recognises: fn(&[u8]) -> bool,
-    /// Whose names and layout the tensors have.
+    /// Convention for the names and layout of the tensors.
     pub convention: Convention,
-    /// What a file of the format can be written with; `None` where it is only read.
+    /// Properties of the format as an output; `None` if it is only read.
     pub target: Option<Target>,
     /// The format that took its place, which `apr upgrade` writes.
     pub successor: Option<&'static Self>,
 }
 
 impl Format {
-    /// Whether a file is only written with what the model computes.
+    /// Returns `true` if a file is always written with the computation of the model.
     #[must_use]
     pub fn always_computes(&self) -> bool {
         self.target.is_some_and(|target| target.computes == Computes::Always)
     }
 
-    /// What a format has that is only read, and that no option names: all but its `id`, its `name`,
-    /// and how it is known.
+    /// Defaults for a format that is only read and that no option names.
+    ///
+    /// The `id`, the name and the detection must be set.
     pub const READ_ONLY: Self = Self {
         id: "",
         name: "",
@@ -67,97 +68,97 @@ impl Format {
     };
 }
 
-/// Bytes of a file's beginning that tell its format.
+/// Number of bytes at the beginning of a file that decide its format.
 pub const HEAD_LEN: u64 = 512;
 
-/// Whose names and layout the tensors of a format have.
+/// Convention for the names and layout of a format's tensors.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Convention {
-    /// Those of the framework that trained the model.
+    /// Names and layout of the framework that trained the model.
     Framework,
     /// llama.cpp's, which typed pairs in the file describe.
     LlamaCpp,
-    /// Those of ggml's programs before GGUF.
+    /// Names and layout of ggml's programs before GGUF.
     Ggml,
-    /// The canonical ones of the model's family, with a note of what the source had.
+    /// Canonical names of the model's family, with a record of the source's names.
     Canonical,
     /// The canonical ones of Whisper, with vocabulary and mel filterbank.
     Whisper,
 }
 
-/// What a format can be written with. What is not here is refused where it is asked for.
+/// Properties of a format as an output. Options for features that it lacks are rejected.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Target {
-    /// Extensions of outputs that stand for the format; without the dot.
+    /// Extensions of outputs that select the format, without the dot.
     pub extensions: &'static [&'static str],
-    /// Name of the file where the output names none.
+    /// Default name of the file.
     pub file_name: &'static str,
-    /// Whether an output that does not name a file is a folder, with files beside the weights.
+    /// `true` if an output that does not name a file is a folder with companion files.
     pub folder: bool,
-    /// Whether the file holds companions and any metadata by itself.
+    /// `true` if the file contains companions and any metadata itself.
     pub self_contained: bool,
-    /// How a model is cut into several files.
+    /// Method of splitting a model into several files.
     pub sharding: Sharding,
-    /// Whether tensors can be compressed, encrypted and signed.
+    /// `true` if tensors can be compressed, encrypted and signed.
     pub seals: bool,
-    /// Whether a file says what the model computes.
+    /// Presence of the model's computation in a file.
     pub computes: Computes,
-    /// Whether a file can say that its tensors lie in the order of their first use.
+    /// `true` if a file can state that its tensors are in the order of their first use.
     pub streaming: bool,
-    /// What tensors can be aligned to.
+    /// Alignments that the tensors can have.
     pub alignments: Alignments,
     /// Quantized types that the format has.
     pub quantized: QuantizedTypes,
-    /// Where texts go that a caller gives as metadata.
+    /// Place of text entries that a caller passes as metadata.
     pub entries: Entries,
 }
 
-/// How a format has a model in several files.
+/// Method of storing a model in several files.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Sharding {
-    /// It has not.
+    /// A model can't be split.
     None,
-    /// An index beside the files says which tensor is where.
+    /// An index file lists the file of each tensor.
     Index,
-    /// The files' names have numbers, and each says how many there are.
+    /// The files' names contain numbers, and each contains the number of files.
     Numbered,
     /// A manifest lists them, and each can be written by itself, so that several processes write
     /// one each.
     Manifest,
 }
 
-/// Where a format has texts that a caller gives as metadata.
+/// Place of text entries that a caller passes as metadata.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Entries {
     /// Each is a value of the metadata.
     Values,
-    /// They are pairs of typed keys and values.
+    /// The entries are pairs of typed keys and values.
     KeyValues,
-    /// They are the texts of the header of safetensors.
+    /// The entries are the texts in the header of safetensors.
     HeaderTexts,
 }
 
-/// Whether files of a format say what the model computes.
+/// Presence of the model's computation in the files of a format.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Computes {
-    /// They hold tensors.
+    /// Files contain tensors only.
     Nothing,
-    /// They do, where that is known.
+    /// Files contain the computation if it is known.
     IfKnown,
-    /// They do: a model is only written with a graph.
+    /// Files always contain a graph, so a model without one can't be written.
     Always,
 }
 
-/// What tensors can be aligned to, in bytes.
+/// Possible alignments of tensors, in bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Alignments {
-    /// That is not for the caller to choose.
+    /// The caller can't choose the alignment.
     Fixed,
-    /// One of these.
+    /// The caller chooses one of these.
     OneOf(&'static [u32]),
     /// Any power of two.
     PowersOfTwo,
@@ -167,11 +168,11 @@ pub enum Alignments {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum QuantizedTypes {
-    /// None.
+    /// No quantized types.
     None,
     /// None, but a folder has integers and scales in their place, with a description.
     Unpacked,
-    /// ggml's.
+    /// Types of ggml.
     Ggml,
     /// All that there are.
     All,

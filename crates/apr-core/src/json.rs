@@ -68,8 +68,9 @@ pub fn utf8<'a>(bytes: &'a [u8], what: &str, start: u64) -> Result<&'a str> {
     })
 }
 
-/// An E001 at the byte where the parser gave up on `text`, which is `what` and starts at byte
-/// `start` of its file.
+/// Returns an E001 error at the byte of `text` where the parser failed.
+///
+/// `what` describes the text, which starts at byte `start` of its file.
 #[must_use]
 pub fn error(error: &serde_json::Error, what: &str, text: &str, start: u64) -> Error {
     let (line, column) = (error.line(), error.column());

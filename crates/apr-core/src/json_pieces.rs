@@ -20,7 +20,7 @@ impl<'a> JsonPieces<'a> {
         Self { piece: Vec::new(), take }
     }
 
-    /// Adds text as it is.
+    /// Adds text unchanged.
     pub(crate) fn text(&mut self, text: &str) -> Result<()> {
         self.piece.extend_from_slice(text.as_bytes());
         self.hand_on(PIECE_LEN)
@@ -39,7 +39,7 @@ impl<'a> JsonPieces<'a> {
         self.hand_on(PIECE_LEN)
     }
 
-    /// Hands on what is left.
+    /// Passes on the rest.
     pub(crate) fn finish(mut self) -> Result<()> {
         self.hand_on(1)
     }

@@ -4,7 +4,7 @@ use alloc::format;
 
 use crate::{Error, Result};
 
-/// What a reader accepts from a file it does not trust.
+/// Limits for reading a file that is not trusted.
 ///
 /// ```
 /// use apr_core::{Code, Limits};
@@ -23,8 +23,9 @@ pub struct Limits {
     /// Bytes of the companion files (tokenizer, model card) of a folder, or of one inside a
     /// container; 64 MiB.
     pub max_companion: u64,
-    /// Bytes of memory that all of these may take once they are read, with what is made of them; as
-    /// many as it takes by default. [`within`](Self::within) sets it.
+    /// Memory in bytes for all of these after they are read, with everything derived from them.
+    ///
+    /// The default is unlimited. [`within`](Self::within) sets it.
     pub max_memory: u64,
 }
 
@@ -32,13 +33,13 @@ pub struct Limits {
 /// for lists of numbers. What is made of tensors afterwards is [`OF_TENSOR`].
 const OF_METADATA: u64 = 8;
 
-/// The same of an index, which says in fewer words what values are read.
+/// Memory for a byte of an index, which encodes values more compactly than a header.
 const OF_INDEX: u64 = 4;
 
 /// Memory that a byte of a program takes: 5 for a graph of ONNX with 100,000 nodes.
 const OF_PROGRAM: u64 = 6;
 
-/// Memory that a companion file takes: itself, and what is read from it.
+/// Memory for a byte of a companion file: the file, and the data read from it.
 const OF_COMPANION: u64 = 4;
 
 /// Memory that a tensor takes, whatever its size: 1.2 KB in a report and 1.9 KB in a conversion.
@@ -59,8 +60,9 @@ impl Default for Limits {
 }
 
 impl Limits {
-    /// These, or what goes into so many bytes of memory if that is less. A program takes megabytes
-    /// by itself: less than 8 MiB are taken for 8 MiB.
+    /// Lowers the limits to what fits into `max_memory` bytes.
+    ///
+    /// A program needs some megabytes for itself, so less than 8 MiB counts as 8 MiB.
     ///
     /// ```
     /// use apr_core::{Code, Limits};
@@ -108,8 +110,9 @@ impl Limits {
         self.check("the companion file", len, (self.max_companion, OF_COMPANION), "")
     }
 
-    /// Bytes of a program's description, such as the graph of an ONNX file: those of an index, or
-    /// what goes into memory.
+    /// Returns the maximum size in bytes of a program's description, such as an ONNX graph.
+    ///
+    /// It is the limit for an index, or less if memory is limited.
     #[must_use]
     pub fn max_program(&self) -> u64 {
         self.max_index.min(self.max_memory / OF_PROGRAM)
@@ -163,7 +166,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn memory_lowers_what_is_larger_and_nothing_else() {
+    fn a_memory_limit_lowers_only_larger_limits() {
         let limits = Limits { max_companion: 100, ..Limits::default() }.within(16 << 20);
         assert_eq!((limits.max_metadata, limits.max_index), (2 << 20, 4 << 20));
         assert_eq!((limits.max_companion, limits.max_memory), (100, 16 << 20));

@@ -24,52 +24,56 @@ pub mod keys {
     pub const MODEL_TYPE: &str = "model_type";
     /// Hyperparameters, required, may be empty.
     pub const ARCHITECTURE: &str = "architecture";
-    /// Where the checkpoint came from: `format`, `file`, `tool`.
+    /// Origin of the checkpoint: `format`, `file`, `tool`.
     pub const SOURCE: &str = "source";
-    /// What a conversion could not keep.
+    /// Data that a conversion could not keep.
     pub const LOSS: &str = "loss";
-    /// What was wrong with tensors that an import took anyway.
+    /// Errors in tensors that an import accepted anyway.
     pub const VIOLATIONS: &str = "violations";
-    /// How the tensors were quantized: `method`, `bits_per_weight`, `type`, `original_dtype`,
-    /// `calibration_method`, `calibration_samples`, `degradation` (`docs/format/apr2.md`,
-    /// "Metadata").
+    /// Quantization of the tensors.
+    ///
+    /// Its entries are `method`, `bits_per_weight`, `type`, `original_dtype`, `calibration_method`,
+    /// `calibration_samples` and `degradation` (`docs/format/apr2.md`, "Metadata").
     pub const QUANTIZATION: &str = "quantization";
-    /// Entry of [`QUANTIZATION`]: by how much values moved, where that is more than 5 %.
+    /// Entry of [`QUANTIZATION`] with the quantization error, if it is more than 5 %.
     pub const DEGRADATION: &str = "degradation";
-    /// How a checkpoint was pruned: method, share and scope, tensors, elements and zeros.
+    /// Pruning of the checkpoint: method, share and scope, tensors, elements and zeros.
     pub const SPARSITY: &str = "sparsity";
-    /// How weights were factorized: method, rank or energy, tensors, and how far they are from
-    /// what they were.
+    /// Factorization of weights: method, rank or energy, tensors, and the factorization error.
     pub const FACTORIZED: &str = "factorized";
-    /// Integers that stand for floats, `scale * (quant - zero_point)`: for each tensor `scales`,
-    /// `zero_points` (both names of tensors) and `axis` or `block_size`.
+    /// Integers that represent floats, `scale * (quant - zero_point)`.
+    ///
+    /// It contains for each tensor `scales`, `zero_points` (both names of tensors) and `axis` or
+    /// `block_size`.
     pub const AFFINE: &str = "affine";
-    /// Weights in codes and scales that are called otherwise than the names of their parts tell:
-    /// for each name that they tell, the weight's.
+    /// Names of weights in codes and scales that differ from the names derived from their parts.
+    ///
+    /// It maps each derived name to the name of the weight.
     pub const CODED: &str = "coded";
     /// Names of tensors stored once and used twice: tensor to tensor.
     pub const TIED: &str = "tied";
     /// The mel filterbank that an import added: `{"tensor": NAME}`.
     pub const MEL_FILTERBANK: &str = "mel_filterbank";
-    /// Its shape: mels and frequencies.
+    /// Shape of the filterbank: mels and frequencies.
     pub const MEL_FILTERBANK_SHAPE: &str = "mel_filterbank_shape";
     /// The tensor it is in.
     pub const MEL_FILTERBANK_TENSOR: &str = "audio.mel_filterbank";
-    /// Companion files: name to text, or to `{"tensor": NAME}` where the bytes are.
+    /// Companion files: maps names to texts, or to `{"tensor": NAME}` for files stored as tensors.
     pub const FILES: &str = "files";
     /// Name of the tensor that an encrypted file's other metadata are in.
     pub const HIDDEN_TENSOR: &str = "__metadata__";
-    /// What only the safetensors header knows: `metadata` is its `__metadata__`.
+    /// Data of a safetensors header: `metadata` is its `__metadata__`.
     pub const SAFETENSORS: &str = "safetensors";
-    /// What only a GGUF header knows: `version`, `alignment`, `endian`, and all key-value pairs,
-    /// typed and in order, as `kv`.
+    /// Data of a GGUF header: `version`, `alignment`, `endian`, and all key-value pairs as `kv`.
+    ///
+    /// The pairs are typed and in order.
     pub const GGUF: &str = "gguf";
-    /// What an APRN file says beside its payload: header fields, metadata, values that are not
+    /// Data of an APRN file besides its payload: header fields, metadata, values that are not
     /// tensors.
     pub const APRN: &str = "aprn";
 }
 
-/// A JSON object with sorted keys, as are those of the objects in it.
+/// A JSON object with sorted keys, including nested objects.
 ///
 /// ```
 /// use apr_core::Metadata;
@@ -79,9 +83,9 @@ pub mod keys {
 /// # Ok::<(), apr_core::Error>(())
 /// ```
 ///
-/// The key-value pairs of a GGUF file, `kv` under [`keys::GGUF`], stay packed: they are part of the
-/// JSON that is read and written, and [`key_values`](Self::key_values) has them, but
-/// [`get`](Self::get) gives that entry without them.
+/// The key-value pairs of a GGUF file, `kv` under [`keys::GGUF`], stay packed. They are part of the
+/// JSON that is read and written, and [`key_values`](Self::key_values) returns them, but
+/// [`get`](Self::get) returns that entry without them.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct Metadata {
     map: BTreeMap<String, Value>,
@@ -113,15 +117,16 @@ impl Metadata {
         }
     }
 
-    /// Compact JSON.
+    /// Returns the metadata as compact JSON.
     #[must_use]
     pub fn to_json(&self) -> Vec<u8> {
         json::to_vec(self)
             .unwrap_or_else(|_| unreachable!("a JSON map with string keys always serializes"))
     }
 
-    /// The same bytes as [`to_json`](Self::to_json), a piece at a time: a million key-value pairs
-    /// never are in memory as JSON together.
+    /// Passes the bytes of [`to_json`](Self::to_json) to `take` in pieces.
+    ///
+    /// The JSON of a million key-value pairs is therefore never in memory as a whole.
     ///
     /// # Errors
     /// What `take` returns.
@@ -145,12 +150,11 @@ impl Metadata {
         pieces.finish()
     }
 
-    /// The key-value pairs of a GGUF file, which stand under [`keys::GGUF`]; `None` where that is
-    /// absent.
+    /// Returns the key-value pairs of a GGUF file under [`keys::GGUF`], or `None` without that key.
     ///
     /// # Errors
-    /// E001 for pairs that are not of the form that readers give, an empty key, or a key that
-    /// appears twice.
+    /// E001 for pairs in another form than readers produce, an empty key, or a key that appears
+    /// twice.
     pub fn key_values(&self) -> Result<Option<Arc<KeyValues>>> {
         match (&self.pairs, self.get(keys::GGUF)) {
             (Some(pairs), _) => Ok(Some(Arc::clone(pairs))),
@@ -221,8 +225,9 @@ impl Metadata {
         Some((shape, values.iter().map(weight).collect::<Option<Vec<_>>>()?.concat()))
     }
 
-    /// Sets `key`, replacing what was there; but the key-value pairs under [`keys::GGUF`] stay
-    /// unless there are new ones.
+    /// Sets `key`, replacing its value.
+    ///
+    /// The key-value pairs under [`keys::GGUF`] are kept unless there are new ones.
     pub fn set(&mut self, key: &str, value: impl Into<Value>) {
         let mut value = value.into();
         value.sort_all_objects();
@@ -266,10 +271,9 @@ impl Metadata {
         value
     }
 
-    /// Adds to the entry on quantization what it cost; without that entry there is nothing to add
-    /// to.
+    /// Adds the quantization error to the entry on quantization, if that entry exists.
     ///
-    /// Returns whether it was added.
+    /// Returns `true` if it was added.
     pub fn note_degradation(&mut self, mut degradation: Value) -> bool {
         degradation.sort_all_objects();
         match self.map.get_mut(keys::QUANTIZATION) {
@@ -282,7 +286,7 @@ impl Metadata {
         }
     }
 
-    /// Keeps the keys that `wanted` says yes to.
+    /// Keeps the keys that `wanted` accepts.
     pub fn retain(&mut self, wanted: impl Fn(&str) -> bool) {
         self.map.retain(|key, _| wanted(key));
         if !self.map.contains_key(keys::GGUF) {
@@ -295,7 +299,7 @@ impl Metadata {
         self.map.iter().map(|(key, value)| (key.as_str(), value))
     }
 
-    /// Whether there is nothing.
+    /// Returns `true` if there are no entries.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.map.is_empty()

@@ -88,8 +88,9 @@ macro_rules! pass_on {
     };
 }
 
-/// Methods of [`CheckpointReader`](crate::CheckpointReader) of a format that has no such thing:
-/// `has_no!(companions)`. `companions` is both methods about them.
+/// Implements methods of [`CheckpointReader`](crate::CheckpointReader) for missing features.
+///
+/// Example: `has_no!(companions)`. `companions` stands for both methods about them.
 #[macro_export]
 macro_rules! has_no {
     ($($what:ident),+ $(,)?) => { $($crate::has_no!(@$what);)+ };

@@ -6,12 +6,15 @@ use crate::Result;
 ///
 /// Passes are written once against this trait; a threaded implementation comes from layer 3.
 pub trait Pipeline {
-    /// Calls `produce(i, slot)` for every `i` below `tasks`, at the same time where it can, then
-    /// `consume(i, slot)` with the same slot, strictly in the order of `i` and on the calling
+    /// Runs `tasks` tasks: `produce` in parallel if possible, then `consume` in order.
+    ///
+    /// For every `i` below `tasks`, it calls `produce(i, slot)` and then `consume(i, slot)`.
+    ///
+    /// `consume` gets the same slot. It is called strictly in the order of `i` and on the calling
     /// thread.
     ///
-    /// Slots are reused, which keeps their buffers; only a few exist, so a slow `consume` holds
-    /// `produce` back.
+    /// Slots are reused, which keeps their buffers; only a few exist, so a slow `consume` delays
+    /// `produce`.
     ///
     /// # Errors
     /// The first error by order of `i`; tasks after it are dropped.

@@ -2,7 +2,7 @@
 
 use core::fmt;
 
-/// What a pass does at the moment.
+/// Current activity of a pass.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Phase {
@@ -36,9 +36,9 @@ impl fmt::Display for Phase {
     }
 }
 
-/// Hears how far a pass is.
+/// Receives progress updates from a pass.
 pub trait Progress {
-    /// A phase begins, which goes through about `total` bytes; what was done before it is over.
+    /// Starts a phase that processes about `total` bytes, and ends the one before.
     fn begin(&self, phase: Phase, total: u64) {
         let _ = (phase, total);
     }
@@ -47,7 +47,7 @@ pub trait Progress {
     fn advance(&self, bytes: u64);
 }
 
-/// Nobody listens.
+/// Ignores all updates.
 impl Progress for () {
     fn advance(&self, _bytes: u64) {}
 }

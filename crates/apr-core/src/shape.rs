@@ -11,7 +11,7 @@ use serde::Serialize;
 pub struct Shape(Vec<u64>);
 
 impl Shape {
-    /// Most dimensions an APR2 index entry holds (`docs/format/apr2.md`, "Index").
+    /// Maximum number of dimensions in an APR2 index entry (`docs/format/apr2.md`, "Index").
     pub const MAX_DIMS: usize = 8;
 
     /// The dimensions.

@@ -24,10 +24,10 @@ use crate::{
     ByteSource, Code, Error, Escaped, IoCause, Limits, Result, SourceSet, check_file_name,
 };
 
-/// A shard index: the weight map, checked, and what else the file says.
+/// A shard index: the checked weight map, and the other contents of the file.
 ///
-/// `S` is what `total_size` is read as: a [`Number`](serde_json::Number), or [`IgnoredAny`] where
-/// it may be anything.
+/// `S` is the type of `total_size`: a [`Number`](serde_json::Number), or [`IgnoredAny`] if any
+/// value is accepted.
 ///
 /// ```
 /// use apr_core::{Limits, ShardIndex};
@@ -46,12 +46,12 @@ use crate::{
 #[derive(Debug)]
 pub struct ShardIndex<S> {
     name: String,
-    /// Sorted.
+    /// Sorted file names of the shards.
     shards: Vec<String>,
     /// Tensors sorted by name, each with its position in `shards`.
     weights: Vec<(String, usize)>,
     total_size: Option<S>,
-    /// First few keys of `metadata` that nothing here has a use for.
+    /// The first few keys of `metadata` that are not used.
     unread: Vec<String>,
 }
 
@@ -118,13 +118,13 @@ impl<S> ShardIndex<S> {
         self.weights.iter().map(|(tensor, shard)| (tensor.as_str(), self.shards[*shard].as_str()))
     }
 
-    /// Bytes of all tensors, as far as the index says.
+    /// Returns the number of bytes of all tensors, if the index states it.
     #[must_use]
     pub fn total_size(&self) -> Option<&S> {
         self.total_size.as_ref()
     }
 
-    /// Says which keys of the index's metadata the caller, having read it, will have lost.
+    /// Returns a warning that lists keys of the index's metadata which a conversion loses.
     #[must_use]
     pub fn unread_warning(&self) -> Option<String> {
         let warning = || {
@@ -246,7 +246,7 @@ struct IndexMetadata<S> {
 
 impl<'de, S: Deserialize<'de>> Deserialize<'de> for IndexMetadata<S> {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        /// A warning names so many keys.
+        /// Maximum number of keys in a warning.
         const MOST: usize = 8;
 
         struct MetadataVisitor<S>(PhantomData<S>);
@@ -307,7 +307,7 @@ mod tests {
     }
 
     #[test]
-    fn only_who_looks_at_the_size_asks_for_a_number() {
+    fn the_total_size_must_be_a_number_only_for_readers_that_use_it() {
         let json = br#"{"metadata": {"total_size": null}, "weight_map": {"a": "1"}}"#;
         assert!(ShardIndex::<IgnoredAny>::parse(json, "m", &Limits::default()).is_ok());
         let error = ShardIndex::<Number>::parse(json, "m", &Limits::default()).unwrap_err();

@@ -7,7 +7,7 @@ use alloc::vec::Vec;
 
 use crate::{Error, IoCause, Result};
 
-/// An append-only target of one or several files, which may allow a patch of what was written.
+/// An append-only output of one or several files, which may allow patching written bytes.
 pub trait Sink {
     /// Starts the next file of a target that has several: a shard, an index, a companion.
     ///
@@ -24,7 +24,7 @@ pub trait Sink {
     /// Bytes in the current file so far.
     fn position(&self) -> u64;
 
-    /// Whether [`patch`](Self::patch) works; a pipe can't go back.
+    /// Returns `true` if [`patch`](Self::patch) works. A pipe can't seek back.
     fn can_patch(&self) -> bool;
 
     /// Overwrites bytes already written to the current file.
@@ -116,7 +116,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_patch_past_what_was_written_is_refused_and_changes_nothing() {
+    fn a_patch_past_the_written_bytes_is_rejected_and_changes_nothing() {
         let mut file = vec![1, 2, 3];
         file.patch(1, &[9, 9]).expect("written before");
         for (offset, bytes) in [(2, &[7, 7][..]), (4, &[]), (u64::MAX, &[7])] {

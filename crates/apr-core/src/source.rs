@@ -22,13 +22,13 @@ pub trait ByteSource: Send + Sync {
     /// E002 when the range ends past the source, E007 when reading fails.
     fn read_at(&self, offset: u64, buf: &mut [u8]) -> Result<()>;
 
-    /// The bytes themselves, where they already lie in memory; `None` elsewhere or out of range.
+    /// Returns the bytes if they are already in memory, or `None` if not or if out of range.
     fn slice_at(&self, offset: u64, len: u64) -> Option<&[u8]> {
         let _ = (offset, len);
         None
     }
 
-    /// Whether there are no bytes.
+    /// Returns `true` if there are no bytes.
     fn is_empty(&self) -> bool {
         self.len() == 0
     }
@@ -113,7 +113,7 @@ macro_rules! forward {
 
 forward!(&S, Box<S>, Arc<S>);
 
-/// Refuses to read `len` bytes from `offset` on, where there are fewer.
+/// Checks that at least `len` bytes are available from `offset` on.
 ///
 /// # Errors
 /// E002.
@@ -135,7 +135,7 @@ pub trait SourceSet: Send + Sync {
     /// E001 for a name that leads out of the folder, E007 when it can't be opened.
     fn open(&self, name: &str) -> Result<Box<dyn ByteSource>>;
 
-    /// Whether the folder has a file of this name, which may be one that can't be opened.
+    /// Returns `true` if the folder has a file of this name, even if it can't be opened.
     fn has(&self, name: &str) -> bool {
         !self.open(name).is_err_and(|error| error.cause() == Some(IoCause::NotFound))
     }

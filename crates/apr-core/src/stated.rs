@@ -11,10 +11,10 @@ use crate::DType;
 /// The keys that state it: the second since transformers 5.
 const KEYS: [&str; 2] = ["torch_dtype", "dtype"];
 
-/// What the keys of nested configurations end with: those of towers and decoders.
+/// Suffix of the keys of nested configurations, such as towers and decoders.
 const NESTED: &str = "_config";
 
-/// Whose dtypes are not those of weights.
+/// Key of a nested configuration whose dtypes are not dtypes of weights.
 const NOT_OF_WEIGHTS: &str = "quantization_config";
 
 /// Returns what PyTorch calls a float of 16 bits or more, as configurations state it.
@@ -37,8 +37,7 @@ pub fn stated_dtype(config: &Map<String, Value>) -> Option<DType> {
     DType::ALL.iter().copied().find(|&dtype| torch_name(dtype) == Some(name))
 }
 
-/// Lets a configuration, and those in it, state a dtype where they state another; returns the keys
-/// that changed.
+/// Replaces the dtype stated by a configuration and its nested ones; returns the keys that changed.
 pub fn state_dtype(config: &mut Map<String, Value>, dtype: DType) -> Vec<String> {
     let mut changed = Vec::new();
     let Some(name) = torch_name(dtype) else { return changed };
@@ -68,7 +67,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_dtype_is_stated_where_one_was_and_nowhere_else() {
+    fn a_dtype_replaces_only_stated_dtypes() {
         let config = json!({
             "torch_dtype": "bfloat16", "hidden_size": 8, "text_config": {"dtype": "bfloat16"},
             "vision_config": {"depth": 2}, "quantization_config": {"dtype": "bfloat16"}

@@ -14,24 +14,25 @@ use alloc::vec::Vec;
 use crate::digest::Digest;
 use crate::{ByteSource, CheckpointReader, DType, Result};
 
-/// Where a tensor lies.
+/// Place of a tensor in its file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 pub struct StoredRange {
     /// Index into [`CheckpointReader::files`](crate::CheckpointReader::files).
     pub file: usize,
-    /// From the start of that file, in bytes.
+    /// Offset from the start of that file, in bytes.
     pub offset: u64,
     /// Bytes stored; less than the decoded length for compressed tensors.
     pub len: u64,
 }
 
-/// How the native container stores a tensor whose bytes do not lie there plainly
-/// (`docs/format/apr2.md`, "Index").
+/// Encoding of a tensor whose bytes are not stored plainly in the native container.
+///
+/// See `docs/format/apr2.md`, "Index".
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize)]
 pub struct StoredForm {
     /// Codec, filter and layout, in the bits of the index entry's flags.
     pub flags: u32,
-    /// Bytes after decoding; of a sparse tensor and of factors, those of the layout.
+    /// Bytes after decoding; for sparse tensors and factors, the bytes of the layout.
     pub raw_len: u64,
     /// Bytes before encryption.
     pub len: u64,
@@ -49,7 +50,7 @@ impl StoredForm {
     /// The bits of the layout.
     pub const LAYOUT: u32 = 0xf00;
 
-    /// Whether the tensor is stored as two factors.
+    /// Returns `true` if the tensor is stored as two factors.
     #[must_use]
     pub const fn is_factors(&self) -> bool {
         self.flags & Self::LAYOUT == Self::FACTORS
@@ -59,27 +60,27 @@ impl StoredForm {
 /// A checksum that a file gives.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Sum {
-    /// BLAKE3-256.
+    /// BLAKE3-256 digest.
     Digest(Digest),
-    /// CRC-32 (IEEE).
+    /// CRC-32 checksum (IEEE).
     Crc32(u32),
 }
 
-/// Bytes of the file that a tensor is made of, and what the file states about them.
+/// Bytes of the file that a tensor is made of, and their checksum stated by the file.
 #[derive(Clone, Copy)]
 pub struct StoredPart<'a> {
-    /// Where the bytes lie.
+    /// Range of the bytes.
     pub range: StoredRange,
-    /// Where an error about them points: the same, or the bytes that they are decoded from.
+    /// Range that errors point to: the same, or the bytes that these are decoded from.
     pub place: StoredRange,
-    /// What they come to.
+    /// Checksum of the bytes.
     pub sum: Sum,
     bytes: PartBytes<'a>,
 }
 
 #[derive(Clone, Copy)]
 enum PartBytes<'a> {
-    /// Of a tensor that lies there plainly.
+    /// The bytes of a plainly stored tensor.
     Tensor(&'a dyn CheckpointReader, usize),
     Encoded(Encoded<'a>),
     File(&'a dyn ByteSource),
@@ -92,7 +93,7 @@ impl<'a> StoredPart<'a> {
         Self { range, place: range, sum, bytes: PartBytes::File(source) }
     }
 
-    /// The same, where `range` is one of decoded bytes that lie here in the file.
+    /// Sets the place in the file, for a `range` of decoded bytes.
     #[must_use]
     pub fn lying_at(self, place: StoredRange) -> Self {
         Self { place, ..self }
@@ -120,33 +121,34 @@ impl fmt::Debug for StoredPart<'_> {
     }
 }
 
-/// How a tensor is stored: where, in which bytes, and what the file states about these bytes.
+/// Storage of a tensor: its range, its bytes, and the file's statements about these bytes.
 ///
-/// Digest and CRC are of the bytes in the file. Where those are not the tensor's own,
-/// [`encoded`](Self::encoded) reads them; where the tensor is made of other bytes, what is stated
-/// about those is in [`parts`](Self::parts).
+/// Digest and CRC belong to the bytes in the file. If these are not the tensor's own bytes,
+/// [`encoded`](Self::encoded) reads them. If the tensor is made of other bytes,
+/// [`parts`](Self::parts) contains the facts about those.
 #[derive(Debug, Clone)]
 pub struct Stored<'a> {
-    /// Where the bytes lie.
+    /// Range of the bytes.
     pub range: StoredRange,
     digest: Option<Digest>,
     crc32: Option<u32>,
     encoded: Option<Encoded<'a>>,
     parts: Vec<StoredPart<'a>>,
     coding: Option<Coding<'a>>,
-    /// Where all bytes lie that the tensor is made of; none where that is `range`.
+    /// Ranges of all bytes that the tensor is made of; empty if this is only `range`.
     sources: Vec<StoredRange>,
 }
 
-/// How a weight is stored in several tensors: in codes and scales, by a method of quantization that
-/// is no dtype.
+/// Storage of a weight in several tensors, as codes and scales.
+///
+/// The quantization method is not a dtype.
 #[derive(Clone, Copy)]
 pub struct Coding<'a> {
     /// The method, by a short name: `gptq`.
     pub kind: &'static str,
     /// The method for people: `GPTQ, 4 bits, groups of 128`.
     pub description: &'a str,
-    /// What the weight is called by the names of its parts.
+    /// Name of the weight according to the names of its parts.
     pub weight: &'a str,
     /// The weight that the tensor is, or that it is a part of: parts of a weight that can't be
     /// decoded are tensors of their own.
@@ -155,9 +157,9 @@ pub struct Coding<'a> {
     pub parts: &'a [CodingPart],
     /// The checkpoint that has these tensors.
     pub base: &'a dyn CheckpointReader,
-    /// How the weight is kept in memory without its values; `None` where it can't be.
+    /// Method of keeping the weight in memory without its values; `None` if that is not possible.
     pub in_memory: Option<&'a dyn KeepCodes>,
-    /// How the codes become blocks of ggml's types; `None` where they are no integers in groups.
+    /// Conversion of the codes to blocks of GGML types; `None` if they are not integers in groups.
     pub in_blocks: Option<&'a dyn CodesInBlocks>,
 }
 
@@ -184,15 +186,17 @@ pub trait CodesInBlocks: Send + Sync {
     ) -> Result<()>;
 }
 
-/// How blocks of a type hold a weight of integers in groups.
+/// Accuracy with which the blocks of a type represent a weight of integers in groups.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum BlockFit {
-    /// They hold its values bit for bit, as these are before they are rounded to its dtype.
+    /// The blocks hold the weight's values bit for bit, before they are rounded to the weight's
+    /// dtype.
     Exact,
-    /// They hold integers of as many bits, but not its values, for this reason: `its zero points
-    /// are not in the middle of the codes`.
+    /// The blocks hold integers of as many bits, but not the weight's values.
+    ///
+    /// The text is the reason: `its zero points are not in the middle of the codes`.
     Rounded(&'static str),
-    /// They hold integers of fewer bits, or none.
+    /// The blocks hold integers of fewer bits, or no integers.
     Narrower,
 }
 
@@ -201,11 +205,12 @@ pub trait KeepCodes: Send + Sync {
     /// Bytes that they take there.
     fn kept_len(&self) -> u64;
 
-    /// Reads the codes from the checkpoint that has the weight's parts. What is kept may be these
-    /// parts, where they are in memory already.
+    /// Reads the codes from the checkpoint that has the weight's parts.
+    ///
+    /// If these parts are already in memory, they may be used without a copy.
     ///
     /// # Errors
-    /// Those of reading the weight's values.
+    /// Returns the same errors as reading the weight's values.
     fn keep(&self, base: &dyn CheckpointReader) -> Result<Box<dyn KeptCodes>>;
 }
 
@@ -253,10 +258,11 @@ impl fmt::Debug for Coding<'_> {
 /// A tensor that is a part of a weight.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct CodingPart {
-    /// Its position in [`Coding::base`].
+    /// Position of the tensor in [`Coding::base`].
     pub tensor: usize,
-    /// The end of the weight's name that it does not have; `None` where it is called the same
-    /// whatever the weight is called.
+    /// Suffix of the weight's name that the part's name replaces.
+    ///
+    /// `None` if the name of the part does not depend on the name of the weight.
     instead_of: Option<String>,
     /// The end that it has instead.
     end: String,
@@ -283,8 +289,9 @@ impl CodingPart {
         Self { tensor, instead_of, end: name[common..].to_owned() }
     }
 
-    /// What the part is called where the weight has this name; `None` where the weight's name does
-    /// not say.
+    /// Returns the name of the part for a weight of this name.
+    ///
+    /// Returns `None` if the name of the part can't be derived from it.
     #[must_use]
     pub fn name_of(&self, weight: &str) -> Option<String> {
         let stem = match &self.instead_of {
@@ -296,8 +303,10 @@ impl CodingPart {
 }
 
 impl<'a> Stored<'a> {
-    /// The bytes in the file are those that [`read_tensor`](crate::CheckpointReader::read_tensor)
-    /// gives.
+    /// Describes a tensor that is stored plainly.
+    ///
+    /// Its bytes in the file are those that [`read_tensor`](crate::CheckpointReader::read_tensor)
+    /// returns.
     #[must_use]
     pub fn plain(range: StoredRange) -> Self {
         let (digest, crc32, encoded, coding) = (None, None, None, None);
@@ -311,14 +320,15 @@ impl<'a> Stored<'a> {
         Self { encoded: Some(encoded), ..Self::plain(range) }
     }
 
-    /// The tensor is made here, of bytes that lie about there: nothing is known of them.
+    /// Describes a tensor that a reader computes from bytes about there, without a known checksum.
     #[must_use]
     pub fn derived(range: StoredRange) -> Self {
         Self::plain(range)
     }
 
-    /// The tensor is made here of tensors of `base`: what is stated about those still holds for
-    /// them.
+    /// Describes a tensor that a reader computes from tensors of `base`.
+    ///
+    /// Facts stated about those tensors still hold for them.
     #[must_use]
     pub fn derived_from(base: &'a dyn CheckpointReader, tensors: &[usize]) -> Self {
         let mut derived = Self::plain(StoredRange { file: 0, offset: 0, len: 0 });
@@ -332,26 +342,27 @@ impl<'a> Stored<'a> {
         derived
     }
 
-    /// With parts of the file that the tensor is made of.
+    /// Sets the parts of the file that the tensor is made of.
     #[must_use]
     pub fn with_parts(self, parts: Vec<StoredPart<'a>>) -> Self {
         Self { parts, ..self }
     }
 
-    /// As a weight in codes and scales.
+    /// Sets the codes and scales that the weight is stored in.
     #[must_use]
     pub fn with_coding(self, coding: Coding<'a>) -> Self {
         Self { coding: Some(coding), ..self }
     }
 
-    /// How a weight is stored in codes and scales.
+    /// Returns how a weight is stored in codes and scales.
     #[must_use]
     pub fn coding(&self) -> Option<Coding<'a>> {
         self.coding
     }
 
-    /// Its own bytes as a part, where something is stated about them; it is the tensor at this
-    /// position of `reader`.
+    /// Returns the tensor's own bytes as a part, if the file states a checksum for them.
+    ///
+    /// The tensor has position `tensor` in `reader`.
     #[must_use]
     pub fn own_part(
         &self,
@@ -362,19 +373,19 @@ impl<'a> Stored<'a> {
         self.sum().map(|sum| StoredPart { range: self.range, place: self.range, sum, bytes })
     }
 
-    /// With the digest that the file gives for these bytes, where it gives one.
+    /// Sets the digest that the file states for these bytes, if it states one.
     #[must_use]
     pub fn with_digest(self, digest: Option<Digest>) -> Self {
         Self { digest, ..self }
     }
 
-    /// With the CRC-32 that the file gives for these bytes, where it gives one.
+    /// Sets the CRC-32 that the file states for these bytes, if it states one.
     #[must_use]
     pub fn with_crc32(self, crc32: Option<u32>) -> Self {
         Self { crc32, ..self }
     }
 
-    /// In the file at another position of
+    /// Sets the file, by its position in
     /// [`CheckpointReader::files`](crate::CheckpointReader::files).
     #[must_use]
     pub fn in_file(self, file: usize) -> Self {
@@ -382,14 +393,15 @@ impl<'a> Stored<'a> {
         Self { range: StoredRange { file, ..self.range }, sources, ..self }
     }
 
-    /// Where all bytes lie that the tensor is made of: several ranges of a tensor that is made of
-    /// others, whose first is [`range`](Self::range).
+    /// Returns the ranges of all bytes that the tensor is made of.
+    ///
+    /// A tensor made of others has several ranges. The first is [`range`](Self::range).
     #[must_use]
     pub fn ranges(&self) -> &[StoredRange] {
         if self.sources.is_empty() { core::slice::from_ref(&self.range) } else { &self.sources }
     }
 
-    /// What the file gives for the bytes in it.
+    /// Returns the checksum that the file states for the bytes in it.
     #[must_use]
     pub fn sum(&self) -> Option<Sum> {
         self.digest.map(Sum::Digest).or(self.crc32.map(Sum::Crc32))
@@ -414,27 +426,28 @@ impl<'a> Stored<'a> {
         self.crc32
     }
 
-    /// The bytes in the file, where they are others than the tensor's: compressed, sparse, factors
-    /// or encrypted.
+    /// Returns the bytes in the file if they differ from the tensor's.
+    ///
+    /// They are then compressed, sparse, factors or encrypted.
     #[must_use]
     pub fn encoded(&self) -> Option<Encoded<'a>> {
         self.encoded
     }
 
-    /// Whether the bytes in the file are others than the tensor's, and can be read.
+    /// Returns `true` if the bytes in the file differ from the tensor's, and can be read.
     #[must_use]
     pub fn is_encoded(&self) -> bool {
         self.encoded.is_some()
     }
 
-    /// The stored form, where the bytes went through a codec or a layout.
+    /// Returns the stored form, if the bytes were encoded by a codec or a layout.
     #[must_use]
     pub fn form(&self) -> Option<StoredForm> {
         self.encoded?.form
     }
 }
 
-/// What reads the bytes of encoded tensors; readers of formats that have such implement it.
+/// Reads the bytes of encoded tensors. Readers of formats with such tensors implement it.
 pub trait ReadEncoded: Send + Sync {
     /// Fills `buf` with the tensor's bytes in their [`StoredForm`], decrypted but not decoded, from
     /// `offset` within them on.
@@ -443,7 +456,7 @@ pub trait ReadEncoded: Send + Sync {
     /// E002 past their end, E005 when they can't be decrypted, E007 when reading fails.
     fn read_form(&self, tensor: usize, offset: u64, buf: &mut [u8]) -> Result<()>;
 
-    /// Fills `buf` with the tensor's bytes as they lie in the file, from `offset` within them on.
+    /// Fills `buf` with the tensor's stored bytes, starting at `offset` within them.
     ///
     /// # Errors
     /// E002 past their end, E007 when reading fails.
@@ -454,13 +467,16 @@ pub trait ReadEncoded: Send + Sync {
     /// pieces.
     fn piece_len(&self, tensor: usize) -> Option<u64>;
 
-    /// Fills `buf` with the tensor's bytes, and puts those in the file that they are made of in
-    /// place of the contents of `verbatim`. `buf` is whole [pieces](Self::piece_len), from `offset`
-    /// within the tensor on. Returns where `verbatim` starts within the tensor's bytes in the file.
+    /// Fills `buf` with the tensor's bytes, and `verbatim` with the stored bytes they are made of.
+    ///
+    /// The previous contents of `verbatim` are replaced.
+    ///
+    /// `buf` must be whole [pieces](Self::piece_len), starting at `offset` within the tensor.
+    /// Returns the offset of `verbatim` within the tensor's stored bytes.
     ///
     /// # Errors
-    /// E002 where it is not, or the bytes don't decode; E005 when they can't be decrypted, E007
-    /// when reading fails.
+    /// E002 when it is not, or the bytes don't decode; E005 when they can't be decrypted, E007 when
+    /// reading fails.
     fn read_both(
         &self,
         tensor: usize,
@@ -479,7 +495,7 @@ pub struct Encoded<'a> {
 }
 
 impl<'a> Encoded<'a> {
-    /// The tensor with this position in `reader`; without a form it is encrypted and nothing else.
+    /// Creates the encoded bytes of a tensor in `reader`. Without a form, it is only encrypted.
     #[must_use]
     pub fn new(reader: &'a dyn ReadEncoded, tensor: usize, form: Option<StoredForm>) -> Self {
         Self { reader, tensor, form }
@@ -494,10 +510,10 @@ impl<'a> Encoded<'a> {
         self.reader.read_form(self.tensor, offset, buf)
     }
 
-    /// Fills `buf` with bytes as they lie in the file, from `offset` within [`Stored::range`] on.
+    /// Fills `buf` with stored bytes, starting at `offset` within [`Stored::range`].
     ///
     /// # Errors
-    /// Those of [`ReadEncoded::read_verbatim`].
+    /// Returns the same errors as [`ReadEncoded::read_verbatim`].
     pub fn read_verbatim(&self, offset: u64, buf: &mut [u8]) -> Result<()> {
         self.reader.read_verbatim(self.tensor, offset, buf)
     }
@@ -508,10 +524,10 @@ impl<'a> Encoded<'a> {
         self.reader.piece_len(self.tensor)
     }
 
-    /// Reads the tensor's bytes and those in the file that they are made of.
+    /// Reads the tensor's bytes and the stored bytes that they are made of.
     ///
     /// # Errors
-    /// Those of [`ReadEncoded::read_both`].
+    /// Returns the same errors as [`ReadEncoded::read_both`].
     pub fn read_both(&self, offset: u64, buf: &mut [u8], verbatim: &mut Vec<u8>) -> Result<u64> {
         self.reader.read_both(self.tensor, offset, buf, verbatim)
     }

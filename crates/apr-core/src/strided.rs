@@ -5,9 +5,10 @@ use alloc::{format, vec};
 
 use crate::{Error, Result};
 
-/// Elements at regular distances: sizes, and for each dimension how many elements lie between two
-/// of its indices, as NumPy and PyTorch describe their arrays. Distances count elements, outermost
-/// dimension first; no stride is negative.
+/// Elements at regular distances: sizes and strides, as in the arrays of NumPy and PyTorch.
+///
+/// For each dimension, the stride is the distance in elements between two adjacent indices. The
+/// outermost dimension is first. Strides are not negative.
 ///
 /// ```
 /// use apr_core::Strided;
@@ -63,19 +64,21 @@ impl Strided {
         &self.strides
     }
 
-    /// Number of elements; `u64::MAX` where it is larger than that.
+    /// Returns the number of elements, at most `u64::MAX`.
     #[must_use]
     pub fn elements(&self) -> u64 {
         self.checked_elements().unwrap_or(u64::MAX)
     }
 
-    /// Number of elements; `None` where a `u64` can't hold it.
+    /// Returns the number of elements, or `None` if it does not fit in a `u64`.
     #[must_use]
     pub fn checked_elements(&self) -> Option<u64> {
         elements(&self.dims)
     }
 
-    /// Elements from the first to the end of the last one; `None` where a `u64` can't hold it.
+    /// Returns the distance from the first element to the end of the last one, in elements.
+    ///
+    /// Returns `None` if it does not fit in a `u64`.
     #[must_use]
     pub fn span(&self) -> Option<u64> {
         if self.dims.contains(&0) {
@@ -121,11 +124,12 @@ impl Strided {
         Ok(())
     }
 
-    /// Gives the elements another shape; false where they would have to be moved for that, and
-    /// nothing changes.
+    /// Changes the shape without moving elements.
+    ///
+    /// Returns `false` and changes nothing if the elements would have to be moved.
     ///
     /// # Errors
-    /// E001 where the shape has another number of elements.
+    /// E001 when the shape has another number of elements.
     pub fn reshape(&mut self, dims: &[u64]) -> Result<bool> {
         if self.checked_elements().is_none() || self.checked_elements() != elements(dims) {
             let message = format!("{:?} can't have the shape {dims:?}", self.dims);
@@ -139,8 +143,10 @@ impl Strided {
         Ok(true)
     }
 
-    /// The same elements in as few dimensions as they take: none of one element, and neighbours
-    /// that run on joined.
+    /// Returns the same elements with the least number of dimensions.
+    ///
+    /// Dimensions of one element are removed, and dimensions whose elements follow each other are
+    /// joined.
     #[must_use]
     pub fn joined(&self) -> Self {
         let mut joined = Self { start: self.start, dims: Vec::new(), strides: Vec::new() };
@@ -160,7 +166,7 @@ impl Strided {
         joined
     }
 
-    /// Whether the elements lie one after the other in this order.
+    /// Returns `true` if the elements are contiguous in this order.
     #[must_use]
     pub fn is_contiguous(&self) -> bool {
         self.dims.contains(&0) || matches!(self.joined().strides[..], [] | [1])
@@ -188,7 +194,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn elements_are_where_numpy_says() {
+    fn elements_are_located_as_in_numpy() {
         let mut part = Strided::contiguous(&[6, 5, 4]);
         assert!(part.is_contiguous());
         part.transpose(&[0, 2, 1]).expect("an order");
@@ -213,7 +219,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_shape_does_not_have_is_refused() {
+    fn operations_that_do_not_fit_the_shape_are_rejected() {
         let view = || Strided::contiguous(&[5, 4]);
         assert!(view().transpose(&[0, 0]).is_err() && view().transpose(&[1]).is_err());
         assert!(view().slice(0, 4, 2).is_err() && view().slice(2, 0, 1).is_err());
@@ -223,7 +229,7 @@ mod tests {
     }
 
     #[test]
-    fn numbers_too_large_are_no_panic() {
+    fn numbers_that_are_too_large_do_not_panic() {
         let huge = Strided::new(0, vec![u64::MAX; 3], vec![u64::MAX; 3]).expect("three of each");
         assert_eq!((huge.span(), huge.checked_elements()), (None, None));
         assert!(!huge.is_contiguous());

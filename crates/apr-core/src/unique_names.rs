@@ -28,20 +28,19 @@ pub struct UniqueNames {
 }
 
 impl UniqueNames {
-    /// Returns names where the second `a` becomes `a#2`, as tensors of files that may have a name
-    /// twice.
+    /// Returns names in which a second `a` becomes `a#2`, for tensors with repeated names.
     #[must_use]
     pub const fn of_tensors() -> Self {
         Self::new("#", 2)
     }
 
-    /// Returns names where the second `a` becomes `a_1`, as values and nodes of graphs.
+    /// Returns names in which a second `a` becomes `a_1`, for values and nodes of graphs.
     #[must_use]
     pub const fn of_values() -> Self {
         Self::new("_", 1)
     }
 
-    /// Returns names where the second `a` becomes `a`, the mark and the first number.
+    /// Returns names in which a second `a` becomes `a`, the mark and the first number.
     #[must_use]
     pub const fn new(mark: &'static str, first: u64) -> Self {
         Self { mark, first, taken: BTreeMap::new() }
@@ -53,7 +52,7 @@ impl UniqueNames {
         self.taken.contains_key(name)
     }
 
-    /// Takes a name as it is; `false` where it is taken already.
+    /// Takes a name unchanged. Returns `false` if it is taken already.
     pub fn take(&mut self, name: &str) -> bool {
         let is_new = !self.contains(name);
         if is_new {
@@ -67,12 +66,12 @@ impl UniqueNames {
         self.taken.remove(name);
     }
 
-    /// Takes the name, or one with a number where it is taken.
+    /// Takes the name, or a numbered one if it is taken.
     pub fn unique(&mut self, name: impl Into<String>) -> String {
         self.unique_beside(name, |_| false)
     }
 
-    /// The same, where names for which `is_taken` holds are taken, too.
+    /// Takes the name, or a numbered one if it is taken or `is_taken` returns `true` for it.
     pub fn unique_beside(
         &mut self,
         name: impl Into<String>,
@@ -111,7 +110,7 @@ impl UniqueNames {
     }
 }
 
-/// Those of values.
+/// The default is [`of_values`](Self::of_values).
 impl Default for UniqueNames {
     fn default() -> Self {
         Self::of_values()

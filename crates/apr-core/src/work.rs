@@ -5,11 +5,11 @@ use core::sync::atomic::{AtomicU64, Ordering};
 
 use crate::{Error, Result, grouped};
 
-/// How many steps may be spent on what a file asks for.
+/// A budget of steps for the work that a file requests.
 ///
-/// A few bytes can ask for work without end: a loop that has none, a table of a thousand columns
-/// that is looked up for each of a million rows. So the loops count. A step is about a nanosecond
-/// of one core: an element that is read or written, a few multiplications of a fast kernel. It is
+/// A few bytes can request unlimited work: an endless loop, or a table of a thousand columns that
+/// is read for each of a million rows. So the loops count steps. A step is about a nanosecond of
+/// one core: an element that is read or written, a few multiplications of a fast kernel. It is
 /// counted before the work is done, and does not depend on the machine or on the number of threads.
 ///
 /// ```
@@ -24,24 +24,24 @@ use crate::{Error, Result, grouped};
 pub struct Work {
     spent: AtomicU64,
     limit: u64,
-    /// Whether the limit follows from the file alone, and nobody can raise it.
+    /// `true` if the limit follows from the file alone, so that nobody can raise it.
     is_of_file: bool,
 }
 
 impl Work {
-    /// What every error over a budget says.
+    /// Text in every error about an exceeded budget.
     pub const OVER: &'static str = "steps of work needed";
 
-    /// What every error over a budget says that follows from a file's size.
+    /// Text in every error about an exceeded budget that follows from a file's size.
     pub const NOT_JUSTIFIED: &'static str = "which the size of the file does not justify";
 
-    /// A budget of so many steps, which the caller chose.
+    /// Creates a budget of `limit` steps chosen by the caller.
     #[must_use]
     pub const fn new(limit: u64) -> Self {
         Self { spent: AtomicU64::new(0), limit, is_of_file: false }
     }
 
-    /// A budget of so many steps, which follows from the size of what asks for them.
+    /// Creates a budget of `limit` steps that follows from the size of the input.
     #[must_use]
     pub const fn of_file(limit: u64) -> Self {
         Self { spent: AtomicU64::new(0), limit, is_of_file: true }
@@ -78,7 +78,7 @@ mod tests {
     use crate::Code;
 
     #[test]
-    fn what_is_spent_once_is_spent() {
+    fn spent_steps_are_not_returned() {
         let work = Work::new(10);
         assert!(work.spend(10).is_ok());
         let over = work.spend(1).unwrap_err();

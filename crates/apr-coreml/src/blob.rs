@@ -8,7 +8,7 @@ use apr_core::{Escaped, relative_path};
 use crate::reader::Shared;
 use crate::tensor::{Bytes, Encoding, Tensor, element_count};
 
-/// What the names of files begin with: the folder of the model.
+/// Prefix of the names of files: the folder of the model.
 pub(crate) const FOLDER: &str = "@model_path/";
 
 /// The version of the layout.
@@ -17,10 +17,10 @@ const VERSION: u32 = 2;
 /// Bytes of the file's header, and of a blob's.
 const HEADER: usize = 64;
 
-/// What a blob's header begins with.
+/// First bytes of a blob's header.
 const MARK: u32 = 0xdead_beef;
 
-/// The files of a model: first the model itself, then those that its constants name.
+/// The files of a model: first the model itself, then the files that its constants refer to.
 pub(crate) struct Files<'a> {
     pub(crate) sources: Vec<Shared>,
     pub(crate) infos: Vec<FileInfo>,

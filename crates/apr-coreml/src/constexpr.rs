@@ -10,10 +10,10 @@ use crate::grid::Grid;
 use crate::tensor::{ByBlock, Bytes, Elements, Encoding, Linear, Tensor, Vectors, element_count};
 use crate::value::integers;
 
-/// What the names of these operations begin with.
+/// Prefix of the names of these operations.
 pub(crate) const PREFIX: &str = "constexpr_";
 
-/// Most operations on each other.
+/// Maximum number of chained operations.
 const MAX_DEPTH: u32 = 8;
 
 /// A constant that has a name.
@@ -21,7 +21,7 @@ const MAX_DEPTH: u32 = 8;
 pub(crate) enum Bound {
     Tensor(Arc<Tensor>),
     Text(String),
-    /// The elements that a mask sets, with those that it does not set between them.
+    /// The elements that a mask sets, with the other elements between them.
     Sparse(Arc<Tensor>),
     Other,
 }
@@ -113,7 +113,7 @@ impl Operands<'_, '_> {
         Ok(depth)
     }
 
-    /// One integer.
+    /// Returns the number of a dimension in an operand; negative numbers count from the end.
     fn axis(&self, name: &str, rank: usize) -> Result<Option<usize>> {
         let Some(axis) = self.operand(name)? else { return Ok(None) };
         let axis = integers(axis, self.files)?.first().copied().unwrap_or_default();
@@ -198,7 +198,7 @@ impl Operands<'_, '_> {
         Ok(Tensor::computed(dtype, dims, elements, depth))
     }
 
-    /// Integers of so many bits in a list of bytes, of the operand `shape`.
+    /// Returns integers of `bits` bits from a list of bytes, in the shape of the operand `shape`.
     fn packed(&self, name: &str, bits: u32) -> Result<Tensor> {
         let shape = integers(self.tensor("shape")?, self.files)?;
         let dims: Option<Vec<u64>> = shape.iter().map(|&dim| u64::try_from(dim).ok()).collect();
@@ -215,7 +215,7 @@ impl Operands<'_, '_> {
         Tensor::stored(Bytes::File(*range), Encoding::bits(bits, false), dims)
     }
 
-    /// What `vector_axis` says: nothing where entries are single elements.
+    /// Reads `vector_axis`. Returns `None` if the entries of the table are single elements.
     fn vectors(&self, dims: &[u64]) -> Result<Option<Vectors>> {
         let len = self.tensor("lut")?.dims.last().copied().unwrap_or_default();
         if len == 1 {

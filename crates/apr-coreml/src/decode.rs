@@ -15,7 +15,7 @@ pub(crate) type Sources = [Arc<dyn ByteSource>];
 /// Elements that are computed at a time.
 const PIECE: usize = 4096;
 
-/// Most values between the first and the last that are read together.
+/// Maximum distance of the first and last value that are read together.
 const SPREAD: u64 = 16 * PIECE as u64;
 
 /// Elements between the ranks of a mask that are kept.
@@ -140,7 +140,7 @@ impl Tensor {
         }
     }
 
-    /// All values, which stay in memory; how many they may be was compared with the limits.
+    /// Returns all values, which remain in memory. Their number was checked against the limits.
     fn all(&self, sources: &Sources) -> Result<&[f32]> {
         let read = || {
             let len = usize::try_from(self.len()).map_err(|_| Error::memory("a table is too long"));
@@ -154,12 +154,14 @@ impl Tensor {
     }
 }
 
-/// How many of a mask are set.
+/// Returns the number of set elements of a mask.
 fn set(mask: &[f32]) -> u64 {
     mask.iter().filter(|value| **value != 0.0).count() as u64
 }
 
-/// How many are set before every [`RANKED`]th element of a mask.
+/// Returns the number of set elements before every [`RANKED`]th element of a mask.
+///
+/// Fails if the mask does not set `listed` elements.
 fn ranked(sources: &Sources, mask: &Tensor, listed: u64) -> Result<Vec<u64>> {
     let (mut ranks, mut total, mut at) = (Vec::new(), 0, 0);
     let mut piece = Vec::new();
@@ -177,7 +179,7 @@ fn ranked(sources: &Sources, mask: &Tensor, listed: u64) -> Result<Vec<u64>> {
     Ok(ranks)
 }
 
-/// Values around those that are asked for.
+/// A window of values that contains the requested ones.
 struct Window<'a> {
     start: usize,
     values: Cow<'a, [f32]>,
@@ -190,14 +192,14 @@ impl Window<'_> {
 }
 
 impl ByBlock {
-    /// The block of each of so many elements.
+    /// Returns the block of each of `len` elements.
     fn blocks(&self, first: u64, len: usize) -> Vec<usize> {
         let mut blocks = vec![0; len];
         self.grid.blocks(first, &mut blocks);
         blocks
     }
 
-    /// The value of each of so many elements.
+    /// Returns the value of each of `len` elements.
     fn of_elements(&self, sources: &Sources, first: u64, len: usize) -> Result<Vec<f32>> {
         let blocks = self.blocks(first, len);
         let window = self.window(sources, &blocks, 1)?;
@@ -206,7 +208,7 @@ impl ByBlock {
         values.ok_or_else(|| Error::corrupt("there are fewer scales than blocks"))
     }
 
-    /// What these blocks have: so many values each.
+    /// Returns the values of these blocks, with `of_each` values per block.
     fn window(&self, sources: &Sources, blocks: &[usize], of_each: u64) -> Result<Window<'_>> {
         let first = blocks.iter().min().copied().unwrap_or_default() as u64;
         let last = blocks.iter().max().copied().unwrap_or_default() as u64;
@@ -287,9 +289,10 @@ fn stored_floats(
     Ok(())
 }
 
-/// Replaces integers by the floats that they stand for; each has a scale, and may have an offset.
-/// `differences` is the precision of what is multiplied: that of the scales where NumPy subtracts
-/// in it, and single where integers of eight bits are exact.
+/// Dequantizes integers in place, with a scale and an optional offset for each.
+///
+/// `differences` is the precision of the products: the precision of the scales if NumPy subtracts
+/// in it, and single precision if integers of eight bits are exact.
 fn dequantize(
     values: &mut [f32],
     scales: &[f32],
@@ -356,8 +359,10 @@ fn look_up(
 }
 
 impl Vectors {
-    /// Calls for each run of elements whose indices lie side by side: with the position of its
-    /// first element, which element of its vector that is, and where to put values.
+    /// Calls `each` for each run of elements with contiguous indices.
+    ///
+    /// The arguments are the position of its first element, the index of that element in its
+    /// vector, and the output slice.
     fn runs(
         &self,
         first: u64,
@@ -385,7 +390,7 @@ impl Vectors {
         row * self.inner + position % self.inner
     }
 
-    /// How many indices a run needs.
+    /// Returns the number of indices that a run requires.
     fn span(&self, position: u64, len: usize) -> usize {
         match self.inner {
             1 => {
@@ -396,7 +401,7 @@ impl Vectors {
         }
     }
 
-    /// Which of these indices an element of the run has.
+    /// Returns which of these indices belongs to an element of the run.
     fn index(&self, position: u64, element: usize, first: u64) -> usize {
         match self.inner {
             1 => {
@@ -407,7 +412,7 @@ impl Vectors {
         }
     }
 
-    /// Which element of its vector an element of the run is.
+    /// Returns the index of an element of the run in its vector.
     fn inside(&self, of_first: u64, position: u64, element: usize) -> u64 {
         match self.inner {
             1 => (position + element as u64) % self.len,

@@ -16,7 +16,7 @@ use serde_json::{Map, Value, json};
 #[derive(Default)]
 pub(crate) struct Description {
     pub(crate) fields: Map<String, Value>,
-    /// The name of the function that is called without one; empty where nothing is said.
+    /// Name of the function that is called by default; empty if the file has none.
     pub(crate) default_function: String,
 }
 
@@ -135,7 +135,7 @@ fn function(walker: &mut Walker<'_>, mut message: Message) -> Result<Value> {
     Ok(fields.into())
 }
 
-/// An input or output: its name, text, kind, and what an array or image is of.
+/// Reads an input or output: its name, description, kind, and the type of an array or image.
 fn feature(walker: &mut Walker<'_>, field: &Field) -> Result<Value> {
     let mut fields = Map::new();
     let mut message = field.message()?;

@@ -5,15 +5,15 @@ use apr_core::{Error, Result};
 /// Divides a tensor into blocks, the same number of elements along each dimension.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Grid {
-    /// Size, and number of blocks, of each dimension. Neighbours that need no distinction are one.
+    /// Size and number of blocks of each dimension. Adjacent dimensions are merged if possible.
     dims: Vec<(u64, u64)>,
 }
 
 impl Grid {
-    /// Blocks by how many there are along each dimension.
+    /// Creates a grid from the number of blocks along each dimension.
     ///
     /// # Errors
-    /// E002 where a dimension is not divided evenly.
+    /// E002 if the blocks do not divide a dimension evenly.
     pub(crate) fn new(dims: &[u64], blocks: &[u64]) -> Result<Self> {
         let divides = |(dim, count): (&u64, &u64)| *count > 0 && dim.is_multiple_of(*count);
         if dims.len() != blocks.len() || !dims.iter().zip(blocks).all(divides) {
@@ -84,7 +84,7 @@ mod tests {
     }
 
     #[test]
-    fn blocks_are_those_of_each_dimension() {
+    fn blocks_match_the_blocks_of_each_dimension() {
         for (dims, blocks) in [
             (&[6, 4][..], &[3, 2][..]),
             (&[6, 4], &[6, 1]),

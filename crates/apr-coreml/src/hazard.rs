@@ -13,13 +13,13 @@ const CUSTOM_LAYER: u32 = 500;
 /// The type of operations in programs that are a layer of the program that loads the model.
 const CUSTOM_OPERATION: &str = "custom_layer";
 
-/// Most pipelines, and most blocks of programs, in each other.
+/// Maximum nesting of pipelines and of blocks of programs.
 const MAX_DEPTH: u32 = 64;
 
-/// Most hazards that are listed.
+/// Maximum number of listed hazards.
 const MOST: usize = 100;
 
-/// What a hazard is.
+/// Kind of a hazard.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum HazardKind {
@@ -37,7 +37,7 @@ pub enum HazardKind {
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Hazard {
-    /// What it is.
+    /// Kind of the hazard.
     pub kind: HazardKind,
     /// The path of names to it: models of pipelines, then the layer or variable; empty for the
     /// model itself.
@@ -211,7 +211,7 @@ impl Search<'_> {
         Ok(())
     }
 
-    /// The text at the end of a path of fields; empty where there is none.
+    /// Returns the text at the end of a path of fields, or an empty string if there is none.
     fn text_of(&mut self, field: &Field, path: &[u32]) -> Result<String> {
         let Some((number, rest)) = path.split_first() else {
             return field.text(&mut self.walker);
@@ -226,7 +226,7 @@ impl Search<'_> {
     }
 }
 
-/// Whether a file of weights is not in the model's folder.
+/// Returns `true` if a weights file is outside the model's folder.
 fn is_outside(name: &str) -> bool {
     let relative = name.strip_prefix(FOLDER).unwrap_or(name);
     !name.is_empty() && relative_path(relative).is_err()

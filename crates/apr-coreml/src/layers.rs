@@ -7,23 +7,23 @@ pub(crate) const NAMES: &str = include_str!("layers.txt");
 pub(crate) struct WeightField {
     /// Numbers of fields, one in the other.
     pub(crate) path: &'static [u32],
-    /// What it is called behind the layer's name.
+    /// Name of the weight within its layer.
     pub(crate) name: &'static str,
     pub(crate) shape: ShapeRule,
 }
 
-/// How the shape of a weight follows from the layer's fields.
+/// Rule that derives the shape of a weight from the fields of its layer.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum ShapeRule {
-    /// A list.
+    /// List with any number of values.
     List,
     /// The numbers of these fields.
     Sizes(&'static [u32]),
     /// The numbers of a repeated field.
     Repeated(u32),
-    /// Of a convolution over two dimensions.
+    /// The kernel of a two-dimensional convolution.
     Kernel2,
-    /// Of a convolution over three dimensions.
+    /// The kernel of a three-dimensional convolution.
     Kernel3,
 }
 
@@ -145,7 +145,7 @@ pub(crate) fn weights(layer: u32) -> [&'static [WeightField]; 2] {
     }
 }
 
-/// What a number stands for in a list of `NUMBER NAME` lines.
+/// Returns the name of a number in a list of `NUMBER NAME` lines.
 pub(crate) fn name_of(names: &'static str, number: u32) -> Option<&'static str> {
     let mut lines = names.lines().filter_map(|line| line.split_once(' '));
     lines.find(|(of, _)| of.parse() == Ok(number)).map(|(_, name)| name)

@@ -96,7 +96,7 @@ pub use reader::CoremlReader;
 /// The key of the metadata: type, description, author, licence, inputs and outputs, operators.
 pub const METADATA: &str = "coreml";
 
-/// A model.
+/// Format of a Core ML model file.
 pub static MODEL: Format = Format {
     id: "coreml",
     name: "Core ML model",
@@ -109,11 +109,13 @@ pub static MODEL: Format = Format {
 pub static PACKAGE: Format =
     Format { id: "coreml-package", name: "Core ML package", ..Format::READ_ONLY };
 
-/// The lowest number of a field that says what a model is.
+/// Lowest number of the fields that contain the model itself and determine its type.
 const FIRST_TYPE: u64 = 200;
 
-/// Whether the fields are a version and a description, whose first field is a feature with a name,
-/// or a model without a description. ONNX has a text where the description is.
+/// Returns `true` if the first fields are those of a Core ML model.
+///
+/// They are a version and a description that starts with a named feature, or a version and a model
+/// without a description. ONNX has a text in place of the description.
 fn starts_as_model(head: &[u8]) -> bool {
     let &[0x08, 1..=99, ref rest @ ..] = head else { return false };
     let is_type = |bytes: &[u8]| {
@@ -136,7 +138,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn first_fields_tell_models_from_onnx_and_saved_models() {
+    fn first_fields_distinguish_models_from_onnx_and_saved_models() {
         for model in [
             &b"\x08\x01\x12\x55\x0a\x0e\x0a\x01x\x1a\x09"[..],
             b"\x08\x04\x12\x05\x52\x03\x0a\x01y",

@@ -22,7 +22,7 @@ use crate::value::of_runs;
 /// Names of types, by their numbers: the `Type` of `Model`.
 const TYPES: &str = include_str!("types.txt");
 
-/// Most pipelines in each other.
+/// Maximum nesting of pipelines.
 const MAX_PIPELINES: u32 = 8;
 
 /// A weight that was found.
@@ -30,11 +30,11 @@ const MAX_PIPELINES: u32 = 8;
 pub(crate) struct Found {
     pub(crate) name: String,
     pub(crate) tensor: Arc<Tensor>,
-    /// How it is stored, where that is not plainly.
+    /// Storage form of the weight, unless it is stored plainly.
     pub(crate) made_by: Option<String>,
 }
 
-/// What is in a model.
+/// Content of a model.
 #[derive(Default)]
 pub(crate) struct Contents {
     pub(crate) weights: Vec<Found>,
@@ -47,7 +47,7 @@ pub(crate) struct Contents {
     pub(crate) warnings: Vec<String>,
 }
 
-/// What a model is, by the fields of its message.
+/// Parts of a model, from the fields of its message.
 #[derive(Default)]
 pub(crate) struct Parts {
     pub(crate) version: u64,
@@ -72,7 +72,7 @@ impl Parts {
         Ok(parts)
     }
 
-    /// What the type is called.
+    /// Returns the name of the model type.
     pub(crate) fn type_name(&self) -> String {
         let number = self.own.map_or(0, |field| field.number);
         name_of(TYPES, number).map_or_else(|| format!("type {number}"), str::to_owned)
@@ -262,7 +262,7 @@ impl Program {
     }
 }
 
-/// What is left out, of which model of a pipeline.
+/// Adds the model of a pipeline to the description of an omitted part.
 fn of(prefix: &str, what: &str) -> String {
     match prefix.strip_suffix('/') {
         None => what.to_owned(),
@@ -270,7 +270,7 @@ fn of(prefix: &str, what: &str) -> String {
     }
 }
 
-/// The classes that a classifier tells apart: texts or integers.
+/// Returns the class labels of a classifier: texts or integers.
 fn labels(context: &mut Context<'_, '_, '_, '_>, own: &Field) -> Result<Vec<Value>> {
     let walker = &mut *context.walker;
     let (mut message, mut labels) = (own.message()?, Vec::new());
@@ -295,7 +295,7 @@ fn labels(context: &mut Context<'_, '_, '_, '_>, own: &Field) -> Result<Vec<Valu
     Ok(labels)
 }
 
-/// How many nodes the trees have together.
+/// Returns the total number of nodes of the trees.
 fn tree_nodes(context: &mut Context<'_, '_, '_, '_>, own: &Field) -> Result<u64> {
     let (mut message, mut nodes) = (own.message()?, 0);
     while let Some(field) = message.next(context.walker)? {

@@ -19,17 +19,17 @@ use crate::model::Found;
 use crate::tensor::{BitOrder, ByBlock, Bytes, Elements, Encoding, Linear, Tensor, element_count};
 use crate::value::{in_model, is_delimited, of_runs};
 
-/// Fields of a layer below this one are those that all have.
+/// First field number that identifies the kind of a layer. Lower fields are common to all layers.
 const FIRST_KIND: u32 = 100;
 
-/// What is in a network.
+/// Content of a network.
 #[derive(Debug, Default)]
 pub(crate) struct Network {
     pub(crate) weights: Vec<Found>,
-    /// How many layers there are of each kind.
+    /// Number of layers of each kind.
     pub(crate) layers: BTreeMap<String, u64>,
     pub(crate) warnings: Vec<String>,
-    /// What can't be read, and why.
+    /// Errors for the weights that cannot be read.
     pub(crate) refused: Vec<Error>,
 }
 
@@ -168,7 +168,7 @@ impl Network {
     }
 }
 
-/// How a weight of a network is stored, where that is not plainly.
+/// Returns the storage form of a network's weight, unless it is stored plainly.
 fn params_kind(tensor: &Tensor) -> Option<String> {
     let (quants, kind) = match &tensor.elements {
         Elements::Scaled { quants, .. } => (quants, "linear"),
@@ -179,7 +179,7 @@ fn params_kind(tensor: &Tensor) -> Option<String> {
     Some(format!("{kind}, {} bits", encoding.width()))
 }
 
-/// Those fields of a message that weights and shapes are in.
+/// Returns the fields of a message, which contain weights and shapes.
 fn fields_of(walker: &mut Walker<'_>, mut message: Message) -> Result<Vec<Field>> {
     let mut fields = Vec::new();
     while let Some(field) = message.next(walker)? {
@@ -227,7 +227,7 @@ impl Layer {
         fields.next_back().map_or(Ok(0), Field::integer)
     }
 
-    /// Whether it is a transposed convolution, whose output channels are the second dimension.
+    /// Returns `true` for a transposed convolution, whose output channels are the second dimension.
     fn is_transposed(&self) -> bool {
         let field = match self.kind {
             100 => 60,
@@ -339,7 +339,9 @@ impl WeightParams {
         Ok(())
     }
 
-    /// The tensor, and whether it has the shape that the layer says; `None` where there is none.
+    /// Returns the tensor, and `true` if it has the shape that the layer requires.
+    ///
+    /// Returns `None` if there is no tensor.
     fn tensor(
         &self,
         walker: &mut Walker<'_>,

@@ -53,7 +53,7 @@ fn located(error: Error, name: &str) -> Error {
     if error.file().is_some() { error } else { error.in_file(name) }
 }
 
-/// Whether a JSON file is the manifest of a package.
+/// Returns `true` if a JSON file is the manifest of a package.
 ///
 /// ```
 /// assert!(apr_coreml::is_package(br#"{"rootModelIdentifier": "A", "itemInfoEntries": {}}"#));
@@ -84,7 +84,7 @@ pub fn open_package(
     Ok(reader)
 }
 
-/// Where the model is that a manifest says is the one to load.
+/// Returns the path of the model that a manifest declares as the one to load.
 fn root_model(json: &[u8]) -> Result<String> {
     let manifest = Metadata::parse(json)?;
     let root = manifest.text("rootModelIdentifier").unwrap_or_default();

@@ -22,24 +22,24 @@ use crate::model::Found;
 use crate::tensor::Tensor;
 use crate::value::{Constant, list_of};
 
-/// The function that a program has where there are no others.
+/// Name of a program's only function.
 const MAIN: &str = "main";
 
 /// The operation of a classifier, and its input with the classes.
 const CLASSIFY: &str = "classify";
 const CLASSES: &str = "classes";
 
-/// What is in a program.
+/// Content of a program.
 #[derive(Debug, Default)]
 pub(crate) struct Program {
     pub(crate) weights: Vec<Found>,
-    /// How many operations there are of each type.
+    /// Number of operations of each type.
     pub(crate) operations: BTreeMap<String, u64>,
     /// Names of constants that are numbers, texts or shapes.
     pub(crate) settings: Vec<String>,
     /// Constants that can't be read, and why.
     pub(crate) refused: Vec<Error>,
-    /// The classes that the function without a prefix tells apart: texts or integers.
+    /// Class labels of the function without a prefix: texts or integers.
     pub(crate) labels: Vec<Value>,
 }
 
@@ -47,11 +47,11 @@ pub(crate) struct Program {
 #[derive(Default)]
 struct Scope {
     bound: HashMap<String, Bound>,
-    /// Constants in their order, and what `constexpr_` operation made them.
+    /// Constants in their order, each with the `constexpr_` operation that computes it.
     order: Vec<(String, Option<String>)>,
     /// Constants that others are computed from.
     parts: HashSet<String>,
-    /// What operations take that are no constants.
+    /// Names of the operands that are not constants.
     used: HashSet<String>,
 }
 
@@ -65,7 +65,7 @@ struct Operation {
     attributes: Vec<Message>,
 }
 
-/// What a program is read with.
+/// Context for reading a program.
 pub(crate) struct Context<'w, 's, 'f, 'a> {
     pub(crate) walker: &'w mut Walker<'s>,
     pub(crate) files: &'f mut Files<'a>,
@@ -73,11 +73,11 @@ pub(crate) struct Context<'w, 's, 'f, 'a> {
 }
 
 impl Program {
-    /// Reads a program; `default` is the function whose constants have no prefix.
+    /// Reads a program. `default` is the function whose constants have no prefix.
     ///
     /// # Errors
-    /// E001 for what is none, E002 for a damaged one, E003 for an older schema, E007 when reading
-    /// fails, E008 over the limit.
+    /// E001 for a file that is not a program, E002 for a damaged one, E003 for an older schema,
+    /// E007 when reading fails, E008 over the limit.
     pub(crate) fn read(
         context: &mut Context<'_, '_, '_, '_>,
         mut message: Message,
@@ -223,8 +223,9 @@ impl Program {
     }
 }
 
-/// Whether a constant is a weight, and not a number, a shape or an option of an operation: floats
-/// of some dimension, or integers in a file of weights.
+/// Returns `true` if a constant is a weight, not a number, a shape or an option of an operation.
+///
+/// Weights are floats with at least one dimension, and constants in a weights file.
 fn is_weight(tensor: &Tensor) -> bool {
     let is_float = matches!(
         tensor.dtype,
@@ -233,13 +234,13 @@ fn is_weight(tensor: &Tensor) -> bool {
     tensor.range().file > 0 || (is_float && !tensor.dims.is_empty())
 }
 
-/// What an input is bound to.
+/// Argument of an input.
 enum Binding {
     Name(String),
     Value(Message),
 }
 
-/// The name of an input, and what it is bound to.
+/// Returns the name of an input and its arguments.
 fn bindings(walker: &mut Walker<'_>, input: Message) -> Result<(String, Vec<Binding>)> {
     let (name, argument) = entry(walker, input)?;
     let mut bindings = Vec::new();
@@ -285,7 +286,7 @@ impl Operation {
         Ok(operation)
     }
 
-    /// What the outputs of a constant operation are.
+    /// Returns the outputs of a constant operation.
     fn bound(
         &self,
         context: &mut Context<'_, '_, '_, '_>,

@@ -30,7 +30,7 @@ pub struct CoremlReader {
     pub(crate) unlisted: Vec<Unlisted>,
     pub(crate) left_out: Vec<String>,
     pub(crate) warnings: Vec<String>,
-    /// The model's file around the weights, where it has a graph that can travel with them.
+    /// Model file around the weights, if it has a graph that can be stored with them.
     pub(crate) cut: Option<Cut>,
     pub(crate) companions: Vec<Companion>,
 }

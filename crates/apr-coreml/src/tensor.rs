@@ -6,19 +6,19 @@ use apr_core::{DType, Error, Limits, Result, StoredRange};
 
 use crate::grid::Grid;
 
-/// How elements are stored.
+/// Storage form of elements.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Encoding {
     /// Side by side, little-endian.
     Whole(DType),
-    /// In so many bits each, without gaps.
+    /// `bits` bits per element, without gaps.
     Bits { bits: u32, signed: bool, order: BitOrder },
 }
 
-/// Which bits of a byte are the first element's.
+/// Bits of a byte that hold its first element.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum BitOrder {
-    /// The lowest.
+    /// The lowest bits.
     LowestFirst,
     /// The highest; so are the bits of an element.
     HighestFirst,
@@ -30,7 +30,7 @@ impl Encoding {
         Self::Bits { bits, signed, order: BitOrder::LowestFirst }
     }
 
-    /// What elements are read as.
+    /// Returns the dtype of the elements after reading.
     pub(crate) const fn dtype(self) -> DType {
         match self {
             Self::Whole(dtype) => dtype,
@@ -47,18 +47,18 @@ impl Encoding {
         }
     }
 
-    /// Bytes of so many elements, if that is a number.
+    /// Returns the number of bytes of `elements` elements, or `None` on overflow.
     pub(crate) fn len_of(self, elements: u64) -> Option<u64> {
         elements.checked_mul(self.width()).map(|bits| bits.div_ceil(8))
     }
 }
 
-/// Where bytes are.
+/// Location of bytes.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Bytes {
-    /// In a file.
+    /// A range of a file.
     File(StoredRange),
-    /// In memory: numbers that were written one by one, and where they were.
+    /// Bytes in memory, with the range of the file in which their numbers are stored one by one.
     Kept(Vec<u8>, StoredRange),
 }
 
@@ -70,18 +70,19 @@ impl Bytes {
     }
 }
 
-/// How linear quantization rounds.
+/// Rounding of linear quantization.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Linear {
     /// `scale * (quant - offset)` in single precision, rounded once: `constexpr_affine_dequantize`.
     Affine,
-    /// The same in the precision of the scales: `constexpr_blockwise_shift_scale`.
+    /// Like [`Affine`](Self::Affine), in the precision of the scales:
+    /// `constexpr_blockwise_shift_scale`.
     Blockwise,
     /// `quant * scale + offset` in double precision, rounded to single: networks.
     Network,
 }
 
-/// What a tensor's elements are.
+/// Elements of a tensor.
 #[derive(Debug)]
 pub(crate) enum Elements {
     Stored {
@@ -104,12 +105,12 @@ pub(crate) enum Elements {
         entries: u64,
         vectors: Option<Vectors>,
     },
-    /// Those of `dense` where the mask is set, others 0.
+    /// Elements of `dense` at the positions that the mask sets, and 0 elsewhere.
     Masked {
         dense: Arc<Tensor>,
         mask: Arc<Tensor>,
     },
-    /// Those of a list, one for each that the mask sets, others 0.
+    /// Elements of a list, one for each position that the mask sets, and 0 elsewhere.
     Scattered {
         listed: Arc<Tensor>,
         mask: Arc<Tensor>,
@@ -120,7 +121,7 @@ pub(crate) enum Elements {
         of: Arc<Tensor>,
         vectors: Vectors,
     },
-    /// The same values in another dtype.
+    /// Values of another tensor, converted to the dtype of this one.
     Cast {
         of: Arc<Tensor>,
     },
@@ -133,25 +134,25 @@ pub(crate) struct ByBlock {
     pub(crate) grid: Grid,
 }
 
-/// An element of one tensor that stands for several of another along a dimension.
+/// Elements of one tensor that each represent several elements of another, along a dimension.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Vectors {
-    /// How many.
+    /// Number of elements of a vector.
     pub(crate) len: u64,
     /// Elements of a step along the dimension.
     pub(crate) inner: u64,
 }
 
-/// A tensor.
+/// Tensor with the way in which its elements are computed.
 #[derive(Debug)]
 pub(crate) struct Tensor {
-    /// What its elements are read as.
+    /// Dtype of the elements after reading.
     pub(crate) dtype: DType,
     pub(crate) dims: Vec<u64>,
     pub(crate) elements: Elements,
-    /// How many others it is computed from, one on the other.
+    /// Length of the longest chain of tensors that this one is computed from.
     pub(crate) depth: u32,
-    /// All its values, where another asks for any of them in no order.
+    /// All values, cached when another tensor needs them in random order.
     pub(super) values: OnceLock<Result<Vec<f32>>>,
 }
 
@@ -182,7 +183,7 @@ impl Tensor {
         Ok(Self::computed(encoding.dtype(), dims, Elements::Stored { bytes, encoding }, 0))
     }
 
-    /// How many elements there are, which were counted when it was made.
+    /// Returns the number of elements, which was checked when the tensor was created.
     pub(crate) fn len(&self) -> u64 {
         self.dims.iter().product()
     }
@@ -195,7 +196,7 @@ impl Tensor {
         limits.check_index(self.len().saturating_mul(4))
     }
 
-    /// Where its elements lie side by side in a file, if they do.
+    /// Returns the range of the elements in a file, if they are contiguous.
     pub(crate) fn data(&self) -> Option<StoredRange> {
         match &self.elements {
             Elements::Stored { bytes: Bytes::File(range), .. } => Some(*range),
@@ -209,7 +210,7 @@ impl Tensor {
         }
     }
 
-    /// Where its bytes are, or those that it is mostly computed from.
+    /// Returns the range of the tensor's bytes, or of the bytes that it is mainly computed from.
     pub(crate) fn range(&self) -> StoredRange {
         match &self.elements {
             Elements::Stored { bytes, .. } => bytes.range(),
@@ -223,10 +224,10 @@ impl Tensor {
     }
 }
 
-/// How many elements a shape has.
+/// Returns the number of elements of a shape.
 ///
 /// # Errors
-/// E002 for more than there are numbers, of bits too.
+/// E002 if the number of elements or of bits overflows.
 pub(crate) fn element_count(dims: &[u64]) -> Result<u64> {
     // With a dimension of zero, the others still have to be possible.
     let product = dims.iter().try_fold(1_u64, |product, &dim| product.checked_mul(dim.max(1)));

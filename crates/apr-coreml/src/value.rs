@@ -17,15 +17,15 @@ use serde_json::Value as Label;
 use crate::blob::Files;
 use crate::tensor::{Bytes, Encoding, Tensor};
 
-/// Most dimensions of a tensor; there are up to 7 where there is a palette of vectors.
+/// Maximum number of dimensions of a tensor. With a palette of vectors, it has up to 7.
 const MAX_RANK: usize = 64;
 
-/// A value.
+/// Value of a constant.
 #[derive(Debug)]
 pub(crate) enum Constant {
     Tensor(Tensor),
     Text(String),
-    /// A list, a dictionary, texts: nothing that is computed with.
+    /// A list, a dictionary or texts, which are not used in computations.
     Other,
 }
 
@@ -37,7 +37,7 @@ enum Type {
 }
 
 impl Constant {
-    /// Reads a value; the bytes of tensors are left where they are.
+    /// Reads a value, without the bytes of tensors.
     ///
     /// # Errors
     /// E001 and E002 for a damaged one, E003 for elements that no format here holds, E007 when
@@ -140,7 +140,7 @@ fn dimension(walker: &mut Walker<'_>, mut message: Message) -> Result<u64> {
 /// Texts among the numbers of types.
 const TEXT: u64 = 2;
 
-/// How elements of a type are stored.
+/// Returns the storage form of elements of a type.
 fn encoding(number: u64) -> Result<Encoding> {
     Ok(match number {
         1 => Encoding::Whole(DType::BOOL),
@@ -182,7 +182,7 @@ fn tensor_value(walker: &mut Walker<'_>, mut immediate: Message) -> Result<Optio
     Ok(found)
 }
 
-/// The texts or integers of a list: the classes that a classifier tells apart.
+/// Returns the texts or integers of a list: the class labels of a classifier.
 ///
 /// # Errors
 /// E001 and E002 for a damaged one, E007 when reading fails, E008 over the limit.
@@ -228,8 +228,7 @@ pub(crate) fn list_of(walker: &mut Walker<'_>, value: Message) -> Result<Vec<Lab
     Ok(labels)
 }
 
-/// The bytes of an immediate tensor: where they are, or, of numbers that are written one by one,
-/// themselves.
+/// Returns the location of an immediate tensor's bytes, or the bytes if they are stored one by one.
 fn immediate_bytes(
     walker: &mut Walker<'_>,
     immediate: Message,
@@ -271,12 +270,12 @@ fn immediate_bytes(
     }
 }
 
-/// Where something of the model is.
+/// Returns the range of a span in the model's file.
 pub(crate) fn in_model(span: Span) -> StoredRange {
     StoredRange { file: 0, offset: span.offset, len: span.len }
 }
 
-/// Floats, which lie side by side in most files.
+/// Reads floats, which are contiguous in most files.
 fn fixed(
     walker: &mut Walker<'_>,
     mut message: Message,
@@ -292,7 +291,7 @@ fn fixed(
     of_runs(walker, &runs, element, values.range()?)
 }
 
-/// The bytes of repeated floats: where they are, if they lie side by side, or themselves.
+/// Returns the location of repeated floats if they are contiguous, or else their bytes.
 pub(crate) fn of_runs(
     walker: &mut Walker<'_>,
     runs: &Runs,
@@ -334,7 +333,7 @@ pub(crate) fn integers(tensor: &Tensor, files: &Files<'_>) -> Result<Vec<i64>> {
     Ok(bytes.chunks_exact(width).map(number).collect())
 }
 
-/// Whether a value is the kind of field that has a message.
+/// Returns `true` if a field can hold a message.
 pub(crate) const fn is_delimited(field: &Field) -> bool {
     matches!(field.value, Value::Bytes(_))
 }

@@ -16,7 +16,7 @@ use sha2::{Digest, Sha256};
 #[global_allocator]
 static ALLOCATOR: apr_testkit::PeakAlloc = apr_testkit::PeakAlloc;
 
-/// Where a package has its model and its weights.
+/// Paths of the model and of its weights in a package.
 const MODEL: &str = "Data/com.apple.CoreML/model.mlmodel";
 const WEIGHTS: &str = "Data/com.apple.CoreML/weights/weight.bin";
 
@@ -77,8 +77,9 @@ fn digest(bytes: &[u8]) -> String {
     Sha256::digest(bytes).iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
-/// Compares a model with what coremltools read in it: the same weights, each by its dtype, shape
-/// and bytes.
+/// Compares the weights of a model with the weights that coremltools reads.
+///
+/// Their names, dtypes, shapes and bytes must match.
 fn compare(file: &str, reader: &CoremlReader, expected: &Value, pieces: &[usize]) {
     let expected = expected.as_object().expect("an object");
     for (tensor, info) in reader.tensors().iter().enumerate() {
@@ -178,7 +179,7 @@ fn what_is_no_weight_is_described_or_left_out_by_name() {
 }
 
 #[test]
-fn what_runs_code_or_leads_elsewhere_is_listed_with_its_path() {
+fn code_and_references_to_other_files_are_listed_with_their_path() {
     let found = hazards(&fixture("hazards.mlmodel"), &Limits::default()).expect("a model");
     let found: Vec<_> =
         found.iter().map(|one| (one.kind, one.path.as_str(), one.name.as_str())).collect();
@@ -293,7 +294,7 @@ fn refused(model: Vec<u8>, weights: Vec<u8>) -> (Code, String) {
 }
 
 #[test]
-fn constants_that_are_not_where_they_say_are_errors() {
+fn constants_outside_their_declared_location_are_errors() {
     let file = "@model_path/weights/weight.bin";
     let header = |kind: u32, len: u64, at: u64| {
         let mut bytes = vec![0; 64];
@@ -400,9 +401,10 @@ fn manifests_lead_to_a_model_of_the_package() {
     }
 }
 
-/// Compares nodes with what coremltools finds; the order of a node's inputs is not that of a map.
-/// Constants that are computed from others when a model is loaded are not listed there, and how
-/// inputs are mapped is no layer.
+/// Compares nodes with coremltools' reading of them, in any order of a node's inputs.
+///
+/// Two kinds of nodes are missing in that reading: constants that are computed when a model is
+/// loaded, and the mapping of inputs.
 fn compare_body(file: &str, body: &Body, expected: &Value) {
     let expected = expected.as_array().expect("a list");
     let is_listed = |node: &&Node| {
@@ -435,7 +437,7 @@ fn compare_body(file: &str, body: &Body, expected: &Value) {
 }
 
 #[test]
-fn graphs_are_those_that_coremltools_reads() {
+fn graphs_match_the_reading_of_coremltools() {
     let expected: Value = serde_json::from_slice(&fixture("graphs.json")).expect("JSON");
     for (name, nodes) in expected.as_object().expect("an object") {
         let reader = open_fixture(name).unwrap_or_else(|error| panic!("{name}: {error}"));
@@ -514,7 +516,7 @@ fn classifiers_return_scores() {
 }
 
 #[test]
-fn what_can_not_be_lowered_is_named() {
+fn operations_that_cannot_be_lowered_are_listed() {
     // Recurrent layers that are given no states, branches, and what is not as its layer says.
     let network = "a graph that returns nothing, batchnorm, biDirectionalLSTM, branch, \
                    convolution, embedding, embeddingND, gru, innerProduct, simpleRecurrent, \

@@ -9,7 +9,7 @@ use zeroize::Zeroize;
 use crate::sealed::{NONCE_LEN, TAG_LEN};
 use crate::wide;
 
-/// E005. The message does not say what was tried and how it failed.
+/// Returns E005. The message does not reveal what was tried and how it failed.
 pub(crate) fn decryption_failed() -> Error {
     Error::new(
         Code::Decrypt,
@@ -90,7 +90,7 @@ pub fn aead_seal(key: &[u8; 32], nonce: &[u8; NONCE_LEN], aad: &[u8], plain: &[u
     out
 }
 
-/// The same, appended to `out`.
+/// Same as [`aead_seal`], but appends the ciphertext and the tag to `out`.
 pub fn aead_seal_into(
     key: &[u8; 32],
     nonce: &[u8; NONCE_LEN],
@@ -101,7 +101,7 @@ pub fn aead_seal_into(
     seal(&cipher(key), nonce, aad, plain, out);
 }
 
-/// What [`aead_seal`] enciphered; the caller wipes it if it is a secret.
+/// Decrypts the output of [`aead_seal`]. If the plaintext is secret, the caller must wipe it.
 ///
 /// # Errors
 /// E005 for another key, nonce or `aad`, and for changed bytes.

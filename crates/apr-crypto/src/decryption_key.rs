@@ -11,7 +11,7 @@ use zeroize::Zeroizing;
 pub struct DecryptionKey(pub(crate) StaticSecret);
 
 impl DecryptionKey {
-    /// The key of these bytes; they are clamped as RFC 7748 §5 says whenever they are used.
+    /// Creates a key from its bytes. They are clamped on every use (RFC 7748 §5).
     #[must_use]
     pub fn from_bytes(bytes: &[u8; 32]) -> Self {
         Self(StaticSecret::from(*bytes))

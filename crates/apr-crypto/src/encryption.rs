@@ -19,39 +19,43 @@ use crate::stanza::{self, Stanza};
 use crate::tensor::TensorCipher;
 
 const ENCR: [u8; 4] = *b"ENCR";
-/// The block says how tensors are cut.
+/// Length of a sealed chunk, as stored in the block.
 #[expect(clippy::cast_possible_truncation, reason = "64 KiB")]
 const CHUNK_FIELD: u32 = SEALED_CHUNK as u32;
 /// Body beside the stanzas: count, chunk, salt, HMAC.
 const FIXED_LEN: usize = 4 + 4 + 16 + 32;
-/// As many recipients as a company has; trying a key on all of them takes a fraction of a second.
+/// Maximum number of stanzas: enough recipients for a company.
+///
+/// Trying a key on all of them takes a fraction of a second.
 const MAX_STANZAS: usize = 4096;
-/// Argon2 work of all passwords together, in KiB times passes: what one may cost at most.
+/// Maximum Argon2 work of all passwords together, in KiB times passes.
+///
+/// It equals the maximum for a single password.
 const MAX_WORK: u64 = Argon2Costs::MAX_M as u64 * Argon2Costs::MAX_T as u64;
 
 /// The key of one file.
 #[derive(Clone)]
 pub struct FileKey(Zeroizing<[u8; 32]>);
 
-/// What a file is to be opened with later.
+/// Password or recipient that an encrypted file can be opened with.
 #[derive(Clone)]
 #[non_exhaustive]
 pub enum Lock {
-    /// A password.
+    /// Password that opens the file.
     Password {
-        /// Any bytes; UTF-8 where people type them.
+        /// Password bytes. If people type the password, they should be UTF-8.
         password: Zeroizing<Vec<u8>>,
-        /// What each try at it is to cost.
+        /// Cost of each attempt to try the password.
         costs: Argon2Costs,
     },
     /// The private key of this X25519 public key.
     Recipient([u8; 32]),
 }
 
-/// What a file may be opened with.
+/// Password or key to open a file with.
 #[derive(Clone)]
 pub enum Unlock {
-    /// A password.
+    /// Password of the file.
     Password(Zeroizing<Vec<u8>>),
     /// An X25519 private key.
     Identity(DecryptionKey),
@@ -183,31 +187,34 @@ impl EncrBlock {
             .unwrap_or_else(|| unreachable!("the locks are in memory"))
     }
 
-    /// The same locks and file key with a new salt: what is encrypted under it shares no cipher
-    /// with what was encrypted under another, whatever its content. The MAC is still to be set.
+    /// Creates a block with the same locks and file key, but a new salt. The MAC must still be set.
+    ///
+    /// Data encrypted under it shares no cipher with data encrypted under another salt, regardless
+    /// of its content.
     ///
     /// # Errors
-    /// What `random` fails with.
+    /// Returns the errors of `random`.
     pub fn renewed(&self, random: &mut dyn Random) -> Result<Self> {
         let mut salt = [0; 16];
         random.fill(&mut salt)?;
         Ok(Self { salt, stanzas: self.stanzas.clone(), hmac: [0; 32] })
     }
 
-    /// Of the key derivations of this file; public.
+    /// Returns the salt of this file's key derivations. It is public.
     #[must_use]
     pub fn salt(&self) -> [u8; 16] {
         self.salt
     }
 
-    /// Who can open the file.
+    /// Returns the stanzas, which describe who can open the file.
     #[must_use]
     pub fn stanzas(&self) -> &[Stanza] {
         &self.stanzas
     }
 
-    /// Sets the MAC to that of the joined `parts`: header, as `apr_format::apr2::mac_header` makes
-    /// it, metadata, index.
+    /// Sets the MAC over the joined `parts`: header, metadata and index.
+    ///
+    /// The header must be in the form of `apr_format::apr2::mac_header`.
     pub fn authenticate(&mut self, key: &FileKey, parts: &[&[u8]]) {
         self.hmac = key.header_mac(&self.salt, parts);
     }
@@ -298,11 +305,11 @@ impl EncrBlock {
         self.unlock_within(keys, u64::MAX)
     }
 
-    /// [`unlock`](Self::unlock), with at most so many bytes of memory for the key of a password.
+    /// Unlocks like [`unlock`](Self::unlock), with at most `max_memory` bytes per password key.
     ///
     /// # Errors
-    /// Those of [`unlock`](Self::unlock), and E008 where a password that has to be tried needs
-    /// more.
+    /// Returns the same errors as [`unlock`](Self::unlock), and E008 when a password that must be
+    /// tried needs more.
     pub fn unlock_within(&self, keys: &[Unlock], max_memory: u64) -> Result<FileKey> {
         let identities = keys.iter().filter_map(|key| match key {
             Unlock::Identity(identity) => Some(identity),

@@ -9,7 +9,7 @@ use hkdf::Hkdf;
 use sha2::Sha256;
 use zeroize::{Zeroize, Zeroizing};
 
-/// What Argon2id may spend on one password (RFC 9106 §3.1).
+/// Memory, passes and lanes that Argon2id uses for one password (RFC 9106 §3.1).
 ///
 /// ```
 /// use apr_core::Code;
@@ -25,7 +25,7 @@ pub struct Argon2Costs {
     pub m: u32,
     /// Passes over the memory.
     pub t: u32,
-    /// Lanes.
+    /// Number of lanes (degree of parallelism).
     pub p: u32,
 }
 
@@ -45,11 +45,10 @@ impl Argon2Costs {
     /// The most lanes that are accepted.
     pub const MAX_P: u32 = 64;
 
-    /// Whether these costs are bearable, and enough for Argon2id.
+    /// Checks that these costs are within the limits and enough for Argon2id.
     ///
     /// # Errors
-    /// E008 beyond the maxima, E002 below what Argon2 is defined for: one pass, one lane, 8 KiB a
-    /// lane.
+    /// E008 beyond the maxima, E002 below Argon2's minimum: one pass, one lane, 8 KiB per lane.
     pub fn check(self) -> Result<()> {
         let Self { m, t, p } = self;
         if m > Self::MAX_M || t > Self::MAX_T || p > Self::MAX_P {
@@ -64,7 +63,7 @@ impl Argon2Costs {
         self.params().map(|_| ())
     }
 
-    /// Refuses costs whose memory exceeds so many bytes.
+    /// Rejects costs whose memory exceeds `max_memory` bytes.
     ///
     /// # Errors
     /// E008.
@@ -92,10 +91,11 @@ impl Argon2Costs {
     }
 }
 
-/// The key that a password stands for: Argon2id, version 1.3, no secret, no associated data.
+/// Derives the key of a password with Argon2id, version 1.3, without secret and associated data.
 ///
 /// # Errors
-/// As [`Argon2Costs::check`], before anything is allocated; E008 when there is no memory for it.
+/// Returns the same errors as [`Argon2Costs::check`], before anything is allocated; E008 when there
+/// is not enough memory.
 pub fn password_key(
     password: &[u8],
     salt: &[u8; 16],

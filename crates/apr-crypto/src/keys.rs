@@ -46,7 +46,7 @@ pub enum PublicKey {
 }
 
 impl PrivateKey {
-    /// A new key from 32 random bytes that nobody else has.
+    /// Creates a key from 32 random bytes, which must be secret.
     ///
     /// # Errors
     /// E003 when this build lacks that kind.
@@ -122,7 +122,7 @@ impl PublicKey {
         pem::write_public(self.kind(), self.bytes())
     }
 
-    /// What it is for.
+    /// Returns the purpose of the key.
     #[must_use]
     pub fn kind(&self) -> KeyKind {
         match self {

@@ -1,11 +1,11 @@
 //! The two kinds of keys.
 
-/// What a key is for.
+/// Purpose of a key.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum KeyKind {
-    /// Ed25519.
+    /// Ed25519 key for signatures.
     Signing,
-    /// X25519.
+    /// X25519 key for encryption.
     Encryption,
 }

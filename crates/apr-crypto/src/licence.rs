@@ -34,7 +34,7 @@ pub struct Licence {
     pub licensee_hash: Option<String>,
     /// First moment at which the licence no longer holds.
     pub expires: Option<Timestamp>,
-    /// How many may use the file at once.
+    /// Maximum number of simultaneous users of the file.
     pub seats: Option<u64>,
     /// Any text: an SPDX expression, an address, the contract.
     pub terms: String,
@@ -54,24 +54,24 @@ struct Body {
     terms: String,
 }
 
-/// What a use of the file would break.
+/// Condition of the licence that a use of the file would violate.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum LicenceViolation {
     /// The licence has ended.
     Expired {
-        /// When.
+        /// Time at which the licence expired.
         at: Timestamp,
     },
-    /// The licence is for someone, and who asks did not say who they are.
+    /// The licence is for a certain licensee, but no licensee was given.
     LicenseeUnknown,
     /// The licence is for someone else.
     NotTheLicensee,
     /// More use the file than may.
     SeatsExceeded {
-        /// How many do.
+        /// Number of users.
         used: u64,
-        /// How many may.
+        /// Maximum number of users.
         allowed: u64,
     },
 }
@@ -122,9 +122,9 @@ pub fn parse_time(text: &str) -> Result<Timestamp> {
 }
 
 impl Licence {
-    /// What is wrong with a use of the file at `now` by `licensee`, the `seats_used`-th at once.
+    /// Returns the violations of a use at `now` by `licensee`, with `seats_used` seats in use.
     ///
-    /// A number of seats that nobody counted is taken as fine.
+    /// If the number of seats was not counted, it is accepted.
     #[must_use]
     pub fn check(
         &self,
@@ -235,16 +235,16 @@ impl LicenceBlock {
         Ok(Self { licence: licence.clone(), json, signature })
     }
 
-    /// What the file says; believe it once [`verify`](Self::verify) succeeds.
+    /// Returns the licence in the file. Do not trust it until [`verify`](Self::verify) succeeds.
     #[must_use]
     pub fn licence(&self) -> &Licence {
         &self.licence
     }
 
-    /// Which of the `trusted` keys issued this licence for the file with this digest.
+    /// Returns the `trusted` key that issued this licence for the file with this digest.
     ///
     /// # Errors
-    /// E006 when none did.
+    /// E006 when none of them did.
     pub fn verify(&self, digest: &Digest, trusted: &[PublicKey]) -> Result<PublicKey> {
         let message = message(&self.json, digest);
         let issued = |key: &&PublicKey| match key {

@@ -20,7 +20,7 @@ const X25519: ObjectIdentifier = ObjectIdentifier::new_unwrap("1.3.101.110");
 const PRIVATE: &str = "PRIVATE KEY";
 const PUBLIC: &str = "PUBLIC KEY";
 
-/// A private key's bytes, and those of the public key that PKCS#8 v2 adds.
+/// The bytes of a private key, and of the public key that PKCS#8 v2 adds.
 pub(crate) struct PrivateBytes {
     pub(crate) kind: KeyKind,
     pub(crate) secret: Zeroizing<[u8; 32]>,
@@ -104,7 +104,7 @@ fn public_bytes(bits: BitStringRef<'_>, label: &str) -> Result<[u8; 32]> {
     bits.as_bytes().and_then(|bytes| bytes.try_into().ok()).ok_or_else(|| malformed(label))
 }
 
-/// Says what a file of another kind is, without showing any of it.
+/// Checks the PEM label. The error describes the kind of the file without its contents.
 fn check_label(pem: &str, wanted: &str) -> Result<()> {
     let label = pem
         .split_once("-----BEGIN ")

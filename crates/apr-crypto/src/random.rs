@@ -2,9 +2,9 @@
 
 use apr_core::Result;
 
-/// A source of random bytes that nobody can predict; any closure of this shape is one.
+/// A source of unpredictable random bytes. Any closure with this signature implements it.
 pub trait Random {
-    /// Fills `bytes`.
+    /// Fills `bytes` with random bytes.
     ///
     /// # Errors
     /// E007 when the system has no randomness to give.

@@ -26,14 +26,15 @@ pub fn sign_digest(parts: &[&[u8]]) -> Digest {
     digest.value()
 }
 
-/// What is signed of a file with this digest.
+/// Returns the message that is signed for a file with this digest.
 #[must_use]
 pub fn sign_message(digest: &Digest) -> Vec<u8> {
     [CONTEXT, &digest[..]].concat()
 }
 
-/// Whether `signature` is `public`'s of `message` (RFC 8032, strict: no keys or points of small
-/// order).
+/// Returns `true` if `signature` is the signature of `message` by the key `public`.
+///
+/// The check is strict according to RFC 8032: it accepts no keys or points of small order.
 #[must_use]
 pub fn verify_ed25519(public: &[u8; 32], message: &[u8], signature: &[u8; 64]) -> bool {
     let signature = ed25519_dalek::Signature::from_bytes(signature);
@@ -73,19 +74,19 @@ pub struct SignBlock {
     signatures: Vec<Signature>,
 }
 
-/// What is known of one signer.
+/// Result of checking one signer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Signer {
     /// The key in the file.
     pub public: PublicKey,
-    /// Whether the signature is that key's and of this file.
+    /// `true` if the signature was made by this key for this file.
     pub valid: bool,
-    /// Whether the caller trusts the key.
+    /// `true` if the caller trusts the key.
     pub trusted: bool,
 }
 
-/// What is known of all signers, in the file's order.
+/// Results of checking all signers, in the order of the file.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Verification {
@@ -94,10 +95,10 @@ pub struct Verification {
 }
 
 impl Verification {
-    /// Whether the file is what a trusted signer signed.
+    /// Checks that all signatures are valid and one of them is by a trusted key.
     ///
     /// # Errors
-    /// E006 when some signature is not of this file, or none is by a trusted key.
+    /// E006 when a signature does not match this file, or none is by a trusted key.
     pub fn check(&self) -> Result<()> {
         if let Some(bad) = self.signers.iter().find(|signer| !signer.valid) {
             let (name, trusted) =
@@ -153,7 +154,7 @@ impl SignBlock {
         Ok(())
     }
 
-    /// Drops the signatures that are not of a file with this digest, and returns how many.
+    /// Removes the signatures that do not match this digest, and returns their number.
     pub fn retain_valid(&mut self, digest: &Digest) -> usize {
         let message = sign_message(digest);
         let before = self.signatures.len();
@@ -162,8 +163,7 @@ impl SignBlock {
         before - self.signatures.len()
     }
 
-    /// Which signatures are of a file with this digest, and which are by keys that the caller
-    /// trusts.
+    /// Checks which signatures match a file with this digest, and which are by keys in `trusted`.
     #[must_use]
     pub fn verify(&self, digest: &Digest, trusted: &[PublicKey]) -> Verification {
         let message = sign_message(digest);

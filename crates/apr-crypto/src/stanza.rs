@@ -22,20 +22,20 @@ const INFO: &[u8] = b"apr-v2-encrypt";
 pub(crate) const PASSWORD_LEN: usize = 4 + 16 + 12 + Wrapped::LEN;
 pub(crate) const RECIPIENT_LEN: usize = 4 + 32 + 8 + Wrapped::LEN;
 
-/// A wrapped file key: who can unwrap it. Nothing in it is secret.
+/// A wrapped file key for one password or recipient. It contains no secrets.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Stanza {
-    /// Whoever knows a password.
+    /// The file key wrapped for a password.
     Password {
-        /// Of Argon2id.
+        /// Salt of Argon2id.
         salt: [u8; 16],
-        /// Of Argon2id; bearable, since they were checked.
+        /// Costs of Argon2id, which are within the limits because they were checked.
         costs: Argon2Costs,
         /// The file key under the password's.
         wrapped: Wrapped,
     },
-    /// Whoever has the private key of an X25519 pair.
+    /// The file key wrapped for the owner of the private key of an X25519 pair.
     Recipient {
         /// The public key of the pair made for this stanza.
         ephemeral: [u8; 32],

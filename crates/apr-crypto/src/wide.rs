@@ -60,7 +60,7 @@ impl Drop for Cipher {
 }
 
 impl Cipher {
-    /// `None` where the processor lacks the instructions.
+    /// Prepares a cipher, or returns `None` if the processor lacks the instructions.
     pub(crate) fn new(key: &[u8; 32]) -> Option<Self> {
         use std::arch::is_x86_feature_detected;
         let available = is_x86_feature_detected!("avx512f")
@@ -73,8 +73,7 @@ impl Cipher {
         available.then(|| unsafe { prepare(key) })
     }
 
-    /// Appends the ciphertext of `plain` to `out`; returns the tag. There is no other data to
-    /// authenticate.
+    /// Appends the ciphertext of `plain` to `out` and returns the tag. There is no associated data.
     pub(crate) fn seal(
         &self,
         nonce: &[u8; NONCE_LEN],
@@ -180,12 +179,11 @@ impl Cipher {
     }
 }
 
-/// The counters of the blocks that come next: their numbers, in the last word of each lane, in the
-/// order of this processor.
+/// Counters of the next blocks: their numbers, in the last word of each lane, in native byte order.
 struct Counters(__m512i);
 
 impl Counters {
-    /// Those of four blocks from a number on.
+    /// Returns the counters of four blocks, starting at a number.
     #[inline]
     #[target_feature(enable = "avx512f")]
     fn new(nonce: &[u8; NONCE_LEN], first: u32) -> Self {
@@ -232,7 +230,7 @@ impl Counters {
     }
 }
 
-/// What the tag is masked with: the key stream before that of the text.
+/// Returns the mask of the tag: the key stream of the block before the text.
 #[inline]
 #[target_feature(enable = "avx512f,avx512bw,vaes")]
 fn mask(nonce: &[u8; NONCE_LEN], keys: &[__m512i; ROUND_KEYS]) -> __m128i {
@@ -333,7 +331,9 @@ fn reduce(low: __m128i, middle: __m128i, high: __m128i) -> __m128i {
     _mm_xor_si128(low, high)
 }
 
-/// The product of two elements times x^-128, by which powers stay what [`reduce`] expects.
+/// Returns the product of two elements times x^-128.
+///
+/// This keeps powers in the form that [`reduce`] expects.
 #[inline]
 #[target_feature(enable = "avx512f,pclmulqdq")]
 fn multiply(a: __m128i, b: __m128i) -> __m128i {
@@ -452,7 +452,7 @@ mod tests {
     }
 
     #[test]
-    fn texts_and_tags_are_those_of_the_aes_gcm_crate() {
+    fn ciphertexts_and_tags_match_the_aes_gcm_crate() {
         let around_blocks_and_steps =
             [0, 1, 15, 16, 17, 31, 32, 240, 255, 256, 496, 511, 512, 513, 528, 1023, 1024, 1025];
         for (seed, len) in

@@ -29,13 +29,13 @@ impl Moments {
 pub(crate) struct AdamW {
     rate: f32,
     decay: f32,
-    /// What gradients are multiplied with, so that all together are not longer than allowed.
+    /// Factor for the gradients, which limits their total norm to the allowed maximum.
     scale: f32,
     corrections: [f32; 2],
 }
 
 impl AdamW {
-    /// `step` counts from 0; `norm` is that of all gradients.
+    /// Creates the optimizer for a step, counted from 0. `norm` is the norm of all gradients.
     pub(crate) fn new(options: &DistillOptions, step: u64, steps: u64, norm: f64) -> Self {
         let power = i32::try_from(step + 1).unwrap_or(i32::MAX);
         #[expect(clippy::cast_possible_truncation, reason = "a factor of at most 1")]
@@ -107,7 +107,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn two_steps_are_those_of_torch() {
+    fn two_steps_match_torch() {
         // torch.optim.AdamW(lr=0.1, betas=(0.9, 0.98), weight_decay=0.1), gradients below.
         let options = DistillOptions {
             learning_rate: 0.1,

@@ -21,7 +21,7 @@ impl<'r> Batch<'r> {
         Self { rows, width }
     }
 
-    /// Tokens that are no padding.
+    /// Returns the number of tokens without padding.
     pub(crate) fn tokens(&self) -> usize {
         self.rows.iter().map(|(_, row)| row.tokens.len()).sum()
     }
@@ -30,7 +30,7 @@ impl<'r> Batch<'r> {
         [self.rows.len(), self.width]
     }
 
-    /// One number for each place, `padding` where there is no token.
+    /// Returns one number per position, and `padding` for positions without a token.
     pub(crate) fn each<T: Copy>(&self, padding: T, of: impl Fn(&Row, usize) -> T) -> Vec<T> {
         let mut all = Vec::with_capacity(self.rows.len() * self.width);
         for (_, row) in &self.rows {
@@ -40,11 +40,13 @@ impl<'r> Batch<'r> {
         all
     }
 
-    /// The graph's inputs: ids, and a mask, types and positions where it takes them; behind an
-    /// encoder, ids and what that made of the rows.
+    /// Returns the inputs of the graph: token ids and, if the graph uses them, mask, types and
+    /// positions.
+    ///
+    /// A decoder behind an encoder gets token ids and the encoder's outputs for the rows.
     ///
     /// # Errors
-    /// E003 where it takes something else as well.
+    /// E003 if the graph has other inputs.
     pub(crate) fn inputs(
         &self,
         body: &Body,
@@ -85,7 +87,7 @@ impl<'r> Batch<'r> {
     }
 }
 
-/// What the inputs of a training graph begin with that no model has.
+/// Name prefix of the inputs that exist only in a training graph.
 pub(crate) const OWN: &str = "distill/";
 
 fn is_own(name: &str) -> bool {

@@ -10,7 +10,7 @@ use sha2::{Digest, Sha256};
 /// it runs once.
 pub struct Encoded {
     store: Box<dyn FactorStore>,
-    /// Where the states of each row begin, and of how many places they are.
+    /// Start of each row's states, and the number of its positions.
     rows: Vec<(u64, usize)>,
     /// Numbers of each place.
     width: usize,
@@ -56,11 +56,11 @@ impl Encoded {
         self.rows[position].1
     }
 
-    /// The states of some rows, zeros behind those of the shorter ones, and the mask of these: what
-    /// a decoder's graph takes of them.
+    /// Returns the encoder states of some rows, padded with zeros, and their mask, for a decoder's
+    /// graph.
     ///
     /// # Errors
-    /// What the store ends with.
+    /// Returns the errors of the store.
     pub(crate) fn inputs(&self, body: &Body, positions: &[usize]) -> Result<Vec<(String, Value)>> {
         let longest = positions.iter().map(|at| self.len(*at)).max().unwrap_or(0);
         let mut inputs = Vec::new();

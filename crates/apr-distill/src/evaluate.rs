@@ -15,7 +15,7 @@ pub(crate) fn log_sum_exp(values: &[f32]) -> f64 {
     f64::from(largest) + sum.ln()
 }
 
-/// The sum of the log-probabilities of a row's labels, and how many there are.
+/// Returns the sum of the log-probabilities of a row's labels, and the number of labels.
 pub(crate) fn teacher_scores(goal: &Goal, row: &Row, logits: &[f32]) -> (f64, usize) {
     let mut sum = (0.0, 0);
     for (place, logits) in logits.chunks(goal.width).enumerate() {
@@ -41,7 +41,7 @@ pub(crate) struct Sums {
 }
 
 impl Sums {
-    /// Adds the loss of a batch, and what the student made of it.
+    /// Adds the loss of a batch and evaluates the student's output.
     pub(crate) fn add(
         &mut self,
         targets: &Targets,

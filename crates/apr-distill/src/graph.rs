@@ -13,9 +13,9 @@ use crate::targets::Goal;
 
 /// The loss, a number.
 pub(crate) const LOSS: &str = "distill/loss";
-/// The part of the loss that compares predictions or states, and that of labels.
+/// Name of the loss on predictions or states, without the loss on labels.
 pub(crate) const SOFT: &str = "distill/soft";
-/// Inputs of targets, and what they count with.
+/// Names of the inputs with targets and their weights.
 pub(crate) const TARGET: &str = "distill/target";
 pub(crate) const TOKENS: &str = "distill/tokens";
 pub(crate) const LABELS: &str = "distill/labels";
@@ -24,7 +24,7 @@ pub(crate) const WEIGHTS: &str = "distill/weights";
 pub(crate) const MEANS: &str = "distill/means";
 pub(crate) const MEAN_TARGET: &str = "distill/mean_target";
 
-/// What a student is trained with.
+/// Graph for training a student.
 pub(crate) struct TrainingGraph {
     pub(crate) graph: Graph,
     pub(crate) parameters: Vec<Parameter>,
@@ -32,13 +32,13 @@ pub(crate) struct TrainingGraph {
     pub(crate) gradients: Vec<String>,
     /// Tensors that the loss does not depend on.
     pub(crate) untrained: Vec<String>,
-    /// Tensors that stay as they are, since something else uses them, too.
+    /// Tensors that are not trained because another part also uses them.
     pub(crate) frozen: Vec<String>,
     /// The value that the loss is of.
     pub(crate) output: String,
 }
 
-/// What the loss consists of besides its goal.
+/// Terms of the loss besides its goal.
 pub(crate) struct Terms {
     pub(crate) temperature: f32,
     pub(crate) labels: bool,
@@ -121,7 +121,7 @@ fn named(body: &BodyBuilder, name: &str) -> Result<ValueId> {
     found.ok_or_else(|| Error::format(format!("no value '{name}' in the model")))
 }
 
-/// Dimensions of a value, which its targets have, too.
+/// Returns the dimensions of a value, which its targets share.
 fn shape(body: &BodyBuilder, id: ValueId) -> Result<Vec<Dim>> {
     let value = body.body().value(id);
     let shape = value.shape().map(<[Dim]>::to_vec);
@@ -138,8 +138,9 @@ fn minus_sum(body: &mut BodyBuilder, value: ValueId) -> ValueId {
     body.op("Neg", [sum]).output("loss")
 }
 
-/// The cross-entropy of the teacher's softened predictions, and of labels. What each counts with is
-/// in the targets.
+/// Adds the cross-entropy with the teacher's softened predictions, and with labels.
+///
+/// The targets contain the weights of the terms.
 fn predictions(
     body: &mut BodyBuilder,
     logits: ValueId,
@@ -208,7 +209,7 @@ fn states(body: &mut BodyBuilder, states: ValueId) -> Result<ValueId> {
     }))
 }
 
-/// The weighted sum of `1 - cosine`, where weights have the sum 1.
+/// Adds the weighted sum of `1 - cosine`, for weights with the sum 1.
 fn far(body: &mut BodyBuilder, states: ValueId, target: ValueId, weights: ValueId) -> ValueId {
     let cosine = cosine(body, states, target);
     let weighted = body.op("Mul", [cosine, weights]).output("weighted");
@@ -217,7 +218,7 @@ fn far(body: &mut BodyBuilder, states: ValueId, target: ValueId, weights: ValueI
     body.op("Sub", [one, sum]).output("distance")
 }
 
-/// The cosine with targets of length 1, along the last dimension, which stays.
+/// Adds the cosine with targets of length 1 along the last dimension. The dimension is kept.
 fn cosine(body: &mut BodyBuilder, states: ValueId, target: ValueId) -> ValueId {
     let axis = body.ints(&[-1]);
     let product = body.op("Mul", [states, target]).output("product");

@@ -16,7 +16,7 @@ use crate::graph::{LABEL_WEIGHTS, LABELS, LOSS, TARGET, TOKENS, Terms, TrainingG
 use crate::parameters::{Parameter, initial};
 use crate::targets::Goal;
 
-/// How much the weights of a model matter for the texts that it was measured on.
+/// Importance of a model's weights for the texts that it was measured on.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 #[non_exhaustive]
 pub struct WeightImportance {
@@ -26,45 +26,49 @@ pub struct WeightImportance {
     pub tokens: u64,
     /// The tensors that the predictions depend on, in the order of the graph.
     pub tensors: Vec<TensorImportance>,
-    /// The heads and neurons of each layer; none where the family does not say how many it has.
+    /// Heads and neurons of each layer; empty if the family does not define their number.
     pub units: Vec<LayerUnits>,
 }
 
-/// How much the heads and neurons of a layer matter: the sums of the saliency of their weights.
+/// Importance of a layer's heads and neurons: the sums of the saliency of their weights.
 #[derive(Debug, Clone, Default, PartialEq, Serialize)]
 #[non_exhaustive]
 pub struct LayerUnits {
-    /// The layer.
+    /// Number of the layer.
     pub layer: u64,
-    /// Of each head of keys and values, with the heads of queries that share it.
+    /// Saliency of each key-value head, including the query heads that share it.
     pub groups: Vec<f64>,
-    /// Of each neuron.
+    /// Saliency of each neuron.
     pub neurons: Vec<f64>,
 }
 
-/// How much a tensor matters.
+/// Importance of a tensor.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 #[non_exhaustive]
 pub struct TensorImportance {
-    /// Its canonical name.
+    /// Canonical name of the tensor.
     pub name: String,
-    /// Its elements.
+    /// Number of elements.
     pub elements: u64,
     /// Mean over its elements of the squared gradient.
     pub squared_gradient: f64,
-    /// Half of the sum of squared gradients times squared weights: by how much the loss would rise
-    /// if it were zero, to second order (optimal brain damage, LeCun et al. 1990, with Fisher's
-    /// information for the curvature: Theis et al. 2018, arXiv:1801.05787).
+    /// Half of the sum of squared gradients times squared weights.
+    ///
+    /// It estimates to second order by how much the loss would rise if the tensor were zero
+    /// (optimal brain damage, LeCun et al. 1990, with the Fisher information for the curvature:
+    /// Theis et al. 2018, arXiv:1801.05787).
     pub saliency: f64,
 }
 
-/// Measures how much each tensor of a model matters for the next tokens of texts: the gradient of
-/// the mean cross-entropy of each row is squared, and averaged over rows. `padding` is the token
-/// that fills up rows; `done` is told how many rows are measured.
+/// Measures the importance of each tensor of a model for the next tokens of texts.
+///
+/// The gradient of each row's mean cross-entropy is squared, and averaged over rows. `padding` is
+/// the token that fills up rows; `done` receives the number of measured rows.
 ///
 /// # Errors
-/// [`RunError::Request`] for models that continue no texts, or have several parts; E001 for
-/// gradients that are not finite; E003 where the graph has no gradient; E008 beyond the memory.
+/// [`RunError::Request`] for models that do not generate text, or have several parts; E001 for
+/// gradients that are not finite; E003 if the graph has no gradient; E008 if the memory limit is
+/// exceeded.
 pub fn importance(
     runner: &Runner<'_>,
     rows: &[Row],
@@ -228,7 +232,7 @@ fn each_gradient(
     Ok(graph.parameters.into_iter().zip(weights).collect())
 }
 
-/// The next tokens of a row, and what each counts with.
+/// Returns the next tokens of a row and their weights.
 fn labels(goal: &Goal, row: &Row) -> Result<Vec<(String, Value)>> {
     let places = row.tokens.len();
     let found: Vec<Option<i64>> = (0..places).map(|place| goal.label(row, place)).collect();

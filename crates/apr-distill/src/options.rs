@@ -6,16 +6,16 @@ use serde::Serialize;
 #[derive(Debug, Clone, PartialEq, Serialize)]
 #[non_exhaustive]
 pub struct DistillOptions {
-    /// What logits are divided by before predictions are compared; 2 by default.
+    /// Divisor of the logits before predictions are compared (temperature); 2 by default.
     pub temperature: f32,
     /// Share of the loss that the teacher's predictions have, from 0 to 1; labels have the rest. 1
     /// by default.
     pub alpha: f32,
-    /// What the mean squared difference of the states behind each layer counts with; 0 by default.
+    /// Weight of the mean squared difference between the states after each layer; 0 by default.
     pub hidden_loss: f32,
-    /// How often all rows are gone through; 3 by default.
+    /// Number of passes over all rows; 3 by default.
     pub epochs: u64,
-    /// Steps in all, whatever `epochs` says.
+    /// Total number of steps, which overrides `epochs`.
     pub steps: Option<u64>,
     /// Rows of a step; 16 by default.
     pub batch: usize,
@@ -23,11 +23,11 @@ pub struct DistillOptions {
     pub learning_rate: f32,
     /// Steps in which the learning rate rises from 0; a twentieth of all by default.
     pub warmup: Option<u64>,
-    /// Weight decay of matrices (AdamW); 0.1 by default. Norms and biases have none.
+    /// Weight decay of matrices (AdamW); 0.1 by default. Norms and biases are not decayed.
     pub weight_decay: f32,
     /// Longest gradient, as the norm of all of them together; 1 by default.
     pub clip: f32,
-    /// Where random numbers begin; 0 by default.
+    /// Random seed; 0 by default.
     pub seed: u64,
     /// Share of the rows that is held out to judge the student; 0.05 by default.
     pub held_out: f64,
@@ -59,7 +59,7 @@ impl Default for DistillOptions {
 }
 
 impl DistillOptions {
-    /// Steps of a training on so many rows.
+    /// Returns the number of steps for training on `rows` rows.
     pub(crate) fn total_steps(&self, rows: usize) -> u64 {
         let each = rows.div_ceil(self.batch.max(1)) as u64;
         self.steps.unwrap_or_else(|| each.saturating_mul(self.epochs)).max(1)
@@ -98,7 +98,7 @@ mod tests {
     }
 
     #[test]
-    fn steps_are_those_of_the_epochs_unless_they_are_given() {
+    fn steps_follow_from_the_epochs_unless_they_are_given() {
         let options = DistillOptions::default();
         assert_eq!(options.total_steps(33), 9);
         let options = DistillOptions { steps: Some(7), ..options };

@@ -18,15 +18,15 @@ pub const ENCODER: &str = "encoder_model";
 /// The part that writes, which students have less of.
 pub const DECODER: &str = "decoder_model";
 
-/// Rows, and what the encoder makes of them.
+/// Rows of a sequence-to-sequence model, with the encoder's outputs for them.
 pub struct Pairs {
-    /// What the decoder writes, one row for each line.
+    /// Decoder rows, one for each line.
     pub rows: Vec<Row>,
-    /// What it reads.
+    /// Encoder states of each row.
     pub encoded: Encoded,
-    /// Rows that were cut to what the encoder or the decoder takes.
+    /// Number of rows that were cut to the maximum length of the encoder or the decoder.
     pub cut: usize,
-    /// Rows whose text the teacher wrote, as the data has none.
+    /// Number of rows without a text in the data, for which the teacher generated one.
     pub written: usize,
 }
 
@@ -39,7 +39,7 @@ struct Line {
     language: Option<String>,
 }
 
-/// What the encoder reads.
+/// Input of the encoder.
 #[derive(Debug, PartialEq)]
 enum Given {
     Text(String),
@@ -47,12 +47,12 @@ enum Given {
     Sound(String),
 }
 
-/// What the decoder is to write.
+/// Decoder target.
 #[derive(Debug, PartialEq)]
 enum Written {
     Text(String),
     Tokens(Vec<i64>),
-    /// What the teacher writes (Kim and Rush 2016, arXiv:1606.07947).
+    /// Text that the teacher generates (Kim and Rush 2016, arXiv:1606.07947).
     ByTeacher,
 }
 
@@ -308,8 +308,8 @@ fn begin(runner: &Runner<'_>) -> RunResult<Vec<i64>> {
     Ok([start].into_iter().chain(forced).collect())
 }
 
-/// Whether the tokenizer puts the language that is read around a text, which is not the one that is
-/// written.
+/// Returns `true` if the tokenizer adds the source language to a text, which differs from the
+/// target language.
 fn writes_language(runner: &Runner<'_>) -> bool {
     runner.facts().config("model_type").and_then(Json::as_str) == Some("mbart")
 }
@@ -326,7 +326,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn rows_have_what_is_read_and_what_is_written() {
+    fn rows_have_encoder_inputs_and_decoder_targets() {
         let line = |given, written| Line { given, written, language: None };
         for (text, expected) in [
             (
@@ -348,7 +348,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_row_is_refused() {
+    fn invalid_rows_are_rejected() {
         for (text, reads_sound, message) in [
             ("[]", false, "it is no JSON object"),
             ("{\"text\": \"a\"}", false, "expected \"prompt\" or \"tokens\""),

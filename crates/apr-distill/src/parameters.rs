@@ -16,15 +16,16 @@ pub(crate) struct Parameter {
     pub(crate) input: String,
     /// The tensor's name.
     pub(crate) tensor: String,
-    /// How the input looks at the tensor: transposed, reshaped, or not at all.
+    /// Views between the tensor and the input: transposed, reshaped, or none.
     views: Vec<View>,
     /// Dimensions of the tensor.
     shape: Vec<u64>,
 }
 
-/// Makes every weight of the main body an input, but for those that are frozen. A tensor that is
-/// looked at in one way is given so, transposed where it is; others are given as they are, and
-/// looked at by nodes.
+/// Turns every weight of the main body into an input, except for frozen weights.
+///
+/// A tensor with a single view becomes an input with this view applied, such as transposed. Other
+/// tensors become inputs as stored, and nodes apply the views.
 ///
 /// # Errors
 /// E003 for weights in functions or nodes, which graphs of families don't have; E001 for a tensor
@@ -227,10 +228,10 @@ fn to_front(body: &mut Body, place: usize) {
     }
 }
 
-/// What the parameters are before they are trained, in single precision.
+/// Reads the initial values of the parameters in single precision.
 ///
 /// # Errors
-/// E008 where they take more memory than `max_memory`, and what reading them ends with.
+/// E008 if they need more memory than `max_memory`. Also the errors of reading them.
 pub(crate) fn initial(
     parameters: &[Parameter],
     reader: &dyn CheckpointReader,
@@ -262,7 +263,7 @@ impl Parameter {
         WeightRef { tensor: self.tensor.clone(), views: self.views.clone() }
     }
 
-    /// How many elements it has.
+    /// Returns the number of elements.
     pub(crate) fn elements(&self) -> u64 {
         self.shape.iter().copied().fold(1, u64::saturating_mul)
     }
@@ -280,7 +281,7 @@ impl Parameter {
         shape
     }
 
-    /// The tensor's elements, from those of the input.
+    /// Returns the elements of the tensor, given the elements of the input.
     pub(crate) fn stored(&self, values: &[f32]) -> Vec<f32> {
         let mut shapes = vec![self.shape.clone()];
         for view in &self.views {

@@ -4,7 +4,7 @@ use serde::Serialize;
 
 use crate::DistillOptions;
 
-/// How close a model is to the teacher on the rows that were held out.
+/// Closeness of a model to the teacher on the held-out rows.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 #[non_exhaustive]
 pub struct Scores {
@@ -13,7 +13,7 @@ pub struct Scores {
     /// Share of the tokens, or rows, for which teacher and student have the same first choice.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub agreement: Option<f64>,
-    /// Perplexity of the labels, where the model continues texts.
+    /// Perplexity of the labels, for models that generate text.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub perplexity: Option<f64>,
     /// Mean cosine of the mean states of the teacher's and the student's rows.
@@ -21,13 +21,13 @@ pub struct Scores {
     pub cosine: Option<f64>,
 }
 
-/// A training.
+/// Report of a training.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 #[non_exhaustive]
 pub struct DistillReport {
-    /// How it was done.
+    /// Options of the training.
     pub options: DistillOptions,
-    /// Layers of the teacher that the student began with; empty where it began with all.
+    /// Layers of the teacher that the student began with; empty if it began with all layers.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub layers: Vec<u64>,
     /// Rows that were learnt from, and that were held out.
@@ -37,7 +37,7 @@ pub struct DistillReport {
     /// Rows that were cut to the model's context.
     #[serde(skip_serializing_if = "is_zero")]
     pub cut: usize,
-    /// Rows whose text the teacher wrote, as the data has none.
+    /// Number of rows without a text in the data, for which the teacher generated one.
     #[serde(skip_serializing_if = "is_zero")]
     pub written: usize,
     /// Steps that were made.
@@ -53,13 +53,13 @@ pub struct DistillReport {
     /// Tensors that the outputs don't depend on, and that are the teacher's.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub untrained: Vec<String>,
-    /// Tensors of the decoder that the encoder uses, too, and that are the teacher's.
+    /// Tensors of the decoder that were not trained because the encoder also uses them.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub frozen: Vec<String>,
-    /// Whether each step computed the forward pass again, layer by layer, to fit the memory.
+    /// `true` if each step recomputed the forward pass layer by layer to fit the memory.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub recomputed: bool,
-    /// Predictions of each token that were kept of the teacher's; absent where all were.
+    /// Number of the teacher's predictions that were kept per token; `None` if all were kept.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub kept_predictions: Option<usize>,
     /// Perplexity of the teacher.

@@ -16,7 +16,7 @@ use crate::{DistillOptions, DistillReport, Events, Progress, Row, Student, disti
 
 type Trained = (HashMap<String, Vec<f32>>, DistillReport);
 
-/// Keeps the last state, and fails to keep the one after so many.
+/// Event handler that keeps the last state, and fails after a number of states.
 struct States {
     most: usize,
     kept: Vec<Vec<u8>>,

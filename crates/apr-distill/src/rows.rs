@@ -3,12 +3,12 @@
 use apr_core::{Error, Escaped, Result};
 use serde_json::{Map, Value as Json};
 
-/// One example.
+/// Training example.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Row {
-    /// Ids of tokens.
+    /// Token ids of the example.
     pub tokens: Vec<i64>,
-    /// Position of the first token that is a label: what is before it, such as a prompt, is given.
+    /// Position of the first label. The tokens before it, such as a prompt, are only context.
     pub first_label: usize,
     /// Position of the first token of the second text of a pair, from which on the token type is 1.
     pub second_text: Option<usize>,
@@ -22,7 +22,7 @@ impl Row {
     }
 }
 
-/// What a line says.
+/// Content of a line.
 enum Line {
     Text(String),
     Pair(String, String),
@@ -31,28 +31,29 @@ enum Line {
     Tokens(Vec<i64>),
 }
 
-/// How texts become tokens.
+/// Conversion of texts to tokens.
 pub trait Tokenize {
-    /// The tokens of a text, with those that the model puts around it where `special`.
+    /// Tokenizes a text. With `special`, the model's special tokens are added around it.
     ///
     /// # Errors
-    /// What the tokenizer ends with.
+    /// Returns the errors of the tokenizer.
     fn text(&self, text: &str, special: bool) -> Result<Vec<i64>>;
 
-    /// The tokens of two texts, with those that the model puts around and between them, and the
-    /// position of the first whose type is 1.
+    /// Tokenizes two texts with the model's special tokens around and between them.
+    ///
+    /// Also returns the position of the first token of type 1.
     ///
     /// # Errors
-    /// What the tokenizer ends with.
+    /// Returns the errors of the tokenizer.
     fn pair(&self, texts: [&str; 2]) -> Result<(Vec<i64>, Option<usize>)>;
 
-    /// Messages in the model's chat template, up to where the model answers: roles and contents.
+    /// Tokenizes messages (roles and contents) with the chat template, up to the model's answer.
     ///
     /// # Errors
-    /// E003 where it has no template, and what the template ends with.
+    /// E003 if the model has no template. Also the errors of the template.
     fn chat(&self, messages: &[(String, String)]) -> Result<Vec<i64>>;
 
-    /// The token that ends an answer, where there is one.
+    /// Returns the token that ends an answer, if there is one.
     fn end(&self) -> Option<i64>;
 }
 
@@ -61,9 +62,9 @@ pub trait Tokenize {
 pub struct RowsRead {
     /// The rows to learn from.
     pub rows: Vec<Row>,
-    /// How many of them were cut.
+    /// Number of rows that were cut.
     pub cut: usize,
-    /// How many others are left out: texts without a character, and rows without a token to
+    /// Number of lines that were skipped: texts without a character, and rows without a token to
     /// predict.
     pub empty: usize,
 }
@@ -263,7 +264,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_row_is_refused_with_its_line() {
+    fn invalid_rows_are_rejected_with_their_line_number() {
         for (text, message) in [
             ("{\"text\": \"a\"}\n[]", "line 2: it is no JSON object"),
             ("{\"texts\": \"a\"}", "line 1: expected \"text\""),

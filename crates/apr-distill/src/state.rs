@@ -9,7 +9,7 @@ use serde_json::{Map, json};
 
 use crate::adamw::Moments;
 
-/// What the file's metadata say it is.
+/// File type, stored in the metadata of the file.
 const KIND: &str = "apr-distill-state-1";
 
 /// A training at a step.
@@ -37,7 +37,7 @@ impl State {
         Self { step, tokens, parameters, moments, best, best_step, best_loss: loss, since_best }
     }
 
-    /// The file. `run` tells trainings apart.
+    /// Writes the state as a file. `run` identifies the training.
     pub(crate) fn to_bytes(&self, run: &str) -> Result<Vec<u8>> {
         let mut header = Map::new();
         header.insert(

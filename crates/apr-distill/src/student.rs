@@ -5,7 +5,7 @@ use apr_core::{Error, Result};
 use apr_source::Source;
 use serde_json::{Map, Value as Json};
 
-/// How large a student is.
+/// Size of a student.
 #[derive(Debug, Clone, PartialEq)]
 #[non_exhaustive]
 pub enum Size {
@@ -13,25 +13,25 @@ pub enum Size {
     Small,
     /// A quarter of the layers, with half of the heads and neurons.
     Tiny,
-    /// As this configuration says, of a model of the same family and hidden size.
+    /// Sizes of this configuration, whose model has the same family and hidden size.
     Configured(Map<String, Json>),
-    /// So many layers, evenly spaced.
+    /// Number of layers, evenly spaced.
     Layers(u64),
-    /// These layers.
+    /// Layers of the teacher with these numbers.
     Listed(Vec<u64>),
 }
 
-/// What a student has less than its teacher.
+/// Layers, heads and neurons that a student lacks compared to its teacher.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 #[non_exhaustive]
 pub struct Cuts {
-    /// Layers that stay, by their numbers in the teacher; empty where all do.
+    /// Kept layers, by their numbers in the teacher; empty if all layers are kept.
     pub kept: Vec<u64>,
-    /// Layers that go.
+    /// Removed layers.
     pub dropped: Vec<u64>,
-    /// Heads of queries that go of each layer.
+    /// Number of query heads removed from each layer.
     pub heads: u64,
-    /// Neurons that go of each layer.
+    /// Number of neurons removed from each layer.
     pub neurons: u64,
 }
 
@@ -51,7 +51,8 @@ const SAME: [&str; 7] = [
     "max_position_embeddings",
 ];
 
-/// Entries that must be the teacher's, too, where an encoder stays and its decoder loses layers.
+/// Additional entries that must equal the teacher's if only the decoder behind an encoder loses
+/// layers.
 const SAME_BESIDE_ENCODER: [&str; 9] = [
     "encoder_layers",
     "num_layers",
@@ -64,12 +65,14 @@ const SAME_BESIDE_ENCODER: [&str; 9] = [
     "decoder_ffn_dim",
 ];
 
-/// What a student of some size has less than its teacher, whose configuration is given. Layers are
-/// those of the decoder where it follows an encoder, which stays as it is.
+/// Returns what a student of this size lacks compared to its teacher.
+///
+/// `config` is the teacher's configuration. In a model with encoder and decoder, the layers are the
+/// decoder's. The encoder does not change.
 ///
 /// # Errors
 /// E001 for a model of an unknown family, more layers, heads or neurons than the teacher has, a
-/// configuration that differs in something else, and a student that is the teacher.
+/// configuration with other differences, and a student that equals the teacher.
 pub fn cuts(source: &Source<'_>, config: &Map<String, Json>, size: &Size) -> Result<Cuts> {
     let model = source.family()?;
     let model = model
@@ -161,11 +164,12 @@ fn check_same(
     Ok(())
 }
 
-/// So many of the layers, evenly spaced: the first, the last, and those between. One alone is the
-/// first.
+/// Returns `kept` evenly spaced layers: the first, the last, and layers between them.
+///
+/// A single layer is the first one.
 ///
 /// # Errors
-/// E001 for no layer, or more than there are.
+/// E001 for 0 layers, or more than there are.
 ///
 /// # Examples
 /// ```

@@ -13,20 +13,20 @@ use crate::graph::{
 };
 use crate::{DistillOptions, Row, Student};
 
-/// Predictions are kept whole up to this many; of more, the likeliest [`KEPT`].
+/// Number of predictions up to which all are kept. Otherwise only the likeliest [`KEPT`] are kept.
 const WHOLE: usize = 1024;
 const KEPT: usize = 128;
 
-/// What of a model's outputs the student is to match.
+/// Model output that the student must match.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Goal {
     /// Name of the value.
     pub(crate) output: String,
-    /// Whether it is scores, and not states.
+    /// `true` for scores, `false` for states.
     pub(crate) is_logits: bool,
-    /// Whether scores are those of the next token.
+    /// `true` if the scores are for the next token.
     pub(crate) is_next: bool,
-    /// Whether there is one for each token, or one for each row.
+    /// `true` for one output per token, `false` for one output per row.
     pub(crate) per_token: bool,
     /// Length of the last dimension.
     pub(crate) width: usize,
@@ -69,7 +69,7 @@ impl Goal {
         })
     }
 
-    /// Whether only the likeliest predictions are kept.
+    /// Returns `true` if only the likeliest predictions are kept.
     pub(crate) fn is_cut(&self) -> bool {
         self.kept < self.width
     }
@@ -79,7 +79,7 @@ impl Goal {
         if self.per_token { row.tokens.len() } else { 1 }
     }
 
-    /// Whether the output at a place is compared: not within a prompt.
+    /// Returns `true` if the output at a position is compared. Positions within a prompt are not.
     pub(crate) fn counts(&self, row: &Row, place: usize) -> bool {
         !self.is_next || place + 1 >= row.first_label
     }
@@ -98,24 +98,27 @@ impl Goal {
     }
 }
 
-/// What the teacher made of all rows.
+/// Outputs of the teacher for all rows.
 pub(crate) struct Targets {
     pub(crate) goal: Goal,
     store: Box<dyn FactorStore>,
-    /// Where the record of each row begins.
+    /// Offset of each row's record in the store.
     offsets: Vec<u64>,
-    /// Widths of the layers' states that are kept, too.
+    /// Widths of the layer states that are also kept.
     layers: Vec<usize>,
-    /// Sum of the log-probabilities of labels, and how many there are, by row.
+    /// Sum of the log-probabilities of the labels and number of labels, for each row.
     pub(crate) of_labels: Vec<(f64, usize)>,
 }
 
 impl Targets {
-    /// Runs the teacher on all rows. `layers` are names of values whose states are kept, too;
-    /// `done` is told how many rows are.
+    /// Runs the teacher on all rows.
+    ///
+    /// `layers` are names of values whose states are also kept. `done` receives the number of
+    /// finished rows.
     ///
     /// # Errors
-    /// What running the model and the store end with; E001 for outputs that are not finite.
+    /// Returns the errors of running the model and of the store; E001 for outputs that are not
+    /// finite.
     pub(crate) fn new(
         teacher: &Prepared<'_>,
         goal: Goal,
@@ -179,7 +182,7 @@ impl Targets {
         Ok(())
     }
 
-    /// Softened probabilities, and where only the likeliest are kept, their tokens.
+    /// Records softened probabilities and, if only the likeliest are kept, their tokens.
     fn record_predictions(
         &mut self,
         position: usize,
@@ -215,7 +218,7 @@ impl Targets {
         }
     }
 
-    /// The record of a row: numbers, and tokens where only some predictions are kept.
+    /// Reads the record of a row: numbers and, if only some predictions are kept, tokens.
     pub(crate) fn read(&self, position: usize, row: &Row) -> Result<Record> {
         let states: usize = self.layers.iter().sum::<usize>() * row.tokens.len();
         let mut bytes = vec![0; self.goal.bytes(row) + states * size_of::<f32>()];
@@ -338,7 +341,7 @@ impl Targets {
         Ok(())
     }
 
-    /// States of length 1, and their mean, brought to length 1, too.
+    /// Adds target states of length 1, and their mean, also scaled to length 1.
     fn states(
         &self,
         batch: &Batch<'_>,
@@ -407,12 +410,12 @@ impl Targets {
     }
 }
 
-/// What the teacher made of a row.
+/// Output of the teacher for a row.
 #[derive(Debug, Default)]
 pub(crate) struct Record {
     /// Softened probabilities, or states.
     pub(crate) numbers: Vec<f32>,
-    /// The tokens of these probabilities, where only the likeliest are kept.
+    /// Tokens of the probabilities, if only the likeliest are kept.
     pub(crate) tokens: Vec<i64>,
     /// States of the layers, one layer after the other.
     layers: Vec<f32>,

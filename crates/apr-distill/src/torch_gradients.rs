@@ -21,12 +21,12 @@ const TOLERANCE: f32 = 1e-4;
 /// Gradients are not compared below this share of the model's largest: sums of rounding errors.
 const NOISE: f32 = 1e-2;
 
-/// What torch found for one part of a model.
+/// Gradients from torch for one part of a model.
 struct Found {
     inputs: Vec<(String, Value)>,
-    /// The output, and what its elements count with.
+    /// Name of the output, and the weights of its elements.
     seed: (String, Value),
-    /// By the name of the tensor in the file; every n-th element.
+    /// Every n-th element of each gradient, by the tensor's name in the file.
     gradients: HashMap<String, Vec<f32>>,
 }
 
@@ -56,7 +56,7 @@ impl Found {
 }
 
 impl Found {
-    /// That of a tensor, whose name has a prefix in the files of some tasks.
+    /// Returns the gradient of a tensor, whose name has a prefix in the files of some tasks.
     fn gradient(&self, name: &str) -> Option<&Vec<f32>> {
         let is_short = |other: &&String| {
             let prefix = name.strip_suffix(other.as_str());
@@ -67,7 +67,7 @@ impl Found {
     }
 }
 
-/// Compares the gradients of a part; how many tensors were, and what is wrong.
+/// Compares the gradients of a part. Returns the number of compared tensors, or the differences.
 fn compared(
     runner: &Runner<'_>,
     part: &str,
@@ -178,7 +178,7 @@ fn gradients_in(folder: &Path) -> Vec<PathBuf> {
 }
 
 #[test]
-fn gradients_are_those_of_torch() {
+fn gradients_match_torch() {
     let models = [
         ("tiny-llama", "tiny-llama"),
         ("tiny-bert", "run/tiny-bert"),
@@ -197,7 +197,7 @@ fn gradients_are_those_of_torch() {
 }
 
 #[test]
-fn importance_is_that_of_torch() {
+fn importance_matches_torch() {
     let expected = std::fs::read(fixture("gradients/fisher.json")).expect("a fixture");
     let expected: serde_json::Value = serde_json::from_slice(&expected).expect("JSON");
     let reader = Sources::default()
@@ -249,9 +249,9 @@ fn importance_is_that_of_torch() {
     }
 }
 
-/// Those that `cargo xtask interop distill` had torch write.
+/// Compares with the gradients that `cargo xtask interop distill` writes with torch.
 #[test]
-fn gradients_of_all_families_are_those_of_torch() {
+fn gradients_of_all_families_match_torch() {
     let Some(folder) = std::env::var_os("APR_TORCH_GRADIENTS").map(PathBuf::from) else {
         eprintln!("skipped: APR_TORCH_GRADIENTS names no folder with gradients of torch");
         return;

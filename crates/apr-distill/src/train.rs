@@ -24,25 +24,25 @@ use crate::{DistillOptions, Row};
 
 /// Rows beyond which some are held out.
 const FEW: usize = 10;
-/// How often a student is evaluated in a training.
+/// Number of evaluations of a student during a training.
 const EVALUATIONS: u64 = 20;
 
-/// How far a training is.
+/// Progress of a training.
 #[derive(Debug, Clone, PartialEq)]
 #[non_exhaustive]
 pub enum Progress {
-    /// The teacher has been run on so many rows of so many.
+    /// Run of the teacher over the rows.
     Teacher {
         /// Rows that it has been run on.
         rows: usize,
-        /// All rows.
+        /// Number of all rows.
         of: usize,
     },
     /// A step was made.
     Step {
-        /// Steps so far.
+        /// Number of steps so far.
         step: u64,
-        /// Steps in all.
+        /// Number of all steps.
         of: u64,
         /// The loss of this step.
         loss: f64,
@@ -51,29 +51,29 @@ pub enum Progress {
     },
     /// The student was evaluated on the rows that were held out.
     Evaluated {
-        /// Steps so far.
+        /// Number of steps so far.
         step: u64,
-        /// What it came to.
+        /// Result of the evaluation.
         scores: Scores,
     },
 }
 
-/// What a training tells, and what it leaves behind on the way.
+/// Receiver of a training's progress and intermediate states.
 pub trait Events {
-    /// Receives how far the training is.
+    /// Receives a progress update.
     fn progress(&mut self, progress: &Progress);
 
-    /// Keeps a state that the training can go on from.
+    /// Stores a state from which the training can resume.
     ///
     /// # Errors
-    /// E007 where it can't be written.
+    /// E007 if it can't be written.
     fn save(&mut self, state: &[u8]) -> Result<()>;
 
-    /// Whether states are wanted.
+    /// Returns `true` if states are to be saved.
     fn saves(&self) -> bool;
 }
 
-/// What is trained, and how.
+/// Student, teacher, data and options of a training.
 pub struct Student<'s> {
     /// The teacher; both read texts as a whole.
     pub teacher: &'s Runner<'s>,
@@ -81,9 +81,9 @@ pub struct Student<'s> {
     pub student: &'s Runner<'s>,
     /// Layers of the teacher that the student begins with; none: all.
     pub layers: Vec<u64>,
-    /// What is learnt from.
+    /// Training rows.
     pub rows: Vec<Row>,
-    /// What the encoder makes of each row, where both are the decoders of models of two parts.
+    /// Encoder states of each row, if student and teacher are decoders of two-part models.
     pub encoded: Option<Encoded>,
     /// Rows that were cut.
     pub cut: usize,
@@ -91,18 +91,20 @@ pub struct Student<'s> {
     pub written: usize,
     /// The token that fills up rows.
     pub padding: i64,
-    /// How it is trained.
+    /// Training options.
     pub options: DistillOptions,
 }
 
-/// Trains a student. What comes back are the elements of its tensors, by the names that its graph
-/// has for them, and the report. `resumed` is a state of the same training.
+/// Trains a student.
+///
+/// Returns the elements of its tensors, by their names in its graph, and the report. `resumed` is a
+/// saved state of the same training.
 ///
 /// # Errors
 /// [`RunError::Request`] for models of several parts, students with other outputs than the teacher,
-/// and options that don't go with the model; E001 where the loss is no number, with the step and
-/// the value that was the first, and where no step made the student better; E003 where the graph
-/// has no gradient; E008 beyond the memory; what `events` end with.
+/// and options that don't fit the model; E001 if the loss is not finite, with the step and the
+/// first such value, and if no step improved the student; E003 if the graph has no gradient; E008
+/// if the memory limit is exceeded; the errors of `events`.
 pub fn distill(
     student: &Student<'_>,
     store: Box<dyn FactorStore>,
@@ -214,9 +216,11 @@ fn check_memory(
     terms: &Terms,
     saves: bool,
 ) -> RunResult<()> {
-    /// Their values, the best ones so far, two moments, and gradients.
+    /// Number of copies of the parameters in memory.
+    ///
+    /// These are the values, the best values so far, two moments and the gradients.
     const KEPT: u64 = 5;
-    /// What of these is in a state that is saved or read, which is put together in memory.
+    /// Number of these copies in a state file, which is assembled in memory.
     const SAVED: u64 = 4;
 
     let graph = TrainingGraph::new(graph, goal, terms, student.student.weights())?;
@@ -260,7 +264,7 @@ fn is_of_memory(error: &RunError) -> bool {
     matches!(error, RunError::Model(error) if error.code() == Code::Memory)
 }
 
-/// An error of the memory, with what takes less of it.
+/// Adds advice to an out-of-memory error: a smaller batch.
 fn with_batch(error: RunError, options: &DistillOptions) -> RunError {
     match error {
         RunError::Model(error) if error.code() == Code::Memory && options.batch > 1 => {
@@ -272,7 +276,8 @@ fn with_batch(error: RunError, options: &DistillOptions) -> RunError {
     }
 }
 
-/// What tells trainings apart: the digest of options, rows, and the student before.
+/// Returns the digest of the options, the rows and the initial student, which identifies a
+/// training.
 fn run_of(student: &Student<'_>, graph: &TrainingGraph, values: &[Tensor]) -> RunResult<String> {
     let mut hasher = Sha256::new();
     // Memory changes no bit.
@@ -294,7 +299,8 @@ fn run_of(student: &Student<'_>, graph: &TrainingGraph, values: &[Tensor]) -> Ru
     Ok(base16ct::lower::encode_string(&hasher.finalize()))
 }
 
-/// Rows that are learnt from, and rows that are held out: all of them where there are few.
+/// Splits the rows into training rows and held-out rows. If there are few rows, both contain all
+/// rows.
 fn split(rows: usize, options: &DistillOptions) -> (Vec<usize>, Vec<usize>) {
     let all: Vec<usize> = (0..rows).collect();
     #[expect(
@@ -321,13 +327,16 @@ fn perplexity(targets: &Targets, held: &[usize]) -> Option<f64> {
 }
 
 impl Student<'_> {
-    /// How long a row is, for what a step takes: its tokens, and places of the encoder's states.
+    /// Returns the length of a row in a step: its tokens plus the positions of the encoder's
+    /// states.
     pub(crate) fn len(&self, row: usize) -> usize {
         let encoded = self.encoded.as_ref().map_or(0, |encoded| encoded.len(row));
         self.rows[row].tokens.len() + encoded
     }
 
-    /// Tensors that the encoder uses, too: with others, its states would not be the teacher's.
+    /// Returns the tensors that the encoder also uses.
+    ///
+    /// Training them would change the encoder's states, which must be those of the teacher.
     fn frozen(&self) -> BTreeSet<String> {
         if self.encoded.is_none() {
             return BTreeSet::new();
@@ -337,7 +346,7 @@ impl Student<'_> {
         weights.map(|(_, weight)| weight.tensor.clone()).collect()
     }
 
-    /// Values of the student's layers, where their states are compared.
+    /// Returns the values of the student's layers, if their states are compared.
     fn own_layers(&self, graph: &apr_graph::Graph) -> RunResult<Vec<String>> {
         if self.options.hidden_loss == 0.0 {
             return Ok(Vec::new());
@@ -491,7 +500,7 @@ impl Training<'_> {
         Ok(sums.scores())
     }
 
-    /// The error of a step whose loss or gradients are not finite: where that began.
+    /// Returns the error of a step with a loss or gradient that is not finite, with its origin.
     fn blame(&self, state: &State, batch: &Batch<'_>) -> RunResult<Error> {
         let (inputs, _) = self.inputs(&state.parameters, batch)?;
         let mut wanted = vec![LOSS];
@@ -518,7 +527,7 @@ fn norm(gradients: &[Tensor]) -> Result<f64> {
     Ok(sum.sqrt())
 }
 
-/// Finds the first value of a run that is not finite. Masks are infinite where nothing is wrong.
+/// Finds the first value of a run that is not finite. Masks are infinite in valid runs.
 struct FirstOdd<'h> {
     host: &'h dyn Host,
     path: Option<String>,

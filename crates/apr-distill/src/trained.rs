@@ -11,7 +11,7 @@ use serde_json::{Map, Value, json};
 
 use crate::report::DistillReport;
 
-/// The metadata key under which it is said what a model was distilled from.
+/// Metadata key for the source of a distilled model.
 pub const DISTILLATION: &str = "distillation";
 
 /// A student after its training: trained tensors are in single precision.
@@ -25,12 +25,13 @@ pub struct Trained<'b> {
 }
 
 impl<'b> Trained<'b> {
-    /// The base with other values of some tensors, by their positions. Its configuration says that
-    /// they are in single precision.
+    /// Replaces the values of some tensors of the base, by position.
+    ///
+    /// The configuration of the result declares single precision.
     ///
     /// # Errors
-    /// E001 where there are more or fewer elements than a tensor has, and for a configuration that
-    /// is no JSON object; E007 when that can't be read.
+    /// E001 if the number of elements differs from the tensor's, and for a configuration that is
+    /// not a JSON object; E007 when it can't be read.
     pub fn new(
         base: Box<dyn CheckpointReader + 'b>,
         values: HashMap<usize, Vec<f32>>,
@@ -63,8 +64,7 @@ impl<'b> Trained<'b> {
     }
 }
 
-/// The text under the same key that a safetensors file keeps, where the base comes from one: all of
-/// its metadata is text.
+/// Adds the text to the metadata of a safetensors base, where all values are strings.
 fn set_text(metadata: &mut Metadata, text: &str) {
     let Some(entry) = metadata.object(keys::SAFETENSORS) else { return };
     let mut entry = entry.clone();

@@ -55,8 +55,9 @@ pub static FORMAT: Format = Format {
     ..Format::READ_ONLY
 };
 
-/// Whether the bytes begin a map with a name for its first key, and a map or an array behind it, or
-/// that of a training state.
+/// Returns `true` if the bytes begin a map whose first key is a name.
+///
+/// The first value must be a map or an array, or the key must be the first one of a training state.
 fn starts_like_a_tree(head: &[u8]) -> bool {
     let ([0x81..=0x8f, key @ ..] | [0xde, _, _, key @ ..] | [0xdf, _, _, _, _, key @ ..]) = head
     else {

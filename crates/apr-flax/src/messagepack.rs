@@ -10,9 +10,9 @@ const WINDOW: u64 = 64 << 10;
 /// A value; texts, bytes and extensions are ranges of the file.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Value {
-    /// A map of so many pairs, which follow.
+    /// A map with this number of pairs, which follow.
     Map(u64),
-    /// A list of so many values, which follow.
+    /// A list with this number of values, which follow.
     List(u64),
     /// Text in UTF-8.
     Text(Range<u64>),
@@ -21,7 +21,7 @@ pub(crate) enum Value {
     Extension(i8, Range<u64>),
     Integer(i128),
     Bool(bool),
-    /// A float, or nothing.
+    /// A float or nil.
     Other(&'static str),
 }
 
@@ -29,7 +29,7 @@ pub(crate) enum Value {
 pub(crate) struct Cursor<'a> {
     source: &'a dyn ByteSource,
     window: Vec<u8>,
-    /// Where the window starts in the file.
+    /// Offset of the window in the file.
     start: u64,
     at: u64,
     end: u64,
@@ -44,18 +44,19 @@ impl<'a> Cursor<'a> {
         Self { source, window: Vec::new(), start: 0, at: 0, end, limits, kept: 0 }
     }
 
-    /// Where the next value is.
+    /// Returns the offset of the next value.
     pub(crate) fn at(&self) -> u64 {
         self.at
     }
 
-    /// Goes to a range within what was read; the end of it is the end of what can be read.
+    /// Moves to a range inside the readable bytes, and limits reading to it. Returns the previous
+    /// limit.
     pub(crate) fn go(&mut self, range: &Range<u64>) -> u64 {
         self.at = range.start;
         std::mem::replace(&mut self.end, range.end)
     }
 
-    /// Goes back behind a range, to where [`go`](Self::go) came from.
+    /// Moves to the end of a range, and restores the limit that [`go`](Self::go) returned.
     pub(crate) fn leave(&mut self, range: &Range<u64>, end: u64) {
         (self.at, self.end) = (range.end, end);
     }
@@ -136,7 +137,7 @@ impl<'a> Cursor<'a> {
         Ok(Value::Extension(kind, self.skip(len)?))
     }
 
-    /// The next `len` bytes, not read.
+    /// Skips the next `len` bytes, and returns their range.
     fn skip(&mut self, len: u64) -> Result<Range<u64>> {
         let start = self.at;
         let end = start.checked_add(len).filter(|&end| end <= self.end);
@@ -144,7 +145,7 @@ impl<'a> Cursor<'a> {
         Ok(start..self.at)
     }
 
-    /// A big-endian integer of up to eight bytes.
+    /// Reads a big-endian integer of up to eight bytes.
     fn unsigned(&mut self, width: u64) -> Result<u64> {
         let at = self.at;
         let range = self.skip(width)?;

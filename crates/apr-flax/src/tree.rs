@@ -22,7 +22,7 @@ const MAX_RANK: u64 = 64;
 /// The key of an array in pieces.
 const CHUNKED: &str = "__msgpack_chunked_array__";
 
-/// What Flax calls its own extensions.
+/// Numbers of Flax's own extensions.
 const NDARRAY: i8 = 1;
 const NUMBER: i8 = 3;
 
@@ -35,15 +35,15 @@ pub(crate) struct Array {
     pub(crate) parts: Vec<StoredRange>,
 }
 
-/// What is in a file.
+/// Contents of a file.
 #[derive(Debug, Default)]
 pub(crate) struct Tree {
     pub(crate) arrays: Vec<Array>,
-    /// What is no array that can be read, and why.
+    /// Values that are not readable arrays, as errors.
     pub(crate) refused: Vec<Error>,
 }
 
-/// The dtype that NumPy has this name for.
+/// Returns the dtype with this NumPy name.
 fn dtype(name: &str) -> Option<DType> {
     Some(match name {
         "float32" => DType::F32,
@@ -139,7 +139,7 @@ impl Tree {
         Ok(())
     }
 
-    /// Leaves out what no dtype here holds, and refuses the file for what is damaged.
+    /// Records a value that no dtype here supports, and returns the error for damaged data.
     fn refuse(&mut self, error: Error, path: &str) -> Result<()> {
         let error = error.for_tensor(Escaped::short(path));
         if error.code() != apr_core::Code::Version {
@@ -149,7 +149,7 @@ impl Tree {
         Ok(())
     }
 
-    /// An array in pieces, whose first key was read.
+    /// Reads an array in pieces, whose first key was already read.
     fn chunked(&mut self, cursor: &mut Cursor<'_>, count: u64, path: &str) -> Result<()> {
         let damaged = |at| Error::corrupt("an array in pieces is damaged").at(at);
         cursor.next()?;
@@ -188,7 +188,7 @@ impl Tree {
     }
 }
 
-/// What a value is called that is no array.
+/// Returns a description of a value that is not an array.
 fn what(value: &Value) -> &'static str {
     match value {
         Value::Integer(_) => "an integer",
@@ -210,7 +210,7 @@ fn byte_len(dtype: DType, dims: &[u64]) -> Option<u64> {
     dims.iter().try_fold(dtype.block_bytes(), |product, &dim| product.checked_mul(dim))
 }
 
-/// The array in an extension: dtype, sizes, and where its bytes are.
+/// Reads the array in an extension: dtype, sizes, and the range of its bytes.
 fn array(cursor: &mut Cursor<'_>, range: &Range<u64>) -> Result<(DType, Vec<u64>, StoredRange)> {
     let end = cursor.go(range);
     let found = array_here(cursor);

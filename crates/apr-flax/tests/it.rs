@@ -55,7 +55,7 @@ fn every_array_has_the_bytes_that_flax_reads() {
 }
 
 #[test]
-fn what_is_no_weight_is_left_out_by_name() {
+fn values_that_are_not_weights_are_skipped_by_name() {
     let reader = open(fixture("state.msgpack")).expect("a state");
     let left = ["the optimizer's state (1 array)", "step (it is an integer)"];
     assert_eq!(reader.left_out(), left);
@@ -78,7 +78,7 @@ fn broken_files_are_errors_or_readable_within_bounded_memory() {
 }
 
 #[test]
-fn what_claims_more_than_there_is_is_refused() {
+fn files_that_claim_more_than_they_hold_are_rejected() {
     // A map of 2^32 - 1 pairs, one of 200 in each other, and an array of 2^63 bytes.
     let deep = [&b"\x81\xa1a".repeat(200)[..], b"\x01"].concat();
     let long =

@@ -219,7 +219,7 @@ fn json(row: &Figures) -> String {
     )
 }
 
-/// `elements` normally distributed values as `dtype`.
+/// Returns `elements` normally distributed values as `dtype`.
 fn gaussian(dtype: DType, elements: usize) -> Result<Vec<u8>, Box<dyn Error>> {
     let mut random = Random(0x9e37_79b9_7f4a_7c15);
     let values: Vec<f32> = (0..elements / ROW * ROW).map(|_| random.normal() * 0.02).collect();
@@ -240,7 +240,7 @@ fn bf16(value: f32) -> [u8; 2] {
     [low, high]
 }
 
-/// Of values below 2.
+/// Encodes a value below 2 as little-endian `f16`.
 fn f16(value: f32) -> [u8; 2] {
     let sign = (value.to_bits() >> 16) & 0x8000;
     let magnitude = value.abs();
@@ -254,7 +254,7 @@ fn f16(value: f32) -> [u8; 2] {
     [low, high]
 }
 
-/// A scale of `scale_len` bytes, then the values in bytes.
+/// Returns a scale of `scale_len` bytes, followed by the values as bytes.
 fn scaled(values: &[f32], range: &[f32], scale_len: usize) -> Vec<u8> {
     let scale = range.iter().fold(0.0_f32, |most, value| most.max(value.abs())) / 127.0;
     let mut bytes = if scale_len == 2 { f16(scale).to_vec() } else { scale.to_le_bytes().to_vec() };
@@ -262,7 +262,7 @@ fn scaled(values: &[f32], range: &[f32], scale_len: usize) -> Vec<u8> {
     bytes
 }
 
-/// A block of Q4_0, as ggml makes it: the value of the greatest magnitude becomes -8.
+/// Encodes a block of Q4_0 as ggml does: the value of the greatest magnitude becomes -8.
 fn nibbles(values: &[f32]) -> Vec<u8> {
     let extreme = values
         .iter()

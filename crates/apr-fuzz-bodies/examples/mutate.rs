@@ -87,7 +87,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     Ok(())
 }
 
-/// All files of a folder and those in it that are short.
+/// Reads all short files of a folder and its subfolders.
 fn read_folder(folder: &Path, into: &mut Vec<Vec<u8>>) -> Result<(), Box<dyn Error>> {
     let mut entries = fs::read_dir(folder)?.collect::<Result<Vec<_>, _>>()?;
     entries.sort_by_key(fs::DirEntry::path);

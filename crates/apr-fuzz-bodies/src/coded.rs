@@ -12,11 +12,11 @@ use apr_view::{Apart, Base, Coded};
 
 use crate::{NAME, bytes, limits};
 
-/// Most tensors, and most bytes of one of them.
+/// Maximum number of tensors, and maximum number of bytes of a tensor.
 const TENSORS: usize = 32;
 const BYTES: u64 = 1 << 16;
 
-/// Most bytes of a weight that is read, which may be longer than its codes.
+/// Maximum number of bytes of a decoded weight, which can be longer than its codes.
 const VALUES: u64 = 1 << 22;
 
 /// Reads the input as a model with weights in codes and scales: its first line is `config.json`,

@@ -8,7 +8,7 @@ use apr_registry::{
 use apr_testkit::FolderInMemory;
 use arbitrary::{Arbitrary, Unstructured};
 
-/// Most bytes of a generated tensor; more only makes a run slower.
+/// Maximum number of bytes of a generated tensor. Larger tensors only make a run slower.
 const MAX_TENSOR: u64 = 1 << 14;
 
 #[derive(Debug, Arbitrary)]

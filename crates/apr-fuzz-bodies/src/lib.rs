@@ -27,7 +27,7 @@ pub use packed::{decode_block, open_encrypted, read_aprn, read_manifest, read_pl
 /// Name of the input in error messages.
 const NAME: &str = "input";
 
-/// Limits that keep a run short: an input is small, so nothing it holds may be large.
+/// Returns limits that keep a run short: the contents of a small input must not be large.
 fn limits() -> Limits {
     let mut limits = Limits::default();
     limits.max_metadata = 1 << 20;
@@ -66,12 +66,14 @@ pub fn read_flax(data: &[u8]) {
     }
 }
 
-/// Reads the input as files of an Orbax checkpoint: as those of a database, or as the description
-/// of an array, a line, and its chunks.
+/// Reads the input as the files of an Orbax checkpoint.
+///
+/// These are either the files of a database, or the description of an array, a line break and the
+/// chunks of the array.
 pub fn read_orbax(data: &[u8]) {
     use apr_registry::orbax;
 
-    /// What the files hold.
+    /// The input as the files of a checkpoint.
     struct Input<'a>(&'a [u8]);
 
     impl apr_registry::SourceSet for Input<'_> {
@@ -108,8 +110,7 @@ pub fn read_vectors(data: &[u8]) {
     }
 }
 
-/// Reads the input as a Core ML model, whose other files are the input too, and looks for what it
-/// would run.
+/// Reads the input as a Core ML model and as the model's other files, and searches it for hazards.
 pub fn read_coreml(data: &[u8]) {
     use apr_registry::coreml;
 
@@ -176,8 +177,10 @@ pub fn read_tflite(data: &[u8]) {
     }
 }
 
-/// Lists what loading the input would run, under each name that loaders go by, as the code of a
-/// TorchScript archive, and as texts that loaders evaluate.
+/// Lists the code that loading the input would run.
+///
+/// The input is scanned under each file name that loaders distinguish, as the code of a TorchScript
+/// archive, and as texts that loaders evaluate.
 pub fn scan_any(data: &[u8]) {
     use apr_testkit::torch::{Entry, zip};
 
@@ -274,8 +277,9 @@ pub fn read_apr1(data: &[u8]) {
     }
 }
 
-/// Takes the input for blocks: the first byte chooses a dtype, the second how many blocks a row
-/// has. What comes out is quantized again where that is possible.
+/// Dequantizes the input as blocks, and quantizes the values again if that is possible.
+///
+/// The first byte chooses a dtype, the second the number of blocks in a row.
 pub fn dequantize_any(data: &[u8]) {
     let [choice, columns, bytes @ ..] = data else { return };
     let dtypes: Vec<DType> =
@@ -366,7 +370,7 @@ fn use_reader(reader: &dyn CheckpointReader) {
     }
 }
 
-/// Imports a checkpoint whatever it is like, and checks that its own names come back.
+/// Imports any checkpoint, and checks that an export restores its own names.
 fn import(reader: &dyn CheckpointReader, families: &Families) {
     let options =
         PrepareOptions { validation: ValidationConfig::relaxed(), ..PrepareOptions::default() };

@@ -85,7 +85,7 @@ fn modules() -> impl Iterator<Item = String> {
     })
 }
 
-/// A small model.
+/// Returns a small model to be merged.
 fn base() -> Box<dyn CheckpointReader> {
     let ends = ["model.embed_tokens", "lm_head"].map(str::to_owned);
     safetensors(modules().chain(ends).map(|module| (format!("{module}.weight"), [SIDE, SIDE])))

@@ -9,12 +9,11 @@ use apr_registry::{CheckpointReader, DType, Limits};
 
 use crate::{NAME, limits, use_reader};
 
-/// What `fixtures/valid/apr2/sealed.apr` opens with, which fuzzing starts from: a password, and the
-/// key of a recipient.
+/// Password of `fixtures/valid/apr2/sealed.apr`, an initial input; below, the key of a recipient.
 const PASSWORD: &[u8] = b"test password";
 const IDENTITY: [u8; 32] = [0xb1; 32];
 
-/// What `fixtures/valid/aprn/recipient-x09.apr` opens with.
+/// Private key that opens `fixtures/valid/aprn/recipient-x09.apr`.
 const APRN_IDENTITY: [u8; 32] = [9; 32];
 
 /// Argon2 work in KiB times passes that a run has time and memory for.
@@ -86,7 +85,8 @@ fn use_sealed(reader: &Apr2Reader) {
     }
 }
 
-/// Whether trying a password takes little of what a file may ask for.
+/// Returns `true` if trying a password on the file takes little of the work that a file may
+/// request.
 fn is_cheap(data: &[u8], reader: &Apr2Reader) -> bool {
     let at = reader.header().data_offset as usize;
     let Some(head) = data.get(at..).and_then(|block| block.first_chunk()) else { return false };

@@ -12,11 +12,10 @@ use apr_testkit::{PeakAlloc, asked_memory, peak_memory};
 #[global_allocator]
 static ALLOCATOR: PeakAlloc = PeakAlloc;
 
-/// Bytes that any file may ask for: what is written once, tables that are read, budgets that are
-/// free.
+/// Bytes that any file may allocate: values written once, tables that are read, and free budgets.
 const FREE: u64 = 24 << 20;
 
-/// How much faster than the file what is asked for may grow.
+/// Maximum factor by which allocations may grow faster than the file.
 const FASTER: u64 = 3;
 
 fn body(construct: &Construct) -> fn(&[u8]) {
@@ -40,7 +39,7 @@ fn body(construct: &Construct) -> fn(&[u8]) {
     }
 }
 
-/// Reads and scans a file of two sizes, and compares what was asked for.
+/// Reads and scans files of two sizes, and compares the bytes that were allocated.
 fn grows_no_faster(construct: &Construct, sizes: [usize; 2]) {
     let reader = body(construct);
     let body = |file: &[u8]| {

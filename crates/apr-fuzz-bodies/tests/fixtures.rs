@@ -52,7 +52,7 @@ const BODIES: [(&str, Body); 30] = [
 ];
 
 #[test]
-fn what_fuzzing_found_stays_fixed() {
+fn inputs_that_fuzzing_found_stay_fixed() {
     for (target, body) in BODIES {
         let folder = locate::fixture("regression").join(target);
         for file in files(&folder) {

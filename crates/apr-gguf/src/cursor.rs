@@ -2,13 +2,13 @@
 
 use apr_core::{ByteSource, Error, Limits, Result};
 
-/// Bytes fetched at once; a value that is longer is fetched whole.
+/// Number of bytes per fetch; a longer value is fetched whole.
 const FETCH_LEN: u64 = 1 << 18;
 
-/// Items of an array that are decoded at once.
+/// Number of items of an array that are decoded together.
 const ITEMS: u64 = 1 << 13;
 
-/// Most items that are reserved before they are there.
+/// Maximum number of items that are reserved before they are read.
 const RESERVED: u64 = 1 << 16;
 
 /// The parts of a header, each with a limit of its own.
@@ -22,20 +22,20 @@ pub(crate) enum Section {
 pub(crate) struct Cursor<'a> {
     source: &'a dyn ByteSource,
     limits: &'a Limits,
-    /// Length of the file; asked for once, as all checks must see the same.
+    /// Length of the file, read once, because all checks must use the same value.
     file_len: u64,
     buffer: Vec<u8>,
-    /// Where the buffer's first byte is in the file.
+    /// Offset of the buffer's first byte in the file.
     buffered_from: u64,
     /// Position in the buffer.
     at: usize,
     section: Section,
     section_start: u64,
-    /// Items of arrays that may still come. Unpacked, each takes up to 32 bytes, in the file as few
-    /// as one.
+    /// Number of array items that may still be read. An item takes up to 32 bytes unpacked, but as
+    /// few as one in the file.
     items_left: u64,
     pub(crate) big_endian: bool,
-    /// Whether lengths and dimensions take 8 bytes instead of 4.
+    /// `true` if lengths and dimensions take 8 bytes instead of 4.
     pub(crate) wide: bool,
 }
 
@@ -68,8 +68,8 @@ impl<'a> Cursor<'a> {
         (self.section, self.section_start) = (section, self.position());
     }
 
-    /// Refuses what can't follow: `count` things of at least `min_len` bytes, past the end of the
-    /// file or the limit.
+    /// Rejects `count` things of at least `min_len` bytes that would end past the file or the
+    /// limit.
     pub(crate) fn expect(&self, what: &str, count: u64, min_len: u64) -> Result<()> {
         let position = self.position();
         let Some(len) = count.checked_mul(min_len).filter(|&len| len <= self.file_len - position)
@@ -191,7 +191,7 @@ impl<'a> Cursor<'a> {
     }
 }
 
-/// How many items to make room for at once.
+/// Returns the number of items to reserve in advance.
 pub(crate) fn reserved(count: u64) -> usize {
     usize::try_from(count.min(RESERVED)).unwrap_or_default()
 }
@@ -201,7 +201,7 @@ pub(crate) trait Scalar: Sized {
     /// Bytes it takes.
     const LEN: u64;
 
-    /// The number that these bytes, as many as it takes, are.
+    /// Decodes a number from its bytes.
     fn decode(bytes: &[u8], big_endian: bool) -> Self;
 
     fn decode_all(bytes: &[u8], big_endian: bool) -> impl Iterator<Item = Self>;

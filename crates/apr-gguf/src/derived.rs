@@ -34,8 +34,7 @@ const GENERAL: [(&str, &str); 6] = [
     ("general.version", "version"),
 ];
 
-/// Hyperparameters: what follows the architecture's name, and the names that configurations have
-/// for it.
+/// Hyperparameters: the key after the architecture's name, and its names in configurations.
 const HYPERPARAMETERS: [(&str, &[&str]); 30] = [
     ("attention.head_count", &["num_attention_heads"]),
     ("attention.head_count_kv", &["num_key_value_heads"]),
@@ -69,7 +68,7 @@ const HYPERPARAMETERS: [(&str, &[&str]); 30] = [
     ("vocab_size", &["vocab_size"]),
 ];
 
-/// T5's configuration has names of its own, which do not go with the others.
+/// Hyperparameters of T5, whose configuration has different names.
 const T5: [(&str, &[&str]); 6] = [
     ("attention.head_count", &["num_heads"]),
     ("attention.key_length", &["d_kv"]),
@@ -92,7 +91,7 @@ const ROLES: [(&str, &str); 8] = [
     ("mask", "mask"),
 ];
 
-/// Makes metadata of key-value pairs; what they don't say is not there.
+/// Converts key-value pairs to metadata. Facts that the pairs lack are left out.
 ///
 /// ```
 /// use apr_gguf::{KeyValue, KeyValues, derived};
@@ -139,7 +138,7 @@ fn text<'a>(pairs: &'a KeyValues, key: &str) -> Option<&'a str> {
     pairs.text(key).filter(|text| text.len() <= MAX_TEXT)
 }
 
-/// Number of tokens, where there is a vocabulary.
+/// Returns the number of tokens, if there is a vocabulary.
 fn tokens(pairs: &KeyValues) -> Option<u64> {
     let pair = pairs.find("tokenizer.ggml.tokens")?;
     if pair.texts().is_some() { pair.items() } else { None }
@@ -176,7 +175,8 @@ fn describe_network(pairs: &KeyValues, name: &str, metadata: &mut Metadata) {
     }
 }
 
-/// A scalar, or one a layer; where all layers have the same, that.
+/// Returns a scalar, or a list with one value per layer. If all layers have the same value, returns
+/// that value.
 fn hyperparameter(value: &Value) -> Option<Json> {
     match value {
         Value::F32(value) => shortest(*value),
@@ -215,7 +215,7 @@ fn layers(items: &Array) -> Option<Vec<Json>> {
     }
 }
 
-/// The shortest decimal that rounds to the float, as configurations have it: 1e-5, not
+/// Returns the shortest decimal that rounds to the float, as configurations have it: 1e-5, not
 /// 9.99999974737875e-6.
 fn shortest(value: f32) -> Option<Json> {
     let decimal: f64 = value.to_string().parse().ok()?;
@@ -246,7 +246,7 @@ fn describe_tokenizer(pairs: &KeyValues, metadata: &mut Metadata) {
     }
 }
 
-/// The name that tokenizer files have for an algorithm that llama.cpp runs under its own.
+/// Returns the name in tokenizer files of an algorithm that llama.cpp names differently.
 fn tokenizer_type(model: &str) -> Option<&str> {
     match model {
         "llama" => Some("SentencePiece BPE"),
@@ -305,7 +305,7 @@ mod tests {
     }
 
     #[test]
-    fn tokens_with_a_role_are_named_unless_there_is_no_such_token() {
+    fn special_tokens_are_named_unless_their_id_is_invalid() {
         let metadata = of(&[
             ("tokenizer.ggml.model", "gpt2".into()),
             ("tokenizer.ggml.tokens", vec!["a".to_owned(), "b".to_owned()].into()),

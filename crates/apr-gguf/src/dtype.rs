@@ -2,7 +2,7 @@
 
 use apr_core::DType;
 
-/// The number that ggml has for a dtype, if any.
+/// Returns ggml's number of a dtype, or `None` if ggml has no such dtype.
 ///
 /// ```
 /// assert_eq!(apr_gguf::ggml_type(apr_core::DType::Q4_K), Some(12));
@@ -28,13 +28,13 @@ pub fn ggml_type(dtype: DType) -> Option<u32> {
     })
 }
 
-/// The dtype of ggml's number.
+/// Returns the dtype with ggml's number.
 #[must_use]
 pub fn from_ggml_type(number: u32) -> Option<DType> {
     DType::ALL.iter().copied().find(|&dtype| ggml_type(dtype) == Some(number))
 }
 
-/// Name of a type that ggml once had, and what to do with a file that has it.
+/// Returns the name of a type that ggml has removed, and advice for files that use it.
 pub(crate) fn removed_type(number: u32) -> Option<(&'static str, &'static str)> {
     const NEVER_LONG: &str = "convert the original model again";
     const REPACKED: &str = "quantize the model again as Q4_0, which llama.cpp repacks on loading";

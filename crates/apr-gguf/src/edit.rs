@@ -12,8 +12,8 @@ use crate::reader::GgufReader;
 /// Key of a model's chat template.
 const CHAT_TEMPLATE: &str = "tokenizer.chat_template";
 
-/// What is to become of the pairs. Keys are removed first, so that a key that is removed and set
-/// gets a new type.
+/// Edits of key-value pairs. Keys are removed first, so a key that is both removed and set gets a
+/// new type.
 ///
 /// ```
 /// use apr_gguf::{KeyValue, KeyValues, PairEdits, Value};
@@ -30,19 +30,21 @@ const CHAT_TEMPLATE: &str = "tokenizer.chat_template";
 pub struct PairEdits {
     /// Keys that are removed.
     pub unset: Vec<String>,
-    /// Keys and values. A key that there is keeps its type; what is a text stays one. A new value
-    /// is JSON, or else text: whole numbers are u32 where they fit, other numbers f32.
+    /// Keys and values to set. An existing key keeps its type, so text stays text.
+    ///
+    /// A new value is JSON, or text otherwise. Whole numbers become u32 if they fit, other numbers
+    /// f32.
     pub set: Vec<(String, String)>,
     /// The chat template.
     pub chat_template: Option<String>,
 }
 
 impl PairEdits {
-    /// The pairs after the changes, in their old order, with new ones at the end.
+    /// Returns the pairs after the changes, in their old order, with new ones at the end.
     ///
     /// # Errors
-    /// What is wrong with the request: an absent key, one that describes the file itself,
-    /// or a value that is not of its key's type.
+    /// A description of the problem: an absent key, one that describes the file itself, or a value
+    /// that is not of its key's type.
     pub fn apply(&self, pairs: &KeyValues) -> std::result::Result<KeyValues, String> {
         let mut edited = pairs.clone();
         for key in &self.unset {
@@ -72,7 +74,7 @@ fn check_key(key: &str) -> std::result::Result<(), String> {
     Ok(())
 }
 
-/// A key with the value that a text stands for.
+/// Returns a key with the value that a text represents.
 fn pair(key: &str, old: Option<&Value>, text: &str) -> std::result::Result<KeyValue, String> {
     let json = |text: &str| serde_json::from_str::<Json>(text).ok();
     let typed = |type_name: &str, items: Option<&str>, value: Json| {
@@ -111,7 +113,7 @@ fn pair(key: &str, old: Option<&Value>, text: &str) -> std::result::Result<KeyVa
     })
 }
 
-/// The type that a new value gets.
+/// Returns the type of a new value.
 fn type_of(value: &Json) -> Option<&'static str> {
     Some(match value {
         Json::String(_) => "string",
@@ -127,8 +129,8 @@ fn type_of(value: &Json) -> Option<&'static str> {
     })
 }
 
-/// The type of a new array's items: whole numbers are signed, as in the arrays that llama.cpp
-/// knows.
+/// Returns the type of a new array's items. Whole numbers are signed, as in the arrays of
+/// llama.cpp.
 fn common_type(items: &[Json]) -> Option<&'static str> {
     let all = |is: fn(&Json) -> bool| !items.is_empty() && items.iter().all(is);
     if all(Json::is_string) {
@@ -144,7 +146,7 @@ fn common_type(items: &[Json]) -> Option<&'static str> {
     }
 }
 
-/// A file's metadata with other pairs.
+/// Returns a file's metadata with other pairs.
 #[must_use]
 pub fn with_pairs(metadata: &Metadata, pairs: KeyValues) -> Metadata {
     const TIED: &str = "tie_word_embeddings";
@@ -168,14 +170,14 @@ pub fn with_pairs(metadata: &Metadata, pairs: KeyValues) -> Metadata {
 }
 
 impl GgufReader {
-    /// What comes before the data with these names and metadata, if every tensor can stay where it
-    /// is: the file is then changed by writing this at its start. `None` where tensors would have
-    /// to move.
+    /// Returns the bytes before the data with these names and metadata, if no tensor has to move.
+    /// Writing them at the start of the file changes it in place. Returns `None` if tensors would
+    /// have to move.
     ///
-    /// `tensors` are the reader's own but for their names.
+    /// `tensors` are the reader's own except for their names.
     ///
     /// # Errors
-    /// Those of [`plan`](crate::plan()).
+    /// The errors of [`plan`](crate::plan()).
     pub fn front_in_place(
         &self,
         tensors: &[TensorInfo],
@@ -262,7 +264,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_removed_and_set_gets_a_new_type() {
+    fn a_key_that_is_removed_and_set_gets_a_new_type() {
         let pairs = [KeyValue::new("a", "text"), KeyValue::new("b", 1_u32)];
         assert_eq!(
             edited(&pairs, &[("a", "1")], &["a"]),

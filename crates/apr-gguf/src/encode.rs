@@ -6,7 +6,7 @@ use crate::dtype::ggml_type;
 use crate::header::{MAGIC, MAX_DIMS, VERSION};
 use crate::open_file::MAX_NAME;
 
-/// Room for what follows the header up to the data.
+/// Maximum number of bytes between the header and the data.
 const LARGEST_PADDING: usize = 1 << 16;
 
 /// Encodes everything that precedes the data, without the padding after it; offsets are from the

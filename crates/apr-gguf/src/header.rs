@@ -16,7 +16,7 @@ pub(crate) const MAGIC: [u8; 4] = *b"GGUF";
 /// The newest version there is, and the one that is written.
 pub(crate) const VERSION: u32 = 3;
 
-/// Alignment of tensor data, in bytes, where a file states none.
+/// Default alignment of tensor data, in bytes.
 pub(crate) const DEFAULT_ALIGNMENT: u64 = 32;
 
 /// The pair that states another.
@@ -28,27 +28,27 @@ pub(crate) const MAX_DIMS: u32 = 4;
 /// Arrays within each other; no known writer nests any.
 const MAX_DEPTH: usize = 4;
 
-/// What precedes the data.
+/// Contents of the file before the data.
 #[derive(Debug)]
 pub(crate) struct Header {
     pub(crate) version: u32,
     pub(crate) big_endian: bool,
     pub(crate) pairs: KeyValues,
-    /// Whether a pair states the alignment.
+    /// `true` if a pair states the alignment.
     pub(crate) states_alignment: bool,
-    /// Of the data section and all tensors in it, in bytes.
+    /// Alignment of the data section and all tensors in it, in bytes.
     pub(crate) alignment: u64,
-    /// In the header's order.
+    /// Tensors in the header's order.
     pub(crate) entries: Vec<Entry>,
     /// First byte after the last entry.
     pub(crate) end: u64,
 }
 
-/// What the header says of a tensor.
+/// A tensor as the header describes it.
 #[derive(Debug)]
 pub(crate) struct Entry {
     pub(crate) info: TensorInfo,
-    /// From the start of the data section, in bytes.
+    /// Offset from the start of the data section, in bytes.
     pub(crate) offset: u64,
 }
 
@@ -99,8 +99,8 @@ fn check_magic(cursor: &mut Cursor<'_>) -> Result<()> {
     Err(Error::format(message).at(0))
 }
 
-/// Reads the version, which tells the byte order too: a small number has its low half in the other
-/// half when swapped.
+/// Reads the version and detects the byte order. A small version has zeros in its lower half when
+/// its bytes are swapped.
 fn read_version(cursor: &mut Cursor<'_>) -> Result<u32> {
     let offset = cursor.position();
     let mut version: u32 = cursor.scalar("the version")?;

@@ -75,8 +75,8 @@ pub use reader::{GgufReader, open};
 pub use split::open_split;
 pub use writer::GgufWriter;
 
-/// The pairs that metadata hold under [`keys::GGUF`](apr_core::keys::GGUF), in the order of the
-/// file; `None` where the key is absent.
+/// Returns the pairs in the metadata under [`keys::GGUF`](apr_core::keys::GGUF), in the order of
+/// the file, or `None` if the key is absent.
 ///
 /// ```
 /// use apr_core::Metadata;

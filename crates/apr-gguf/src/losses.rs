@@ -6,8 +6,8 @@ use serde_json::{Map, Value as Json};
 use crate::derived::derived;
 use crate::open_file::is_tied;
 
-/// Entries of configurations that say nothing about what a trained network computes: how it was
-/// trained, who saved it with what, and what a library returns or caches.
+/// Configuration entries that do not affect the computation of a trained network: training
+/// settings, the saving program, and values that a library returns or caches.
 const BOOKKEEPING: [&str; 23] = [
     "_attn_implementation",
     "_name_or_path",
@@ -37,12 +37,12 @@ const BOOKKEEPING: [&str; 23] = [
 /// Entries of configurations for ids that the tokenizer's pairs have.
 const TOKENS: [&str; 4] = ["bos_token_id", "eos_token_id", "pad_token_id", "unk_token_id"];
 
-/// Every key that the pairs don't imply and that is not the project's own note.
+/// Returns every key that the pairs do not imply and that is not the project's own note.
 ///
-/// Of the hyperparameters, only those count that have a say in what the network computes from
-/// tokens. Left out are settings of training (dropout among them), [bookkeeping](BOOKKEEPING), ids
-/// of tokens that the tokenizer's pairs have, entries without a value, and a list of layer types
-/// that are all full attention, which is what there is without one.
+/// Only hyperparameters that affect the network's computation from tokens count. Left out are
+/// settings of training (dropout among them), [bookkeeping](BOOKKEEPING), ids of tokens that the
+/// tokenizer's pairs have, entries without a value, and a list of layer types that are all full
+/// attention, which is the default.
 pub(crate) fn losses(metadata: &Metadata, pairs: &KeyValues, tensors: &[TensorInfo]) -> Vec<Loss> {
     // The model's type is in the pairs, perhaps in another spelling; `names` says what tensors were
     // once called. The caller stores files elsewhere.
@@ -74,7 +74,7 @@ pub(crate) fn losses(metadata: &Metadata, pairs: &KeyValues, tensors: &[TensorIn
     lost.collect()
 }
 
-/// The hyperparameters that get lost, together.
+/// Returns one loss for all hyperparameters that get lost.
 fn lost_network(network: &Map<String, Json>, derived: &Metadata, tied: bool) -> Option<Loss> {
     let names = lost(network, derived, tied);
     let what = format!("hyperparameters: {}", names.join(", "));
@@ -82,7 +82,8 @@ fn lost_network(network: &Map<String, Json>, derived: &Metadata, tied: bool) -> 
     (!names.is_empty()).then(|| Loss { name: keys::ARCHITECTURE.into(), what, why })
 }
 
-/// Whether the pairs hold an entry of the metadata, or it says nothing of the model.
+/// Returns `true` if the pairs hold an entry of the metadata, or the entry carries no information
+/// about the model.
 fn is_held(key: &str, value: &Json, derived: &Metadata) -> bool {
     match (value, derived.get(key)) {
         (Json::Object(header), _) if key == keys::SAFETENSORS && is_format(header) => true,
@@ -93,8 +94,8 @@ fn is_held(key: &str, value: &Json, derived: &Metadata) -> bool {
     }
 }
 
-/// The names of the hyperparameters that a file of these pairs and tensors does not hold, out of
-/// those that have a say in what the network computes.
+/// Returns the names of hyperparameters that affect the network's computation and that a file of
+/// these pairs and tensors does not hold.
 #[must_use]
 pub fn lost_hyperparameters<'m>(
     metadata: &'m Metadata,
@@ -118,7 +119,7 @@ fn lost<'n>(network: &'n Map<String, Json>, derived: &Metadata, tied: bool) -> V
     lost.map(|(name, _)| name.as_str()).collect()
 }
 
-/// Whether an entry has no say in what the network computes.
+/// Returns `true` if an entry does not affect the network's computation.
 fn says_nothing(name: &str, value: &Json) -> bool {
     let is_of_training = name.contains("dropout") || name.contains("pdrop");
     let is_full = |layers: &Vec<Json>| layers.iter().all(|layer| layer == "full_attention");
@@ -130,12 +131,12 @@ fn says_nothing(name: &str, value: &Json) -> bool {
     value.is_null() || is_of_training || is_default || BOOKKEEPING.contains(&name)
 }
 
-/// Equal, where 1 and 1.0 are.
+/// Returns `true` if the values are equal; 1 equals 1.0.
 fn is_same(left: &Json, right: &Json) -> bool {
     left == right || left.is_number() && left.as_f64() == right.as_f64()
 }
 
-/// Whether a safetensors header's text says no more than that the file is a model.
+/// Returns `true` if the text of a safetensors header has only the `format` key.
 fn is_format(header: &Map<String, Json>) -> bool {
     let text = header.get("metadata").and_then(Json::as_object);
     text.is_none_or(|text| text.keys().all(|key| key == "format"))
@@ -155,7 +156,7 @@ mod tests {
     }
 
     #[test]
-    fn all_hyperparameters_that_are_lost_are_named() {
+    fn all_lost_hyperparameters_are_reported() {
         let names: Vec<String> = (0..12).map(|number| format!("size_{number:02}")).collect();
         let network: Map<String, Json> =
             names.iter().map(|name| (name.clone(), json!(1))).collect();
@@ -165,7 +166,7 @@ mod tests {
     }
 
     #[test]
-    fn what_has_no_say_in_results_is_not_lost() {
+    fn entries_that_do_not_affect_results_are_not_losses() {
         let network = json!({
             "initializer_range": 0.02, "attention_dropout": 0.1, "resid_pdrop": 0.1,
             "use_cache": true, "torch_dtype": "float16", "sliding_window": null,

@@ -17,15 +17,15 @@ pub(crate) struct OpenFile {
     pub(crate) header: Header,
     pub(crate) source: Box<dyn ByteSource>,
     pub(crate) len: u64,
-    /// Where the data section starts in the file.
+    /// Offset of the data section in the file.
     pub(crate) data_start: u64,
-    /// What follows the last tensor, where it is not the usual padding.
+    /// Bytes after the last tensor, if they are not the usual padding.
     pub(crate) tail: Option<Tail>,
     pub(crate) warnings: Vec<String>,
 }
 
 impl OpenFile {
-    /// Parses the header; the entries come out in the order of their data.
+    /// Parses the header, and sorts the entries by the order of their data.
     pub(crate) fn open(source: Box<dyn ByteSource>, name: &str, limits: &Limits) -> Result<Self> {
         let parse = || {
             // Asked for once: all checks must hold for the same length.
@@ -83,7 +83,8 @@ fn check_names(entries: &[Entry], warnings: &mut Vec<String>) {
     }
 }
 
-/// Tokens, their scores and their types are parallel arrays.
+/// Adds a warning if tokens, their scores and their types differ in number; they are parallel
+/// arrays.
 fn check_tokens(pairs: &KeyValues, warnings: &mut Vec<String>) {
     let len = |key: &str| pairs.find(key)?.items();
     let Some(tokens) = len("tokenizer.ggml.tokens") else { return };
@@ -95,7 +96,7 @@ fn check_tokens(pairs: &KeyValues, warnings: &mut Vec<String>) {
     }
 }
 
-/// Sorts the entries by where they lie, and checks that each has its own part of the data section.
+/// Sorts the entries by offset, and checks that each has its own part of the data section.
 fn check_ranges(
     header: &mut Header,
     data_start: u64,
@@ -155,7 +156,7 @@ fn check_ranges(
     Ok(())
 }
 
-/// The end of an entry's bytes in the data section.
+/// Checks an entry, and returns the end of its bytes in the data section.
 fn check_entry(
     info: &TensorInfo,
     offset: u64,
@@ -191,8 +192,8 @@ fn check_entry(
     Ok(offset + len)
 }
 
-/// Whether the model embeds and predicts by the same tensor: llama.cpp takes the embedding where no
-/// output is stored.
+/// Returns `true` if the embedding also serves as output: llama.cpp uses the embedding if no output
+/// is stored.
 pub(crate) fn is_tied(tensors: &[TensorInfo]) -> bool {
     let has = |name: &str| tensors.iter().any(|tensor| tensor.name == name);
     has("token_embd.weight") && !has("output.weight")

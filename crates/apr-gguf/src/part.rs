@@ -11,10 +11,10 @@ pub(crate) const COUNT: &str = "split.count";
 /// Tensors in all parts; i32.
 pub(crate) const TENSORS: &str = "split.tensors.count";
 
-/// Which part a file is, as its pairs say.
+/// Number of a part and of all parts, as the pairs of its file state them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct SplitPart {
-    /// From 0.
+    /// Number of the part, from 0.
     pub(crate) number: u64,
     pub(crate) count: u64,
 }
@@ -26,7 +26,7 @@ impl SplitPart {
     }
 }
 
-/// Whether pairs are those of a part of a split model.
+/// Returns `true` if the pairs belong to a part of a split model.
 pub(crate) fn is_part(pairs: &KeyValues) -> bool {
     pairs.get(COUNT).and_then(|count| count.as_u64()).is_some_and(|count| count > 1)
 }
@@ -51,7 +51,7 @@ pub(crate) fn parse_name(name: &str) -> Option<(&str, usize, usize)> {
     Some((stem, digits(number)?, digits(count)?))
 }
 
-/// Whether a file is called like a part of a split model, `NAME-00001-of-00003.gguf`.
+/// Returns `true` if a file has the name of a part of a split model, `NAME-00001-of-00003.gguf`.
 ///
 /// ```
 /// assert!(apr_gguf::is_part_name("llama-00002-of-00003.gguf"));

@@ -18,18 +18,18 @@ use crate::writer::{GgufPlan, GgufWriter};
 /// larger.
 const MAX_ALIGNMENT: u64 = 1 << 16;
 
-/// How to write.
+/// Options for writing.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct WriteOptions {
-    /// Name of the file, `model.gguf`; those of parts are made from it.
+    /// Name of the file, `model.gguf`; the names of parts are derived from it.
     pub file_name: String,
     /// Alignment of the tensors' data in bytes, a power of two; `None` for the source's, or 32.
     pub alignment: Option<u32>,
-    /// Most bytes of tensors in a file, padding included; more than that are cut into parts.
-    /// `None`: one file.
+    /// Maximum number of bytes of tensors in a file, including padding; a larger model is split
+    /// into parts. `None` means one file.
     pub shard_size: Option<u64>,
-    /// Whether an only file is announced to [`Sink::next_file`](apr_core::Sink::next_file) too, as
-    /// folders need it. Parts always are.
+    /// `true` if a single file is also announced to [`Sink::next_file`](apr_core::Sink::next_file),
+    /// as folders require. Parts always are.
     pub named_files: bool,
 }
 
@@ -44,13 +44,14 @@ impl Default for WriteOptions {
     }
 }
 
-/// Plans a checkpoint: one file, or parts where `shard_size` asks for it.
+/// Plans a checkpoint as one file, or as parts if `shard_size` requires it.
 ///
-/// Key-value pairs are those of [`keys::GGUF`]; for checkpoints from other formats, which lack that
-/// key, they are `general.architecture` and `general.name`, as far as known. Tensors are stored in
-/// the given order. Parts are cut as `llama-gguf-split --split-max-size` cuts them. Of the types
-/// that GGUF lacks none is changed on the way: a bool as an i8, or an unsigned integer as a signed
-/// one, would be another tensor to who reads it.
+/// Key-value pairs are read from [`keys::GGUF`]. Checkpoints from other formats lack that key and
+/// get `general.architecture` and `general.name`, as far as known. Tensors are stored in the given
+/// order. Parts are split as `llama-gguf-split --split-max-size` splits them.
+///
+/// Dtypes that GGUF lacks are rejected, not converted: a bool as an i8, or an unsigned integer as a
+/// signed one, would be another tensor to its reader.
 ///
 /// ```
 /// use apr_core::{
@@ -138,7 +139,7 @@ pub fn plan(
     Ok(GgufWriter::new(GgufPlan { layout, names, headers, alignment, tail, named }))
 }
 
-/// Makes the pairs of the part before those of this one.
+/// Turns the pairs of the previous part into the pairs of this one.
 fn make_part(pairs: &mut KeyValues, file: usize, count: usize, tensors: usize) -> Result<()> {
     if file > 0 {
         // All metadata are in the first part, but the alignment is each file's own.
@@ -147,7 +148,7 @@ fn make_part(pairs: &mut KeyValues, file: usize, count: usize, tensors: usize) -
     part_pairs(file, count, tensors)?.iter().try_for_each(|pair| pairs.push(pair))
 }
 
-/// The header up to where the data section starts.
+/// Returns the header, padded up to the data section.
 fn aligned_header(
     pairs: &KeyValues,
     entries: &[(&TensorInfo, u64)],
@@ -162,8 +163,8 @@ fn aligned_header(
     Ok(header)
 }
 
-/// The bytes that follow the last tensor of an only file instead of padding; those that have no
-/// place are a loss.
+/// Returns the bytes after the last tensor of a single file, which replace its padding. Bytes that
+/// no longer have a place are added to the losses.
 fn place_tail(
     tail: Tail,
     layout: &mut Layout,
@@ -184,7 +185,7 @@ fn too_large() -> Error {
     Error::memory("header and tensors exceed 2^64 bytes")
 }
 
-/// Refuses what our own reader or llama.cpp would refuse, and gives the tensor's length.
+/// Rejects a tensor that our own reader or llama.cpp would reject, and returns its length.
 fn check_tensor(tensor: &TensorInfo) -> Result<u64> {
     encode::check_tensor(tensor)?;
     let len = tensor.byte_len()?;
@@ -202,7 +203,7 @@ fn check_tensor(tensor: &TensorInfo) -> Result<u64> {
     Ok(len)
 }
 
-/// The pairs of the source, or the few that say what the model is.
+/// Returns the pairs of the source, or the few that identify the model.
 fn pairs(metadata: &Metadata) -> Result<Arc<KeyValues>> {
     if let Some(pairs) = metadata.key_values()? {
         return Ok(pairs);
@@ -216,7 +217,7 @@ fn pairs(metadata: &Metadata) -> Result<Arc<KeyValues>> {
     ))
 }
 
-/// The alignment to write with, which the pairs state afterwards unless it is the usual one.
+/// Returns the alignment to write with, and states it in the pairs unless it is the default.
 fn align(pairs: &mut Arc<KeyValues>, wanted: Option<u32>) -> Result<u64> {
     let stated = stated_alignment(pairs)?;
     let alignment = wanted.map(u64::from).or(stated).unwrap_or(DEFAULT_ALIGNMENT);
@@ -232,8 +233,8 @@ fn align(pairs: &mut Arc<KeyValues>, wanted: Option<u32>) -> Result<u64> {
     Ok(alignment)
 }
 
-/// Positions of the tensors of each part: as many in a row as fit with their padding, and at least
-/// one.
+/// Returns the positions of the tensors of each part: as many in a row as fit with their padding,
+/// and at least one.
 fn cut(lens: &[u64], alignment: u64, shard_size: Option<u64>) -> Result<Vec<Vec<usize>>> {
     let limit = match shard_size {
         Some(0) => return Err(Error::format("a shard size of 0 holds no tensor")),
@@ -262,7 +263,7 @@ fn cut(lens: &[u64], alignment: u64, shard_size: Option<u64>) -> Result<Vec<Vec<
     Ok(parts)
 }
 
-/// What a part says of itself, in the order of `llama-gguf-split`.
+/// Returns the pairs that describe a part, in the order of `llama-gguf-split`.
 fn part_pairs(file: usize, count: usize, tensors: usize) -> Result<[KeyValue; 3]> {
     let narrow =
         |number: usize| u16::try_from(number).map_err(|_| Error::format("more than 65,535 parts"));
@@ -275,8 +276,8 @@ fn part_pairs(file: usize, count: usize, tensors: usize) -> Result<[KeyValue; 3]
     ])
 }
 
-/// Where each tensor starts in the data section, and last where the data section ends; each is
-/// padded, the last one too.
+/// Returns the offset of each tensor in the data section, and the end of the data section. Each
+/// tensor is padded, including the last.
 fn offsets(lens: impl Iterator<Item = u64>, alignment: u64) -> Result<Vec<u64>> {
     let mut offsets = vec![0_u64];
     let mut end = 0_u64;

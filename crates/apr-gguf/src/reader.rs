@@ -14,7 +14,7 @@ use crate::part::SplitPart;
 use crate::swap;
 use crate::tail::TAIL;
 
-/// Bytes of a big-endian tensor that are turned at once.
+/// Number of bytes of a big-endian tensor that are swapped together.
 const TURNED: usize = 1 << 16;
 
 /// Opens one file. Only the header is read; `name` appears in errors and in
@@ -58,15 +58,15 @@ pub fn open<S: ByteSource + 'static>(source: S, name: &str, limits: &Limits) -> 
 
 /// A GGUF checkpoint opened for reading: one file, or all parts of a split model.
 ///
-/// [`open`] and [`open_split`](crate::open_split) make it. Metadata hold all key-value pairs, typed
-/// and in order, under [`keys::GGUF`] ([`key_values`](crate::key_values) gives them back), and what
-/// [`derived`](crate::derived()) makes of them. Bytes of tensors are little-endian, whatever the
-/// file's order. Tensor positions given to its methods must be below the number of
+/// [`open`] and [`open_split`](crate::open_split) create it. Metadata hold all key-value pairs,
+/// typed and in order, under [`keys::GGUF`] ([`key_values`](crate::key_values) returns them), and
+/// the result of [`derived`](crate::derived()). Bytes of tensors are little-endian, whatever the
+/// file's order. Tensor positions passed to its methods must be below the number of
 /// [`tensors`](CheckpointReader::tensors).
 pub struct GgufReader {
     sources: Vec<Box<dyn ByteSource>>,
     files: Vec<FileInfo>,
-    /// Whether the numbers of each file are big-endian.
+    /// `true` for each file whose numbers are big-endian.
     big_endian: Vec<bool>,
     tensors: Vec<TensorInfo>,
     stored: Vec<StoredRange>,
@@ -187,7 +187,7 @@ impl GgufReader {
         self.warnings.push(warning);
     }
 
-    /// Whether the file has the bytes of a tensor's numbers in the other order.
+    /// Returns `true` if the file stores the numbers of a tensor in the other byte order.
     fn is_turned(&self, tensor: usize) -> bool {
         self.big_endian[self.stored[tensor].file]
             && swap::numbers(self.tensors[tensor].dtype) != Some(&[])

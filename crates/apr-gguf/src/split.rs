@@ -12,14 +12,14 @@ use crate::open_file::{OpenFile, in_file_warning};
 use crate::part::{COUNT, NUMBER, SplitPart, TENSORS, is_split_key, parse_name, part_name};
 use crate::reader::GgufReader;
 
-/// Opens a file of a folder; where it is a part of a split model, all parts, as one model.
+/// Opens a file of a folder. If it is a part of a split model, opens all parts as one model.
 ///
-/// Any of the parts may be named. Metadata are those of the first part without the `split.*` keys;
-/// tensors come part by part. A part whose name does not tell those of the others is opened alone,
-/// with a warning.
+/// Any of the parts may be named. Metadata are read from the first part, without the `split.*`
+/// keys. Tensors are listed part by part. A part whose name does not reveal the names of the others
+/// is opened alone, with a warning.
 ///
 /// # Errors
-/// As [`open`](crate::open) for each part; E002 where parts and names disagree on number, count or
+/// As [`open`](crate::open) for each part; E002 if parts and names disagree on number, count or
 /// tensors, E007 for an absent part.
 pub fn open_split(set: &dyn SourceSet, name: &str, limits: &Limits) -> Result<GgufReader> {
     let open = |name: &str| -> Result<OpenFile> {
@@ -105,7 +105,7 @@ fn check_tensors(files: &[OpenFile]) -> Result<()> {
     Ok(())
 }
 
-/// One model of parts that fit together.
+/// Joins parts that fit together into one model.
 fn join(mut files: Vec<OpenFile>) -> Result<GgufReader> {
     let mut warnings = Vec::new();
     let (first, others) =

@@ -7,7 +7,8 @@
 
 use apr_core::DType;
 
-/// Offset and width in bytes of each number in a block; `None` where they are not agreed on.
+/// Returns the offset and width in bytes of each number in a block, or `None` if there is no agreed
+/// layout.
 pub(crate) fn numbers(dtype: DType) -> Option<&'static [(usize, usize)]> {
     Some(match dtype {
         // All that they hold are single bytes.

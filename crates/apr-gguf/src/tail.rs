@@ -16,20 +16,20 @@ use crate::header::Header;
 /// Key of the bytes in the metadata's [`keys::GGUF`].
 pub(crate) const TAIL: &str = "tail";
 
-/// Most bytes after the last tensor that are kept: the largest alignment that is written, and as
-/// much again.
+/// Maximum number of bytes that are kept after the last tensor: twice the largest alignment that is
+/// written.
 const MAX_TAIL: u64 = 128 << 10;
 
 /// Bytes after the last tensor that are not the usual zeros.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Tail {
-    /// Where they start in the data section, in bytes.
+    /// Offset of the bytes in the data section.
     pub(crate) after: u64,
     pub(crate) bytes: Vec<u8>,
 }
 
 impl Tail {
-    /// That of an opened file whose entries are in the order of their data.
+    /// Reads the tail of an opened file whose entries are in the order of their data.
     pub(crate) fn read(
         source: &dyn ByteSource,
         header: &Header,
@@ -64,7 +64,7 @@ impl Tail {
         json!({ "after": self.after, "hex": base16ct::lower::encode_string(&self.bytes) })
     }
 
-    /// That which metadata carry.
+    /// Reads the tail in the metadata.
     ///
     /// # Errors
     /// E001 for what is not of the form that readers give.
@@ -84,7 +84,7 @@ impl Tail {
         parse().map(Some).ok_or_else(|| Error::format(message))
     }
 
-    /// What is lost where the bytes don't follow the last tensor any more.
+    /// Returns the loss of bytes that no longer follow the last tensor, unless they are all zero.
     pub(crate) fn loss(&self) -> Option<Loss> {
         self.bytes.iter().any(|&byte| byte != 0).then(|| Loss {
             name: format!("{}.{TAIL}", keys::GGUF),
@@ -94,8 +94,8 @@ impl Tail {
     }
 }
 
-/// Whether the last of these tensors, which is at `offset` in the data section, is followed by what
-/// the tail was read after.
+/// Returns `true` if the last of these tensors, at `offset` in the data section, ends where the
+/// tail was read.
 pub(crate) fn still_follows(tail: &Tail, last: Option<&TensorInfo>, offset: u64) -> bool {
     let len = last.and_then(|info| info.byte_len().ok()).unwrap_or_default();
     len > 0 && offset.checked_add(len) == Some(tail.after)

@@ -3,10 +3,10 @@
 use apr_core::digest::ChunkSums;
 use apr_core::{CheckpointWriter, Due, Layout, Notes, PlannedTensor, Result, Sink};
 
-/// A GGUF checkpoint being written; [`plan`](crate::plan()) makes it.
+/// A GGUF checkpoint being written; [`plan`](crate::plan()) creates it.
 ///
-/// Nothing is ever patched, so any sink will do, a pipe too. Parts follow each other. Losses have
-/// no place in the format: callers report them.
+/// Written bytes are never changed, so any sink works, including a pipe. Parts are written one
+/// after the other. The format can't record losses: callers report them.
 #[derive(Debug)]
 pub struct GgufWriter {
     plan: GgufPlan,
@@ -19,13 +19,13 @@ pub(crate) struct GgufPlan {
     pub(crate) layout: Layout,
     /// Names of the layout's tensors.
     pub(crate) names: Vec<String>,
-    /// What precedes the data of each file, padding included.
+    /// Bytes before the data of each file, including padding.
     pub(crate) headers: Vec<Vec<u8>>,
     /// Every tensor's bytes are followed by zeros up to a multiple of this.
     pub(crate) alignment: u64,
-    /// What follows the last tensor instead.
+    /// Bytes after the last tensor, instead of padding.
     pub(crate) tail: Option<Vec<u8>>,
-    /// Whether the sink hears the files' names.
+    /// `true` if the sink receives the files' names.
     pub(crate) named: bool,
 }
 
@@ -34,7 +34,7 @@ impl GgufWriter {
         Self { plan, due: Due::default() }
     }
 
-    /// What precedes the data of an only file, and the layout.
+    /// Returns the bytes before the data of a single file, and the layout.
     pub(crate) fn only_front(&self) -> Option<(&[u8], &Layout)> {
         let [front] = &self.plan.headers[..] else { return None };
         Some((front, &self.plan.layout))
@@ -47,7 +47,8 @@ impl GgufWriter {
         sink.write_all(&self.plan.headers[file])
     }
 
-    /// Goes on while the tensor that is due is complete, which empty ones are from the start.
+    /// Moves on to the next tensor while the current one is complete. Empty tensors are complete
+    /// from the start.
     fn advance(&mut self, sink: &mut dyn Sink) -> Result<()> {
         while let Some(PlannedTensor { file, len, .. }) = self.due.complete(&self.plan.layout) {
             let padding = len.next_multiple_of(self.plan.alignment) - len;

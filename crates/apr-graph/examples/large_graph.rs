@@ -55,7 +55,7 @@ fn model(layers: u64) -> Graph {
     graph.finish()
 }
 
-/// Fifty nodes.
+/// Adds a layer of fifty nodes.
 fn layer(main: &mut BodyBuilder, number: u64, x: ValueId) -> ValueId {
     let weight = |main: &mut BodyBuilder, name: &str, shape: &[u64]| {
         main.weight(&format!("layers.{number}.{name}"), ElementType::F32, shape.iter().copied())

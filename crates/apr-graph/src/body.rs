@@ -16,22 +16,24 @@ pub struct NodeId(pub u32);
 /// Nodes and the values between them: the model itself, a function, a branch, what a loop repeats.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct Body {
-    /// Name; empty where nobody gave one.
+    /// Name of the body (empty if it has none).
     pub name: String,
-    /// All values, those of the body around included that are used here ([`ValueOrigin::Outer`]).
+    /// Values of the body, including the values of the enclosing body that are used here
+    /// ([`ValueOrigin::Outer`]).
     pub values: Vec<Value>,
-    /// The nodes; each comes after what it reads, unless a check says otherwise.
+    /// Nodes in order: each follows the nodes whose outputs it reads, unless a check reports
+    /// otherwise.
     pub nodes: Vec<Node>,
-    /// What the caller gives.
+    /// Inputs that the caller passes.
     pub inputs: Vec<ValueId>,
-    /// What the caller gets.
+    /// Outputs that the caller receives.
     pub outputs: Vec<ValueId>,
     /// A note for people.
     pub doc: String,
 }
 
 impl Body {
-    /// A value.
+    /// Returns the value with this id.
     ///
     /// # Panics
     /// When the id is of another body.
@@ -48,7 +50,7 @@ impl Body {
         &mut self.values[id.0 as usize]
     }
 
-    /// A node.
+    /// Returns the node with this id.
     ///
     /// # Panics
     /// When the id is of another body.
@@ -86,8 +88,9 @@ impl Body {
         id
     }
 
-    /// Brings the nodes into an order in which each comes after those that it reads, and else as
-    /// they are. Those that wait for each other come last.
+    /// Sorts the nodes so that each follows the nodes whose outputs it reads.
+    ///
+    /// The order is otherwise unchanged. Nodes that form a cycle are placed last.
     pub fn sort_nodes(&mut self) {
         let readers = order::readers(self);
         let mut waits = vec![0_usize; self.nodes.len()];
@@ -114,7 +117,7 @@ impl Body {
         }
     }
 
-    /// The weights that it uses by itself, without those of bodies in its nodes.
+    /// Returns the weights that the body itself uses, without the weights of bodies in its nodes.
     pub fn weights(&self) -> impl Iterator<Item = (&Value, &WeightRef)> {
         self.values.iter().filter_map(|value| match &value.origin {
             ValueOrigin::Weight(weight) => Some((value, weight)),
@@ -129,7 +132,7 @@ mod tests {
     use crate::Op;
 
     #[test]
-    fn nodes_are_sorted_by_what_they_read() {
+    fn nodes_are_sorted_after_the_nodes_that_they_read() {
         let mut body = Body::default();
         let values: Vec<ValueId> = (0..4)
             .map(|value| {

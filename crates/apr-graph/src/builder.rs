@@ -23,7 +23,7 @@ impl GraphBuilder {
         Self { graph: Graph { opsets, ..Graph::default() }, main: BodyBuilder::default() }
     }
 
-    /// The main body.
+    /// Returns the builder of the main body.
     pub fn body(&mut self) -> &mut BodyBuilder {
         &mut self.main
     }
@@ -35,8 +35,9 @@ impl GraphBuilder {
         }
     }
 
-    /// Adds a function, which nodes call by what this returns. Its `body` gets what it is called
-    /// with by [`BodyBuilder::parameter`].
+    /// Adds a function and returns the operator with which nodes call it.
+    ///
+    /// The `body` declares the function's inputs with [`BodyBuilder::parameter`].
     pub fn function(&mut self, domain: &str, name: &str, body: BodyBuilder) -> Op {
         let op = Op::new(domain, name);
         self.opset(domain, 1);
@@ -52,7 +53,7 @@ impl GraphBuilder {
         op
     }
 
-    /// The graph.
+    /// Returns the finished graph.
     #[must_use]
     pub fn finish(mut self) -> Graph {
         self.graph.body = self.main.body;
@@ -72,7 +73,7 @@ pub struct BodyBuilder {
 }
 
 impl BodyBuilder {
-    /// A body to be continued: what is written comes after its nodes.
+    /// Creates a builder that appends to an existing body.
     #[must_use]
     pub fn continuing(body: Body) -> Self {
         let mut builder = Self { body, ..Self::default() };
@@ -92,18 +93,18 @@ impl BodyBuilder {
         builder
     }
 
-    /// What has been written.
+    /// Returns the body written so far.
     #[must_use]
     pub fn body(&self) -> &Body {
         &self.body
     }
 
-    /// The same, to write what is found out of its values.
+    /// Returns the body written so far, to add facts about its values.
     pub(crate) fn body_mut(&mut self) -> &mut Body {
         &mut self.body
     }
 
-    /// What the caller of the model gives.
+    /// Adds an input of the model, which the caller passes.
     pub fn input(
         &mut self,
         name: &str,
@@ -114,7 +115,7 @@ impl BodyBuilder {
         self.input_of(name, ValueType::tensor(element, shape), meaning)
     }
 
-    /// The same, of any type: the shape need not be known.
+    /// Same as [`input`](Self::input), for a value of any type, whose shape may be unknown.
     pub fn input_of(&mut self, name: &str, kind: ValueType, meaning: Meaning) -> ValueId {
         let id = self.body.add_value(name, kind, ValueOrigin::Input);
         self.body.value_mut(id).meaning = meaning;
@@ -123,7 +124,7 @@ impl BodyBuilder {
         id
     }
 
-    /// What the caller of a function gives; its type is that of the call.
+    /// Adds a parameter of a function. Its type is the type of the argument in each call.
     pub fn parameter(&mut self, name: &str) -> ValueId {
         let name = self.taken.unique(name);
         let id = self.body.add_value(name, ValueType::Unknown, ValueOrigin::Input);
@@ -137,7 +138,7 @@ impl BodyBuilder {
         self.body.add_value(name, kind, ValueOrigin::Outer(of))
     }
 
-    /// A tensor of the checkpoint as it is.
+    /// Adds a tensor of the checkpoint without any change.
     pub fn weight(
         &mut self,
         tensor: &str,
@@ -147,7 +148,7 @@ impl BodyBuilder {
         self.viewed(tensor, Vec::new(), element, shape)
     }
 
-    /// A tensor of the checkpoint, looked at in some way. `shape` is that of the result.
+    /// Adds a tensor of the checkpoint, read through views. `shape` is the shape of the result.
     pub fn viewed(
         &mut self,
         tensor: &str,
@@ -191,7 +192,7 @@ impl BodyBuilder {
         self.constant(Constant::ints(values))
     }
 
-    /// One integer.
+    /// Adds a constant that is one integer.
     pub fn int(&mut self, value: i64) -> ValueId {
         self.constant(Constant::int(value))
     }
@@ -228,7 +229,7 @@ impl BodyBuilder {
         self.body.outputs.push(id);
     }
 
-    /// States what a value is, where what writes it knows more than inference finds.
+    /// Declares the type of a value, if the caller knows more than type inference finds.
     pub fn set_type(&mut self, value: ValueId, kind: ValueType) {
         self.body.value_mut(value).kind = kind;
     }
@@ -265,7 +266,7 @@ impl BodyBuilder {
         self.body.outputs.clear();
     }
 
-    /// What is known of a value's type.
+    /// Returns the known type of a value.
     #[must_use]
     pub fn value_type(&self, value: ValueId) -> &ValueType {
         &self.body.value(value).kind
@@ -315,7 +316,7 @@ impl NodeBuilder<'_> {
         made
     }
 
-    /// The same, of as many values as are known when the program runs.
+    /// Same as [`outputs`](Self::outputs), for a number of values that is only known at run time.
     #[must_use]
     pub fn list_of_outputs(self, name: &str, count: usize) -> Vec<ValueId> {
         self.write(name, count)

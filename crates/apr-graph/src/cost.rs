@@ -18,7 +18,7 @@ use crate::{
     foreign,
 };
 
-/// What nodes cost.
+/// Cost of one or more nodes.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
 #[non_exhaustive]
 pub struct Totals {
@@ -31,7 +31,7 @@ pub struct Totals {
     pub read_bytes: u64,
     /// Bytes that are written.
     pub written_bytes: u64,
-    /// Nodes whose sizes are not all known; they count nothing.
+    /// Number of nodes whose sizes are not all known; they add nothing to the other totals.
     pub unknown: u64,
 }
 
@@ -54,11 +54,11 @@ impl Totals {
 pub struct NodeCost {
     /// Path of the node.
     pub path: String,
-    /// What it is.
+    /// Operator of the node.
     pub op: Op,
-    /// What it costs.
+    /// Cost of the node.
     pub totals: Totals,
-    /// Where it calls a function, the position of that in [`Cost::functions`].
+    /// Position of the called function in [`Cost::functions`], if the node calls one.
     pub callee: Option<usize>,
 }
 
@@ -66,21 +66,21 @@ pub struct NodeCost {
 #[derive(Debug, Clone)]
 #[non_exhaustive]
 pub struct FunctionCost {
-    /// Which function.
+    /// Id of the function.
     pub function: FunctionId,
-    /// How often it is called so, through other functions too.
+    /// Number of calls of this kind, including calls through other functions.
     pub calls: u64,
-    /// What one call costs.
+    /// Cost of one call.
     pub each: Totals,
     /// The nodes of its body, in their order, as one call has them.
     pub nodes: Vec<NodeCost>,
 }
 
-/// What a graph costs for inputs of certain sizes.
+/// Cost of a graph for inputs of given sizes.
 #[derive(Debug, Clone, Default)]
 #[non_exhaustive]
 pub struct Cost {
-    /// All nodes.
+    /// Totals of all nodes.
     pub totals: Totals,
     /// The nodes of the main body, in their order.
     pub nodes: Vec<NodeCost>,
@@ -90,20 +90,21 @@ pub struct Cost {
     pub parameters: u64,
     /// Bytes of the weights, as the graph computes with them. The file may hold them in fewer.
     pub parameter_bytes: u64,
-    /// Most bytes of values that are in memory at once, without weights: each from the node that
-    /// makes it to the last one that reads it. What only gives elements another shape needs no
-    /// memory.
+    /// Peak memory for values in bytes, without weights.
+    ///
+    /// A value is in memory from the node that produces it to the last node that reads it.
+    /// Operators that only change the shape need no memory.
     pub peak_bytes: u64,
     /// The node that runs then.
     pub peak_at: String,
-    /// Bytes that each token adds to the keys and values that are kept, for one text; 0 where none
-    /// are.
+    /// Bytes that each token adds to the KV cache of one sequence; 0 if the model has no KV cache.
     pub cache_bytes_per_token: u64,
 }
 
 impl Cost {
-    /// What the nodes below a path cost together: `layers.3` has `layers.3/attention/scores`, not
-    /// `layers.30/norm`.
+    /// Returns the total cost of the nodes below a path.
+    ///
+    /// `layers.3` includes `layers.3/attention/scores`, but not `layers.30/norm`.
     #[must_use]
     pub fn below(&self, path: &str) -> Totals {
         let mut totals = Totals::default();
@@ -133,11 +134,10 @@ impl Cost {
     }
 }
 
-/// What a graph costs, whose types [`crate::infer`] has found out. `inference` is what that
-/// returned.
+/// Returns the cost of a graph whose types were inferred by [`crate::infer`].
 ///
-/// Of an `If`, the branch that costs more counts; a loop counts as often as it runs, or once where
-/// that is not known.
+/// `inference` is the result of that call. For an `If`, the branch with the higher cost counts. A
+/// loop is multiplied by its number of iterations, or counts once if that number is not known.
 ///
 /// ```
 /// use apr_graph::{Dim, ElementType, GraphBuilder, Meaning, cost, infer};
@@ -192,13 +192,13 @@ impl Calls<'_> {
     }
 }
 
-/// What is counted of a body.
+/// Counted cost of a body or a node.
 #[derive(Debug, Clone, Default)]
 struct Counted {
     totals: Totals,
     peak: u64,
     peak_at: String,
-    /// Of a node: the signature that it calls.
+    /// Signature that a node calls; set for nodes only.
     callee: Option<usize>,
 }
 
@@ -207,14 +207,14 @@ struct Counter<'a> {
     functions: HashSet<&'a Op>,
     inference: &'a Inference,
     sizes: Sizes<'a>,
-    /// Of the signatures so far.
+    /// Costs of the signatures counted so far.
     signatures: Vec<Counted>,
     /// Nodes of the signatures so far.
     nodes: Vec<Vec<NodeCost>>,
 }
 
 impl<'a> Counter<'a> {
-    /// Counts the functions as they are called.
+    /// Creates a counter and counts the function bodies of all inferred signatures.
     fn new(graph: &'a Graph, inference: &'a Inference, sizes: Sizes<'a>) -> Self {
         let functions = graph.functions.iter().map(|function| &function.op).collect();
         let mut counter = Counter {
@@ -299,7 +299,7 @@ impl<'a> Counter<'a> {
         Counted { totals, peak: most.peak, peak_at: most.peak_at, callee: None }
     }
 
-    /// Whether a signature is of the function that a node calls.
+    /// Returns `true` if a signature is of the function that a node calls.
     fn is_of(&self, signature: usize, node: &Node) -> bool {
         let function =
             self.inference.signatures.get(signature).map(|signature| signature.function.0 as usize);
@@ -341,7 +341,8 @@ impl<'a> Counter<'a> {
         totals
     }
 
-    /// How often each signature is called: from the main body, and by those that are called.
+    /// Returns the functions with their call counts: calls from the main body and from other
+    /// functions.
     fn functions(self) -> Vec<FunctionCost> {
         let signatures = &self.inference.signatures;
         let mut times = vec![0_u64; signatures.len()];
@@ -399,7 +400,7 @@ fn parameters(graph: &Graph) -> (u64, u64) {
     (count, len)
 }
 
-/// From the earlier keys and values that the model takes: `[batch, heads, past, size]` each.
+/// Returns the bytes per token of the KV cache inputs, which are `[batch, heads, past, size]` each.
 fn cache_bytes_per_token(graph: &Graph) -> u64 {
     let body = &graph.body;
     let of = |ids: &[crate::ValueId], meanings: [Meaning; 2]| {

@@ -22,7 +22,7 @@ use serde::{Serialize, Serializer};
 /// ```
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Dim {
-    /// A number that does not fit what the graph knows.
+    /// Size that cannot be expressed, or contradicts the graph.
     Unknown,
     /// A sum of products of symbols. A number is one without symbols.
     Known(Sum),
@@ -42,18 +42,21 @@ enum Factor {
     Quotient(Box<(Sum, Sum)>),
 }
 
-/// Most products in a sum; a larger one is unknown.
+/// Maximum number of products in a sum; a larger sum is unknown.
 const MAX_PRODUCTS: usize = 16;
-/// Most factors in a product; a larger one is unknown.
+/// Maximum number of factors in a product; a larger product is unknown.
 const MAX_FACTORS: usize = 8;
-/// Longest name of a symbol in bytes; a longer one is unknown. Every size that comes of it has it.
+/// Maximum length of a symbol's name in bytes; a longer symbol is unknown.
+///
+/// Every size that is computed from a symbol contains its name.
 const MAX_SYMBOL: usize = 1024;
-/// Most symbols and numbers in a size, those in quotients included; a larger one is unknown. So no
-/// chain of nodes can make a size that is long or deep.
+/// Maximum number of symbols and numbers in a size, including quotients; a larger size is unknown.
+///
+/// The limit prevents a chain of nodes from making a long or deeply nested size.
 const MAX_WEIGHT: usize = 64;
 
 impl Dim {
-    /// A number.
+    /// Creates a known size; it is unknown if it exceeds `i64`.
     #[must_use]
     pub fn fixed(size: u64) -> Self {
         i64::try_from(size).map_or(Self::Unknown, Self::integer)
@@ -74,8 +77,9 @@ impl Dim {
         Self::Known(Sum(vec![(vec![Factor::Symbol(name.into())], 1)]))
     }
 
-    /// What a `dim_param` of an ONNX file says: a sum of products of names and numbers, or else one
-    /// name, whatever is in it.
+    /// Parses the `dim_param` of an ONNX file: a sum of products of names and numbers.
+    ///
+    /// Any other text is taken as one name.
     #[must_use]
     pub fn parse(text: &str) -> Self {
         if text.len() > MAX_SYMBOL {
@@ -84,13 +88,13 @@ impl Dim {
         parse_sum(text).unwrap_or_else(|| Self::symbol(text))
     }
 
-    /// The number, where it has no symbols and is not below zero.
+    /// Returns the number, if the size has no symbols and is not negative.
     #[must_use]
     pub fn size(&self) -> Option<u64> {
         self.as_integer().and_then(|value| u64::try_from(value).ok())
     }
 
-    /// The number, where it has no symbols.
+    /// Returns the number, if the size has no symbols.
     #[must_use]
     pub fn as_integer(&self) -> Option<i64> {
         let Self::Known(Sum(products)) = self else { return None };
@@ -116,7 +120,7 @@ impl Dim {
         self.plus(&other.times(&Self::integer(-1)))
     }
 
-    /// The product.
+    /// Returns the product of two sizes.
     #[must_use]
     pub fn times(&self, other: &Self) -> Self {
         let (Self::Known(a), Self::Known(b)) = (self, other) else { return Self::Unknown };
@@ -134,7 +138,7 @@ impl Dim {
         collect(products)
     }
 
-    /// The quotient, where it is exact whatever the symbols stand for and the divisor is one
+    /// Returns the quotient, if it is exact for all values of the symbols and the divisor is one
     /// product.
     #[must_use]
     pub fn exact_quotient(&self, divisor: &Self) -> Option<Self> {
@@ -176,21 +180,22 @@ impl Dim {
         }
     }
 
-    /// The number when each symbol stands for what `size` says.
+    /// Returns the number that results from replacing each symbol by the value that `size` returns.
     #[must_use]
     pub fn value(&self, size: &dyn Fn(&str) -> Option<u64>) -> Option<u64> {
         let Self::Known(sum) = self else { return None };
         sum.value(size).and_then(|value| u64::try_from(value).ok())
     }
 
-    /// Whether it is this number or more, whatever the symbols stand for. Symbols stand for sizes
-    /// of 1 and more.
+    /// Returns `true` if the size is at least `least` for all values of the symbols.
+    ///
+    /// Symbols represent sizes of 1 and more.
     #[must_use]
     pub fn is_at_least(&self, least: i64) -> bool {
         matches!(self, Self::Known(sum) if sum.is_at_least(least))
     }
 
-    /// How much memory it takes, in symbols and numbers.
+    /// Returns the memory that the size takes, in symbols and numbers.
     pub(crate) fn weight(&self) -> usize {
         match self {
             Self::Unknown => 1,
@@ -241,7 +246,7 @@ impl Sum {
         smallest.is_some_and(|smallest| smallest >= least)
     }
 
-    /// How many symbols and numbers there are in it.
+    /// Returns the number of symbols and numbers in the sum.
     fn weight(&self) -> usize {
         self.0
             .iter()
@@ -433,7 +438,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_shown_is_read_back() {
+    fn parsing_a_formatted_size_returns_the_size() {
         for text in ["batch", "past + sequence", "2*a*b - 3", "7"] {
             assert_eq!(Dim::parse(text).to_string(), text);
         }
@@ -449,7 +454,7 @@ mod tests {
     }
 
     #[test]
-    fn what_overflows_is_unknown() {
+    fn a_size_that_overflows_is_unknown() {
         let huge = Dim::fixed(i64::MAX as u64);
         assert_eq!(huge.times(&huge), Dim::Unknown);
         assert_eq!(Dim::fixed(u64::MAX), Dim::Unknown);

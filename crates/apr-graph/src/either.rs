@@ -9,15 +9,16 @@ use crate::{
     Node, Op, Value, ValueId, ValueOrigin, ValueType, WeightRef,
 };
 
-/// A graph that computes what `then` computes where the input `condition`, one truth in a row, is
-/// true, and otherwise what `otherwise` computes. Both are branches of one `If`; weights that they
-/// share are there once. Inputs and outputs of the same name are the same; what only `otherwise`
-/// gives out is empty with `then`: of the sizes that are not fixed, the first is 0 and the others
-/// are 1.
+/// Returns a graph that computes `then` if the input `condition` is true, or else `otherwise`.
+///
+/// The input `condition` is a boolean tensor of shape `[1]`. Both graphs become branches of one
+/// `If`, and weights that they share are stored once. Inputs and outputs of the same name are
+/// shared. An output that only `otherwise` has is empty if `then` is computed: the first of its
+/// sizes that are not fixed is 0 and the others are 1.
 ///
 /// # Errors
-/// E001 for graphs with functions, of several versions of operators, or where `then` gives out
-/// what `otherwise` does not.
+/// E001 if a graph has functions, if the graphs use different operator versions, or if `then` has
+/// an output that `otherwise` does not have.
 pub fn either(condition: &str, then: &Graph, otherwise: &Graph) -> Result<Graph> {
     if let Some(function) = then.functions.iter().chain(&otherwise.functions).next() {
         return Err(Error::format(format!(
@@ -66,7 +67,7 @@ pub fn either(condition: &str, then: &Graph, otherwise: &Graph) -> Result<Graph>
     Ok(Graph { opsets, functions: Vec::new(), body })
 }
 
-/// The body around the branches: what they read.
+/// Body around the branches, with the values that both branches read.
 #[derive(Default)]
 struct Around {
     body: Body,
@@ -156,7 +157,7 @@ fn given(branch: &mut Body, output: ValueId) -> ValueId {
     copy
 }
 
-/// An output of nothing, in the place of one that only the other branch makes.
+/// Adds an empty output in place of an output that only the other branch has.
 fn empty(branch: &mut Body, like: &Value) -> Result<ValueId> {
     let unknown = || Error::format(format!("unknown type of '{}'", like.name));
     let (element, dims) = like.element().zip(like.shape()).ok_or_else(unknown)?;

@@ -40,7 +40,7 @@ macro_rules! elements {
                 match self { $(Self::$variant => $bits,)* }
             }
 
-            /// The checkpoint's dtype with the same elements, where there is one.
+            /// Returns the checkpoint dtype with the same elements, or `None` if there is none.
             #[must_use]
             pub const fn dtype(self) -> Option<DType> {
                 match self { $(Self::$variant => $dtype,)* }
@@ -126,7 +126,7 @@ impl ElementType {
         }
     }
 
-    /// Whether the elements are floats of any width.
+    /// Returns `true` if the elements are floats of any width.
     #[must_use]
     pub const fn is_float(self) -> bool {
         matches!(

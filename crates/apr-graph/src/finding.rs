@@ -4,7 +4,7 @@ use std::fmt;
 
 use serde::Serialize;
 
-/// How bad a finding is.
+/// Severity of a finding.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Severity {
@@ -30,12 +30,12 @@ impl fmt::Display for Severity {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[non_exhaustive]
 pub struct Finding {
-    /// How bad it is.
+    /// Severity of the finding.
     pub severity: Severity,
     /// Path of the node, through calls and bodies: `layers.3/attention/scores`. Empty: the graph
     /// itself.
     pub node: String,
-    /// What is wrong there.
+    /// Description of the problem.
     pub message: String,
 }
 
@@ -49,21 +49,21 @@ impl fmt::Display for Finding {
     }
 }
 
-/// What was found, in the order of the nodes.
+/// Findings of a check, in the order of the nodes.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize)]
 #[non_exhaustive]
 pub struct Findings {
     /// The first [`Findings::MOST`].
     pub list: Vec<Finding>,
-    /// How many more there are.
+    /// Number of further findings that are not in the list.
     pub omitted: u64,
 }
 
 impl Findings {
-    /// Most findings that are kept.
+    /// Maximum number of findings that are kept.
     pub const MOST: usize = 200;
 
-    /// Adds one, or counts it where there are too many.
+    /// Adds a finding, or only counts it if the list is full.
     pub fn add(&mut self, severity: Severity, node: impl Into<String>, message: impl Into<String>) {
         if self.list.len() < Self::MOST {
             self.list.push(Finding { severity, node: node.into(), message: message.into() });
@@ -80,18 +80,18 @@ impl Findings {
         }
     }
 
-    /// How many there are now, for [`Self::rewind`] and [`Self::soften`].
+    /// Returns the current position in the list, for [`Self::rewind`] and [`Self::soften`].
     pub(crate) fn mark(&self) -> Mark {
         Mark { kept: self.list.len(), omitted: self.omitted }
     }
 
-    /// Takes back what came after a mark.
+    /// Removes the findings that were added after a mark.
     pub(crate) fn rewind(&mut self, mark: Mark) {
         self.list.truncate(mark.kept);
         self.omitted = mark.omitted;
     }
 
-    /// Makes errors that came after a mark warnings.
+    /// Turns the errors that were added after a mark into warnings.
     pub(crate) fn soften(&mut self, mark: Mark) {
         let errors = self
             .list
@@ -106,7 +106,7 @@ impl Findings {
         self.list.iter().filter(|finding| finding.severity == Severity::Error)
     }
 
-    /// Whether there is none.
+    /// Returns `true` if the list has no findings.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.list.is_empty()
@@ -123,8 +123,9 @@ pub(crate) struct Mark {
 /// Longest path that findings have, in bytes.
 const MAX_PATH: usize = 1024;
 
-/// The path of a node for findings, where a long one is cut: each node in a body has the path of
-/// all around it in its own.
+/// Returns the path of a node for findings; a long path is truncated.
+///
+/// The path of a node in a body contains the paths of all enclosing nodes.
 pub(crate) fn shown_path(prefix: &str, position: usize, node: &crate::Node) -> String {
     if prefix.len() + node.name.len() <= MAX_PATH {
         return node_path(prefix, position, node);
@@ -141,7 +142,7 @@ pub(crate) fn cut(name: &str) -> String {
     format!("{}...", &name[..end])
 }
 
-/// The path of a node: its name, or its operator and place where it has none.
+/// Returns the path of a node: its name or, for a node without a name, its operator and position.
 pub(crate) fn node_path(prefix: &str, position: usize, node: &crate::Node) -> String {
     if node.name.is_empty() {
         format!("{prefix}{}_{position}", node.op.name)

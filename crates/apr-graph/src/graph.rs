@@ -2,14 +2,14 @@
 
 use crate::{Attribute, Body, Name, Op};
 
-/// What a model computes.
+/// Graph of the operators that a model computes.
 ///
 /// See the crate's page for an example.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct Graph {
-    /// Which version of its operators each domain has.
+    /// Operator version of each domain.
     pub opsets: Vec<Opset>,
-    /// What nodes may call besides operators.
+    /// Functions that nodes may call besides operators.
     pub functions: Vec<Function>,
     /// The computation.
     pub body: Body,
@@ -22,37 +22,37 @@ pub struct FunctionId(pub u32);
 /// A version of the operators of a domain.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Opset {
-    /// Who defines them; empty for ONNX itself.
+    /// Domain of the operators; empty for ONNX itself.
     pub domain: Name,
-    /// Which version.
+    /// Version of the operators.
     pub version: i64,
 }
 
-/// A body that nodes call by its name. It has no weights of its own: they are inputs.
+/// Body that nodes call by name. It has no weights: weights are passed as inputs.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Function {
-    /// What a node that calls it has as its operator.
+    /// Operator of the nodes that call the function.
     pub op: Op,
-    /// Versions of the operators in it; empty: those of the graph.
+    /// Versions of the operators in the body; if empty, the versions of the graph apply.
     pub opsets: Vec<Opset>,
     /// Attributes that a call may have without a default.
     pub required: Vec<Name>,
     /// Attributes that a call may leave out, with their values then.
     pub defaults: Vec<Attribute>,
-    /// What it computes.
+    /// Body of the function.
     pub body: Body,
     /// A note for people.
     pub doc: String,
 }
 
 impl Graph {
-    /// The version of a domain's operators; `None` where the graph does not use the domain.
+    /// Returns the version of a domain's operators, or `None` if the graph does not use the domain.
     #[must_use]
     pub fn opset(&self, domain: &str) -> Option<i64> {
         self.opsets.iter().find(|opset| &*opset.domain == domain).map(|opset| opset.version)
     }
 
-    /// The function that an operator calls, where it is one.
+    /// Returns the function that an operator calls, or `None` if it is not a function.
     #[must_use]
     pub fn function(&self, op: &Op) -> Option<&Function> {
         self.functions.iter().find(|function| function.op == *op)

@@ -11,22 +11,23 @@ use crate::{
     ValueOrigin, ValueType,
 };
 
-/// Steps that any graph may take: a node, a value or a place in a list each, and so many bytes of a
-/// name. Functions that call functions can stand for any number of nodes.
+/// Number of steps that any graph may take.
+///
+/// A node, a value, a list entry and a fixed number of name bytes are one step each. Functions that
+/// call functions can expand to any number of nodes.
 const FREE: u64 = 100_000;
-/// Steps for each step that it takes to go through the graph once: some hundred layers that are one
-/// function.
+/// Steps allowed for each step of one pass over the graph, enough for some hundred layers that call
+/// one function.
 const TIMES: u64 = 256;
-/// Most steps for what is written more than once: half a million nodes, in about three seconds.
+/// Maximum number of steps for repeated parts: half a million nodes, in about three seconds.
 const MOST: u64 = 4_000_000;
 /// Bytes of names that are a step.
 const BYTES_OF_A_STEP: usize = 16;
 
-/// The same graph without functions: in the place of each call are the function's nodes, under the
-/// call's name: `layers.3/attention/scores`.
+/// Returns the graph without functions: the nodes of each function replace its calls.
 ///
-/// What is known of types within functions is that of one call, so it is left out; run
-/// [`crate::infer`] on the result.
+/// The nodes are named after the call: `layers.3/attention/scores`. Types within functions are
+/// omitted, because they are known for one call only; run [`crate::infer`] on the result.
 ///
 /// # Errors
 /// E001 where functions call themselves, or are called with more than they take; E003 where a
@@ -61,22 +62,22 @@ fn up_to(work: &Work, graph: &Graph) -> Result<Graph> {
     Ok(Graph { opsets: opsets.cloned().collect(), functions: Vec::new(), body })
 }
 
-/// What a call gives, its function's defaults included.
+/// Attributes of a call, including the function's defaults.
 type Given = HashMap<Name, AttributeValue>;
 
-/// What references to the attributes of the call around become.
+/// Replacement for references to the attributes of the enclosing call.
 #[derive(Clone, Copy)]
 enum Settings<'a> {
-    /// There is no call around.
+    /// References are kept, because there is no enclosing call.
     Kept,
-    /// These.
+    /// Values of the attributes of the enclosing call.
     OfCall(&'a Given),
 }
 
-/// Where values of a body are in the body that it is copied to; `None` where the call left one out.
+/// New ids of a body's values in the body that it is copied to; `None` if the call omits a value.
 type Places = Vec<Option<ValueId>>;
 
-/// How names are made different.
+/// Source of unique names.
 #[derive(Default)]
 struct Names {
     prefix: String,
@@ -102,7 +103,7 @@ struct Inliner<'g> {
     active: Vec<&'g Op>,
 }
 
-/// What a copy is made of.
+/// Source of a copy.
 struct From<'a> {
     body: &'a Body,
     settings: Settings<'a>,
@@ -110,7 +111,7 @@ struct From<'a> {
 }
 
 impl Inliner<'_> {
-    /// A copy of a body whose values stay where they are.
+    /// Returns a copy of a body whose values keep their ids.
     fn whole(
         &mut self,
         body: &Body,
@@ -322,7 +323,7 @@ impl Inliner<'_> {
         Ok(())
     }
 
-    /// The graph's operators must be those of the function.
+    /// Checks that the graph and the function have the same operator versions.
     fn same_opsets(&mut self, function: &Function, path: &str) -> Result<()> {
         for opset in &function.opsets {
             match self.versions.of(&opset.domain) {
@@ -345,8 +346,10 @@ impl Inliner<'_> {
     }
 }
 
-/// Where a function's values are at a call, and outputs that are copies of what no node of the
-/// function makes.
+/// Returns the ids of a function's values at a call, and the outputs that need a copy.
+///
+/// An output needs a copy if no node of the function produces it, or if it is the second output of
+/// one value.
 fn placed(
     body: &Body,
     inputs: &[Option<ValueId>],

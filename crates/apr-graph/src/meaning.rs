@@ -2,22 +2,22 @@
 
 use serde::Serialize;
 
-/// What an input or an output of a model is for. A program that runs the graph feeds and reads
-/// values by it.
+/// Purpose of an input or an output of a model. Programs that run the graph use it to pass and read
+/// values.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default, Serialize)]
 #[serde(rename_all = "snake_case")]
 #[non_exhaustive]
 pub enum Meaning {
-    /// Nothing is known.
+    /// Purpose not known.
     #[default]
     Unknown,
     /// Ids of tokens, `[batch, sequence]`.
     TokenIds,
-    /// 1 where a token counts, 0 where it is padding.
+    /// 1 for tokens that count, 0 for padding.
     AttentionMask,
     /// Positions of tokens.
     PositionIds,
-    /// Which of two texts a token belongs to.
+    /// Index of the text that a token belongs to, for pairs of texts.
     TokenTypes,
     /// Vectors in the place of tokens.
     Embeddings,
@@ -35,11 +35,12 @@ pub enum Meaning {
     PresentKey,
     /// Values of earlier tokens and these ones.
     PresentValue,
-    /// What is kept of earlier tokens, as much however many they were, `[batch, channels, ..]`.
+    /// State of earlier tokens with a size that does not depend on their number, `[batch, channels,
+    /// ..]`.
     PastState,
-    /// The same of earlier tokens and these ones.
+    /// State of earlier tokens and these ones, of a size that does not depend on their number.
     PresentState,
-    /// What the encoder made of its input.
+    /// Output of the encoder.
     EncoderStates,
     /// Vectors after the last layer, `[batch, sequence, hidden]`.
     HiddenStates,

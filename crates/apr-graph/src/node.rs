@@ -11,11 +11,11 @@ pub type Name = Arc<str>;
 /// An operator, or a function of the graph.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Op {
-    /// Who defines it; empty for ONNX itself, which files may also call `ai.onnx`.
+    /// Domain of the operator; empty for ONNX itself, which files may also call `ai.onnx`.
     pub domain: Name,
     /// Name within the domain: `MatMul`.
     pub name: Name,
-    /// Which of several functions with that name; nearly always empty.
+    /// Variant of a function if several have the same name; nearly always empty.
     pub overload: Name,
 }
 
@@ -33,15 +33,17 @@ impl Op {
         Self { domain: domain.into(), name: name.into(), overload: "".into() }
     }
 
-    /// Whether it is the operator of ONNX with this name.
+    /// Returns `true` if this is the ONNX operator with the given name.
     #[must_use]
     pub fn is(&self, name: &str) -> bool {
         self.domain.is_empty() && &*self.name == name
     }
 }
 
-/// The program whose operators are in a domain, where that is one of those that graphs of other
-/// formats have here: operators without a counterpart in ONNX, shown as their files have them.
+/// Returns the program that an operator domain belongs to, if its operators have no counterpart in
+/// ONNX.
+///
+/// Graphs of other formats show such operators as their files store them.
 ///
 /// ```
 /// assert_eq!(apr_graph::foreign("tflite"), Some("TensorFlow Lite"));
@@ -77,13 +79,13 @@ impl fmt::Display for Op {
 pub struct Node {
     /// Path within the body: `attention/scores`. May be empty in files of others.
     pub name: String,
-    /// What it does.
+    /// Operator of the node.
     pub op: Op,
-    /// What it reads; `None` where an optional input is left out.
+    /// Inputs; `None` for an omitted optional input.
     pub inputs: Vec<Option<ValueId>>,
-    /// What it makes; `None` where an optional output is not wanted.
+    /// Outputs; `None` for an optional output that is not used.
     pub outputs: Vec<Option<ValueId>>,
-    /// Its settings, in the order of the file.
+    /// Attributes, in the order of the file.
     pub attributes: Vec<Attribute>,
     /// A note for people.
     pub doc: String,
@@ -135,7 +137,7 @@ impl Node {
         }
     }
 
-    /// The input at a position, where it is there and not left out.
+    /// Returns the input at a position, or `None` if it does not exist or is omitted.
     #[must_use]
     pub fn input(&self, position: usize) -> Option<ValueId> {
         self.inputs.get(position).copied().flatten()
@@ -152,7 +154,7 @@ impl Node {
 pub struct Attribute {
     /// Name that the operator gives it.
     pub name: Name,
-    /// Its value.
+    /// Value of the attribute.
     pub value: AttributeValue,
 }
 
@@ -160,7 +162,7 @@ pub struct Attribute {
 #[derive(Debug, Clone, PartialEq)]
 #[non_exhaustive]
 pub enum AttributeValue {
-    /// A number.
+    /// Integer.
     Int(i64),
     /// A number with a fraction.
     Float(f32),
@@ -172,23 +174,23 @@ pub enum AttributeValue {
     Weight(WeightRef),
     /// A body that the node runs.
     Body(Box<Body>),
-    /// A type.
+    /// Type of a value.
     Type(ValueType),
-    /// Numbers.
+    /// List of integers.
     Ints(Vec<i64>),
     /// Numbers with fractions.
     Floats(Vec<f32>),
-    /// Texts.
+    /// List of texts.
     Texts(Vec<Vec<u8>>),
-    /// Small tensors.
+    /// List of small tensors.
     Tensors(Vec<Constant>),
     /// Bodies that the node runs.
     Bodies(Vec<Body>),
-    /// Types.
+    /// List of types.
     Types(Vec<ValueType>),
     /// Within a function: the attribute of the call that has this name.
     OfCall(Name),
-    /// What this crate does not read, such as a sparse tensor; the bytes of the message in the
+    /// Value that this crate does not parse, such as a sparse tensor, as the message's bytes in the
     /// file.
     Opaque(Vec<u8>),
 }

@@ -12,15 +12,16 @@ use self::edit::Edit;
 use crate::finding::{cut, shown_path};
 use crate::{AttributeValue, Body, Graph, MAX_DEPTH, Operator, Opset};
 
-/// The same graph with the operators of another version of ONNX, 11 or later where it is older than
-/// the graph's. Other domains stay.
+/// Converts a graph to the operators of another ONNX version; other domains stay unchanged.
 ///
-/// Some conversions need types: run [`crate::infer`] before. Values that are added have no types
-/// yet, and types that an older version does not take are for a check to find.
+/// A version older than the graph's must be 11 or later.
+///
+/// Some conversions need types: run [`crate::infer`] before. Added values have no types yet. Types
+/// that an older version does not support are not detected here; check the result.
 ///
 /// # Errors
-/// E003 where the version is too old or not known, or where an operator does not go along: with its
-/// name and that of the node.
+/// E003 if the version is too old or not known, or if an operator can't be converted; the error
+/// contains the names of the operator and the node.
 pub fn upgrade(graph: &Graph, to: i64) -> Result<Graph> {
     let from = graph.opset("").ok_or_else(|| Error::version("missing opset import of ONNX"))?;
     let (oldest, newest) = (lower::OLDEST.min(from), Operator::newest());

@@ -10,11 +10,11 @@ use crate::{Body, Function, Graph, MAX_DEPTH, Node, Op, ValueId, ValueOrigin};
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[non_exhaustive]
 pub struct Use {
-    /// Its path, through calls of functions: `layers.3/attention/query`.
+    /// Path of the node through calls of functions: `layers.3/attention/query`.
     pub node: String,
-    /// Its operator.
+    /// Operator of the node.
     pub op: String,
-    /// Which of its inputs the tensor is, from 0 on.
+    /// Position of the tensor among the node's inputs, starting at 0.
     pub input: usize,
 }
 
@@ -53,8 +53,9 @@ struct Search<'g> {
     functions: HashMap<&'g Op, &'g Function>,
     most: usize,
     found: Vec<Use>,
-    /// Functions, by their place in memory, and parameters that nothing in them reads: functions
-    /// that each call the next one twice have 2^n ways to the last.
+    /// Functions, by address, with the parameters that no node in them reads.
+    ///
+    /// Functions that each call the next one twice have 2^n paths to the last one.
     unused: HashSet<(*const Function, ValueId)>,
 }
 

@@ -9,16 +9,16 @@ use crate::{Dim, ElementType, Meaning, NodeId, ValueId};
 pub struct Value {
     /// Name, unique within the body.
     pub name: String,
-    /// What is known of its type.
+    /// Type of the value, as far as known.
     pub kind: ValueType,
-    /// Where it comes from.
+    /// Origin of the value.
     pub origin: ValueOrigin,
-    /// What it is for, where it is an input or an output of the model.
+    /// Purpose of the value, if it is an input or an output of the model.
     pub meaning: Meaning,
 }
 
 impl Value {
-    /// Its type, where it is a tensor.
+    /// Returns the tensor type, if the value is a tensor.
     #[must_use]
     pub fn tensor(&self) -> Option<&TensorType> {
         match &self.kind {
@@ -27,34 +27,34 @@ impl Value {
         }
     }
 
-    /// Its shape, where it is a tensor whose rank is known.
+    /// Returns the shape, if the value is a tensor of known rank.
     #[must_use]
     pub fn shape(&self) -> Option<&[Dim]> {
         self.tensor()?.shape.as_deref()
     }
 
-    /// The type of its elements, where it is a tensor and that is known.
+    /// Returns the element type, if the value is a tensor of known element type.
     #[must_use]
     pub fn element(&self) -> Option<ElementType> {
         self.tensor()?.element
     }
 }
 
-/// Where a value comes from.
+/// Origin of a value.
 #[derive(Debug, Clone, PartialEq)]
 pub enum ValueOrigin {
     /// The caller of the body gives it.
     Input,
     /// A node makes it.
     Node(NodeId),
-    /// It is a tensor of the checkpoint. Where it is also among the body's inputs, the caller may
-    /// give another.
+    /// Tensor of the checkpoint. If it is also an input of the body, the caller may pass another
+    /// tensor.
     Weight(WeightRef),
-    /// It is in the graph itself.
+    /// Constant in the graph.
     Constant(Constant),
-    /// It is this value of the body around.
+    /// Value of the enclosing body.
     Outer(ValueId),
-    /// Nothing makes it: the file names it, and that is all. A check refuses it.
+    /// Name that the file uses, but that no node produces. A check reports an error.
     Missing,
 }
 
@@ -63,38 +63,40 @@ pub enum ValueOrigin {
 pub struct WeightRef {
     /// Name of the tensor.
     pub tensor: String,
-    /// What is done to it before it is used, first things first. Empty: the tensor as it is,
-    /// dequantized or cast where its stored type is not the value's.
+    /// Views applied to the tensor before use, in order.
+    ///
+    /// If empty, the tensor is used unchanged. It is dequantized or cast if its stored type differs
+    /// from the value's type.
     pub views: Vec<View>,
 }
 
 impl WeightRef {
-    /// A tensor as it is.
+    /// Creates a reference to a tensor without views.
     #[must_use]
     pub fn whole(tensor: impl Into<String>) -> Self {
         Self { tensor: tensor.into(), views: Vec::new() }
     }
 }
 
-/// A look at a tensor that computes nothing.
+/// View of a tensor that requires no computation.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub enum View {
     /// Dimension `i` of the result is dimension `order[i]` of the tensor.
     Transposed(Vec<usize>),
     /// The part of `len` elements from `start` on, along a dimension.
     Slice {
-        /// Which dimension, 0 is the outermost.
+        /// Dimension; 0 is the outermost.
         axis: usize,
-        /// First element.
+        /// Number of the first element.
         start: u64,
         /// Number of elements.
         len: u64,
     },
-    /// The same elements in the same order, with other dimensions.
+    /// Elements in the same order, with other dimensions.
     Reshaped(Vec<u64>),
     /// Several tensors, one after the other along a dimension: the one so far, then these.
     Joined {
-        /// Which dimension, 0 is the outermost.
+        /// Dimension; 0 is the outermost.
         axis: usize,
         /// Names of the tensors that follow.
         with: Vec<String>,
@@ -105,13 +107,13 @@ pub enum View {
     Plus(i32),
 }
 
-/// What a value is.
+/// Type of a value.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Default)]
 pub enum ValueType {
-    /// Nothing is known yet.
+    /// Type not known yet.
     #[default]
     Unknown,
-    /// A tensor.
+    /// Tensor of an element type and a shape.
     Tensor(TensorType),
     /// A tensor of which most elements are zero.
     SparseTensor(TensorType),
@@ -133,7 +135,7 @@ impl ValueType {
         })
     }
 
-    /// What messages call it.
+    /// Returns the name of the type for messages.
     pub(crate) fn described(&self) -> String {
         match self {
             Self::Unknown => "nothing".to_owned(),
@@ -146,21 +148,23 @@ impl ValueType {
     }
 }
 
-/// Most dimensions of a tensor, as in NumPy and torch. Files have up to eight; a file could state
-/// thousands, and a chain of nodes could make millions.
+/// Maximum number of dimensions of a tensor, as in NumPy and PyTorch.
+///
+/// Real files have up to eight. A file could declare thousands, and a chain of nodes could make
+/// millions.
 pub const MAX_RANK: usize = 64;
 
 /// The type of a tensor.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Default)]
 pub struct TensorType {
-    /// Type of the elements, where it is known.
+    /// Element type, if known.
     pub element: Option<ElementType>,
-    /// Dimensions, outermost first, where their number is known.
+    /// Dimensions, outermost first, if their number is known.
     pub shape: Option<Vec<Dim>>,
 }
 
 impl fmt::Display for TensorType {
-    /// `f32[batch, sequence, 320]`; `?` where something is not known.
+    /// Formats the type as `f32[batch, sequence, 320]`, with `?` for unknown parts.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.element {
             Some(element) => write!(f, "{element}")?,
@@ -192,7 +196,7 @@ pub struct Constant {
     pub element: ElementType,
     /// Dimensions, outermost first.
     pub shape: Vec<u64>,
-    /// Its elements.
+    /// Elements of the constant.
     pub data: ConstantData,
 }
 
@@ -201,7 +205,7 @@ pub struct Constant {
 pub enum ConstantData {
     /// Little-endian, packed as in `raw_data` of an ONNX file.
     Bytes(Vec<u8>),
-    /// Texts.
+    /// List of texts.
     Texts(Vec<Vec<u8>>),
 }
 
@@ -244,8 +248,7 @@ impl Constant {
         Self { shape: Vec::new(), ..Self::floats(&[value]) }
     }
 
-    /// The elements as integers, where they are of an integer type of 32 or 64 bits, or truth
-    /// values.
+    /// Returns the elements as integers, if they are booleans or integers of 32 or 64 bits.
     #[must_use]
     pub fn as_ints(&self) -> Option<Vec<i64>> {
         let ConstantData::Bytes(bytes) = &self.data else { return None };
@@ -263,7 +266,7 @@ impl Constant {
         }
     }
 
-    /// The elements as floats, where they are of single precision.
+    /// Returns the elements as floats, if they are `f32`.
     #[must_use]
     pub fn as_floats(&self) -> Option<Vec<f32>> {
         match (&self.data, self.element) {

@@ -9,10 +9,10 @@ use apr_graph::{
     infer, inline, upgrade,
 };
 
-/// What onnx says of a file.
+/// Result of onnx for a file.
 struct Expected {
     path: String,
-    /// Whether onnx refuses it with the types that it declares.
+    /// `true` if onnx rejects the file with its declared types.
     contradicts: bool,
     /// Types by place and name.
     values: HashMap<(String, String), String>,
@@ -42,8 +42,8 @@ fn open(path: &Path) -> Option<Graph> {
     apr_onnx::open_in(&folder, name, &Limits::default()).ok()?.graph().ok()?
 }
 
-/// Takes out the types of what nodes make, but for weights that are in nodes: only the value says
-/// their types.
+/// Removes the types of values that nodes produce, except of weights stored in nodes: only the
+/// value has their types.
 fn forget(body: &mut Body) {
     let is_weight = |attribute: &Attribute| matches!(attribute.value, AttributeValue::Weight(_));
     let holds: Vec<bool> =
@@ -98,8 +98,9 @@ fn values(body: &Body, place: &str, into: &mut HashMap<(String, String), String>
     }
 }
 
-/// Whether ours says all that theirs does: a size that theirs leaves open may be anything, and a
-/// symbol a number.
+/// Returns `true` if our type is at least as specific as theirs.
+///
+/// A size that they leave open may be anything, and a symbol may be a number.
 fn covers(ours: &str, theirs: &str) -> bool {
     let parts = |text: &str| {
         let (head, dims) = text.split_once('[')?;
@@ -170,7 +171,7 @@ fn shapes_of_real_files_are_onnxs_own() {
 }
 
 #[test]
-fn contradictions_in_real_files_are_those_that_onnx_finds() {
+fn contradictions_in_real_files_are_the_ones_that_onnx_finds() {
     let Some(files) = expected_and_graphs() else { return };
     let mut found = 0;
     for (file, mut graph) in files {

@@ -8,16 +8,16 @@ use ureq::http::Uri;
 use ureq::unversioned::resolver::{DefaultResolver, ResolvedSocketAddrs, Resolver};
 use ureq::unversioned::transport::NextTimeout;
 
-/// What an error of the resolver says of an address that is refused.
+/// Message of resolver errors for a rejected address.
 pub(crate) const REFUSED: &str = "a redirect leads to a private address";
 
-/// Where a redirect from one server to another may lead.
+/// Permitted targets of redirects from one server to another.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Reach {
-    /// To addresses that everybody can reach.
+    /// Public addresses.
     Public,
-    /// To private networks too, since the user named a server in one; never to an address of the
-    /// link, where clouds keep the credentials of their machines.
+    /// Private networks as well, since the user named a server in one. Link-local addresses, where
+    /// clouds keep the credentials of their machines, stay forbidden.
     Private,
 }
 
@@ -26,7 +26,7 @@ impl Reach {
         is_of_the_link(address) || self == Self::Public && is_private(address)
     }
 
-    /// Whether a URL's host is written as an address that is refused: known without asking anybody.
+    /// Returns `true` if a URL's host is written as a rejected address. Makes no name lookup.
     pub(crate) fn refuses_literal(self, uri: &Uri) -> bool {
         let host = uri.host().unwrap_or_default().trim_start_matches('[').trim_end_matches(']');
         self == Self::Public && is_local_name(host)
@@ -72,8 +72,8 @@ impl Resolver for Within {
     }
 }
 
-/// Whether a URL's host is this machine or one of a private network; `false` where its name leads
-/// nowhere.
+/// Returns `true` if a URL's host is this machine or part of a private network; `false` if the name
+/// can't be resolved.
 pub(crate) fn is_private_host(uri: &Uri) -> bool {
     let Some(host) = uri.host() else { return false };
     let host = host.trim_start_matches('[').trim_end_matches(']');
@@ -86,13 +86,13 @@ pub(crate) fn is_private_host(uri: &Uri) -> bool {
         .is_ok_and(|mut found| found.any(|address| is_private(address.ip())))
 }
 
-/// Whether a host is written as an address, and a private one: known without asking anybody.
+/// Returns `true` if a host is written as a private address. Makes no name lookup.
 pub(crate) fn is_private_literal(uri: &Uri) -> bool {
     let host = uri.host().unwrap_or_default().trim_start_matches('[').trim_end_matches(']');
     is_local_name(host) || host.parse::<IpAddr>().is_ok_and(is_private)
 }
 
-/// Whether a host is this machine, by its name or address alone.
+/// Returns `true` if a host is this machine, judged by its name or address alone.
 pub(crate) fn is_loopback(uri: &Uri) -> bool {
     let host = uri.host().unwrap_or_default().trim_start_matches('[').trim_end_matches(']');
     is_local_name(host)
@@ -103,7 +103,7 @@ fn is_local_name(host: &str) -> bool {
     host.eq_ignore_ascii_case("localhost") || host.to_ascii_lowercase().ends_with(".localhost")
 }
 
-/// Whether an address is not one of the public Internet.
+/// Returns `true` if an address is not part of the public Internet.
 pub(crate) fn is_private(address: IpAddr) -> bool {
     match unmapped(address) {
         IpAddr::V4(address) => is_private_v4(address),
@@ -111,7 +111,7 @@ pub(crate) fn is_private(address: IpAddr) -> bool {
     }
 }
 
-/// An IPv4 address that is written as an IPv6 one is the IPv4 address.
+/// Converts an IPv4 address that is written as an IPv6 one.
 fn unmapped(address: IpAddr) -> IpAddr {
     match address {
         IpAddr::V6(v6) => v6.to_ipv4_mapped().map_or(address, IpAddr::V4),
@@ -139,8 +139,8 @@ const PRIVATE_V4: [(Ipv4Addr, u32); 14] = [
     (Ipv4Addr::new(240, 0, 0, 0), 4),
 ];
 
-/// Whether an address is one of the link (169.254.0.0/16, fe80::/10), or the one at which a cloud
-/// serves credentials outside it.
+/// Returns `true` for link-local addresses (169.254.0.0/16, fe80::/10) and for the other addresses
+/// at which clouds serve credentials.
 fn is_of_the_link(address: IpAddr) -> bool {
     const CREDENTIALS: [IpAddr; 2] = [
         // Amazon's over IPv6, Alibaba's.

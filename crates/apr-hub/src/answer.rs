@@ -15,12 +15,12 @@ use crate::location::shown_url;
 use crate::retry::{Trouble, check_interrupt};
 use crate::settings::Settings;
 
-/// What a server answered, after redirects.
+/// A server's response, after redirects.
 pub(crate) struct Answer {
     pub(crate) status: u16,
     pub(crate) headers: HeaderMap,
-    /// Of the answer before the first redirect to another server: what the hub says of a file that
-    /// is stored elsewhere.
+    /// Headers of the response before the first redirect to another server: the hub's facts about a
+    /// file that is stored elsewhere.
     pub(crate) first: HeaderMap,
     pub(crate) body: Body,
     /// The address that answered.
@@ -39,8 +39,10 @@ impl Answer {
         parse_content_range(self.header("content-range")?)
     }
 
-    /// The state of the file, to be compared with a later one: its tag, unless that is a weak one,
-    /// which says nothing of bytes; otherwise when it was changed.
+    /// Returns the state of the file, for comparison with a later one.
+    ///
+    /// The state is its tag or, if the tag is weak and so does not identify the bytes, the time of
+    /// its last change.
     pub(crate) fn etag(&self) -> Option<&str> {
         let strong = self.header("etag").filter(|etag| !etag.starts_with("W/"));
         strong.or_else(|| self.header("last-modified"))
@@ -67,20 +69,20 @@ impl Answer {
         }
     }
 
-    /// Reads on to the end of the body, which is near: the connection is used again only where that
-    /// was seen.
+    /// Reads up to the end of the body, which is near. The connection is reused only after the end
+    /// was read.
     pub(crate) fn end(&mut self) {
         let _ = self.body.as_reader().read(&mut [0]);
     }
 }
 
-/// Whether what is waited for comes fast enough.
+/// Measures whether a response arrives fast enough.
 ///
-/// Only the time counts in which an answer is read; the bytes are those of all connections, which
+/// Only the time spent reading a response counts. The bytes are the bytes of all connections, which
 /// may share a slow line.
 pub(crate) struct Pace {
     waited: Duration,
-    /// Bytes that had come when the window began.
+    /// Number of bytes received before the window began.
     since: u64,
 }
 
@@ -111,7 +113,7 @@ impl Pace {
     }
 }
 
-/// What a connection that ended early is.
+/// Returns the error for a connection that ended early.
 pub(crate) fn cut(url: &str) -> Error {
     Error::io(IoCause::Network, "the connection was cut before the answer was complete")
         .in_file(shown_url(url))

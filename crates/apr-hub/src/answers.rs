@@ -6,11 +6,11 @@ use crate::journal::Journal;
 use crate::location::{HubLocation, Location, is_plain};
 use crate::s3;
 
-/// Reads bytes as each thing that a server or a cache may give, and checks that what is made of
-/// them stays within bounds.
+/// Reads bytes as every kind of data from a server or a cache, and checks that the results stay
+/// within bounds.
 ///
 /// # Panics
-/// Where it does not.
+/// If they do not.
 pub fn read_any(bytes: &[u8]) {
     let location = HubLocation { repo: "org/repo".to_owned(), revision: None, path: String::new() };
     if let Ok(repository) = parse(bytes, &location) {

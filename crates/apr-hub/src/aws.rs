@@ -16,7 +16,7 @@ use crate::settings::{expand, variable};
 /// Profiles that an error lists.
 const SHOWN: usize = 10;
 
-/// Settings that stand for a key which another program or service has to be asked for.
+/// Settings that obtain the key from another program or service.
 const ELSEWHERE: [&str; 5] =
     ["sso_session", "sso_start_url", "role_arn", "credential_process", "web_identity_token_file"];
 
@@ -30,12 +30,12 @@ pub(crate) struct Credentials {
     pub(crate) origin: String,
 }
 
-/// Who asks a store.
+/// Identity that a store is accessed with.
 #[derive(Clone)]
 pub(crate) enum Asker {
     /// The holder of a key.
     Key(Credentials),
-    /// Nobody in particular; why, where a profile is there that has no key.
+    /// Anonymous access. Has the reason if there is a profile without a key.
     Anyone(Option<String>),
 }
 
@@ -110,12 +110,12 @@ impl Profile {
         Ok(Self { name, secrets, config })
     }
 
-    /// What the profile says of something.
+    /// Returns the value of a setting in the profile.
     pub(crate) fn setting(&self, key: &str) -> Option<String> {
         self.secrets.get(key).or_else(|| self.config.get(key)).cloned()
     }
 
-    /// Whose key is used: that of the environment, or of the profile.
+    /// Returns the key to use, from the environment or the profile.
     ///
     /// # Errors
     /// E001 for one half of a key.
@@ -154,7 +154,7 @@ impl Profile {
         }
     }
 
-    /// Why a profile gives no key, where it says how another program gets one.
+    /// Returns the reason why a profile has no key, if it names another way to get one.
     fn keyless(&self) -> Option<String> {
         let setting = ELSEWHERE.into_iter().find(|key| self.setting(key).is_some())?;
         let name = &self.name;

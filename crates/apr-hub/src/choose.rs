@@ -14,14 +14,14 @@ use globset::{Glob, GlobSet, GlobSetBuilder};
 use crate::hub::{RemoteFile, did_you_mean};
 use apr_view::nearest;
 
-/// What the user says about which files are meant.
+/// The user's selection of files.
 #[derive(Debug, Clone, Default)]
 pub struct Choice {
     /// The file of the weights, or one of its shards.
     pub file: Option<String>,
-    /// Of the weights, only those whose names match one of these.
+    /// Patterns for weights; only weights whose names match one of them are used.
     pub include: Vec<String>,
-    /// No files whose names match one of these.
+    /// Patterns for files that are excluded.
     pub exclude: Vec<String>,
 }
 
@@ -35,7 +35,7 @@ pub struct Chosen {
     pub companions: Vec<String>,
     /// Weights that are not of this model, or are the same for other programs.
     pub others: Vec<String>,
-    /// What was chosen, and why, where there was a choice.
+    /// The model that was chosen, and the reason, if there was a choice.
     pub why: Option<String>,
 }
 
@@ -55,22 +55,22 @@ const FORMATS: [&[&str]; 12] = [
     &["mlmodel"],
 ];
 
-/// Weights that are not read, or lie there for other programs.
+/// Extensions of weights that are not read, or are meant for other programs.
 const FOREIGN: [&str; 7] = ["ot", "npz", "pb", "safetensors_old", "pkl", "distcp", "llamafile"];
 
 /// Types of quantized weights, the preferred first.
 const TYPES: [&str; 9] =
     ["q4_k_m", "q5_k_m", "q4_k_s", "q6_k", "q8_0", "q4_0", "bf16", "f16", "f32"];
 
-/// Names of weights that are no model of their own.
+/// Words in the names of weights that are not separate models.
 const AUXILIARY: [&str; 4] = ["mmproj", "imatrix", "training_args", "optimizer"];
 
 /// Others shown in the explanation.
 const SHOWN: usize = 4;
 
 impl Choice {
-    /// Returns the files whose names match a pattern to include, if there are any, and none to
-    /// exclude: files of any kind, and not those of one model alone.
+    /// Returns the files of any kind and any model whose names match a pattern to include, if there
+    /// are any, and none to exclude.
     ///
     /// # Errors
     /// E001 for a pattern that cannot be read.
@@ -116,8 +116,8 @@ pub(crate) fn choose(files: &[RemoteFile], choice: &Choice) -> Result<Chosen> {
     Ok(chosen)
 }
 
-/// The models that are there to choose from: those of the folder itself, or the one whose file is
-/// named.
+/// Returns the models to choose from: the models of the folder itself, or the model of the named
+/// file.
 fn models(
     names: &[&str],
     choice: &Choice,
@@ -172,21 +172,21 @@ fn extension(name: &str) -> &str {
     name.rsplit_once('.').map_or("", |(_, extension)| extension)
 }
 
-/// Whether a file is one of weights, of any format.
+/// Returns `true` if a file contains weights, in any format.
 pub(crate) fn is_weights(name: &str) -> bool {
     let extension = extension(without_data(name));
     FORMATS.iter().any(|format| format.contains(&extension)) || FOREIGN.contains(&extension)
 }
 
-/// The ONNX file that a file of external data belongs to, as the two are usually called; other
-/// names as they are.
+/// Returns the ONNX file that a file of external data belongs to, by their usual names. Returns
+/// other names unchanged.
 fn without_data(name: &str) -> &str {
     let owner = [".data", "_data"].iter().find_map(|end| name.strip_suffix(end));
     owner.filter(|owner| owner.ends_with(".onnx")).unwrap_or(name)
 }
 
-/// The files that make one model have this in common: the name without the number of a shard, and
-/// the extension.
+/// Returns the common part of the names of a model's files: the name without the number of a shard,
+/// and the extension.
 fn group_of(name: &str) -> String {
     let name = without_data(name.strip_suffix(".index.json").unwrap_or(name));
     let (stem, extension) = name.rsplit_once('.').unwrap_or((name, ""));
@@ -197,7 +197,7 @@ fn group_of(name: &str) -> String {
     format!("{}.{extension}", unnumbered.map_or(stem, |(stem, _)| stem))
 }
 
-/// The models that the weights are, by what their files have in common.
+/// Groups weights into models, by the common part of their file names.
 fn groups<'a>(weights: impl Iterator<Item = &'a str>) -> Vec<String> {
     let mut groups: Vec<String> = Vec::new();
     for name in weights
@@ -212,7 +212,7 @@ fn groups<'a>(weights: impl Iterator<Item = &'a str>) -> Vec<String> {
     groups
 }
 
-/// The model that is meant where nothing is said, and by which rule; none where no rule says.
+/// Returns the preferred model and the rule that selects it, or no model if no rule applies.
 fn preferred(mut groups: Vec<String>) -> (Vec<String>, &'static str) {
     if groups.len() <= 1 {
         return (groups, "the only one");
@@ -247,7 +247,8 @@ fn preferred(mut groups: Vec<String>) -> (Vec<String>, &'static str) {
     }
 }
 
-/// Configuration, tokenizer, chat template, model card and licence, by the names that the hub uses.
+/// Returns configuration, tokenizer, chat template, model card and licence, by the names that the
+/// hub uses.
 fn companions(names: &[&str]) -> Vec<String> {
     const EXTENSIONS: [&str; 8] =
         ["json", "txt", "md", "model", "jinja", "tiktoken", "yaml", "yml"];
@@ -273,7 +274,7 @@ fn companions(names: &[&str]) -> Vec<String> {
     all.filter(is_companion).map(str::to_owned).collect()
 }
 
-/// What a file of a repository is, in a word.
+/// Returns the kind of a file in a repository, as one word.
 pub(crate) fn kind_of(name: &str, chosen: &Chosen) -> &'static str {
     let is_in = |list: &[String]| list.iter().any(|other| other == name);
     if is_in(&chosen.weights) {
@@ -352,7 +353,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_user_says_wins() {
+    fn the_choice_of_the_user_has_precedence() {
         let names = ["m-Q4_K_M.gguf", "m-Q8_0.gguf", "config.json", "README.md"];
         let choice = |file: Option<&str>, include: &[&str], exclude: &[&str]| Choice {
             file: file.map(str::to_owned),

@@ -25,13 +25,13 @@ use crate::tls;
 /// Redirects that are followed before the answer is given up.
 const MOST_REDIRECTS: usize = 8;
 
-/// How long a connection may take to be made.
+/// Maximum time for establishing a connection.
 const CONNECT: Duration = Duration::from_secs(15);
 
 /// Connections that are kept for the next request.
 const IDLE: usize = 32;
 
-/// What a server is asked for.
+/// A request to a server.
 #[derive(Clone, Default)]
 pub(crate) struct Ask<'a> {
     pub(crate) url: &'a str,
@@ -39,9 +39,9 @@ pub(crate) struct Ask<'a> {
     /// The state of the file that the range is meant to be of.
     pub(crate) if_range: Option<&'a str>,
     pub(crate) token: Option<&'a Token>,
-    /// Where `url` was learnt from by a redirect: what the user named, and what the token is for.
+    /// Address that redirected to `url`: the one that the user named, and that the token is for.
     pub(crate) origin: Option<&'a str>,
-    /// Hears where another server has it, before that one is asked.
+    /// Callback that receives the address on another server before that server is contacted.
     pub(crate) found: Option<&'a dyn Fn(String)>,
 }
 
@@ -49,13 +49,13 @@ pub(crate) struct Ask<'a> {
 #[derive(Debug)]
 pub(crate) struct Client {
     pub(crate) settings: Settings,
-    /// For addresses that the user named, and those that they lead to from a private one.
+    /// Agent for addresses that the user named, and for addresses that a private one redirects to.
     any: OnceLock<Agent>,
-    /// The same without encryption: it need not read the system's certificates.
+    /// Agent for connections without encryption, which does not read the system's certificates.
     plain: OnceLock<Agent>,
-    /// For addresses that a public server named.
+    /// Agent for addresses that a public server redirects to.
     public: OnceLock<Agent>,
-    /// For addresses that a server in a private network named.
+    /// Agent for addresses that a server in a private network redirects to.
     private_too: OnceLock<Agent>,
     /// Hosts that the user named, and whether they are private.
     private: Mutex<HashMap<String, bool>>,
@@ -87,7 +87,7 @@ impl Client {
         (self.requests.load(Ordering::Relaxed), self.bytes.load(Ordering::Relaxed))
     }
 
-    /// Adds what was received.
+    /// Adds to the number of received bytes.
     pub(crate) fn received(&self, bytes: usize) {
         self.bytes.fetch_add(bytes as u64, Ordering::Relaxed);
     }
@@ -151,14 +151,14 @@ impl Client {
         ranged.extend(server_of(url));
     }
 
-    /// Whether the server of an address is known to send ranges of files, or to lead to one that
-    /// does.
+    /// Returns `true` if the server of an address is known to support range requests, or to
+    /// redirect to one that does.
     pub(crate) fn has_ranges(&self, url: &str) -> bool {
         let ranged = self.ranged.lock().unwrap_or_else(PoisonError::into_inner);
         server_of(url).is_some_and(|server| ranged.contains(&server))
     }
 
-    /// What ended an answer before its end.
+    /// Returns the error for a response that ended early.
     pub(crate) fn cut_by(&self, error: &std::io::Error, url: &str) -> Error {
         let timed_out = error.get_ref().is_some_and(|inner| inner.to_string().contains("timeout"));
         if timed_out || error.kind() == ErrorKind::TimedOut {
@@ -168,13 +168,13 @@ impl Client {
         cut(url)
     }
 
-    /// How long a server may be silent, for the end of a message.
+    /// Returns the end of a message that states the timeout of a silent server.
     fn patience(&self) -> String {
         let seconds = self.settings.timeout.as_secs();
         format!(" for {seconds} s; `timeout` SECONDS waits longer")
     }
 
-    /// Asks once, and follows redirects.
+    /// Sends one request, and follows redirects.
     pub(crate) fn ask_once(&self, ask: &Ask<'_>) -> Result<Answer, Trouble> {
         if self.settings.offline {
             let message = "network access in offline mode (HF_HUB_OFFLINE or `offline`)";
@@ -314,7 +314,7 @@ impl Client {
         }
     }
 
-    /// Whether a redirect may lead to a private address, because the user named one.
+    /// Returns `true` if a redirect may lead to a private address, because the user named one.
     fn may_be_private(&self, start: &Uri) -> bool {
         let host = start.host().unwrap_or_default().to_owned();
         let mut known = self.private.lock().unwrap_or_else(PoisonError::into_inner);
@@ -364,7 +364,7 @@ impl Client {
             .build()
     }
 
-    /// What kept a request from being answered.
+    /// Converts a transport error.
     fn of_transport(&self, error: &ureq::Error, uri: &Uri) -> Trouble {
         let host = uri.host().unwrap_or_default();
         let at = shown_url(&uri.to_string());
@@ -395,7 +395,7 @@ impl Client {
     }
 }
 
-/// An agent that is made when it is needed first.
+/// Returns an agent, which is created on first use.
 fn made(agent: &OnceLock<Agent>, make: impl FnOnce() -> Result<Agent>) -> Result<&Agent> {
     if let Some(agent) = agent.get() {
         return Ok(agent);
@@ -423,7 +423,7 @@ fn parse(url: &str) -> Result<Uri, Trouble> {
         .ok_or_else(|| Trouble::Final(Error::format("not a URL of a file").in_file(shown_url(url))))
 }
 
-/// Where a redirect leads.
+/// Returns the target of a redirect.
 fn join(base: &Uri, target: &str) -> Result<Uri> {
     let wrong = || Error::io(IoCause::Other, "the server redirects to an invalid URL");
     let target = escaped(target.split('#').next().unwrap_or_default());
@@ -443,7 +443,8 @@ fn join(base: &Uri, target: &str) -> Result<Uri> {
     absolute.parse::<Uri>().ok().filter(|uri| uri.host().is_some()).ok_or_else(wrong)
 }
 
-/// A target whose characters are those of an address: some servers send names as they are.
+/// Escapes the characters of a target that are invalid in an address. Some servers send names
+/// unescaped.
 fn escaped(target: &str) -> String {
     let odd = |c: char| c == ' ' || "\"<>\\^`{|}".contains(c);
     target.chars().fold(String::new(), |mut escaped, c| {
@@ -466,7 +467,7 @@ fn check_redirect(from: &Uri, to: &Uri, insecure: bool) -> Result<(), Trouble> {
     Ok(())
 }
 
-/// Scheme, host and port: what a token is for.
+/// Returns scheme, host and port, which a token is bound to.
 fn authority(uri: &Uri) -> (Option<&str>, Option<String>, Option<u16>) {
     let port = uri.port_u16().or(match uri.scheme_str() {
         Some("https") => Some(443),
@@ -487,7 +488,7 @@ fn refused(message: &str, uri: &Uri) -> Error {
     Error::io(IoCause::Other, message).in_file(shown_url(&uri.to_string()))
 }
 
-/// What the operating system, or the connection that it made, says against a request.
+/// Converts an error of the operating system or of its connection.
 fn of_io(
     error: &std::io::Error,
     host: &str,
@@ -513,7 +514,7 @@ fn of_io(
     }
 }
 
-/// What of an encrypted connection was wrong, where the operating system was asked for it.
+/// Returns the TLS error inside an I/O error, if there is one.
 fn tls_error(error: &std::io::Error) -> Option<&rustls::Error> {
     error.get_ref()?.downcast_ref()
 }
@@ -539,7 +540,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_redirect_leads_where_the_standard_says() {
+    fn redirects_are_resolved_as_the_standard_requires() {
         let base: Uri = "https://host:1/a/b?q".parse().expect("a URL");
         for (target, expected) in [
             ("https://other/x", "https://other/x"),

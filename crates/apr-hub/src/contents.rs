@@ -13,7 +13,7 @@ use crate::fetched::Fetched;
 use crate::lock::{Lock, disk};
 use crate::url_cache::UrlCache;
 
-/// How the names of repositories' folders start.
+/// Prefix of the names of repository folders.
 const START: &str = "models--";
 
 /// A repository, or the files of a server, in a cache.
@@ -21,18 +21,18 @@ const START: &str = "models--";
 pub struct Holding {
     /// `hf://ORG/REPO`, or the address of a file.
     pub name: String,
-    /// Files that are whole.
+    /// Number of complete files.
     pub files: u64,
-    /// Their length in bytes.
+    /// Length of the complete files in bytes.
     pub bytes: u64,
-    /// Length of what was not fetched to its end, or did not agree with its digest.
+    /// Length in bytes of partial files and of files that did not match their digest.
     pub partial: u64,
-    /// When one of them was last read or written.
+    /// Time of the last read or write of one of the files.
     pub used: Option<SystemTime>,
-    /// The whole files that apr fetched, and their bytes with those of what is partial. Others are
-    /// Hugging Face's client's, or another program's.
+    /// Number of complete files that apr fetched, and their length in bytes, including partial
+    /// files. Other files belong to Hugging Face's client or another program.
     pub own: (u64, u64),
-    /// Whether there is anything that another program put there.
+    /// `true` if another program stored files there.
     pub has_others: bool,
     kind: CacheEntryKind,
 }
@@ -45,13 +45,13 @@ enum CacheEntryKind {
     Url(String),
 }
 
-/// A file of a cache that is not what it should be.
+/// A damaged file in a cache.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Damage {
-    /// What it belongs to.
+    /// Repository or address that the file belongs to.
     pub name: String,
-    /// Where it is.
+    /// Path of the file.
     pub path: PathBuf,
 }
 
@@ -64,14 +64,14 @@ pub struct Caches {
 }
 
 impl Caches {
-    /// The caches in these folders: Hugging Face's, and the one of everything else.
+    /// Creates the caches in these folders: Hugging Face's, and the one for everything else.
     #[must_use]
     pub fn new(hub: &Path, other: &Path) -> Self {
         let fetched = Fetched::new(other, hub);
         Self { hub: hub.to_path_buf(), urls: UrlCache::new(other), fetched }
     }
 
-    /// What they hold, sorted by name.
+    /// Returns the contents of the caches, sorted by name.
     #[must_use]
     pub fn list(&self) -> Vec<Holding> {
         let entries = entries_of(&self.hub).into_iter();
@@ -96,8 +96,8 @@ impl Caches {
         holdings
     }
 
-    /// Removes what apr fetched of one, or with `all` what other programs did, too; `false` where a
-    /// program is fetching into it.
+    /// Removes the files of `holding` that apr fetched, or with `all` the files of other programs
+    /// too. Returns `false` if a program is fetching into it.
     ///
     /// # Errors
     /// E007.
@@ -221,8 +221,7 @@ impl Caches {
     }
 }
 
-/// Removes what a folder and those in it have of these blobs: links to them, and their second
-/// names.
+/// Removes all links to these blobs in a folder and its subfolders: symbolic links and hard links.
 fn unlink(folder: &Path, blobs: &[PathBuf]) -> Result<()> {
     let own: Vec<Identity> = blobs.iter().filter_map(|blob| Identity::of_path(blob).ok()).collect();
     for path in entries_of(folder) {
@@ -240,12 +239,13 @@ fn unlink(folder: &Path, blobs: &[PathBuf]) -> Result<()> {
     Ok(())
 }
 
-/// Bytes on disk: a partial file has its whole length from the beginning.
+/// Returns the number of bytes that a file occupies on disk. A partial file has its full length
+/// from the start.
 fn taken(found: &fs::Metadata) -> u64 {
     apr_platform::allocated(found)
 }
 
-/// What is in a folder; nothing where it can't be listed.
+/// Returns the paths in a folder; empty if it can't be listed.
 pub(crate) fn entries_of(folder: &Path) -> Vec<PathBuf> {
     let names = apr_platform::list_folder(folder).unwrap_or_default();
     names.into_iter().map(|name| folder.join(name)).collect()
@@ -257,7 +257,7 @@ fn blobs(folder: &Path) -> Vec<PathBuf> {
     paths
 }
 
-/// A blob, and the digest that its name is.
+/// Returns the path of a blob and the digest that is its name.
 fn digest_of(path: &Path) -> Option<(PathBuf, String)> {
     let name = path.file_name()?.to_str()?;
     is_digest(name).then(|| (path.to_path_buf(), name.to_owned()))

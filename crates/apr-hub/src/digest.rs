@@ -22,17 +22,17 @@ pub(crate) struct Check {
 
 enum Hasher {
     Sha256(Box<Sha256>),
-    /// Of a git blob: of a head with the length, and then the bytes.
+    /// SHA-1 of a git blob: of a header with the length, then the bytes.
     Sha1(Box<Sha1>),
-    /// The server gives no digest: the bytes' SHA-256 is only noted.
+    /// SHA-256 for information only, because the server provides no digest.
     Noted(Box<Sha256>),
 }
 
-/// What came of a check.
+/// Result of a check.
 pub(crate) struct Checked {
-    /// The bytes are the expected ones, as far as the server says which those are.
+    /// `true` if the bytes match the server's digest, or the server provides none.
     pub(crate) agrees: bool,
-    /// Their SHA-256, where that was computed.
+    /// SHA-256 of the bytes, if it was computed.
     pub(crate) sha256: Option<String>,
 }
 
@@ -73,12 +73,12 @@ impl Check {
     }
 }
 
-/// Whether a text is a digest that [`Check`] compares with: a SHA-256, or git's SHA-1 of a blob.
+/// Returns `true` for digests that [`Check`] supports: a SHA-256, or git's SHA-1 of a blob.
 pub(crate) fn is_digest(text: &str) -> bool {
     is_hex(text, 40) || is_hex(text, 64)
 }
 
-/// Whether a file has this digest; all of it is read.
+/// Returns `true` if a file has this digest. Reads the whole file.
 ///
 /// # Errors
 /// E007 for a file that can't be read, and when the user interrupts.
@@ -127,7 +127,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn both_digests_are_those_of_git_and_sha256sum() {
+    fn both_digests_match_git_and_sha256sum() {
         // `printf 'what is up, doc?' | git hash-object --stdin`, from the book on git, and
         // `sha256sum`.
         let text = b"what is up, doc?";

@@ -26,7 +26,7 @@ use work::{BITE, LEAST_ASKED, bites};
 
 pub(crate) use target::{Entry, Target};
 
-/// How long the interrupt flag may be left unread.
+/// Maximum time between two checks of the interrupt flag.
 const GLANCE: Duration = Duration::from_millis(50);
 
 /// A file that is on its way into the cache.
@@ -34,24 +34,24 @@ pub(crate) struct Download {
     resource: Arc<Resource>,
     len: u64,
     target: Target,
-    /// Its first bytes, where they were read before.
+    /// First bytes of the file, if they were read before.
     known: Option<Vec<u8>>,
     /// The cache could not be read or written.
     is_lost: AtomicBool,
-    /// All of it came, and its digest agreed.
+    /// Set when the file is complete and its digest matched.
     is_verified: AtomicBool,
     state: Mutex<State>,
     changed: Condvar,
 }
 
 enum Phase {
-    /// Nobody has asked for it.
+    /// The file was not requested yet.
     Waiting,
-    /// Somebody gets the lock, and looks what is there.
+    /// A thread takes the lock and examines the existing data.
     Starting,
-    /// Pieces come.
+    /// Pieces are being received.
     Running,
-    /// It is whole and has its name.
+    /// The file is complete and has its final name.
     Done,
     Failed(Error),
 }
@@ -60,23 +60,23 @@ struct State {
     phase: Phase,
     file: Option<Arc<File>>,
     journal: Journal,
-    /// Ranges that were asked for.
+    /// Number of ranges requested.
     asked: u64,
     /// Pieces that are on their way.
     loading: Vec<u64>,
     /// Pieces that somebody waits for.
     wanted: VecDeque<u64>,
-    /// No piece before this one is missing.
+    /// Number of the first piece that may be missing.
     next: u64,
     lock: Option<Lock>,
     /// The digest is being computed.
     is_checking: bool,
-    /// How far it was computed when something failed.
+    /// Position and state of the digest when a failure occurred.
     hashed: Option<(u64, Check)>,
 }
 
 impl Download {
-    /// A file to be fetched; `known` are its first bytes, where they were read before.
+    /// Creates the download of a file. `known` has its first bytes, if they were read before.
     pub(crate) fn new(
         resource: Arc<Resource>,
         len: u64,
@@ -113,17 +113,18 @@ impl Download {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Whether it is fetched by one request.
+    /// Returns `true` if the file is fetched by one request.
     pub(crate) fn is_small(&self) -> bool {
         self.len <= LEAST_ASKED
     }
 
-    /// Bytes of the file that came over the network.
+    /// Returns the number of bytes of the file received over the network.
     pub(crate) fn received(&self) -> u64 {
         self.resource.received.load(Ordering::Relaxed)
     }
 
-    /// What the next run goes on from, where this one did not end.
+    /// Returns a message about the bytes from which the next run resumes, if this download is
+    /// incomplete.
     pub(crate) fn kept(&self) -> Option<String> {
         let state = self.lock();
         let kept = state.journal.total();
@@ -136,7 +137,7 @@ impl Download {
         })
     }
 
-    /// Where the file is when it is whole.
+    /// Returns the path of the complete file.
     pub(crate) fn path(&self) -> PathBuf {
         self.target.path.clone()
     }
@@ -169,7 +170,7 @@ impl Download {
         thread::spawn(move || this.check());
     }
 
-    /// Gets the lock and opens what is there; whether that is the whole file.
+    /// Takes the lock and opens the existing data. Returns `true` if that is the whole file.
     fn prepare(&self) -> Result<bool> {
         let interrupt = &self.resource.client.settings.interrupt;
         let lock =
@@ -287,7 +288,7 @@ impl Download {
         self.target.entry.add(path, Some(checked)).map_err(|error| self.lose_by(error))
     }
 
-    /// What the file system said against the cache, after which the file is not kept there.
+    /// Converts a file system error of the cache, after which the file is not kept there.
     fn lose(&self, error: &std::io::Error, path: &Path) -> Error {
         self.lose_by(disk(error, path))
     }
@@ -299,7 +300,7 @@ impl Download {
         error
     }
 
-    /// Why the cache can't keep the file, where it was that which failed.
+    /// Returns the error if the cache failed to keep the file.
     pub(crate) fn lost(&self) -> Option<Error> {
         let mut state = self.lock();
         let Phase::Failed(error) = &state.phase else { return None };
@@ -311,17 +312,18 @@ impl Download {
         self.is_lost.load(Ordering::Relaxed).then_some(error)
     }
 
-    /// Whether all of it came, and its digest agreed.
+    /// Returns `true` if the file is complete and its digest matched.
     pub(crate) fn is_verified(&self) -> bool {
         self.is_verified.load(Ordering::Relaxed)
     }
 
-    /// How far the digest was computed when the cache failed.
+    /// Takes the position and state of the digest at the time the cache failed.
     pub(crate) fn take_hashed(&self) -> Option<(u64, Check)> {
         self.lock().hashed.take()
     }
 
-    /// Fills a buffer from what came before the cache failed, if it did.
+    /// Fills a buffer from bytes received before the cache failed. Returns `false` if they are not
+    /// there.
     pub(crate) fn read_kept(&self, offset: u64, buf: &mut [u8]) -> bool {
         let state = self.lock();
         let is_there = state.journal.has(offset, offset + buf.len() as u64);
@@ -330,7 +332,7 @@ impl Download {
         file.is_some_and(|file| read_exact_at(&file, buf, offset).is_ok())
     }
 
-    /// Puts aside what is not what the hub says that it is.
+    /// Moves a file that does not match the hub's digest aside, and returns the error.
     fn reject(&self) -> Error {
         let rejected = self.target.rejected();
         let kept = fs::rename(self.target.partial(), &rejected).is_ok();
@@ -395,7 +397,7 @@ impl Download {
         Ok(state)
     }
 
-    /// Waits until the file is whole and checked; bytes that come are reported.
+    /// Waits until the file is complete and checked. Reports received bytes to `progress`.
     ///
     /// # Errors
     /// E007 when it can't be fetched or written, E004 when it is not what the hub has.
@@ -418,7 +420,7 @@ impl Download {
 }
 
 impl State {
-    /// The first error is the one that counts.
+    /// Sets the error. Only the first one counts.
     fn fail(&mut self, error: Error) {
         if !matches!(self.phase, Phase::Failed(_)) {
             self.phase = Phase::Failed(error);

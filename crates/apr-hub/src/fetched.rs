@@ -21,15 +21,15 @@ pub(crate) struct Fetched {
 }
 
 impl Fetched {
-    /// That of the cache `hub`, in apr's own folder.
+    /// Creates the record of the cache `hub`, in apr's own folder.
     pub(crate) fn new(cache: &Path, hub: &Path) -> Self {
         let hub = std::path::absolute(hub).unwrap_or_else(|_| hub.to_path_buf());
         let name = hex(&Sha256::digest(hub.as_os_str().as_encoded_bytes()));
         Self { folder: cache.join("fetched").join(&name[..16]) }
     }
 
-    /// Records a blob, which is whole. Where that fails, it counts as another program's, and is
-    /// kept when the cache is cleared.
+    /// Records a complete blob. If that fails, the blob counts as another program's and is kept
+    /// when the cache is cleared.
     pub(crate) fn add(&self, blob: &Path) {
         let Some(path) = self.record(blob) else { return };
         if let (Some(folder), Some(file)) = (path.parent(), file_of(blob)) {
@@ -38,7 +38,7 @@ impl Fetched {
         }
     }
 
-    /// Whether apr fetched a blob, and no other program has since.
+    /// Returns `true` if apr fetched a blob and no other program has replaced it since.
     pub(crate) fn has(&self, blob: &Path) -> bool {
         let name = blob.file_name().unwrap_or_default().to_string_lossy();
         // What was not fetched to the end has a name that only apr uses.
@@ -58,14 +58,15 @@ impl Fetched {
         }
     }
 
-    /// The record of `models--ORG--REPO/blobs/ETAG`.
+    /// Returns the path of the record of `models--ORG--REPO/blobs/ETAG`.
     fn record(&self, blob: &Path) -> Option<PathBuf> {
         let repository = blob.parent()?.parent()?.file_name()?;
         Some(self.folder.join(repository).join(blob.file_name()?))
     }
 }
 
-/// Which file a blob is. A blob that another program removed and fetched again is another file.
+/// Returns the identity of a blob's file. A blob that another program removed and fetched again is
+/// another file.
 fn file_of(blob: &Path) -> Option<String> {
     let number = Identity::of_path(blob).ok()?.number();
     let born = blob.metadata().ok()?.created().ok();

@@ -4,7 +4,7 @@ use std::ops::Range;
 
 use ureq::http::HeaderMap;
 
-/// The longest file that is believed: an exbibyte, with which offsets can be computed.
+/// Maximum accepted length of a file: 1 EiB, for which offsets can be computed without overflow.
 pub(crate) const LONGEST_FILE: u64 = 1 << 60;
 
 /// A header as text.
@@ -12,7 +12,7 @@ pub(crate) fn text<'a>(headers: &'a HeaderMap, name: &str) -> Option<&'a str> {
     headers.get(name)?.to_str().ok()
 }
 
-/// Of `bytes 0-9/100`, the range and the length.
+/// Returns the range and the length in a header such as `bytes 0-9/100`.
 pub(crate) fn parse_content_range(text: &str) -> Option<(Range<u64>, u64)> {
     let (range, len) = text.trim().strip_prefix("bytes")?.trim_start().split_once('/')?;
     let len: u64 = len.trim().parse().ok().filter(|&len| len <= LONGEST_FILE)?;
@@ -29,7 +29,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_content_range_is_read_or_not_believed() {
+    fn a_content_range_is_read_or_rejected() {
         assert_eq!(parse_content_range("bytes 0-9/100"), Some((0..10, 100)));
         assert_eq!(parse_content_range("bytes */0"), Some((0..0, 0)));
         for wrong in

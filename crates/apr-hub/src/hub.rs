@@ -15,19 +15,18 @@ use apr_view::nearest;
 /// The longest listing of a repository.
 const LONGEST_LISTING: u64 = 64 << 20;
 
-/// Files of a repository that are believed.
+/// Maximum accepted number of files in a repository.
 const MOST_FILES: usize = 100_000;
 
-/// What a hub says of a file.
+/// A hub's description of a file.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct RemoteFile {
-    /// Its path in the repository.
+    /// Path in the repository.
     pub name: String,
-    /// Length in bytes, where it is known.
+    /// Length in bytes, if it is known.
     pub len: Option<u64>,
-    /// Under which its bytes are cached and by which they are checked: SHA-256, or a git blob's
-    /// SHA-1.
+    /// Digest that the bytes are cached under and checked with: SHA-256, or a git blob's SHA-1.
     pub etag: Option<String>,
 }
 
@@ -35,22 +34,23 @@ pub struct RemoteFile {
 #[derive(Debug, Clone)]
 #[non_exhaustive]
 pub struct Repository {
-    /// Its full name, as the hub has it.
+    /// Full name of the repository, as the hub states it.
     pub id: String,
-    /// The commit that the revision stands for.
+    /// Commit that the revision points to.
     pub commit: String,
-    /// Its files.
+    /// Files of the repository.
     pub files: Vec<RemoteFile>,
     /// The licence on the model card.
     pub license: Option<String>,
-    /// Names of files that are not believed, since they lead out of a folder.
+    /// Names of files that are rejected, since they lead out of a folder.
     pub odd: Vec<String>,
 }
 
 impl Client {
-    /// Asks the hub for a repository. Where no revision has the name up to the first slash, the
-    /// hub's list of revisions says where the name ends; the location that is meant is returned
-    /// too.
+    /// Requests a repository from the hub, and returns it with the resolved location.
+    ///
+    /// If no revision has the name up to the first slash, the hub's list of revisions determines
+    /// the end of the name.
     pub(crate) fn repository(&self, location: &HubLocation) -> Result<(HubLocation, Repository)> {
         let meant = RefCell::new(None);
         let refusal = |answer: Answer| {
@@ -87,7 +87,7 @@ impl Client {
         parse(&json, location)
     }
 
-    /// Why a hub refuses a repository, a revision or a file.
+    /// Returns the error for a hub's refusal of a repository, a revision or a file.
     pub(crate) fn hub_error(&self, location: &HubLocation, answer: &Answer) -> Error {
         let code = text(&answer.first, "x-error-code").or_else(|| answer.header("x-error-code"));
         let (repo, revision) = (&location.repo, location.revision());
@@ -127,7 +127,7 @@ impl Client {
         }
     }
 
-    /// Which token was used, without the token.
+    /// Returns a message about the token that was used, without the token.
     fn whose(&self) -> String {
         match &self.settings.token {
             Some(token) => format!("used the token of {}", token.origin),
@@ -135,7 +135,7 @@ impl Client {
         }
     }
 
-    /// Repositories whose names are similar to one that does not exist.
+    /// Returns a hint with repositories whose names are similar to one that does not exist.
     fn near_repositories(&self, repo: &str) -> String {
         let (author, name) =
             repo.split_once('/').map_or((None, repo), |(author, name)| (Some(author), name));
@@ -157,7 +157,7 @@ impl Client {
         did_you_mean(&nearest(location.revision(), names.iter().map(String::as_str), 5))
     }
 
-    /// The branches and tags of a repository.
+    /// Returns the branches and tags of a repository.
     fn revisions(&self, location: &HubLocation) -> Vec<String> {
         let url =
             format!("{}/api/models/{}/refs", self.settings.endpoint, encode_path(&location.repo));
@@ -167,7 +167,7 @@ impl Client {
         names.map(str::to_owned).collect()
     }
 
-    /// What a location means whose revision has slashes, if it has such a one.
+    /// Resolves a location whose revision contains slashes, if there is such a revision.
     fn longer_revision(&self, location: &HubLocation) -> Option<HubLocation> {
         let longer: Vec<HubLocation> = location.longer().collect();
         if longer.is_empty() {
@@ -183,7 +183,7 @@ impl Client {
         models.iter().filter_map(|model| Some(model.get("id")?.as_str()?.to_owned())).collect()
     }
 
-    /// What the hub answers to a question whose answer would only be nice to have.
+    /// Returns the hub's response to an optional request, or `None` if it fails.
     fn json(&self, url: &str) -> Option<Value> {
         let ask = Ask { url, token: self.settings.token.as_ref(), ..Ask::default() };
         // Once: nobody should wait for a hint.
@@ -192,12 +192,12 @@ impl Client {
     }
 }
 
-/// `; did you mean a, b`, or nothing.
+/// Returns `; did you mean a, b?`, or an empty string without names.
 pub(crate) fn did_you_mean(names: &[&str]) -> String {
     if names.is_empty() { String::new() } else { format!("; did you mean {}?", names.join(", ")) }
 }
 
-/// What a server says about its refusal.
+/// Returns the message in a server's refusal, if it sent one.
 fn said(headers: &HeaderMap) -> String {
     let message = text(headers, "x-error-message")
         .map(|message| message.chars().take(200).collect::<String>());
@@ -259,7 +259,7 @@ fn file(name: &str, entry: &Value) -> RemoteFile {
     }
 }
 
-/// Whether a text is the name of a commit, and so of a folder.
+/// Returns `true` if a text is the digest of a commit, and so the name of a folder.
 pub(crate) fn is_commit(text: &str) -> bool {
     is_hex(text, 40) || is_hex(text, 64)
 }
@@ -278,7 +278,7 @@ mod tests {
     }
 
     #[test]
-    fn a_listing_gives_sizes_and_digests_and_names_that_lead_out_are_not_believed() {
+    fn listings_have_sizes_and_digests_and_names_that_lead_out_are_rejected() {
         let json = format!(
             r#"{{"id":"A/b","sha":"{0}","cardData":{{"license":"mit"}},"siblings":[
                 {{"rfilename":"model.safetensors","size":7,"blobId":"{0}",

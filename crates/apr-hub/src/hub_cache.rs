@@ -32,7 +32,7 @@ pub(crate) struct RepositoryFolder {
 }
 
 impl RepositoryFolder {
-    /// That of a repository in the cache `root`; `own` is apr's own cache.
+    /// Creates the folder of a repository in the cache `root`; `own` is apr's own cache.
     pub(crate) fn new(root: &Path, own: &Path, repo: &str) -> Self {
         Self {
             root: root.to_path_buf(),
@@ -61,7 +61,7 @@ impl RepositoryFolder {
         self.root.join(".locks").join(&self.name).join(format!("{etag}.lock"))
     }
 
-    /// A file of a commit, where it is there as a whole.
+    /// Returns the path of a file of a commit, if it is complete.
     pub(crate) fn file(&self, commit: &str, file: &RemoteFile) -> Option<PathBuf> {
         let linked = self.snapshot(commit).join(&file.name);
         let blob = || file.etag.as_deref().map(|etag| self.blob(etag));
@@ -70,12 +70,12 @@ impl RepositoryFolder {
         file.len.is_none_or(|expected| expected == len).then_some(found)
     }
 
-    /// The digest of a file of a snapshot, where its blob says it.
+    /// Returns the digest of a file of a snapshot, if the name of its blob is one.
     pub(crate) fn digest(&self, path: &Path) -> Option<String> {
         digest_of(path, &LazyCell::new(|| self.blobs()))
     }
 
-    /// The blobs that are called by their digests.
+    /// Returns the blobs whose names are their digests.
     fn blobs(&self) -> Vec<(Identity, String)> {
         let entries = entries_of(&self.path().join("blobs")).into_iter();
         let named = entries.filter_map(|path| {
@@ -85,7 +85,7 @@ impl RepositoryFolder {
         named.collect()
     }
 
-    /// The commit that a revision stood for when it was last asked for.
+    /// Returns the commit that a revision pointed to at the last request.
     pub(crate) fn commit(&self, revision: &str) -> Option<String> {
         if is_commit(revision) {
             return Some(revision.to_owned());
@@ -94,7 +94,7 @@ impl RepositoryFolder {
         is_commit(commit.trim()).then(|| commit.trim().to_owned())
     }
 
-    /// What is there of a repository, without asking the hub.
+    /// Returns the cached part of a repository, without contacting the hub.
     pub(crate) fn repository(&self, location: &HubLocation) -> Option<Repository> {
         let commit = self.commit(location.revision())?;
         let snapshot = self.snapshot(&commit);
@@ -117,7 +117,7 @@ impl RepositoryFolder {
 pub(crate) struct SnapshotEntry {
     pub(crate) folder: RepositoryFolder,
     pub(crate) commit: String,
-    /// What the user asked for, which stands for the commit.
+    /// Revision that the user requested, which points to the commit.
     pub(crate) revision: String,
     pub(crate) name: String,
 }
@@ -177,12 +177,12 @@ impl SnapshotEntry {
     }
 }
 
-/// What backup programs know a cache by.
+/// Tag file by which backup programs detect a cache.
 const CACHE_TAG: &str = "Signature: 8a477f597d28d172789f06886806bc55\n\
     # This file marks a folder of the Hugging Face cache, which can be downloaded again.\n";
 
-/// The digest that the name of a file's blob is: the file is a link to it, or its second name where
-/// the user may not make links.
+/// Returns the digest of a file, which is the name of its blob. The file is a symbolic link to the
+/// blob, or a hard link if the user may not create symbolic ones.
 fn digest_of<F: FnOnce() -> Vec<(Identity, String)>>(
     path: &Path,
     blobs: &LazyCell<Vec<(Identity, String)>, F>,
@@ -196,7 +196,7 @@ fn digest_of<F: FnOnce() -> Vec<(Identity, String)>>(
     Some(found.1.clone())
 }
 
-/// Adds the files of a snapshot, with what the names of their blobs say.
+/// Adds the files of a snapshot, with the digests in the names of their blobs.
 fn list<F: FnOnce() -> Vec<(Identity, String)>>(
     folder: &Path,
     prefix: &str,

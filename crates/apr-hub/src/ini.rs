@@ -3,8 +3,8 @@
 use std::collections::BTreeMap;
 use std::path::Path;
 
-/// The sections of a file by their names, each with its keys in lower case; none where there is no
-/// such file.
+/// Returns the sections of a file by name, each with its keys in lower case; empty if the file does
+/// not exist.
 pub(crate) fn sections(path: &Path) -> BTreeMap<String, BTreeMap<String, String>> {
     read(&std::fs::read_to_string(path).unwrap_or_default())
 }

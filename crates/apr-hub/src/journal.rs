@@ -6,7 +6,7 @@ use std::path::Path;
 
 use serde::{Deserialize, Serialize};
 
-/// What a partial file is of, and which ranges of it are there.
+/// Identity of a partial file, and the ranges of it that were received.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Journal {
     pub(crate) len: u64,
@@ -17,13 +17,13 @@ pub(crate) struct Journal {
 }
 
 impl Journal {
-    /// Reads a journal; `None` where there is none of this file in this state.
+    /// Reads a journal. Returns `None` unless it belongs to this file in this state.
     pub(crate) fn read(path: &Path, len: u64, etag: &str) -> Option<Self> {
         let journal: Self = serde_json::from_slice(&fs::read(path).ok()?).ok()?;
         (journal.len == len && journal.etag == etag && journal.is_sound()).then_some(journal)
     }
 
-    /// Whether the ranges are of a file, sorted and apart.
+    /// Returns `true` if the ranges are inside the file, sorted and separate.
     pub(crate) fn is_sound(&self) -> bool {
         let is_inside = self.done.iter().all(|(start, end)| start < end && *end <= self.len);
         is_inside && self.done.windows(2).all(|pair| pair[0].1 <= pair[1].0)
@@ -36,13 +36,13 @@ impl Journal {
         fs::rename(beside, path)
     }
 
-    /// Whether a range is there.
+    /// Returns `true` if a range was received.
     pub(crate) fn has(&self, start: u64, end: u64) -> bool {
         // Ranges that meet are merged, so that one holds all of it.
         self.done.iter().any(|(from, to)| *from <= start && end <= *to)
     }
 
-    /// Where the bytes end that are there from `at` on: at `at`, where it is not.
+    /// Returns the end of the received bytes that start at `at`, or `at` if that byte is missing.
     pub(crate) fn end_of(&self, at: u64) -> u64 {
         let holding = self.done.iter().find(|(from, to)| *from <= at && at < *to);
         holding.map_or(at, |(_, to)| *to)
@@ -73,7 +73,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn ranges_grow_together_and_a_journal_of_another_state_is_none() {
+    fn ranges_merge_and_a_journal_of_another_state_is_ignored() {
         let mut journal = Journal { len: 100, etag: "x".into(), done: Vec::new() };
         for (start, end) in [(20, 30), (0, 10), (10, 20), (50, 60)] {
             journal.add(start, end);

@@ -80,13 +80,13 @@ impl Location {
         Some(parsed.map_err(|error| error.in_file(shown_url(text))))
     }
 
-    /// Whether a text names something remote.
+    /// Returns `true` if a text names a remote location.
     #[must_use]
     pub fn is_remote(text: &str) -> bool {
         SCHEMES.into_iter().any(|scheme| starts_with(text, scheme))
     }
 
-    /// The last part of its name, without what a server is asked with.
+    /// Returns the last part of the path, without the query.
     #[must_use]
     pub fn file_name(&self) -> &str {
         let path = match self {
@@ -99,7 +99,7 @@ impl Location {
 }
 
 impl fmt::Display for Location {
-    /// As people may see it: without a password or what a signature consists of.
+    /// Formats the location for users: without passwords and the parts of a signature.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Hub(hub) => hub.fmt(f),
@@ -120,7 +120,7 @@ impl fmt::Display for HubLocation {
 }
 
 impl HubLocation {
-    /// Reads what follows `hf://`.
+    /// Parses the text after `hf://`.
     fn parse(rest: &str) -> Result<Self> {
         let rest = rest.trim_end_matches('/');
         let rest = rest.strip_prefix("models/").unwrap_or(rest);
@@ -157,8 +157,8 @@ impl HubLocation {
         Ok(Self { repo, revision, path })
     }
 
-    /// What else the location may name, since branches and tags have slashes: the same with one
-    /// more part of the path in the revision, and with two, and so on.
+    /// Returns the alternative readings of the location, since branches and tags may contain
+    /// slashes. Each takes one more part of the path into the revision.
     pub(crate) fn longer(&self) -> impl Iterator<Item = Self> {
         let ends = self.path.match_indices('/').map(|(at, _)| at).chain([self.path.len()]);
         let longer = ends.filter_map(|end| {
@@ -171,14 +171,14 @@ impl HubLocation {
         longer.filter(is_path).take(LONGEST_REVISION)
     }
 
-    /// The revision to ask for.
+    /// Returns the revision to request.
     pub(crate) fn revision(&self) -> &str {
         self.revision.as_deref().unwrap_or("main")
     }
 }
 
-/// Revisions as `refs/pr/3` have slashes. Elsewhere they are written `%2F`, or the hub is asked
-/// where the revision ends ([`HubLocation::longer`]).
+/// Splits a revision with slashes, such as `refs/pr/3`, from the path. In other revisions slashes
+/// are written as `%2F`, or the hub determines the end of the revision ([`HubLocation::longer`]).
 fn long_revision(revision: Option<&str>, path: &str) -> (Option<String>, String) {
     let (kind, after) = split(path);
     let (number, rest) = split(after);
@@ -190,12 +190,13 @@ fn long_revision(revision: Option<&str>, path: &str) -> (Option<String>, String)
     }
 }
 
-/// Text without the escapes of a URL, or as it is where those make no sense.
+/// Removes the escapes of a URL from a text, or returns it unchanged if they are invalid.
 fn unescaped(text: &str) -> String {
     percent_decoded(text).unwrap_or_else(|| text.to_owned())
 }
 
-/// Text without the escapes of a URL; `None` where they are none, or the text is no UTF-8.
+/// Removes the escapes of a URL from a text. Returns `None` if an escape is invalid or the result
+/// is not UTF-8.
 pub(crate) fn percent_decoded(text: &str) -> Option<String> {
     let mut bytes = Vec::with_capacity(text.len());
     let mut rest = text.bytes();
@@ -236,12 +237,13 @@ impl S3Location {
     }
 }
 
-/// Whether a name stays in its folder and is what people may see.
+/// Returns `true` if a name stays in its folder and can be shown to users.
 pub(crate) fn is_plain(name: &str) -> bool {
     stays_inside(name) && !name.split('/').any(str::is_empty)
 }
 
-/// The same of the key of an object, which is no path: parts of it may be empty.
+/// Returns `true` if the key of an object stays in its folder and can be shown. A key is not a
+/// path, so its parts may be empty.
 pub(crate) fn stays_inside(key: &str) -> bool {
     let leads_out = key.split('/').any(|part| part == "." || part == "..");
     let is_text = !key.contains('\\') && !key.chars().any(char::is_control);
@@ -249,7 +251,7 @@ pub(crate) fn stays_inside(key: &str) -> bool {
     !key.is_empty() && !leads_out && is_text && check_name(key).is_ok()
 }
 
-/// The first part of a path, and the rest.
+/// Returns the first part of a path, and the rest.
 fn split(path: &str) -> (&str, &str) {
     path.split_once('/').unwrap_or((path, ""))
 }
@@ -281,7 +283,7 @@ pub(crate) fn shown_url(url: &str) -> String {
     }
 }
 
-/// Text as a part of a URL's path: slashes stay.
+/// Escapes a text as part of a URL's path, and keeps slashes.
 pub(crate) fn encode_path(text: &str) -> String {
     encode(text, b"/")
 }
@@ -314,7 +316,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_hub_location_names() {
+    fn hub_locations_are_parsed() {
         let cases = [
             ("hf://a/b", "a/b", None, ""),
             ("hf://a/b/", "a/b", None, ""),
@@ -353,7 +355,7 @@ mod tests {
     }
 
     #[test]
-    fn what_names_nothing_is_refused() {
+    fn texts_that_name_no_location_are_rejected() {
         for text in [
             "hf://",
             "hf:///b",

@@ -12,7 +12,7 @@ use apr_platform::{Identity, new_shared};
 use crate::notes::Notes;
 use crate::retry::sleep;
 
-/// How often a lock is tried that somebody else holds.
+/// Time between two tries to take a lock that another process holds.
 const PAUSE: Duration = Duration::from_millis(50);
 
 /// A lock that is held until it is dropped.
@@ -41,7 +41,7 @@ impl Lock {
         }
     }
 
-    /// A lock, if nobody holds it.
+    /// Takes a lock, or returns `None` if another process holds it.
     ///
     /// # Errors
     /// E007 when its file can't be made.
@@ -71,7 +71,7 @@ fn try_take(path: &Path) -> io::Result<Option<Lock>> {
     Ok(is_there.then_some(Lock { _file: file }))
 }
 
-/// E007 for what the file system refused.
+/// Returns E007 for an error of the file system.
 pub(crate) fn disk(error: &io::Error, path: &Path) -> Error {
     let cause =
         if error.kind() == io::ErrorKind::NotFound { IoCause::NotFound } else { IoCause::Other };

@@ -15,7 +15,7 @@ use crate::s3::Store;
 use crate::settings::Settings;
 use crate::url_cache::UrlCache;
 
-/// Looks locations up, and reads what is there.
+/// Client that looks up locations and reads their files.
 #[derive(Clone)]
 pub struct Hub {
     pub(crate) client: Arc<Client>,
@@ -24,7 +24,7 @@ pub struct Hub {
 }
 
 impl Hub {
-    /// A hub client with these settings.
+    /// Creates a hub client with these settings.
     #[must_use]
     pub fn new(settings: Settings) -> Self {
         Self {
@@ -34,20 +34,20 @@ impl Hub {
         }
     }
 
-    /// The same, with what the user says about which files are meant.
+    /// Sets the user's selection of files.
     #[must_use]
     pub fn choosing(mut self, choice: Choice) -> Self {
         self.choice = choice;
         self
     }
 
-    /// How models are fetched.
+    /// Returns the settings for fetching models.
     #[must_use]
     pub fn settings(&self) -> &Settings {
         &self.client.settings
     }
 
-    /// What the user should know of how files were fetched.
+    /// Returns the notes for the user about fetched files.
     #[must_use]
     pub fn notes(&self) -> &Notes {
         &self.notes
@@ -59,7 +59,7 @@ impl Hub {
         self.client.moved()
     }
 
-    /// A URL of a page of the hub is that of its repository.
+    /// Converts the URL of a page of the hub to the location of its repository.
     pub(crate) fn as_hub(&self, location: &Location) -> Location {
         let Location::Url(url) = location else { return location.clone() };
         let endpoint = &self.client.settings.endpoint;
@@ -86,7 +86,8 @@ impl Hub {
         Location::parse(&text).and_then(Result::ok).unwrap_or_else(|| location.clone())
     }
 
-    /// Looks up what is below a key; who may not list a bucket may still read an object.
+    /// Lists the objects below a key. If the user may not list the bucket, the key is taken as an
+    /// object, which may still be readable.
     pub(crate) fn objects(&self, location: S3Location) -> Result<LocationKind> {
         let store = Store::from_env()?;
         let is_folder = location.key.is_empty() || location.key.ends_with('/');
@@ -146,12 +147,12 @@ impl Hub {
     }
 }
 
-/// Whether an error may be another one with another network.
+/// Returns `true` if an error may not occur in another network.
 pub(crate) fn is_about_the_network(error: &Error) -> bool {
     error.cause() == Some(IoCause::Network)
 }
 
-/// What a location is.
+/// Kind of a location.
 #[derive(Clone)]
 pub(crate) enum LocationKind {
     Repository {
@@ -163,7 +164,7 @@ pub(crate) enum LocationKind {
     Objects {
         location: S3Location,
         store: Store,
-        /// By their keys.
+        /// Objects by their keys.
         files: Vec<RemoteFile>,
     },
 }

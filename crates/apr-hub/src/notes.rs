@@ -9,7 +9,7 @@ pub struct Notes(Arc<Mutex<Noted>>);
 #[derive(Debug, Default)]
 struct Noted {
     all: Vec<String>,
-    /// How many of them were given.
+    /// Number of notes that were returned.
     told: usize,
 }
 
@@ -22,7 +22,7 @@ impl Notes {
         }
     }
 
-    /// The remarks that were not given before.
+    /// Returns the notes that were not returned before.
     #[must_use]
     pub fn take(&self) -> Vec<String> {
         let mut notes = self.0.lock().unwrap_or_else(PoisonError::into_inner);

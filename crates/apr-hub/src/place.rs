@@ -38,22 +38,22 @@ pub struct ResolvedLocation {
     /// The file that was named.
     file: Option<String>,
     files: Vec<RemoteFile>,
-    /// Which of them are one model.
+    /// Files that make up one model.
     chosen: Chosen,
     reading: Arc<Reading>,
-    /// What was opened over the network, by its name.
+    /// Sources opened over the network, by name.
     opened: Arc<Mutex<BTreeMap<String, RemoteSource>>>,
-    /// What was opened of the cache, by its name, where its digest is known.
+    /// Files opened from the cache whose digest is known, by name.
     cached: Arc<Mutex<BTreeMap<String, Arc<CachedFile>>>>,
-    /// Files whose digests were asked for.
+    /// Names of files whose digests were requested.
     claimed: Arc<Mutex<BTreeSet<String>>>,
 }
 
 impl Hub {
-    /// Looks a location up: one request to a hub, none to other servers.
+    /// Looks up a location, with one request to a hub and none to other servers.
     ///
     /// # Errors
-    /// E007 for what is not there or not for this user, and where there is no network.
+    /// E007 if it does not exist or the user has no access to it, and if there is no network.
     pub fn place(&self, location: &Location) -> Result<ResolvedLocation> {
         let kind = match self.as_hub(location) {
             Location::Hub(hub) => self.repository(&hub)?,
@@ -132,38 +132,38 @@ impl ResolvedLocation {
         self.hub.choice.all_of(&self.files).map_err(|error| error.in_file(&self.location))
     }
 
-    /// The location that was looked up.
+    /// Returns the location that was looked up.
     #[must_use]
     pub fn location(&self) -> &Location {
         &self.location
     }
 
-    /// The file that was named, if it is one.
+    /// Returns the named file, if the location is one.
     #[must_use]
     pub fn file(&self) -> Option<&str> {
         self.file.as_deref()
     }
 
-    /// All files of the folder that is named, or that the named file is in; of a URL, the file
-    /// alone.
+    /// Returns all files of the named folder, or of the folder of the named file. For a URL,
+    /// returns only the file.
     #[must_use]
     pub fn files(&self) -> &[RemoteFile] {
         &self.files
     }
 
-    /// Which of them are one model.
+    /// Returns the files that make up one model.
     #[must_use]
     pub fn chosen(&self) -> &Chosen {
         &self.chosen
     }
 
-    /// What a file is: `weights`, `index`, `companion`, `other weights` or `other`.
+    /// Returns the kind of a file: `weights`, `index`, `companion`, `other weights` or `other`.
     #[must_use]
     pub fn kind_of(&self, file: &str) -> &'static str {
         kind_of(file, &self.chosen)
     }
 
-    /// Whether a file is in the cache.
+    /// Returns `true` if a file is in the cache.
     #[must_use]
     pub fn is_cached(&self, file: &RemoteFile) -> bool {
         match &self.kind {
@@ -183,7 +183,7 @@ impl ResolvedLocation {
         }
     }
 
-    /// The repository, where this is one.
+    /// Returns the repository, or `None` if the location is not one.
     #[must_use]
     pub fn repository(&self) -> Option<&Repository> {
         match &self.kind {
@@ -192,8 +192,10 @@ impl ResolvedLocation {
         }
     }
 
-    /// What a hub says that the SHA-256 of a file is: it has that of files in LFS, and git's SHA-1
-    /// of others. What other servers call the state of a file may be anything.
+    /// Returns the SHA-256 that a hub states for a file.
+    ///
+    /// The hub has the SHA-256 of files in LFS, and git's SHA-1 of others. The ETags of other
+    /// servers may be anything, so they are not used.
     #[must_use]
     pub fn sha256_of(&self, file: &RemoteFile) -> Option<String> {
         self.repository()?;
@@ -203,8 +205,10 @@ impl ResolvedLocation {
         digest.filter(|etag| is_hex(etag, 64))
     }
 
-    /// The SHA-256 of the files of weights, as far as the hub gives them. What is asked here is
-    /// written down as true: [`finish`](Self::finish) compares these files with them.
+    /// Returns the SHA-256 of the files of weights, if the hub provides them.
+    ///
+    /// The caller records these digests as true, so [`finish`](Self::finish) compares the files
+    /// with them.
     #[must_use]
     pub fn digests(&self) -> Vec<(String, String)> {
         let weights = self.files.iter().filter(|file| self.chosen.weights.contains(&file.name));
@@ -215,14 +219,14 @@ impl ResolvedLocation {
         digests
     }
 
-    /// The folder of the cache with the files of a commit, under their own names.
+    /// Returns the cache folder with the files of a commit, under their own names.
     #[must_use]
     pub fn snapshot(&self) -> Option<PathBuf> {
         let LocationKind::Repository { repository, folder, .. } = &self.kind else { return None };
         Some(folder.snapshot(&repository.commit).join(self.base.trim_end_matches('/')))
     }
 
-    /// What people call a file of this place.
+    /// Returns the display name of a file of this location.
     #[must_use]
     pub fn name_of(&self, file: &str) -> String {
         match &self.kind {
@@ -236,8 +240,8 @@ impl ResolvedLocation {
         }
     }
 
-    /// What the server calls the state of a file: SHA-256, git's SHA-1, or an ETag; of the file of
-    /// a URL, once it is open.
+    /// Returns the state of a file on the server: SHA-256, git's SHA-1, or an ETag. For the file of
+    /// a URL, it is known once the file is open.
     #[must_use]
     pub fn state_of(&self, file: &str) -> Option<String> {
         let listed = self
@@ -248,7 +252,7 @@ impl ResolvedLocation {
         listed.or_else(|| self.sources().get(file).and_then(RemoteSource::etag))
     }
 
-    /// The location at the commit that was found, where it has such.
+    /// Returns the location at the commit that was found, if there is one.
     #[must_use]
     pub fn pinned(&self) -> Location {
         match (&self.location, self.repository()) {
@@ -260,7 +264,7 @@ impl ResolvedLocation {
         }
     }
 
-    /// What the user should know of how files were fetched.
+    /// Returns the notes for the user about fetched files.
     #[must_use]
     pub fn notes(&self) -> &Notes {
         &self.hub.notes
@@ -271,8 +275,8 @@ impl ResolvedLocation {
     }
 }
 
-/// The folder that a location's files count from, and the file that it names; `None` where it names
-/// nothing.
+/// Returns the base folder of a location's files, and the file that it names. Returns `None` if the
+/// path does not exist.
 fn within(path: &str, files: &[RemoteFile]) -> Option<(String, Option<String>)> {
     if path.is_empty() {
         return Some((String::new(), None));
@@ -299,7 +303,7 @@ fn no_file(location: &HubLocation, repository: &Repository) -> Error {
     Error::io(IoCause::NotFound, message).in_file(location)
 }
 
-/// The files below a folder, by their names in it.
+/// Returns the files below a folder, by their names in it.
 fn below(files: &[RemoteFile], base: &str) -> Vec<RemoteFile> {
     let inside = |file: &RemoteFile| {
         Some(RemoteFile { name: file.name.strip_prefix(base)?.to_owned(), ..file.clone() })
@@ -307,7 +311,7 @@ fn below(files: &[RemoteFile], base: &str) -> Vec<RemoteFile> {
     files.iter().filter_map(inside).collect()
 }
 
-/// The URL of a file in the same folder as another one.
+/// Returns the URL of a file in the same folder as another one.
 fn beside(url: &str, name: &str) -> String {
     let (path, query) =
         url.split_once('?').map_or((url, None), |(path, query)| (path, Some(query)));

@@ -17,7 +17,7 @@ const SPOKEN: [&str; 2] = ["http", "https"];
 pub(crate) struct Proxies {
     https: Option<Named>,
     http: Option<Named>,
-    /// Servers that are asked without one: the entries of `NO_PROXY`.
+    /// Servers that are contacted without a proxy: the entries of `NO_PROXY`.
     exempt: Vec<String>,
 }
 
@@ -50,7 +50,7 @@ impl Proxies {
         }
     }
 
-    /// The proxy for an address, where one is to be used.
+    /// Returns the proxy for an address, or `None` if no proxy applies.
     pub(crate) fn of(&self, uri: &Uri) -> Option<&Named> {
         let named = if uri.scheme_str() == Some("https") { &self.https } else { &self.http };
         named.as_ref().filter(|_| !self.exempt.iter().any(|entry| matches(entry, uri)))
@@ -74,7 +74,7 @@ impl Named {
         })
     }
 
-    /// An error of a request that goes through this proxy.
+    /// Adds the name of the proxy to the error of a request through it.
     pub(crate) fn named(&self, error: &Error) -> Error {
         let (variable, url) = (self.variable, shown_url(&self.url));
         let url = url.trim_end_matches('/');
@@ -87,8 +87,10 @@ impl Named {
     }
 }
 
-/// Whether an entry of `NO_PROXY` stands for a server: `*` for all, a name for itself and those
-/// below it, an address or a network (`10.0.0.0/8`) for what is in it, each with a port or without.
+/// Returns `true` if an entry of `NO_PROXY` matches a server.
+///
+/// `*` matches all servers, a name matches itself and its subdomains, and an address or a network
+/// (`10.0.0.0/8`) matches its addresses. Each may have a port.
 fn matches(entry: &str, uri: &Uri) -> bool {
     if entry == "*" {
         return true;
@@ -103,7 +105,7 @@ fn matches(entry: &str, uri: &Uri) -> bool {
     host == name || host.strip_suffix(name).is_some_and(|rest| rest.ends_with('.'))
 }
 
-/// An entry without its port; `None` where that is another one than the address has.
+/// Returns an entry without its port, or `None` if the address has another port.
 fn split_port<'a>(entry: &'a str, uri: &Uri) -> Option<&'a str> {
     let plain = |text: &'a str| text.trim_start_matches('[').trim_end_matches(']');
     match entry.rsplit_once(':') {
@@ -141,7 +143,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn exempt_servers_are_named_as_curl_names_them() {
+    fn exempt_servers_are_matched_as_curl_matches_them() {
         let cases = [
             ("*", "https://a.example", true),
             ("example", "https://a.example/x", true),
@@ -165,7 +167,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_proxy_that_can_be_spoken_to_is_refused_without_its_password() {
+    fn an_unusable_proxy_is_rejected_without_showing_its_password() {
         let named = |url: &str| Named { variable: "ALL_PROXY", url: url.to_owned() };
         for url in ["http://proxy:3128", "https://user:pass@proxy", "proxy:3128"] {
             assert!(named(url).proxy().is_ok(), "{url}");

@@ -19,56 +19,57 @@ use crate::whole::{Whole, spool};
 /// The longest file that is read whole without a word.
 const NOTED: u64 = 64 << 10;
 
-/// The longest name of bytes that a file system takes, with what is added to it.
+/// Maximum length of a blob's name in bytes; file systems also accept it with the suffixes that are
+/// added.
 const LONGEST_NAME: usize = 200;
 
-/// How a request that is refused is explained: by whoever knows what was asked for.
+/// Function that explains a refused request, from knowledge of what was requested.
 pub(crate) type Explain = dyn Fn(&Answer) -> Error + Send + Sync;
 
-/// Signs an address for a while; `None` where it is asked for as it is.
+/// Function that returns an address signed for a limited time.
 pub(crate) type Sign = dyn Fn() -> String + Send + Sync;
 
 /// A file that a server has.
 pub(crate) struct Resource {
     pub(crate) client: Arc<Client>,
-    /// What people call it.
+    /// Name of the file for users.
     pub(crate) name: String,
-    /// The address, or what makes one that is signed now.
+    /// The address, or the function that signs one.
     pub(crate) address: Address,
     pub(crate) token: Option<Token>,
     pub(crate) explain: Box<Explain>,
     pub(crate) notes: Notes,
     pub(crate) state: Mutex<State>,
-    /// Held by whoever asks where the file is.
+    /// Held by the thread that looks up the address of the file.
     pub(crate) asking: Mutex<()>,
-    /// Bytes of it that came over the network.
+    /// Number of bytes of the file received over the network.
     pub(crate) received: AtomicU64,
 }
 
-/// Where a file is asked for.
+/// Address that a file is requested from.
 pub(crate) enum Address {
     /// Always at the same address.
     Fixed(String),
-    /// At one that is signed anew each time it has expired.
+    /// A signed address, signed again each time it has expired.
     Signed(Box<Sign>),
 }
 
-/// Where a file is asked for now.
+/// Address that a file is currently requested from.
 enum Whereabouts<'a> {
     /// The first address, and the one that it led to.
     Known(String, String),
     /// The first address, which may lead elsewhere: others wait until this is dropped.
     Asked(MutexGuard<'a, ()>),
-    /// The first address, which leads nowhere else.
+    /// The first address, which does not redirect.
     First,
 }
 
-/// Whether an address that was learnt is good no more.
+/// Returns `true` if the status means that a learnt address is no longer valid.
 fn is_refusal(status: u16) -> bool {
     [400, 401, 403, 404, 410].contains(&status)
 }
 
-/// What is known of a file so far.
+/// Facts known about a file so far.
 #[derive(Default)]
 pub(crate) struct State {
     pub(crate) len: Option<u64>,
@@ -78,18 +79,18 @@ pub(crate) struct State {
     is_here: bool,
     /// The state of the file at that address.
     pub(crate) etag: Option<String>,
-    /// The one answer that the file comes as, where the server sends no ranges.
+    /// The single response with the whole file, if the server does not support ranges.
     whole: Option<Arc<Whole>>,
     /// The server sends ranges.
     is_ranged: bool,
-    /// What the hub calls the bytes, where it said so.
+    /// The hub's name for the bytes, if it sent one.
     pub(crate) linked: Option<String>,
 }
 
 /// A range of a file that is read from its beginning to its end.
 pub(crate) struct Stream<'a> {
     resource: &'a Resource,
-    /// What is still to be read.
+    /// Range that is still to be read.
     range: Range<u64>,
     coming: Option<Coming>,
     patience: Patience<'a>,
@@ -98,7 +99,7 @@ pub(crate) struct Stream<'a> {
 /// An answer that is being received.
 struct Coming {
     answer: Answer,
-    /// Where in the file it ends.
+    /// End of the response in the file.
     end: u64,
 }
 
@@ -141,10 +142,10 @@ impl Stream<'_> {
         Ok(())
     }
 
-    /// Asks for the bytes, and waits until they begin to come.
+    /// Requests the bytes, and waits until the first ones arrive.
     ///
     /// # Errors
-    /// Those of [`Resource::read`].
+    /// The errors of [`Resource::read`].
     pub(crate) fn begin(&mut self) -> Result<()> {
         while self.coming.is_none() && self.resource.lock().whole.is_none() {
             match self.resource.open(&self.range) {
@@ -158,7 +159,7 @@ impl Stream<'_> {
         Ok(())
     }
 
-    /// Receives some bytes, after asking for them where nothing is on its way.
+    /// Receives some bytes, after sending a request if none is in progress.
     fn receive(&mut self, buf: &mut [u8]) -> (usize, Option<Trouble>) {
         if self.coming.is_none() {
             match self.resource.open(&self.range) {
@@ -182,10 +183,10 @@ impl Stream<'_> {
 }
 
 impl Resource {
-    /// The length, which the first range is asked for to learn; its bytes are returned too.
+    /// Requests the first range, which reveals the length, and returns its bytes.
     ///
     /// # Errors
-    /// What the server answers.
+    /// The errors of the server.
     pub(crate) fn first_bytes(&self, wanted: u64) -> Result<Vec<u8>> {
         let mut patience = Patience::new(&self.client.settings.interrupt);
         loop {
@@ -238,18 +239,19 @@ impl Resource {
         self.stream(offset..offset + buf.len() as u64).fill(buf)
     }
 
-    /// A range that comes piece by piece, by one request unless that is cut.
+    /// Returns a stream of a range that is read piece by piece. It makes one request unless the
+    /// connection is cut.
     pub(crate) fn stream(&self, range: Range<u64>) -> Stream<'_> {
         Stream { resource: self, range, coming: None, patience: self.patience() }
     }
 
-    /// How often something is tried again.
+    /// Returns the limits for repeating a request.
     pub(crate) fn patience(&self) -> Patience<'_> {
         Patience::new(&self.client.settings.interrupt)
     }
 
-    /// Asks for a range. What comes may end before it does; `None` where the server sends whole
-    /// files only, and this one was kept.
+    /// Requests a range. The response may end before the range does. Returns `None` if the server
+    /// sends whole files only, and this one was kept.
     fn open(&self, range: &Range<u64>) -> Result<Option<Coming>, Trouble> {
         let etag = self.lock().etag.clone();
         let answer = self.send(range.clone(), etag.as_deref())?;
@@ -276,7 +278,8 @@ impl Resource {
         }
     }
 
-    /// Asks at the address that a redirect led to, or at the first one when that is refused.
+    /// Sends a request to the address that a redirect led to, or to the first address if that one
+    /// is refused.
     fn send(&self, range: Range<u64>, if_range: Option<&str>) -> Result<Answer, Trouble> {
         let ask =
             Ask { range: Some(range), if_range, token: self.token.as_ref(), ..Ask::default() };
@@ -302,7 +305,8 @@ impl Resource {
         self.send_alone(&ask)
     }
 
-    /// Asks at the first address, and tells those who wait where that leads, before the bytes come.
+    /// Sends a request to the first address, and shares the target of its redirect with waiting
+    /// threads before the bytes arrive.
     fn send_first(&self, ask: &Ask<'_>, asking: MutexGuard<'_, ()>) -> Result<Answer, Trouble> {
         let origin = self.first_address();
         let (asking, is_shared) = (Cell::new(Some(asking)), Cell::new(false));
@@ -322,7 +326,8 @@ impl Resource {
         Ok(answer)
     }
 
-    /// Asks at the first address for an address that nobody else knows until it has served.
+    /// Requests a new address from the first one. Other threads learn of it only after it has
+    /// served.
     fn send_alone(&self, ask: &Ask<'_>) -> Result<Answer, Trouble> {
         let origin = self.first_address();
         let answer = self.client.ask_once(&Ask { url: &origin, ..ask.clone() })?;
@@ -349,8 +354,10 @@ impl Resource {
         }
     }
 
-    /// Where to ask. Where that is not known yet, one request finds it: whoever makes that holds
-    /// the lock, and others wait for it instead of asking the same.
+    /// Returns the address to request from.
+    ///
+    /// If it is not known yet, one request finds it. The thread that makes the request holds the
+    /// lock, and others wait for it instead of making the same request.
     fn whereabouts(&self) -> Whereabouts<'_> {
         let known = || {
             let state = self.lock();
@@ -386,7 +393,7 @@ impl Resource {
         state.linked = linked.and_then(blob_name).or(state.linked.take());
     }
 
-    /// Compares the state of the file with what was known of it.
+    /// Compares the state of the file with the known state.
     fn check_same(&self, answer: &Answer, len: u64) -> Result<(), Trouble> {
         let state = self.lock();
         if let Some(known) = state.len.filter(|&known| known != len) {
@@ -404,7 +411,8 @@ impl Resource {
         Error::io(IoCause::Other, message).in_file(&self.name)
     }
 
-    /// Reads what comes until a buffer is full; where it ends early, why.
+    /// Reads from the response until the buffer is full. Returns the cause if the response ends
+    /// early.
     fn receive(&self, answer: &mut Answer, buf: &mut [u8]) -> (usize, Option<Trouble>) {
         let mut done = 0;
         while done < buf.len() {
@@ -418,7 +426,7 @@ impl Resource {
         (done, None)
     }
 
-    /// Reads some bytes of what comes; none are its end.
+    /// Reads some bytes of the response; 0 bytes mean its end.
     pub(crate) fn receive_some(
         &self,
         answer: &mut Answer,
@@ -429,8 +437,8 @@ impl Resource {
         Ok(read)
     }
 
-    /// Takes the answer of a server that sends no ranges: what is wanted of the file is read from
-    /// it, up to its end where that is wanted.
+    /// Takes the response of a server that does not support ranges. Requested bytes are read from
+    /// it, up to its end if necessary.
     fn read_in_order(&self, answer: Answer) -> Result<Arc<Whole>, Trouble> {
         if let Some(whole) = &self.lock().whole {
             return Ok(Arc::clone(whole));
@@ -458,11 +466,11 @@ impl Resource {
         Ok(Arc::clone(self.lock().whole.get_or_insert(whole)))
     }
 
-    /// Asks for the file from `at` on, where its server sent no ranges before: an answer that comes
-    /// whole is read up to there.
+    /// Requests the file from `at` on, from a server that sent no ranges before. If the response is
+    /// the whole file, the bytes before `at` are skipped.
     ///
     /// # Errors
-    /// Those of [`read`](Self::read).
+    /// The errors of [`read`](Self::read).
     pub(crate) fn open_from(&self, at: u64) -> Result<Answer, Trouble> {
         let (etag, len) = (self.etag(), self.len());
         let mut answer = self.send(at..len.unwrap_or(u64::MAX), etag.as_deref())?;
@@ -490,22 +498,23 @@ impl Resource {
         Ok(answer)
     }
 
-    /// Learns from an answer whose length was not stated how long it was.
+    /// Records the length of a response that did not state it.
     ///
     /// # Errors
-    /// E004 where the hub says otherwise.
+    /// E004 when the hub states another length.
     pub(crate) fn learn_end(&self, answer: &Answer, len: u64) -> Result<(), Trouble> {
         self.check_len(answer, len)?;
         self.learn(answer, len);
         Ok(())
     }
 
-    /// Whether the server sends ranges, as far as that is known.
+    /// Returns `true` if the server is known to support ranges.
     pub(crate) fn is_ranged(&self) -> bool {
         self.lock().is_ranged || self.client.has_ranges(&self.first_address())
     }
 
-    /// The one answer that the file comes as, for one who reads it to its end and keeps it.
+    /// Takes the single response with the whole file, for a caller that reads it to its end and
+    /// keeps it.
     pub(crate) fn take_whole(&self) -> Option<Arc<Whole>> {
         self.lock().whole.take()
     }
@@ -535,17 +544,17 @@ impl Resource {
         Error::io(IoCause::Other, error.to_string()).in_file(&self.name)
     }
 
-    /// What is known of the file.
+    /// Locks the facts known about the file.
     pub(crate) fn lock(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Length in bytes, where it is known.
+    /// Returns the length in bytes, if it is known.
     pub(crate) fn len(&self) -> Option<u64> {
         self.lock().len
     }
 
-    /// What the hub calls the bytes, where it said so: under this name they are cached.
+    /// Returns the hub's name for the bytes, if it sent one. They are cached under this name.
     pub(crate) fn linked(&self) -> Option<String> {
         self.lock().linked.clone()
     }
@@ -556,8 +565,9 @@ impl Resource {
     }
 }
 
-/// The name of the bytes that a tag stands for, as Hugging Face's client makes it: a digest where
-/// the hub gives one, and what else its servers send; `None` where it can't be a file's name.
+/// Returns the name of the bytes with this ETag, as Hugging Face's client forms it: a digest if the
+/// hub provides one, or the text that its servers send. Returns `None` if that can't be a file
+/// name.
 fn blob_name(etag: &str) -> Option<String> {
     let name = etag.trim_start_matches(['W', '/']).trim_matches('"');
     (is_plain(name) && !name.contains('/') && name.len() <= LONGEST_NAME).then(|| name.to_owned())

@@ -13,42 +13,42 @@ use crate::settings::Settings;
 /// Failures in a row before a request is given up.
 const MOST: u32 = 5;
 
-/// The same where nobody answers: that seldom passes in a moment.
+/// Like [`MOST`], if the server can't be reached: that seldom passes in a moment.
 const MOST_UNREACHABLE: u32 = 2;
 
-/// Windows in which a server is too slow before a request is given up. Bytes that come do not make
-/// up for them.
+/// Number of windows in which a server is too slow before a request is given up. Received bytes do
+/// not reset the count.
 const MOST_SLOW: u32 = 2;
 
 /// The first wait; each is twice the one before.
 const FIRST_WAIT: Duration = Duration::from_millis(200);
 
-/// The longest wait between two tries that nobody asked for.
+/// Longest wait between two tries, unless the server requests a wait.
 const LONGEST_WAIT: Duration = Duration::from_secs(8);
 
-/// The longest wait that a server may ask for.
+/// Longest wait that a server may request.
 const LONGEST_ASKED: Duration = Duration::from_secs(300);
 
-/// How long the interrupt flag may be left unread.
+/// Maximum time between two checks of the interrupt flag.
 const GLANCE: Duration = Duration::from_millis(50);
 
-/// Why a request has no answer that can be used.
+/// Reason why a request has no usable response.
 #[derive(Debug)]
 pub(crate) enum Trouble {
-    /// Trying again changes nothing.
+    /// A permanent error; another try would not help.
     Final(Error),
-    /// It may pass.
+    /// An error that may be temporary.
     Passing(Error),
-    /// Bytes come, and fewer than somebody can wait for.
+    /// The server sends bytes, but too slowly.
     Slow(Error),
-    /// Nobody answers.
+    /// The server can't be reached.
     Unreachable(Error),
-    /// The server says when to come back.
+    /// The server states when to try again.
     Later(Error, Duration),
 }
 
 impl Trouble {
-    /// What a status stands for that may be another one in a while.
+    /// Converts a status that may be temporary.
     pub(crate) fn of_status(status: u16, headers: &HeaderMap, uri: &Uri) -> Self {
         let what = match status {
             429 => "too many requests (429)".to_owned(),
@@ -68,7 +68,7 @@ impl Trouble {
         }
     }
 
-    /// The same with another error.
+    /// Changes the error and keeps the kind.
     pub(crate) fn map(self, change: impl FnOnce(Error) -> Error) -> Self {
         match self {
             Self::Final(error) => Self::Final(change(error)),
@@ -90,7 +90,7 @@ impl Trouble {
     }
 }
 
-/// Of a header `Retry-After`, which has seconds or a date, how long to wait.
+/// Returns the wait that a header `Retry-After` states, in seconds or as a date.
 fn parse_retry_after(text: &str, now: SystemTime) -> Option<Duration> {
     if let Ok(seconds) = text.trim().parse() {
         return Some(Duration::from_secs(seconds));
@@ -104,9 +104,9 @@ fn parse_retry_after(text: &str, now: SystemTime) -> Option<Duration> {
 pub(crate) struct Patience<'a> {
     failures: u32,
     slow: u32,
-    /// When the first failure of the row was.
+    /// Time of the first failure in the row.
     first: Option<Instant>,
-    /// Bytes that came since.
+    /// Number of bytes received since then.
     came: u64,
     interrupt: &'a AtomicBool,
 }
@@ -116,9 +116,11 @@ impl<'a> Patience<'a> {
         Self { failures: 0, slow: 0, first: None, came: 0, interrupt }
     }
 
-    /// Some bytes came. Failures are counted anew where they are as many as a server has to send
-    /// since the first failure: otherwise a server that sends a few bytes and falls silent, again
-    /// and again, would never be given up.
+    /// Records received bytes, and resets the failures once the bytes since the first failure reach
+    /// the minimum rate.
+    ///
+    /// Otherwise a server that sends a few bytes and falls silent, again and again, would never be
+    /// given up.
     pub(crate) fn renew(&mut self, bytes: usize) {
         let Some(first) = self.first else { return };
         self.came += bytes as u64;
@@ -147,7 +149,8 @@ impl<'a> Patience<'a> {
         sleep(wait, self.interrupt)
     }
 
-    /// Twice as long each time, and not the same for everybody, who would all come back at once.
+    /// Returns the wait before the next try. It doubles each time and varies, so that clients do
+    /// not all return at the same moment.
     fn backoff(&self) -> Duration {
         let wait = FIRST_WAIT.saturating_mul(1 << (self.failures - 1).min(16)).min(LONGEST_WAIT);
         let nanos =
@@ -198,7 +201,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_server_says_when_to_come_back_in_seconds_or_as_a_date() {
+    fn retry_after_is_read_as_seconds_or_as_a_date() {
         let now = UNIX_EPOCH + Duration::from_secs(784_111_777);
         assert_eq!(parse_retry_after("3", now), Some(Duration::from_secs(3)));
         assert_eq!(

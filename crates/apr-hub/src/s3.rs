@@ -23,14 +23,14 @@ const GOOD_FOR: u32 = 3600;
 /// The longest page of a list.
 const LONGEST_PAGE: u64 = 16 << 20;
 
-/// Objects of a list that are believed.
+/// Maximum accepted number of objects in a list.
 const MOST_OBJECTS: usize = 100_000;
 
-/// Pages without an object, one after the other, that a list may have: where objects were deleted,
-/// stores send some.
+/// Maximum number of consecutive pages of a list without an object. Stores send such pages if
+/// objects were deleted.
 const MOST_EMPTY_PAGES: usize = 100;
 
-/// A store, and who asks it.
+/// A store, and the identity that it is accessed with.
 #[derive(Clone)]
 pub(crate) struct Store {
     /// Scheme and host, without a slash at its end.
@@ -71,7 +71,7 @@ impl Store {
         self.signed(bucket, key, &[], SystemTime::now())
     }
 
-    /// Scheme and host, and the path, of a bucket or an object.
+    /// Returns scheme and host, and the path, of a bucket or an object.
     fn place(&self, bucket: &str, key: &str) -> (String, String) {
         let (scheme, host) = self.endpoint.split_once("://").unwrap_or(("https", &self.endpoint));
         // A name with dots is not covered by the store's certificate.
@@ -157,7 +157,7 @@ impl Store {
         }
     }
 
-    /// Why a store refuses.
+    /// Returns the error for a store's refusal.
     pub(crate) fn explain(&self, answer: &Answer, location: &S3Location) -> Error {
         let who = self.asker.to_string();
         let (bucket, key) = (&location.bucket, &location.key);
@@ -186,7 +186,7 @@ impl Store {
     }
 }
 
-/// `20130524T000000Z`
+/// Formats a time as `20130524T000000Z`.
 fn stamp(now: SystemTime) -> String {
     let seconds = now.duration_since(UNIX_EPOCH).map_or(0, |now| now.as_secs());
     let time = jiff::Timestamp::from_second(i64::try_from(seconds).unwrap_or_default())
@@ -200,7 +200,7 @@ fn joined(pairs: &mut [(String, String)]) -> Option<String> {
     (!pairs.is_empty()).then(|| pairs.join("&"))
 }
 
-/// What is between the tags of a name, each time that they are there.
+/// Returns the text between the tags of a name, for each occurrence.
 fn elements<'a>(xml: &'a str, name: &str) -> impl Iterator<Item = &'a str> + use<'a> {
     let (start, end) = (format!("<{name}>"), format!("</{name}>"));
     let mut rest = xml;
@@ -299,7 +299,7 @@ mod tests {
     }
 
     #[test]
-    fn objects_are_read_and_names_that_lead_out_are_not_believed() {
+    fn objects_are_read_and_names_that_lead_out_are_rejected() {
         let xml = "<ListBucketResult><Contents><Key>a%20b/model.gguf</Key><ETag>&quot;x&quot;</ETag\
             ><Size>7</Size></Contents><Contents><Key>../x</Key><Size>1</Size></Contents><Contents><\
             Key>y</Key></Contents></ListBucketResult>";

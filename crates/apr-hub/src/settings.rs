@@ -11,28 +11,28 @@ use etcetera::BaseStrategy;
 
 use crate::location::shown_url;
 
-/// The hub that `hf://` means where nothing else is said.
+/// Default hub of `hf://` locations.
 const ENDPOINT: &str = "https://huggingface.co";
 
-/// How models are fetched, and with what.
+/// Settings for fetching models.
 #[derive(Debug, Clone)]
 pub struct Settings {
     /// The hub of `hf://`, without a slash at its end: `HF_ENDPOINT`.
     pub endpoint: String,
-    /// What the hub is asked with.
+    /// Token for requests to the hub.
     pub token: Option<Token>,
     /// The folder of the Hugging Face cache: `HF_HUB_CACHE`, or `hub` in `HF_HOME`.
     pub hub_cache: PathBuf,
     /// The folder of everything else that is cached: `APR_CACHE`.
     pub cache: PathBuf,
-    /// Use what is on this machine, and no network.
+    /// `true` to use only files on this machine, and no network.
     pub offline: bool,
-    /// Keep what is read as a whole in the cache.
+    /// `true` to keep files that are read whole in the cache.
     pub keep: bool,
     /// Allow `http` beyond this machine.
     pub insecure: bool,
-    /// How long a server may be silent, and the window over which it has to send at least
-    /// [`LEAST_RATE`](Self::LEAST_RATE) bytes a second: `HF_HUB_DOWNLOAD_TIMEOUT`.
+    /// Timeout of a silent server, and window over which it must send at least
+    /// [`LEAST_RATE`](Self::LEAST_RATE) bytes per second: `HF_HUB_DOWNLOAD_TIMEOUT`.
     pub timeout: Duration,
     /// Stops waiting and fetching when it is set.
     pub interrupt: Arc<AtomicBool>,
@@ -49,10 +49,11 @@ impl Settings {
     /// Seconds of the longest timeout: a day, which is as good as none.
     pub const LONGEST_TIMEOUT: u64 = 86_400;
 
-    /// How long a server may be silent where nothing else is said.
+    /// Default timeout of a silent server.
     pub const TIMEOUT: Duration = Duration::from_secs(30);
 
-    /// Reads the environment; `cache` is the folder of what is not Hugging Face's.
+    /// Reads the settings from the environment. `cache` is the folder for files that are not
+    /// Hugging Face's.
     ///
     /// # Errors
     /// E001 for an endpoint that is no address, a token that no header can carry, or a timeout that
@@ -83,7 +84,7 @@ impl Settings {
     }
 }
 
-/// The timeout that the variable of Hugging Face's client names.
+/// Returns the timeout in the variable of Hugging Face's client.
 fn timeout_from_env() -> Result<Duration> {
     const NAME: &str = Settings::TIMEOUT_VARIABLE;
 
@@ -95,10 +96,11 @@ fn timeout_from_env() -> Result<Duration> {
     Ok(Duration::from_secs(seconds.min(Settings::LONGEST_TIMEOUT)))
 }
 
-/// The folder of what is cached of other servers: `APR_CACHE`, or `apr` in the user's cache folder.
+/// Returns the cache folder for files of other servers: `APR_CACHE`, or `apr` in the user's cache
+/// folder.
 ///
 /// # Errors
-/// E007 where there is no home folder.
+/// E007 when there is no home folder.
 pub fn default_cache() -> Result<PathBuf> {
     if let Some(folder) = variable("APR_CACHE") {
         return Ok(folder.into());
@@ -108,7 +110,7 @@ pub fn default_cache() -> Result<PathBuf> {
     Ok(folders.map_err(missing)?.cache_dir().join("apr"))
 }
 
-/// The folder of Hugging Face's programs.
+/// Returns the folder of Hugging Face's programs.
 fn hub_home() -> PathBuf {
     let cache = || variable("XDG_CACHE_HOME").map(expand).unwrap_or_else(|| expand("~/.cache"));
     variable("HF_HOME").map_or_else(|| cache().join("huggingface"), expand)
@@ -121,14 +123,14 @@ pub(crate) fn variable(name: &str) -> Option<String> {
     (!value.is_empty()).then(|| value.to_owned())
 }
 
-/// Whether a switch is on, by the words that Hugging Face's client takes.
+/// Returns `true` if a switch is on, by the words that Hugging Face's client accepts.
 fn is_set(name: &str) -> bool {
     variable(name)
         .is_some_and(|value| ["1", "on", "yes", "true"].contains(&value.to_lowercase().as_str()))
 }
 
-/// A path whose `~` is the home folder, and in which `$NAME` and `${NAME}` are variables, as
-/// Hugging Face's client reads it. What is no variable stays as it is.
+/// Expands `~` to the home folder, and `$NAME` and `${NAME}` to variables, as Hugging Face's client
+/// does. Other text stays unchanged.
 pub(crate) fn expand(path: impl AsRef<str>) -> PathBuf {
     let home =
         || etcetera::choose_base_strategy().ok().map(|folders| folders.home_dir().to_path_buf());
@@ -166,7 +168,7 @@ fn with_variables(text: &str, value: impl Fn(&str) -> Option<String>) -> String 
     expanded + rest
 }
 
-/// A secret that servers are asked with. It shows where it came from, and never itself.
+/// A secret for requests to servers. Its output shows its origin, never the secret.
 #[derive(Clone)]
 pub struct Token {
     secret: String,
@@ -175,13 +177,14 @@ pub struct Token {
 }
 
 impl Token {
-    /// A token, and where it came from.
+    /// Creates a token with its origin.
     #[must_use]
     pub fn new(secret: impl Into<String>, origin: impl Into<String>) -> Self {
         Self { secret: secret.into(), origin: origin.into() }
     }
 
-    /// `HF_TOKEN`, or what is in the file that `HF_TOKEN_PATH` names or `hf auth login` wrote.
+    /// Reads the token from `HF_TOKEN`, from the file that `HF_TOKEN_PATH` names, or from the file
+    /// that `hf auth login` wrote.
     ///
     /// # Errors
     /// E001 for a token that no header can carry.
@@ -204,7 +207,7 @@ impl Token {
         Self::read(&text, &path.display().to_string())
     }
 
-    /// A token as a variable or file has it; `None` where only white space is there.
+    /// Reads a token from a variable or file. Returns `None` if it contains only white space.
     fn read(text: &str, origin: &str) -> Result<Option<Self>> {
         let secret = text.replace(['\r', '\n'], "");
         let secret = secret.trim();
@@ -251,7 +254,7 @@ mod tests {
     }
 
     #[test]
-    fn variables_in_a_path_are_expanded_and_what_is_none_stays() {
+    fn variables_in_a_path_are_expanded_and_other_text_is_unchanged() {
         let value = |name: &str| (name == "HOME").then(|| "/h".to_owned());
         for (text, expected) in [
             ("$HOME/x", "/h/x"),
@@ -265,7 +268,7 @@ mod tests {
     }
 
     #[test]
-    fn line_ends_around_a_token_are_no_part_of_it() {
+    fn line_ends_around_a_token_are_removed() {
         let read = |text: &str| Token::read(text, "HF_TOKEN");
         let token = read(" hf_x\r\n").expect("a token").expect("one that is not empty");
         assert_eq!(token.header(), "Bearer hf_x");

@@ -11,7 +11,8 @@ use crate::digest::{Check, is_digest};
 use crate::download::{Download, Target};
 use crate::resource::Resource;
 
-/// The least that is fetched of a header: what the reader asks for next is mostly there.
+/// Minimum number of bytes fetched of a header. They mostly include the bytes that the reader
+/// requests next.
 const HEAD: u64 = 64 << 10;
 
 /// The most that a small read is made longer by while a header is read.
@@ -20,16 +21,17 @@ const LONGEST_HEAD: u64 = 1 << 20;
 /// The longest file that is fetched whole before somebody reads it.
 pub(crate) const LONGEST_COMPANION: u64 = 16 << 20;
 
-/// What is fetched at once where everything is going to be read, of a file of any length.
+/// Number of bytes per request if the whole model is going to be read, for files of any length.
 const WINDOW: u64 = 8 << 20;
 
-/// The most that is fetched at once.
+/// Maximum number of bytes per request.
 const LONGEST_WINDOW: u64 = 32 << 20;
 
-/// Requests for a file, where its windows may be long enough: each waits for the server once.
+/// Number of requests for a whole file, if its windows can be long enough. Each request waits for
+/// the server once.
 const FEW: u64 = 5;
 
-/// What may lie between two ranges that are read, and is fetched with them.
+/// Maximum gap in bytes between two ranges that are read with one request.
 const GAP: u64 = 4 << 10;
 
 /// Windows of all files that are fetched at the same time.
@@ -38,16 +40,16 @@ const AT_ONCE: usize = 8;
 /// Bytes of one file that are kept.
 const KEPT: u64 = 80 << 20;
 
-/// What the files of one model have in common.
+/// State shared by the files of one model.
 #[derive(Debug, Default)]
 pub(crate) struct Reading {
-    /// The model is open: what is read now are tensors, and nothing is read that was not asked for.
+    /// The model is open. From now on, reads are for tensors, and only requested bytes are fetched.
     is_open: AtomicBool,
-    /// All of it is going to be read.
+    /// All of the model is going to be read.
     is_whole: AtomicBool,
-    /// It is kept in the cache.
+    /// The model is kept in the cache.
     is_kept: AtomicBool,
-    /// It is not, and what comes is compared with its digest.
+    /// The model is not kept, and received bytes are compared with their digest.
     is_compared: AtomicBool,
     /// Windows that are being fetched ahead.
     ahead: AtomicUsize,
@@ -75,7 +77,7 @@ impl Reading {
         self.is_compared.load(Ordering::Relaxed)
     }
 
-    /// Some tensors are read, and not all of the file.
+    /// Returns `true` if only some tensors are read, not the whole file.
     fn reads_tensors(&self) -> bool {
         self.is_open.load(Ordering::Relaxed) && !self.is_whole.load(Ordering::Relaxed)
     }
@@ -85,40 +87,41 @@ impl Reading {
     }
 }
 
-/// A remote file. Clones share what was fetched.
+/// A remote file. Clones share the fetched bytes.
 #[derive(Clone)]
 pub struct RemoteSource(Arc<Inner>);
 
 struct Inner {
     resource: Arc<Resource>,
     len: u64,
-    /// Where the file is cached, if it is.
+    /// Destination of the file in the cache, if it is cached.
     target: Option<Target>,
     /// The file on its way into the cache: from then on it is read there.
     download: OnceLock<Arc<Download>>,
     reading: Arc<Reading>,
     windows: Mutex<Windows>,
     changed: Condvar,
-    /// The digest of what comes, where that is wanted and the file is not cached.
+    /// Digest of the received bytes, if it is requested and the file is not cached.
     streamed: Mutex<Option<Streamed>>,
 }
 
-/// The digest of a file, as far as it came without a gap.
+/// Digest of the bytes of a file that were received without a gap.
 struct Streamed {
     at: u64,
     check: Check,
 }
 
-/// Ranges of the file by where they start; they do not overlap.
+/// Ranges of the file by their start; they do not overlap.
 #[derive(Default)]
 struct Windows {
     ranges: BTreeMap<u64, Window>,
     /// Counts uses, so that the least recent is known.
     clock: u64,
-    /// Where the last read ended, and how many small ones followed each other.
+    /// End of the last read; `streak` counts the small reads that followed each other.
     last_end: u64,
     streak: u32,
-    /// Nothing before this is fetched ahead: it was fetched, and may have been used up since.
+    /// End of the bytes that were already fetched ahead. They may have been used up since, and are
+    /// not fetched ahead again.
     frontier: u64,
     /// Ranges of tensors that are going to be read, sorted and apart.
     expected: Vec<(u64, u64)>,
@@ -139,11 +142,11 @@ impl Window {
     }
 }
 
-/// What to do for the next bytes of a read.
+/// Next step of a read.
 enum Step {
-    /// So many bytes were there.
+    /// This number of bytes was available.
     Copied(usize),
-    /// This range is to be fetched, and is marked as being so.
+    /// Range to fetch, which is already marked as being fetched.
     Fetch(u64, u64),
 }
 
@@ -197,13 +200,13 @@ impl RemoteSource {
         }))
     }
 
-    /// What the server calls the state of the file.
+    /// Returns the state of the file as the server names it.
     pub(crate) fn etag(&self) -> Option<String> {
         self.0.resource.etag()
     }
 
-    /// These ranges are going to be read as a whole, each from its beginning on: they are fetched
-    /// by long requests.
+    /// Announces that these ranges are going to be read whole, each from its beginning. They are
+    /// fetched by long requests.
     pub(crate) fn expect(&self, ranges: impl IntoIterator<Item = (u64, u64)>) {
         let mut windows = self.0.lock();
         windows.expected.extend(ranges.into_iter().filter(|(start, end)| start < end));
@@ -218,7 +221,7 @@ impl RemoteSource {
         windows.expected = merged;
     }
 
-    /// The digest that its bytes are compared with, where it is known.
+    /// Returns the digest that the bytes are compared with, if it is known.
     pub(crate) fn digest(&self) -> Option<String> {
         let etag = self.0.target.as_ref().map(|target| target.etag.clone());
         etag.filter(|etag| is_digest(etag))
@@ -229,7 +232,7 @@ impl RemoteSource {
         self.0.download.get().cloned()
     }
 
-    /// The file on its way into the cache; `None` where there is no place for it.
+    /// Returns the download of the file into the cache, or `None` if the file is not cached.
     pub(crate) fn download(&self) -> Option<Arc<Download>> {
         let inner = &self.0;
         let target = inner.target.clone()?;
@@ -237,21 +240,21 @@ impl RemoteSource {
         Some(Arc::clone(inner.download.get_or_init(begin)))
     }
 
-    /// Hashes from now on what comes, if the file's digest is known.
+    /// Starts hashing received bytes, if the file's digest is known.
     pub(crate) fn hash_what_comes(&self) {
         self.0.hash_what_comes();
     }
 
-    /// Notes that the cache can't keep the file, if so: it is read without it from now on, and what
-    /// comes is compared with its digest.
+    /// Returns `true` if the cache can't keep the file. From then on the file is read without it,
+    /// and received bytes are compared with their digest.
     pub(crate) fn leave_cache(&self, download: &Download) -> bool {
         self.0.leave_cache(download)
     }
 
-    /// Compares what came with the file's digest; what did not come yet is fetched.
+    /// Compares the received bytes with the file's digest. Fetches the missing bytes.
     ///
     /// # Errors
-    /// E004 where it is another one, and those of a read.
+    /// E004 when the digest differs, and the errors of a read.
     pub(crate) fn check_streamed(&self) -> Result<()> {
         self.hash_what_comes();
         let inner = &self.0;
@@ -323,7 +326,8 @@ impl ByteSource for RemoteSource {
 }
 
 impl Inner {
-    /// Reads by way of the cache; `false` where that can't keep the file, and has not these bytes.
+    /// Reads through the cache. Returns `false` if the cache can't keep the file and does not have
+    /// these bytes.
     fn read_cached(&self, download: &Arc<Download>, offset: u64, buf: &mut [u8]) -> Result<bool> {
         match download.read(offset, buf) {
             Err(_) if self.leave_cache(download) => Ok(download.read_kept(offset, buf)),
@@ -347,7 +351,7 @@ impl Inner {
         true
     }
 
-    /// Hashes from now on what comes, if the file's digest is known.
+    /// Starts hashing received bytes, if the file's digest is known.
     fn hash_what_comes(&self) {
         let etag = self.target.as_ref().map(|target| &target.etag);
         let Some(etag) = etag.filter(|etag| is_digest(etag)) else { return };
@@ -357,7 +361,7 @@ impl Inner {
         self.hash(&windows);
     }
 
-    /// The first bytes of the file, where they are here.
+    /// Returns the first bytes of the file, if they are in memory.
     fn head(&self) -> Option<Vec<u8>> {
         match self.lock().ranges.get(&0)? {
             Window::Ready { bytes, .. } => Some(bytes.clone()),
@@ -387,7 +391,8 @@ impl Inner {
         }
     }
 
-    /// Serves the bytes from `at` on, waits for those that are on the way, or says what to fetch.
+    /// Copies the bytes from `at` on, waits for bytes that are being fetched, or returns the range
+    /// to fetch.
     fn step(&self, at: u64, end: u64, buf: &mut [u8]) -> Result<Step> {
         let mut windows = self.lock();
         loop {
@@ -425,7 +430,7 @@ impl Inner {
         }
     }
 
-    /// Where a range that is to be fetched ends.
+    /// Returns the end of a range that is to be fetched.
     fn until(&self, windows: &mut Windows, at: u64, end: u64) -> u64 {
         let follows = windows.last_end == at;
         windows.last_end = end;
@@ -441,8 +446,8 @@ impl Inner {
         if end - at >= HEAD { end } else { (at + least).min(self.len) }
     }
 
-    /// What is fetched at once where all of the file is going to be read: few requests for one that
-    /// is not long, and many at the same time for others.
+    /// Returns the number of bytes per request if all of the file is going to be read: few requests
+    /// for a short file, many concurrent ones for others.
     fn window(&self) -> u64 {
         let few = self.len.div_ceil(FEW);
         if few <= LONGEST_WINDOW { few.max(WINDOW) } else { WINDOW }
@@ -491,7 +496,7 @@ impl Inner {
         self.changed.notify_all();
     }
 
-    /// Fetches what follows, on threads of its own, as far as there is room.
+    /// Fetches the following bytes on separate threads, as far as there is space.
     fn fetch_ahead(inner: &Arc<Self>, from: u64) {
         let mut windows = inner.lock();
         let window = inner.window();
@@ -520,8 +525,8 @@ impl Inner {
 }
 
 impl Windows {
-    /// What is fetched at once around a place in a range that is going to be read as a whole. It
-    /// does not depend on who comes first of those who read one piece each.
+    /// Returns the range to fetch around a position inside a range that is going to be read as a
+    /// whole. It does not depend on which reader arrives first.
     fn expected_around(&self, at: u64) -> Option<(u64, u64)> {
         let after = self.expected.partition_point(|(start, _)| *start <= at);
         let (start, end) = self.expected[after.checked_sub(1)?];

@@ -11,9 +11,8 @@ use ureq::tls::{Certificate, RootCerts, TlsConfig, TlsProvider};
 
 use crate::settings::variable;
 
-/// Variables of other programs that name certificates to trust, a file or a folder of them: those
-/// of Python's `requests`, of curl and of AWS's programs. They count where `SSL_CERT_FILE` and
-/// `SSL_CERT_DIR` are not set.
+/// Variables of Python's `requests`, curl and AWS's programs that name certificates to trust, as a
+/// file or a folder. They count if `SSL_CERT_FILE` and `SSL_CERT_DIR` are not set.
 const BUNDLES: [&str; 3] = ["REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE", "AWS_CA_BUNDLE"];
 
 /// The configuration; without a provider for this processor, `https` is an error of the connection.
@@ -28,7 +27,8 @@ pub(crate) fn config() -> Result<TlsConfig> {
     })
 }
 
-/// The roots that a variable names, or the system trusts; Mozilla's where the system has none.
+/// Returns the root certificates that a variable names or the system trusts, or Mozilla's if the
+/// system has none.
 fn roots() -> Result<RootCerts> {
     let named = |name: &str| variable(name).map(|path| format!("{name}={path}"));
     let standard: Vec<String> =
@@ -69,7 +69,7 @@ fn no_certificates(origin: &str, found: &CertificateResult) -> Error {
     Error::io(IoCause::Other, message)
 }
 
-/// Why `https` can't be spoken here, if so.
+/// Returns the reason why `https` is not available, or `None` if it is.
 pub(crate) fn lacking() -> Option<&'static str> {
     provider().is_none().then_some(
         "TLS needs processor features that are missing (on x86-64: AES, PCLMUL, AVX2, BMI2 and \
@@ -87,7 +87,7 @@ fn provider() -> Option<CryptoProvider> {
     None
 }
 
-/// Whether the provider would run; it panics where it can't.
+/// Returns `true` if the provider can run on this processor; otherwise it would panic.
 #[cfg(target_arch = "x86_64")]
 fn is_able() -> bool {
     macro_rules! has {

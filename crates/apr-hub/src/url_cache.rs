@@ -26,22 +26,22 @@ use crate::notes::Notes;
 /// The list's name.
 const LIST: &str = "checksum.json";
 
-/// A file that came from a server.
+/// A file that was fetched from a server.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct Cached {
-    /// Where it came from, without what may be secret.
+    /// Address of the file, without parts that may be secret.
     pub url: String,
     /// Length in bytes.
     pub len: u64,
-    /// Its state on the server.
+    /// State of the file on the server.
     pub etag: Option<String>,
-    /// Of its bytes.
+    /// SHA-256 of the bytes.
     pub sha256: String,
 }
 
 impl Cached {
-    /// Whether this is the file that a server has, as far as its length and state say.
+    /// Returns `true` if this is the server's file, judged by its length and state.
     pub(crate) fn is_same(&self, len: Option<u64>, etag: Option<&str>) -> bool {
         // Without a state, nothing says that the file is still the same.
         etag.is_some() && self.etag.as_deref() == etag && len == Some(self.len)
@@ -59,7 +59,7 @@ impl UrlCache {
         Self { root: root.to_path_buf() }
     }
 
-    /// Where a URL's file is, from the cache's folder on.
+    /// Returns the path of a URL's file, relative to the cache's folder.
     pub(crate) fn name_of(url: &str) -> String {
         let (scheme, rest) = url.split_once("://").unwrap_or(("https", url));
         let authority = rest.split(['/', '?', '#']).next().unwrap_or_default();
@@ -90,8 +90,8 @@ impl UrlCache {
         self.root.join(".locks").join(format!("{}.lock", hex(&Sha256::digest(name.as_bytes()))))
     }
 
-    /// What came from servers, by where it is. A list that can't be read is an empty one: files are
-    /// fetched again.
+    /// Returns the files fetched from servers, by path. A list that can't be read counts as empty:
+    /// its files are fetched again.
     pub(crate) fn list(&self) -> BTreeMap<String, Cached> {
         let bytes = fs::read(self.root.join(LIST)).unwrap_or_default();
         let list: BTreeMap<String, Cached> = serde_json::from_slice(&bytes).unwrap_or_default();
@@ -107,7 +107,7 @@ impl UrlCache {
         path.metadata().is_ok_and(|found| found.len() == cached.len).then_some((path, cached))
     }
 
-    /// The objects below a key that are here, for who has no network.
+    /// Returns the cached objects below a key, for use without a network.
     pub(crate) fn objects(&self, location: &S3Location) -> Vec<RemoteFile> {
         let bucket = format!("s3://{}/", location.bucket);
         let of_bucket =
@@ -141,7 +141,7 @@ impl UrlCache {
     }
 }
 
-/// A part of a path that is a plain name.
+/// Converts a part of a path to a plain name.
 fn safe(part: &str) -> String {
     let plain: String = part
         .chars()
@@ -161,14 +161,14 @@ pub(crate) struct ListedEntry {
 }
 
 impl ListedEntry {
-    /// Whether the file is there in this state.
+    /// Returns `true` if the file is in the cache in this state.
     pub(crate) fn is_there(&self, len: u64) -> bool {
         self.cache
             .find(&self.url)
             .is_some_and(|(_, cached)| cached.is_same(Some(len), self.etag.as_deref()))
     }
 
-    /// Adds the file to the list, where its digest was computed.
+    /// Adds the file to the list, if its digest was computed.
     ///
     /// # Errors
     /// E007.

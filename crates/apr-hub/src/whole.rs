@@ -20,12 +20,12 @@ const MOST_KEPT: u64 = 8 << 30;
 /// Bytes that are received at a time.
 const BITE: usize = 1 << 17;
 
-/// A file that comes as one answer.
+/// A file that is received as one response.
 pub(crate) struct Whole(Mutex<Inner>);
 
 struct Inner {
     answer: Option<Answer>,
-    /// How much of the file came.
+    /// Number of bytes of the file received.
     at: u64,
     /// Holds the first bytes of the file, as far as they were kept.
     spool: File,
@@ -42,11 +42,11 @@ impl Whole {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Reads the bytes from `offset` on, after those before them; whether they can be had here: a
-    /// download that took the answer over has not kept them.
+    /// Reads the bytes from `offset` on, after the bytes before them. Returns `false` if they are
+    /// not available here, because a download that took over the response has not kept them.
     ///
     /// # Errors
-    /// Those of [`Resource::read`], and E008 where too much would be kept.
+    /// The errors of [`Resource::read`], and E008 if too much would be kept.
     pub(crate) fn read_at(&self, resource: &Resource, offset: u64, buf: &mut [u8]) -> Result<bool> {
         let end = offset + buf.len() as u64;
         let mut inner = self.lock();
@@ -67,10 +67,10 @@ impl Whole {
         Ok(true)
     }
 
-    /// Receives all bytes, where the server did not say how many they are.
+    /// Receives all bytes, if the server did not state their number.
     ///
     /// # Errors
-    /// Those of [`read_at`](Self::read_at).
+    /// The errors of [`read_at`](Self::read_at).
     pub(crate) fn keep_all(&self, resource: &Resource) -> Result<(), Trouble> {
         let mut inner = self.lock();
         let mut bite = vec![0; BITE];
@@ -92,10 +92,10 @@ impl Whole {
         }
     }
 
-    /// Fills a buffer with the bytes from `at` on, for one who reads in order and keeps them.
+    /// Fills a buffer with the bytes from `at` on, for a caller that reads in order and keeps them.
     ///
     /// # Errors
-    /// Those of [`Resource::read`].
+    /// The errors of [`Resource::read`].
     pub(crate) fn take(&self, resource: &Resource, at: u64, buf: &mut [u8]) -> Result<()> {
         let mut inner = self.lock();
         let kept = usize::try_from(inner.kept.saturating_sub(at)).unwrap_or(usize::MAX);
@@ -143,7 +143,7 @@ impl Inner {
         Ok(())
     }
 
-    /// Receives some of the bytes that come next, one at least.
+    /// Receives some of the next bytes. Returns 0 only after requesting the response again.
     fn receive(&mut self, resource: &Resource, buf: &mut [u8]) -> Result<usize, Trouble> {
         let Some(answer) = &mut self.answer else {
             self.answer = Some(resource.open_from(self.at)?);
@@ -157,7 +157,7 @@ impl Inner {
         Ok(read)
     }
 
-    /// Waits until it makes sense to ask again.
+    /// Waits until another try makes sense.
     fn again(
         &mut self,
         trouble: Trouble,
@@ -169,7 +169,7 @@ impl Inner {
     }
 }
 
-/// A file without a name in the cache, or where temporary files are.
+/// Returns an unnamed file in the cache, or in the folder of temporary files.
 pub(crate) fn spool(resource: &Resource) -> Result<File> {
     let folder = resource.client.settings.cache.join("spool");
     let file = std::fs::create_dir_all(&folder).and_then(|()| tempfile::tempfile_in(&folder));

@@ -54,7 +54,8 @@ pub fn layer_influence(
 /// Sums over tokens, by layer.
 struct Influence<'i> {
     host: &'i dyn Host,
-    /// Layers by the paths of their calls; none for what makes the states before the first.
+    /// Layers by the paths of their calls; `None` for the call that computes the states before the
+    /// first layer.
     places: HashMap<String, Option<usize>>,
     before: Option<Vec<f32>>,
     sums: Vec<(f64, u64)>,

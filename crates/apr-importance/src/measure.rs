@@ -13,7 +13,7 @@ use apr_trace::Sites;
 
 use crate::targets::{Names, Target, Targets, gguf_naming};
 
-/// What a model is measured on.
+/// Data on which a model is measured.
 #[derive(Debug, Clone, Copy)]
 pub enum Inputs<'i> {
     /// A text, for a model that continues texts.
@@ -32,36 +32,37 @@ impl Inputs<'_> {
         }
     }
 
-    /// Whether there are none.
+    /// Returns `true` if there are no inputs.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 }
 
-/// What is measured.
+/// Options of a measurement.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 #[non_exhaustive]
 pub struct MeasureOptions {
-    /// The head of a language model, too, which llama-imatrix leaves out by default.
+    /// `true` to also measure the head of a language model, which llama-imatrix omits by default.
     pub output: bool,
 }
 
 impl MeasureOptions {
-    /// With the head of a language model, or without.
+    /// Sets whether the head of a language model is measured.
     #[must_use]
     pub const fn with_output(self, output: bool) -> Self {
         Self { output }
     }
 }
 
-/// What was measured.
+/// Result of a measurement.
 #[derive(Debug, Clone, PartialEq)]
 #[non_exhaustive]
 pub struct Measured {
     /// Sums by the name that quantizers call a weight by.
     pub sums: ImatrixSums,
-    /// Weights of products that were not measured: GGUF has none of them, or in another form.
+    /// Weights of products that were not measured, because GGUF does not have them or stores them
+    /// in another form.
     pub not_measured: Vec<String>,
 }
 
@@ -133,7 +134,8 @@ pub fn measure(
     Ok(Measured { sums, not_measured: not_measured.into_iter().collect() })
 }
 
-/// What a run ended with: why its collector stopped it, where one did.
+/// Returns the error of the collector that stopped a run, if there is one, or else the result of
+/// the run.
 fn ended(run: RunResult<()>, parts: &[Collector<'_>]) -> RunResult<()> {
     match parts.iter().find_map(|part| part.found.as_ref().err()) {
         Some(error) => Err(error.clone().into()),

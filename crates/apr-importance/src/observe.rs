@@ -14,15 +14,15 @@ use apr_trace::Sites;
 use crate::measure::Inputs;
 use crate::targets::{Names, Target, Targets, gguf_naming};
 
-/// Receives rows of inputs, one after another, of the weight that quantizers call so, and how long
-/// a row is.
+/// Function that receives rows of a weight's inputs: the weight's name in quantizers, the rows one
+/// after another, and the length of a row.
 pub type Take<'t> = dyn FnMut(&str, &[f32], usize) -> Result<()> + 't;
 
-/// The matrices of products that a run of a model meets, in that order, by the names that
-/// [`measured_names`](apr_quantize::measured_names) has for them.
+/// Returns the matrices of the products in a run of a model, in order, by their
+/// [`measured_names`](apr_quantize::measured_names).
 ///
 /// # Errors
-/// E008 where the model has too many operators.
+/// E008 if the model has too many operators.
 pub fn measured_weights(
     subject: &Subject<'_>,
     model: Option<&FamilyModel<'_>>,
@@ -39,11 +39,11 @@ pub fn measured_weights(
     Ok(found)
 }
 
-/// Gives `take` what meets the columns of some weights in runs of a model. A run ends when all of
-/// them were met.
+/// Passes the inputs of some weights to `take` in runs of a model. A run ends when all of these
+/// weights have been used.
 ///
 /// # Errors
-/// What `take` and running the model end with.
+/// Returns the errors of `take` and of running the model.
 pub fn observe<'t>(
     subject: &Subject<'_>,
     model: Option<&FamilyModel<'_>>,
@@ -117,7 +117,7 @@ struct Observer<'o, 't> {
     take: &'o RefCell<&'t mut Take<'t>>,
     /// Products that were not met yet.
     left: BTreeSet<usize>,
-    /// Whether no later part has to run.
+    /// `true` if no later part must run.
     is_last: bool,
     is_done: bool,
     error: Option<Error>,

@@ -8,9 +8,9 @@ use apr_graph::{View, WeightRef};
 use apr_quantize::measured_expert;
 use apr_trace::Sites;
 
-/// Operators whose first input meets the columns of their second.
+/// Operators that multiply their first input by the columns of their second.
 const PRODUCTS: [&str; 2] = ["MatMul", "Gemm"];
-/// Operators that multiply by weights, too, and are not looked into.
+/// Operators that also multiply by weights, but are not examined.
 const OTHERS: [&str; 9] = [
     "Attention",
     "Conv",
@@ -22,24 +22,25 @@ const OTHERS: [&str; 9] = [
     "QLinearMatMul",
     "Scan",
 ];
-/// Most experts that a configuration may say there are.
+/// Maximum number of experts that a configuration may declare.
 const MOST_EXPERTS: usize = 4096;
 /// Names of weights that llama-imatrix measures begin so.
 const IN_LAYERS: &str = "blk.";
 /// The head of a language model.
 const OUTPUT: &str = "output.weight";
 
-/// A weight that a product says something of.
+/// A weight that is measured by a product.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(crate) struct Target {
-    /// What quantizers call it: its GGUF name, or its own where GGUF does not have the family.
+    /// Name in quantizers: the GGUF name, or the weight's own name if GGUF does not have the
+    /// family.
     pub(crate) name: String,
     pub(crate) expert: usize,
     pub(crate) experts: usize,
 }
 
 impl Target {
-    /// What [`measured_names`](apr_quantize::measured_names) calls the matrix.
+    /// Returns the name of the matrix in [`measured_names`](apr_quantize::measured_names).
     pub(crate) fn matrix(self) -> String {
         match self.experts {
             1 => self.name,
@@ -51,7 +52,7 @@ impl Target {
 /// The products of a part of a model.
 #[derive(Debug, Default)]
 pub(crate) struct Targets {
-    /// By the product's position among all operators.
+    /// Targets by the product's position among all operators.
     pub(crate) of_site: HashMap<usize, Vec<Target>>,
     /// Weights of products that have no name in GGUF.
     pub(crate) nameless: BTreeSet<String>,
@@ -60,7 +61,7 @@ pub(crate) struct Targets {
 }
 
 impl Targets {
-    /// Those of a graph.
+    /// Returns the targets of a graph.
     pub(crate) fn of(sites: &Sites, names: &Names<'_>) -> Self {
         let mut targets = Self::default();
         // Parts of one weight that several products read, such as those of queries and keys, meet
@@ -91,7 +92,7 @@ impl Targets {
     }
 }
 
-/// What quantizers call the weights of a graph.
+/// Names of a graph's weights in quantizers.
 pub(crate) struct Names<'n> {
     model: Option<&'n FamilyModel<'n>>,
     gguf: Option<&'n Naming>,
@@ -112,7 +113,7 @@ impl<'n> Names<'n> {
         Self { model, gguf, own: own.collect(), includes_output }
     }
 
-    /// Whether llama-imatrix measures a weight.
+    /// Returns `true` if llama-imatrix measures a weight.
     fn is_measured(&self, target: &Target) -> bool {
         self.gguf.is_none()
             || target.name.starts_with(IN_LAYERS)

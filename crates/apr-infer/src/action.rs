@@ -4,7 +4,7 @@ use apr_graph::{Body, Node, ValueId, ValueOrigin};
 
 use crate::operator::Operator;
 
-/// What a node runs.
+/// Action of a node when it runs.
 #[derive(Clone, Copy)]
 pub(crate) enum Action {
     Operator {

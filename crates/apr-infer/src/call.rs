@@ -18,7 +18,7 @@ fn product_of(numbers: &[usize]) -> u64 {
     numbers.iter().fold(1, |product: u64, &number| product.saturating_mul(number as u64))
 }
 
-/// What a run gives its operators.
+/// Services that a run provides to its operators.
 pub(crate) trait Environment {
     fn workers(&self) -> &dyn Workers;
 
@@ -31,10 +31,10 @@ pub(crate) trait Environment {
     /// E008 over the budget.
     fn spend(&self, steps: u64) -> Result<()>;
 
-    /// How many times random numbers were drawn in this run before; one more from now on.
+    /// Returns the number of random draws in this run so far, and counts one more.
     fn draw(&mut self) -> u64;
 
-    /// Where random numbers begin.
+    /// Returns the random seed.
     fn seed(&self) -> u64;
 
     /// Runs a body in an attribute of the node, with its inputs.
@@ -46,7 +46,7 @@ pub(crate) trait Environment {
     /// A weight that is not decoded, however it is looked at.
     fn weight(&self, handle: &WeightHandle) -> &Weight<'_>;
 
-    /// Where the bytes of weights come from.
+    /// Returns the store that holds the bytes of weights.
     fn store(&self) -> &Store<'_>;
 
     /// Counts a value that an operator keeps as alive.
@@ -58,7 +58,7 @@ pub(crate) trait Environment {
     /// Ends what [`hold`](Self::hold) began.
     fn let_go(&mut self, value: &Value);
 
-    /// A weight as a whole, where it fits the memory.
+    /// Decodes a whole weight, if it fits the memory.
     fn decode(&self, handle: &WeightHandle) -> Result<Tensor>;
 }
 
@@ -195,8 +195,8 @@ impl<'a> Call<'a> {
         self.environment.spend(product_of(numbers))
     }
 
-    /// Counts a product of matrices, or what is computed as one, by how often two numbers are
-    /// multiplied.
+    /// Counts the work of a matrix product, or of an operation computed as one, as its number of
+    /// multiplications.
     ///
     /// # Errors
     /// E008 over the budget.
@@ -216,8 +216,8 @@ impl<'a> Call<'a> {
         self.room_for(shape, width)
     }
 
-    /// The same where elements are copies of those of a tensor: of a long text, each copy is as
-    /// long.
+    /// Checks the memory like [`room`](Self::room), for elements that are copies of a tensor's
+    /// elements. Each text is counted with the length of the longest one.
     pub(crate) fn room_like(&self, shape: &[usize], tensor: &Tensor) -> Result<usize> {
         match tensor.data() {
             Data::Text(texts) => {
@@ -228,7 +228,7 @@ impl<'a> Call<'a> {
         }
     }
 
-    /// The number of elements of so many bytes each, when memory allows them.
+    /// Returns the number of elements of `width` bytes each, if the memory limit allows them.
     ///
     /// # Errors
     /// E008 when it does not.
@@ -244,7 +244,7 @@ impl<'a> Call<'a> {
         Ok(count)
     }
 
-    /// A weight as a matrix that is decoded by rows, where it is one.
+    /// Returns a weight as a matrix that is decoded by rows, or `None` if it is not such a matrix.
     pub(crate) fn matrix(&self, handle: &WeightHandle) -> Option<Matrix<'_>> {
         let matrix = self.environment.weight(handle).matrix(self.environment.store())?;
         handle.looked_at(matrix)
@@ -256,7 +256,7 @@ impl<'a> Call<'a> {
         handle.looked_at(matrix).filter(|matrix| !matrix.is_transposed())
     }
 
-    /// Dimensions of a weight, where they are known without decoding it.
+    /// Returns the dimensions of a weight, if they are known without decoding it.
     pub(crate) fn weight_shape(&self, handle: &WeightHandle) -> Option<Vec<usize>> {
         let weight = self.environment.weight(handle);
         if let Some(matrix) = weight.matrix(self.environment.store()) {
@@ -279,7 +279,7 @@ impl<'a> Call<'a> {
         }
     }
 
-    /// Decodes those of some inputs that are weights.
+    /// Decodes the given inputs if they are weights.
     pub(crate) fn decode_inputs(&mut self, positions: &[usize]) -> Result<()> {
         for &position in positions {
             if let Some(Value::Weight(_)) = self.optional_value(position) {

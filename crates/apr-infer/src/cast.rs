@@ -9,7 +9,7 @@ use crate::convert::{Number, is_half};
 use crate::mini_float::{MiniFloat, PowerRounding, decode_e8m0, encode_e8m0};
 use crate::tensor::{Data, with_numbers};
 
-/// What becomes of values that the type can't hold.
+/// Treatment of values that the type can't hold.
 #[derive(Clone, Copy)]
 pub(crate) struct Rules {
     pub(crate) saturate: bool,
@@ -69,7 +69,7 @@ fn values(tensor: &Tensor) -> Result<Vec<f64>> {
     }
 }
 
-/// The elements of floats of any width as `f32`, with those of 8 and 4 bits.
+/// Returns the elements of floats of any width, including 8 and 4 bits, as `f32`.
 pub(crate) fn singles(tensor: &Tensor) -> Result<Vec<f32>> {
     match tensor.data() {
         Data::F32(values) => Ok(values.clone()),
@@ -146,7 +146,7 @@ fn odd(value: f64) -> f32 {
     f32::from_bits(truncated | 1)
 }
 
-/// Integers as elements of a type, cut off where they do not fit.
+/// Converts integers to elements of a type. Integers that do not fit are truncated.
 pub(crate) fn from_integers(
     values: Vec<i64>,
     shape: Vec<usize>,

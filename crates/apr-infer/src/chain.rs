@@ -13,13 +13,13 @@ use crate::operator::Operator;
 pub(crate) struct Chain {
     /// The nodes in the order in which they run; the last one makes the result.
     pub(crate) links: Vec<Link>,
-    /// Queries, keys as columns, values, the number, the mask, the shape of the scores where that
-    /// is not the products', and the shape that probabilities have instead when they are
-    /// multiplied.
+    /// Queries, keys as columns, values, the number, the mask and two shapes. The first shape is
+    /// that of the scores, if it differs from the shape of the products. The second is the shape
+    /// that probabilities get before they are multiplied.
     pub(crate) inputs: [Option<ValueId>; 7],
-    /// What makes the probabilities.
+    /// Node that computes the probabilities.
     pub(crate) softmax: Link,
-    /// Whether products are over the number instead of times it.
+    /// `true` if products are divided by the number instead of multiplied.
     pub(crate) divides: bool,
 }
 
@@ -33,7 +33,7 @@ pub(crate) struct Link {
 }
 
 impl Chain {
-    /// The chains of the nodes that are needed, where `kept` values are needed afterwards.
+    /// Returns the chains of the needed nodes. `kept` values are needed after the run.
     pub(crate) fn all(
         body: &Body,
         actions: &[Action],
@@ -64,7 +64,7 @@ struct Search<'a> {
     body: &'a Body,
     actions: &'a [Action],
     needed: &'a [bool],
-    /// For each value how often it is read, and by which node last.
+    /// Number of reads of each value, and the node that reads it last.
     reads: Vec<(u32, usize)>,
 }
 
@@ -101,7 +101,8 @@ impl<'a> Search<'a> {
         }
     }
 
-    /// What makes a value, if it is that operator, and nothing else reads the value.
+    /// Returns the node that makes a value, if it is the named operator and the value is read only
+    /// once.
     fn maker(&self, id: Option<ValueId>, name: &str) -> Option<Link> {
         let id = id?;
         let ValueOrigin::Node(node) = self.body.value(id).origin else { return None };
@@ -147,12 +148,13 @@ impl<'a> Search<'a> {
         self.link(reader, name).filter(|link| self.input(*link, 0) == Some(id))
     }
 
-    /// Whether a `Reshape` has its shape as an input, in which 0 keeps a size.
+    /// Returns `true` if a `Reshape` reads its shape from an input and 0 in that shape keeps a
+    /// size.
     fn is_plain(&self, link: Link) -> bool {
         self.input(link, 1).is_some() && self.body.nodes[link.node].attributes.is_empty()
     }
 
-    /// Scores, and what is added to them.
+    /// Returns the scores, and the mask that is added to them, if any.
     fn masked(&self, id: Option<ValueId>) -> Option<(Scores, Option<ValueId>)> {
         let Some(sum) = self.maker(id, "Add") else { return Some((self.scores(id)?, None)) };
         let (first, second) = (self.input(sum, 0), self.input(sum, 1));

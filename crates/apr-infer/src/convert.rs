@@ -101,7 +101,7 @@ impl Tensor {
         )
     }
 
-    /// A tensor of floats of 16 bits as one of `f32`; others as they are.
+    /// Converts a tensor of 16-bit floats to `f32`. Other tensors are returned unchanged.
     pub(crate) fn widened(&self) -> Result<Self> {
         if !is_half(self.element()) {
             return Ok(self.clone());
@@ -122,7 +122,7 @@ impl Tensor {
     }
 }
 
-/// Whether elements are floats of 16 bits, which are computed with as `f32`.
+/// Returns `true` for 16-bit floats, which are computed as `f32`.
 pub(crate) fn is_half(element: ElementType) -> bool {
     matches!(element, ElementType::F16 | ElementType::BF16)
 }

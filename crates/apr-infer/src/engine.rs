@@ -24,11 +24,11 @@ const PLANS_KEPT: usize = 8;
 pub struct Engine;
 
 impl Engine {
-    /// Looks at all nodes of a graph, so that running it meets no surprise.
+    /// Checks all nodes of a graph, so that unsupported operators fail before the run.
     ///
     /// # Errors
-    /// E003 with the names of all operators that are not known, E001 where the graph names weights
-    /// that the checkpoint does not have.
+    /// E003 with the names of all unknown operators, E001 if the graph names weights that the
+    /// checkpoint does not have.
     pub fn prepare<'a>(
         graph: &'a Graph,
         weights: &'a dyn CheckpointReader,
@@ -38,16 +38,16 @@ impl Engine {
     }
 }
 
-/// What a run leaves.
+/// Result of a run.
 #[derive(Debug)]
 pub struct Outcome {
-    /// What was asked for, in that order. Empty when a tap stopped the run.
+    /// Requested values, in the requested order. Empty if a tap stopped the run.
     pub outputs: Vec<Value>,
-    /// Most bytes that values took at the same time, between two nodes.
+    /// Peak size in bytes of all live values, measured between nodes.
     pub peak_bytes: u64,
     /// Steps of work that it took ([`apr_core::Work`]).
     pub work: u64,
-    /// Whether a tap stopped the run.
+    /// `true` if a tap stopped the run.
     pub stopped: bool,
 }
 
@@ -76,8 +76,10 @@ impl Session<'_> {
         self.run_for(inputs, wanted, None, workers, tap)
     }
 
-    /// The same where of the last value that is wanted, which has so many rows, the last ones are
-    /// enough: what leads to it alone may be computed for two rows only, bit for bit as for all.
+    /// Runs the graph when only the last rows of the last `wanted` value are needed.
+    ///
+    /// `rows` is the number of rows of that value. Nodes that lead only to it may be computed for
+    /// two rows. The results of these rows are bit-identical.
     pub(crate) fn run_for(
         &self,
         inputs: Vec<(String, Value)>,
@@ -137,21 +139,22 @@ impl Session<'_> {
         Ok(Outcome { outputs, peak_bytes, work: work.spent(), stopped })
     }
 
-    /// Names of the inputs that a run needs for what is `wanted`, and that are not `given`.
+    /// Returns the names of the inputs that a run needs for the `wanted` values and that are not
+    /// `given`.
     ///
     /// # Errors
-    /// E001 where a wanted value does not exist.
+    /// E001 if a wanted value does not exist.
     pub fn missing(&self, given: &[(String, Value)], wanted: &[&str]) -> Result<Vec<&str>> {
         let plan = self.plan(&needed(&self.wanted(wanted)?));
         let is_given = |id| given.iter().any(|(name, _)| *name == self.graph.body.value(id).name);
         Ok(self.missing_of(&plan, is_given))
     }
 
-    /// The same with those that only a branch or the body of a loop reads: a run needs them where
-    /// it comes there.
+    /// Returns the missing inputs, including inputs that only a branch or a loop body reads. A run
+    /// needs those only if it reaches the branch or the loop.
     ///
     /// # Errors
-    /// E001 where a wanted value does not exist.
+    /// E001 if a wanted value does not exist.
     pub fn absent(&self, given: &[(String, Value)], wanted: &[&str]) -> Result<Vec<&str>> {
         let plan = self.plan(&needed(&self.wanted(wanted)?));
         let body = &self.graph.body;
@@ -161,7 +164,7 @@ impl Session<'_> {
         Ok(self.unmet(&plan, is_given, |id| within.contains(id)))
     }
 
-    /// Whether there is a value with a name, as [`run`](Self::run) takes it.
+    /// Returns `true` if a value has this name, in the form that [`run`](Self::run) accepts.
     #[must_use]
     pub fn has(&self, name: &str) -> bool {
         Wanted::named(self.graph, name).is_ok()
@@ -171,7 +174,8 @@ impl Session<'_> {
         names.iter().map(|name| Wanted::named(self.graph, name)).collect()
     }
 
-    /// What has to run for some values. Who generates asks for the same ones token by token.
+    /// Returns the plan for the needed values. Plans are cached, because generation requests the
+    /// same values for each token.
     fn plan(&self, needed: &[ValueId]) -> Arc<BodyPlan> {
         let Ok(mut narrowed) = self.narrowed.lock() else { return self.narrowed_plan(needed) };
         if let Some((_, plan)) = narrowed.iter().find(|(values, _)| values == needed) {
@@ -194,7 +198,7 @@ impl Session<'_> {
         self.unmet(plan, is_given, |_| false)
     }
 
-    /// Names of the inputs that nobody gave and nodes read, and those that are `wanted` besides.
+    /// Returns the names of inputs that are not given and that nodes read or `wanted` selects.
     fn unmet(
         &self,
         plan: &BodyPlan,

@@ -20,7 +20,7 @@ use crate::tensor::elements;
 
 pub use size::{KeptSize, kept_size};
 
-/// What keys and values of earlier tokens are kept as.
+/// Storage type of the keys and values of earlier tokens.
 ///
 /// ```
 /// use apr_infer::CacheType;
@@ -34,7 +34,7 @@ pub use size::{KeptSize, kept_size};
 /// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Hash)]
 pub enum CacheType {
-    /// Single precision, as they are computed.
+    /// Single precision, the precision in which they are computed.
     #[default]
     F32,
     /// Half precision.
@@ -44,7 +44,7 @@ pub enum CacheType {
 }
 
 impl CacheType {
-    /// As reports call it: `f32`, `f16`, `q8_0`.
+    /// Returns the name used in reports: `f32`, `f16` or `q8_0`.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
@@ -60,7 +60,8 @@ impl CacheType {
         [Self::F32, Self::F16, Self::Q8_0].into_iter().find(|kind| kind.name() == name)
     }
 
-    /// Bytes of the row of a head that has so many elements; `None` where they fill no blocks.
+    /// Returns the size in bytes of a row for a head of `size` elements, or `None` if they do not
+    /// fill whole blocks.
     #[must_use]
     pub fn row_bytes(self, size: usize) -> Option<usize> {
         let dtype = self.dtype();
@@ -82,7 +83,7 @@ impl CacheType {
 #[derive(Debug, Clone)]
 pub struct CachedHeads {
     rows: Arc<Rows>,
-    /// Whether the last two dimensions change places.
+    /// `true` if the last two dimensions are swapped.
     turned: bool,
 }
 
@@ -94,7 +95,7 @@ struct Rows {
     tokens: usize,
     /// Texts side by side.
     batch: usize,
-    /// Those of the first text, then those of the next.
+    /// Heads of the first text, then heads of the next.
     heads: Vec<Head>,
 }
 
@@ -102,12 +103,12 @@ struct Rows {
 #[derive(Debug, Clone)]
 enum Head {
     Floats(Vec<f32>),
-    /// In the encoding of the dtype.
+    /// Rows in the encoding of the dtype.
     Bytes(Vec<u8>),
 }
 
-/// Tokens for which there is room when rows are added to others: an eighth of those that are there,
-/// but no fewer than this.
+/// Minimum number of tokens to reserve when rows are appended. The reserve is an eighth of the
+/// existing rows, if that is more.
 const ROOM: usize = 16;
 
 /// Makes room for more elements, without doubling what is there.
@@ -120,7 +121,7 @@ fn make_room<T>(rows: &mut Vec<T>, more: usize, row: usize) {
 }
 
 impl CachedHeads {
-    /// No tokens yet.
+    /// Creates an empty cache without tokens.
     ///
     /// # Errors
     /// E003 where the size of a head does not fill the type's blocks.
@@ -141,24 +142,24 @@ impl CachedHeads {
         Ok(Self { rows: Arc::new(rows), turned: false })
     }
 
-    /// What they are kept as.
+    /// Returns the storage type of the keys or values.
     #[must_use]
     pub fn cache_type(&self) -> CacheType {
         self.rows.kind
     }
 
-    /// Tokens so far.
+    /// Returns the number of tokens so far.
     #[must_use]
     pub fn tokens(&self) -> usize {
         self.rows.tokens
     }
 
-    /// A copy that shares nothing.
+    /// Returns a copy that shares no memory with the original.
     pub(crate) fn unshared(&self) -> Self {
         Self { rows: Arc::new((*self.rows).clone()), ..*self }
     }
 
-    /// Dimensions, as they are looked at.
+    /// Returns the dimensions in the current orientation.
     pub(crate) fn shape(&self) -> Vec<usize> {
         let Rows { size, tokens, batch, heads, .. } = &*self.rows;
         let [rows, columns] = if self.turned { [*size, *tokens] } else { [*tokens, *size] };
@@ -170,7 +171,7 @@ impl CachedHeads {
         self.rows.heads.len() * self.rows.tokens * self.rows.size
     }
 
-    /// Bytes in memory, with the room for tokens to come.
+    /// Returns the size in memory in bytes, including the capacity reserved for more tokens.
     pub(crate) fn bytes(&self) -> u64 {
         let of = |head: &Head| match head {
             Head::Floats(rows) => size_of::<f32>() * rows.capacity(),
@@ -179,7 +180,7 @@ impl CachedHeads {
         self.rows.heads.iter().map(|head| of(head) as u64).sum()
     }
 
-    /// Bytes that so many more tokens may take.
+    /// Returns the maximum number of bytes that `tokens` more tokens may take.
     pub(crate) fn bytes_of(&self, tokens: usize) -> u64 {
         let Rows { kind, size, heads, tokens: before, .. } = &*self.rows;
         let more = tokens.max(ROOM).max(before / 8) as u64;
@@ -189,22 +190,23 @@ impl CachedHeads {
         (more + copied) * row * heads.len() as u64
     }
 
-    /// What tells it apart from others that do not share its rows.
+    /// Returns an id that differs for values that do not share rows.
     pub(crate) fn identity(&self) -> usize {
         Arc::as_ptr(&self.rows) as usize
     }
 
-    /// The same with the last two dimensions in each other's place.
+    /// Swaps the last two dimensions.
     pub(crate) fn turned(self) -> Self {
         Self { turned: !self.turned, ..self }
     }
 
-    /// Whether rows can be added: keys that are turned are another look at them.
+    /// Returns `true` if rows can be appended. Turned keys are only a view, so rows can't be
+    /// appended to them.
     pub(crate) fn can_grow(&self) -> bool {
         !self.turned
     }
 
-    /// With the rows of more tokens, `[batch, heads, tokens, head size]`, behind its own.
+    /// Appends the rows of more tokens, `[batch, heads, tokens, head size]`.
     ///
     /// # Errors
     /// E001 for other shapes and types, and for elements that the cache type can't hold.
@@ -313,10 +315,10 @@ impl CachedHeads {
         self
     }
 
-    /// As a tensor of `f32`, as it is looked at.
+    /// Returns the rows as a tensor of `f32` in the current orientation.
     ///
     /// # Errors
-    /// E008 where it does not fit the memory.
+    /// E008 if the tensor does not fit the memory.
     pub fn tensor(&self) -> Result<Tensor> {
         let shape = self.shape();
         let too_large = || Error::memory(format!("keys or values of {shape:?} are too large"));
@@ -332,7 +334,7 @@ impl CachedHeads {
         looked_at.reshaped(shape)
     }
 
-    /// The heads as matrices of a product, as they are looked at.
+    /// Returns the heads as matrices of a product, in the current orientation.
     pub(crate) fn matrices(&self) -> Vec<HeadRows<'_>> {
         self.rows.heads.iter().map(|head| self.matrix(head)).collect()
     }
@@ -348,7 +350,7 @@ impl CachedHeads {
 }
 
 impl Head {
-    /// A copy with so many zeros before it.
+    /// Returns a copy with `zeros` zeros before the existing rows.
     fn behind_zeros(&self, kind: CacheType, zeros: usize, size: usize) -> Result<Self> {
         let mut out = match self {
             Self::Floats(rows) => Self::Floats(Vec::with_capacity(zeros + rows.len() + size)),
@@ -365,7 +367,7 @@ impl Head {
         Ok(out)
     }
 
-    /// Adds rows.
+    /// Appends rows of values, in the cache type.
     fn push(&mut self, kind: CacheType, values: &[f32], size: usize) -> Result<()> {
         match self {
             Self::Floats(rows) => {
@@ -386,7 +388,7 @@ impl Head {
         }
     }
 
-    /// Its rows as numbers.
+    /// Returns the rows as `f32`.
     fn floats(&self, kind: CacheType, size: usize) -> Result<Cow<'_, [f32]>> {
         match self {
             Self::Floats(rows) => Ok(Cow::Borrowed(rows)),
@@ -399,7 +401,7 @@ impl Head {
     }
 }
 
-/// Most numbers of one token's keys or values.
+/// Maximum number of elements in the keys or values of one token.
 const MAX_ROW: usize = 1 << 26;
 
 /// Heads and elements of a head of an input that can be [`CachedHeads`]: keys or values of earlier
@@ -435,7 +437,7 @@ pub(crate) fn check_cache_type(graph: &Graph, cache_type: CacheType) -> Result<(
         .try_for_each(|(heads, size)| CachedHeads::new(cache_type, heads, size).map(drop))
 }
 
-/// What is said of a graph that has no keys and values to keep as a type.
+/// Returns the error for a graph without keys and values that can be stored as a cache type.
 pub(crate) fn keeps_others(cache_type: CacheType) -> Error {
     Error::version(format!(
         "the cache type {} needs a graph that joins the keys and values of each head and \
@@ -444,8 +446,8 @@ pub(crate) fn keeps_others(cache_type: CacheType) -> Error {
     ))
 }
 
-/// Whether a graph does nothing with an input but to join it with what is new, and to look at its
-/// shape, so that it may be [`CachedHeads`].
+/// Returns `true` if an input can be stored as [`CachedHeads`]. The graph must only append new rows
+/// to the input and read its shape.
 fn can_grow(graph: &Graph, body: &Body, id: ValueId) -> bool {
     let mut grows = false;
     for node in &body.nodes {
@@ -473,7 +475,8 @@ fn can_grow(graph: &Graph, body: &Body, id: ValueId) -> bool {
     grows
 }
 
-/// Adds numbers in half precision; `false` where one is finite and too large for that.
+/// Appends numbers in half precision. Returns `false` if a finite number is too large for half
+/// precision.
 fn push_halves(values: &[f32], out: &mut Vec<u8>) -> bool {
     let mut fits = true;
     out.extend(values.iter().flat_map(|value| {

@@ -15,19 +15,20 @@ use crate::tap::Tap;
 use crate::workers::Workers;
 use crate::{Tensor, Value};
 
-/// Most numbers of one state; those of a model of 2.8 billion weights have 81,920.
+/// Maximum number of elements of one state. The states of a model of 2.8 billion weights have
+/// 81,920.
 const MAX_STATE: usize = 1 << 26;
 
 /// Tokens from which on a prompt is read in pieces.
 const LONG: usize = 256;
-/// Most tokens of a piece.
+/// Maximum number of tokens of a piece.
 const PIECE: usize = 512;
 /// Fewest that a piece has for the sake of memory.
 const SHORTEST: usize = 64;
-/// Most scores of the tokens of a piece, for each head.
+/// Maximum number of scores per head for the tokens of a piece.
 const SCORES: usize = 1 << 22;
 
-/// A session whose graph continues texts, and what its inputs and outputs are for.
+/// A session whose graph generates text, with the roles of its inputs and outputs.
 #[derive(Debug)]
 pub struct LanguageModel<'s, 'a> {
     session: &'s Session<'a>,
@@ -42,7 +43,7 @@ pub struct LanguageModel<'s, 'a> {
     switch: Option<usize>,
 }
 
-/// What is kept of the tokens so far.
+/// Tokens so far, with the keys and values kept of them.
 #[derive(Debug, Clone, Default)]
 pub struct Memory {
     /// Keys and values, in the order of the graph's inputs.
@@ -58,7 +59,7 @@ impl Memory {
         self.tokens.len()
     }
 
-    /// Whether there are none yet.
+    /// Returns `true` if there are no tokens yet.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.tokens.is_empty()
@@ -74,7 +75,8 @@ impl Memory {
         Self { values: self.values.iter().map(of).collect(), tokens: self.tokens.clone() }
     }
 
-    /// Bytes of keys, values and states in memory, with the room for tokens to come.
+    /// Returns the size of keys, values and states in memory in bytes, including the capacity
+    /// reserved for more tokens.
     #[must_use]
     pub fn bytes(&self) -> u64 {
         self.values.iter().flat_map(Value::pieces).map(|(_, bytes)| bytes).sum()
@@ -100,12 +102,12 @@ pub struct PromptRun {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Wants {
     Nothing,
-    /// At least those of the last token.
+    /// Logits of at least the last token.
     Last,
     All,
 }
 
-/// The runs in which a graph that continues texts reads a prompt of so many tokens.
+/// Returns the runs in which a text-generating graph reads a prompt of `tokens` tokens.
 #[must_use]
 pub fn prompt_runs(body: &Body, tokens: usize) -> Vec<PromptRun> {
     let reading = Reading::of(body);
@@ -119,11 +121,11 @@ pub fn prompt_runs(body: &Body, tokens: usize) -> Vec<PromptRun> {
     runs
 }
 
-/// How a graph reads prompts.
+/// Method by which a graph reads prompts.
 struct Reading {
-    /// Whether keys and values of earlier tokens are all that it takes to read on.
+    /// `true` if keys and values of earlier tokens are sufficient to continue reading.
     on: bool,
-    /// Whether logits of the last tokens can be computed alone.
+    /// `true` if the logits of the last tokens can be computed alone.
     last_rows: bool,
 }
 
@@ -134,11 +136,11 @@ impl Reading {
         Self { on: reads_on(body), last_rows }
     }
 
-    /// The run behind `past` tokens, of a prompt of `total` tokens of which so many are left; it
-    /// has at least `least` tokens, where there are as many.
+    /// Returns the next run of a prompt of `total` tokens, of which `past` are read and `left` are
+    /// not. The run has at least `least` tokens, if that many are left.
     ///
-    /// Logits that nobody wants take neither time nor memory. Where they can't be told from the
-    /// others, the last tokens are a run of their own.
+    /// Logits that are not needed take no time and no memory. If they can't be computed separately,
+    /// the last tokens are a run of their own.
     fn run(&self, past: usize, left: usize, total: usize, least: usize) -> PromptRun {
         let logits =
             |tokens: usize| if self.last_rows { tokens.min(last_rows::KEPT) } else { tokens };
@@ -156,14 +158,14 @@ impl Reading {
     }
 }
 
-/// How many of `left` tokens are read at once behind `past` others: the scores of a run are
-/// bounded, and the pieces that follow have the same length.
+/// Returns the number of tokens to read in one run, out of `left` tokens after `past` others. The
+/// scores of a run are bounded, and the pieces that follow have the same length.
 fn piece(past: usize, left: usize) -> usize {
     let most = (SCORES / (past + PIECE)).clamp(SHORTEST, PIECE);
     left.div_ceil(left.div_ceil(most))
 }
 
-/// Whether keys and values of earlier tokens are all that it takes to read on.
+/// Returns `true` if keys and values of earlier tokens are sufficient to continue reading.
 fn reads_on(body: &Body) -> bool {
     let mut kept = body.inputs.iter().map(|id| body.value(*id).meaning).filter(|m| m.is_kept());
     let has_keys = kept.clone().next().is_some();
@@ -217,7 +219,7 @@ impl<'s, 'a> LanguageModel<'s, 'a> {
         Ok(Self { session, tokens, mask, positions, logits, cache, cache_type, switch })
     }
 
-    /// The same with keys and values that are kept as another type.
+    /// Sets the type in which keys and values are kept.
     ///
     /// # Errors
     /// E003 where heads do not fill the type's blocks, and where a graph does something else with
@@ -231,20 +233,21 @@ impl<'s, 'a> LanguageModel<'s, 'a> {
         Ok(Self { cache_type, ..self })
     }
 
-    /// The same where texts of more than `switch` tokens have other rotary positions, all of them
-    /// (LongRoPE): what was kept of a shorter text is computed again when it grows beyond that, as
-    /// transformers does.
+    /// Sets the length above which a text uses other rotary positions for all of its tokens
+    /// (LongRoPE). When a text grows beyond `switch` tokens, its keys and values are recomputed, as
+    /// in transformers.
     #[must_use]
     pub fn with_switch(self, switch: Option<usize>) -> Self {
         Self { switch, ..self }
     }
 
-    /// Whether a text of so many tokens is of another kind than it was with the first `past`.
+    /// Returns `true` if a text crosses the switch length when it grows from `past` to `total`
+    /// tokens.
     fn switches(&self, past: usize, total: usize) -> bool {
         self.switch.is_some_and(|switch| past > 0 && past <= switch && total > switch)
     }
 
-    /// What keys and values are kept as.
+    /// Returns the storage type of keys and values.
     #[must_use]
     pub fn cache_type(&self) -> CacheType {
         self.cache_type
@@ -255,12 +258,12 @@ impl<'s, 'a> LanguageModel<'s, 'a> {
         heads_and_size(self.session.graph, id)
     }
 
-    /// The logits of what follows the tokens so far and these. Long prompts are read in pieces,
-    /// each with the keys and values of those before it.
+    /// Returns the logits of the token that follows the tokens so far and `tokens`. Long prompts
+    /// are read in pieces, each with the keys and values of the pieces before it.
     ///
     /// # Errors
-    /// Those of [`Session::run`]; the memory is empty then, since a run takes the keys and values
-    /// that it adds to.
+    /// Returns the errors of [`Session::run`]. The memory is empty then, because a run takes the
+    /// keys and values that it extends.
     pub fn next(
         &self,
         memory: &mut Memory,
@@ -284,12 +287,15 @@ impl<'s, 'a> LanguageModel<'s, 'a> {
         logits
     }
 
-    /// Forgets all but the first tokens. `false`, with nothing changed, where what is kept can't be
-    /// taken apart: states are those of all tokens so far, and so are keys and values that have no
-    /// dimension of as many rows as there are tokens, or that a shorter text has others of.
+    /// Forgets all but the first `tokens` tokens. Returns `false` and changes nothing if the memory
+    /// can't be truncated.
+    ///
+    /// States can't be truncated, because they depend on all tokens so far. Keys and values can't
+    /// be truncated if they have no dimension with one row per token, or if a shorter text has
+    /// other ones.
     ///
     /// # Errors
-    /// E001 for keys and values that are no tensors.
+    /// E001 for keys and values that are not tensors.
     pub fn truncate(&self, memory: &mut Memory, tokens: usize) -> Result<bool> {
         let past = memory.len();
         if tokens >= past {
@@ -326,8 +332,8 @@ impl<'s, 'a> LanguageModel<'s, 'a> {
         Ok(true)
     }
 
-    /// Whether what is kept are keys and values with a row for each token, which can be taken apart
-    /// and put together; `false` for states, and where nothing is kept.
+    /// Returns `true` if the memory consists of keys and values with one row per token, which can
+    /// be split and joined. Returns `false` for states, and if nothing is kept.
     #[must_use]
     pub fn keeps_rows(&self) -> bool {
         let has_rows = |(id, _): &(ValueId, String)| {
@@ -338,8 +344,8 @@ impl<'s, 'a> LanguageModel<'s, 'a> {
         !self.cache.is_empty() && self.cache.iter().all(has_rows)
     }
 
-    /// Keys and values, by the names of the inputs that they go into; nothing for an empty memory.
-    /// Those that are kept as another type are values as well ([`Value::without_cache`]).
+    /// Returns the keys and values with the names of their inputs, or nothing for an empty memory.
+    /// Keys and values in a cache type are also returned as values ([`Value::without_cache`]).
     pub fn kept<'m>(
         &'m self,
         memory: &'m Memory,
@@ -348,11 +354,12 @@ impl<'s, 'a> LanguageModel<'s, 'a> {
         self.cache.iter().map(move |(id, _)| name(id)).zip(&memory.values)
     }
 
-    /// The memory of these tokens, from keys and values by the names of the inputs that they go
-    /// into.
+    /// Restores the memory of `tokens` from keys and values, which `tensor` returns by the names of
+    /// their inputs.
     ///
     /// # Errors
-    /// E001 where one is missing, or has another type or shape than the graph's for so many tokens.
+    /// E001 if one is missing, or if its type or shape does not fit the graph for that number of
+    /// tokens.
     pub fn restored(
         &self,
         tokens: Vec<i64>,
@@ -430,11 +437,12 @@ impl<'s, 'a> LanguageModel<'s, 'a> {
         }
     }
 
-    /// The logits of what follows each of some tokens behind others, whose own are not computed:
-    /// `[1, tokens, vocabulary]`. `None` where the graph keeps no keys and values to read on from.
+    /// Returns the logits after each of `tokens`, which follow `context`: `[1, tokens,
+    /// vocabulary]`. The logits of `context` are not computed. Returns `None` if the graph keeps no
+    /// keys and values to continue from.
     ///
     /// # Errors
-    /// Those of [`Session::run`].
+    /// Returns the errors of [`Session::run`].
     pub fn logits_behind(
         &self,
         context: &[i64],
@@ -458,7 +466,7 @@ impl<'s, 'a> LanguageModel<'s, 'a> {
         self.run(&mut memory, tokens, Wants::All, workers, tap)
     }
 
-    /// Whether keys and values of earlier tokens are all that it takes to read on.
+    /// Returns `true` if keys and values of earlier tokens are sufficient to continue reading.
     fn reads_on(&self) -> bool {
         reads_on(&self.session.graph.body)
     }
@@ -508,7 +516,8 @@ impl<'s, 'a> LanguageModel<'s, 'a> {
         Ok(logits)
     }
 
-    /// Runs the graph with keys and values; the logits that are wanted, and what is kept.
+    /// Runs the graph with keys and values. Returns the requested logits and the new keys and
+    /// values.
     fn outputs(
         &self,
         mut inputs: Vec<(String, Value)>,

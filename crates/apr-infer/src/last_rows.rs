@@ -15,13 +15,13 @@ pub(crate) const KEPT: usize = 2;
 /// Nodes that compute each row of their result (of the last dimension but one) from the same row of
 /// what they read, and whose results lead to one value alone.
 pub(crate) struct LastRows {
-    /// By position in the body.
+    /// `true` for each of these nodes, by position in the body.
     nodes: Vec<bool>,
-    /// Rows of what they read, more than are kept.
+    /// Number of rows that the nodes read, which is more than are kept.
     rows: usize,
 }
 
-/// Which inputs of a node have the rows of its result.
+/// Inputs of a node that have the rows of its result.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum RowInputs {
     First,
@@ -29,8 +29,8 @@ enum RowInputs {
 }
 
 impl LastRows {
-    /// The nodes of a plan that lead to `value` alone, which has so many rows; `None` where there
-    /// are none, or no rows to leave out.
+    /// Returns the nodes of a plan that lead to `value` alone, which has `rows` rows. Returns
+    /// `None` if there are no such nodes, or no rows to omit.
     pub(crate) fn of(
         body: &Body,
         plan: &BodyPlan,
@@ -74,7 +74,7 @@ impl LastRows {
         nodes.contains(&true).then_some(Self { nodes, rows })
     }
 
-    /// The last rows of what a node reads at an input, where it is to read no others.
+    /// Returns the last rows of an input of a node, if the node must read only those.
     pub(crate) fn cut(
         &self,
         body: &Body,
@@ -93,7 +93,7 @@ impl LastRows {
     }
 }
 
-/// Whether a value is made row by row from vectors that something else makes, as logits are.
+/// Returns `true` if a value is computed row by row from vectors of another node, as logits are.
 pub(crate) fn makes_rows(body: &Body, value: ValueId) -> bool {
     let mut id = value;
     // Files may have nodes that read each other's values.
@@ -109,8 +109,8 @@ pub(crate) fn makes_rows(body: &Body, value: ValueId) -> bool {
     false
 }
 
-/// The inputs of a node that have the rows of its result, where each row of that is computed from
-/// the same one of theirs.
+/// Returns the inputs of a node that have the rows of its result, if each row of the result is
+/// computed from the same row of these inputs.
 fn row_inputs(body: &Body, node: &Node) -> Option<RowInputs> {
     if !node.op.domain.is_empty() {
         return None;

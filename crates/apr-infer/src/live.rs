@@ -23,7 +23,8 @@ impl Live {
         self.peak = self.peak.max(self.bytes);
     }
 
-    /// What [`remove`](Self::remove) needs of a value that is about to be given away.
+    /// Returns the identities that [`remove`](Self::remove) needs for a value that is about to be
+    /// given away.
     pub(crate) fn identities(value: &Value) -> Vec<usize> {
         value.pieces().into_iter().map(|(identity, _)| identity).collect()
     }

@@ -59,13 +59,13 @@ pub(crate) struct Machine<'m> {
     tap: &'m mut dyn Tap,
     live: Live,
     work: &'m Work,
-    /// How many times random numbers were drawn.
+    /// Number of random draws so far.
     draws: u64,
     stopped: bool,
-    /// Paths of values within calls that are wanted, and those that are there.
+    /// Paths of requested values within calls. `within` contains the values that exist already.
     wanted: Vec<String>,
     within: HashMap<String, Value>,
-    /// Where the main body computes the last rows alone.
+    /// Nodes of the main body that compute only the last rows.
     last_rows: Option<LastRows>,
 }
 
@@ -92,8 +92,8 @@ impl<'m> Machine<'m> {
         }
     }
 
-    /// Most bytes alive at a time, whether the tap stopped the run, and the values within calls
-    /// that were wanted.
+    /// Returns the peak size of live values in bytes, `true` if the tap stopped the run, and the
+    /// requested values within calls.
     pub(crate) fn finish(self) -> (u64, bool, HashMap<String, Value>) {
         (self.live.peak(), self.stopped, self.within)
     }
@@ -143,7 +143,7 @@ impl<'m> Machine<'m> {
         Ok(Some(results))
     }
 
-    /// The nodes to run: chains as one, unless something looks at what is inside of one.
+    /// Returns the nodes to run. Each chain runs as one, unless a value inside a chain is observed.
     fn nodes<'p>(&mut self, frame: &Frame<'_>, plan: &'p BodyPlan) -> &'p [PlannedNode] {
         let mut hidden = plan.chains.iter().flat_map(|chain| &chain.links[..chain.links.len() - 1]);
         let is_seen = hidden.any(|link| {
@@ -255,8 +255,8 @@ impl<'m> Machine<'m> {
         Ok(())
     }
 
-    /// The inputs of a node: taken out of the frame where nothing needs them afterwards. Weights
-    /// and caches come as tensors, unless the node reads them itself.
+    /// Returns the inputs of a node. Values that are not needed afterwards are taken out of the
+    /// frame. Weights and caches are converted to tensors, unless the node reads them itself.
     fn inputs(
         &mut self,
         frame: &mut Frame<'_>,
@@ -294,7 +294,7 @@ impl<'m> Machine<'m> {
         Ok(inputs)
     }
 
-    /// What a node reads at an input, cut to the last rows where no others are to be computed.
+    /// Returns an input of a node, cut to the last rows if only those must be computed.
     fn last_rows_of(
         &self,
         frame: &Frame<'_>,
@@ -379,7 +379,7 @@ impl<'m> Machine<'m> {
         Ok(outputs)
     }
 
-    /// Runs a chain: as one, or node by node where its inputs are no attention's.
+    /// Runs a chain as one, or node by node if its inputs do not fit attention.
     fn chain(
         &mut self,
         frame: &Frame<'_>,
@@ -468,7 +468,7 @@ impl<'m> Machine<'m> {
     }
 }
 
-/// What a node reads by itself, which comes as tensors otherwise.
+/// Kinds of values that a node reads itself. Other values are passed as tensors.
 #[derive(Clone, Copy)]
 struct Reads {
     weights: bool,
@@ -491,7 +491,7 @@ fn seen(values: &[Value]) -> Result<Cow<'_, [Value]>> {
     values.iter().cloned().map(Value::without_cache).collect::<Result<_>>().map(Cow::Owned)
 }
 
-/// The same of inputs.
+/// Returns inputs as a tap sees them, like `seen`.
 fn seen_inputs(values: &[Option<Value>]) -> Result<Cow<'_, [Option<Value>]>> {
     if !values.iter().flatten().any(|value| matches!(value, Value::Cached(_))) {
         return Ok(Cow::Borrowed(values));
@@ -582,7 +582,7 @@ fn path(around: &str, node: &Node) -> String {
     }
 }
 
-/// Adds the node to an error, unless one inside it is named already.
+/// Adds the node to an error, unless the error already names an inner node.
 fn at_node(error: Error, around: &str, node: &Node) -> Error {
     // What is wrong with a file is not about the node that reads it.
     let is_of_file = matches!(error.code(), Code::Io | Code::Checksum);

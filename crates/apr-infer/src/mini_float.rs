@@ -11,9 +11,9 @@ use apr_graph::ElementType;
 enum Special {
     /// The largest exponent means infinity and NaN.
     Ieee,
-    /// All ones mean NaN; there is no infinity.
+    /// NaN with all bits set, no infinity.
     AllOnes,
-    /// The code of negative zero means NaN; there is no infinity.
+    /// NaN in place of negative zero, no infinity.
     NegativeZero,
     /// Every code is a number.
     None,
@@ -116,8 +116,8 @@ impl MiniFloat {
         }
     }
 
-    /// The code nearest to a number that is not negative; `None` where that would be one past the
-    /// largest.
+    /// Returns the code nearest to a non-negative number, or `None` if the nearest would be one
+    /// past the largest.
     fn nearest(self, magnitude: f32) -> Option<u8> {
         // Codes are in the order of their values, so the nearest is one of two neighbours.
         let code =
@@ -138,7 +138,7 @@ impl MiniFloat {
         }
     }
 
-    /// Where negative zero means NaN, zero has no sign, and neither has NaN.
+    /// Adds the sign to a code. If negative zero means NaN, zero and NaN have no sign.
     fn with_sign(self, sign: u8, code: u8) -> u8 {
         match self.special {
             Special::NegativeZero if code == 0 || code == self.nan() => code,
@@ -156,7 +156,7 @@ pub(crate) fn decode_e8m0(code: u8) -> f32 {
     if code == 255 { f32::NAN } else { libm::ldexpf(1.0, i32::from(code) - 127) }
 }
 
-/// How a value between two powers of two is rounded.
+/// Rounding of a value between two powers of two.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum PowerRounding {
     Up,
@@ -164,7 +164,7 @@ pub(crate) enum PowerRounding {
     Nearest,
 }
 
-/// The power of two that stands for a positive value.
+/// Returns the code of the power of two that represents a positive value.
 pub(crate) fn encode_e8m0(value: f32, saturate: bool, rounding: PowerRounding) -> u8 {
     let magnitude = value.abs();
     if value.is_nan() || magnitude.is_infinite() && !saturate {
@@ -181,8 +181,8 @@ pub(crate) fn encode_e8m0(value: f32, saturate: bool, rounding: PowerRounding) -
 }
 
 impl PowerRounding {
-    /// Whether a mantissa counts as the next power. Below the smallest normal float, code 0 is
-    /// 2^-127, and half of the mantissa's range is below it.
+    /// Returns `true` if a mantissa is rounded up to the next power. Below the smallest normal
+    /// float, code 0 is 2^-127, and half of the mantissa's range is below it.
     fn goes_up(self, is_subnormal: bool, mantissa: u32) -> bool {
         match (self, is_subnormal) {
             (Self::Up, false) => mantissa > 0,
@@ -203,7 +203,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn codes_mean_what_the_decoders_of_files_say() {
+    fn codes_match_the_decoders_of_files() {
         for (element, dtype) in [
             (ElementType::F8E4M3, DType::F8_E4M3),
             (ElementType::F8E4M3Fnuz, DType::F8_E4M3FNUZ),

@@ -71,8 +71,8 @@ pub(crate) fn transposed(tensor: &Tensor, order: &[usize]) -> Result<Tensor> {
     tensor.like(shape, data)
 }
 
-/// Elements in another order, where neighbours in the result are apart in the input: squares of
-/// them are turned at a time.
+/// Returns the elements in another order, in which neighbours are apart in the input. It transposes
+/// squares of elements at a time.
 fn turned_floats(values: &[f32], sizes: &[usize], steps: &[usize]) -> Vec<f32> {
     let mut out = crate::pool::any(values.len());
     let last = sizes.len() - 1;

@@ -7,7 +7,7 @@ use crate::Value;
 use crate::call::Call;
 use crate::convert::is_half;
 
-/// What an operator computes.
+/// Function that computes an operator.
 pub(crate) type Kernel = fn(&mut Call<'_>) -> Result<Vec<Value>>;
 
 /// An operator of some domain, from a version on.
@@ -17,16 +17,16 @@ pub(crate) struct Operator {
     /// First version of the domain's operators in which it means this.
     pub(crate) since: i64,
     kernel: Kernel,
-    /// Whether floats of 16 bits come in as `f32`, and `f32` goes out as them.
+    /// `true` if 16-bit floats are passed as `f32`, and results in `f32` are converted back.
     widens: bool,
-    /// Whether it decodes weights by itself.
+    /// `true` if the operator decodes weights itself.
     pub(crate) decodes: bool,
-    /// Whether it reads keys and values of earlier tokens as they lie.
+    /// `true` if the operator reads the keys and values of earlier tokens in place.
     pub(crate) reads_cache: bool,
 }
 
-/// An operator that computes: with floats of 16 bits, it computes in `f32` and rounds what comes
-/// out.
+/// Returns an operator that computes. For 16-bit floats, it computes in `f32` and rounds the
+/// results.
 pub(crate) const fn computes(name: &'static str, kernel: Kernel) -> Operator {
     Operator { name, since: 1, kernel, widens: true, decodes: false, reads_cache: false }
 }
@@ -42,18 +42,19 @@ impl Operator {
         Self { since, ..self }
     }
 
-    /// It decodes weights by itself, a panel at a time.
+    /// Marks the operator as decoding weights itself, a panel at a time.
     pub(crate) const fn decodes(self) -> Self {
         Self { decodes: true, ..self }
     }
 
-    /// It takes keys and values of earlier tokens as they lie, where they are no tensors.
+    /// Marks the operator as reading the keys and values of earlier tokens in place if they are not
+    /// tensors.
     pub(crate) const fn reads_cache(self) -> Self {
         Self { reads_cache: true, ..self }
     }
 
-    /// Whether it looks at all elements of its inputs. What moves elements looks at those that it
-    /// moves.
+    /// Returns `true` if the operator reads all elements of its inputs. Operators that move
+    /// elements read only the elements that they move.
     pub(crate) fn reads_all(&self) -> bool {
         self.widens
     }

@@ -10,7 +10,7 @@ use crate::action::{Action, read_by_bodies};
 use crate::chain::Chain;
 use crate::registry;
 
-/// Most bodies and calls inside each other.
+/// Maximum nesting depth of bodies and calls.
 const MAX_DEPTH: usize = 64;
 
 #[derive(Clone)]
@@ -18,9 +18,10 @@ pub(crate) struct PlannedNode {
     /// Position in the body's nodes.
     pub(crate) node: usize,
     pub(crate) action: Action,
-    /// Inputs that nothing needs afterwards: the node may change them in place.
+    /// Inputs that are not needed after the node. The node may change them in place.
     pub(crate) last: Vec<ValueId>,
-    /// Other values that nothing needs after it, such as those that bodies in the node read.
+    /// Other values that are not needed after the node, such as values that bodies in the node
+    /// read.
     pub(crate) released: Vec<ValueId>,
 }
 
@@ -28,13 +29,13 @@ pub(crate) struct PlannedNode {
 #[derive(Clone)]
 pub(crate) struct BodyPlan {
     pub(crate) nodes: Vec<PlannedNode>,
-    /// What may be run as one.
+    /// Chains of nodes that can run as one.
     pub(crate) chains: Vec<Chain>,
-    /// The same nodes, each chain in the place of its last node; empty without chains.
+    /// Nodes with each chain in the place of its last node; empty if there are no chains.
     pub(crate) chained: Vec<PlannedNode>,
 }
 
-/// Plans of all bodies of a graph, by where the bodies are in memory.
+/// Plans of all bodies of a graph, by the address of the body.
 #[derive(Default)]
 pub(crate) struct BodyPlans(HashMap<usize, BodyPlan>);
 
@@ -99,29 +100,28 @@ fn check_attributes(node: &Node, opset: i64) -> Result<()> {
     Ok(())
 }
 
-/// What is known of a function.
+/// Planning state of a function.
 #[derive(Clone, Copy)]
 enum Known {
     Nothing,
-    /// It is being planned: a call of it from here is one from itself.
+    /// A function that is being planned. A call of it from here is recursive.
     Entered,
-    /// How many bodies are inside each other in it, its own included.
+    /// Nesting depth of the bodies in the function, including its own.
     Planned(usize),
 }
 
 struct Planner<'a> {
     graph: &'a Graph,
-    /// Positions of functions by what calls them.
+    /// Positions of functions, by the operator that calls them.
     by_op: HashMap<&'a Op, usize>,
     plans: BodyPlans,
-    /// In the order of the graph's functions.
+    /// Planning states, in the order of the graph's functions.
     functions: Vec<Known>,
     unknown: Vec<String>,
 }
 
 impl Planner<'_> {
-    /// Plans a body that is so many bodies and calls deep, and returns how many are inside each
-    /// other in it.
+    /// Plans a body at the nesting depth `depth`, and returns the nesting depth inside it.
     fn body(&mut self, body: &Body, opsets: &[Opset], depth: usize) -> Result<usize> {
         let mut actions = Vec::with_capacity(body.nodes.len());
         let mut height = checked_height(depth, 1)?;
@@ -145,8 +145,8 @@ impl Planner<'_> {
         Ok(height)
     }
 
-    /// What a node runs (`None` where that is not known), and how many bodies are inside each other
-    /// in what it calls.
+    /// Returns the action of a node (`None` if it is unknown), and the nesting depth of the bodies
+    /// that it calls.
     fn action(
         &mut self,
         op: &Op,
@@ -190,8 +190,8 @@ impl Planner<'_> {
     }
 }
 
-/// The height, where it is not too large at that depth: each level of a run takes some of the
-/// stack.
+/// Returns the height if it does not exceed the limit at that depth. Each level of a run uses stack
+/// space.
 fn checked_height(depth: usize, height: usize) -> Result<usize> {
     if depth + height > MAX_DEPTH {
         return Err(Error::format(format!(
@@ -202,7 +202,7 @@ fn checked_height(depth: usize, height: usize) -> Result<usize> {
 }
 
 impl BodyPlan {
-    /// The nodes of a body that are needed, where `kept` values live until the end.
+    /// Plans the needed nodes of a body. `kept` values live until the end.
     fn new(body: &Body, actions: &[Action], needed: &[bool], kept: &[ValueId]) -> Self {
         let chains = Chain::all(body, actions, needed, kept);
         let order: Vec<_> =
@@ -223,7 +223,7 @@ impl BodyPlan {
         Self { nodes, chained: with_last_uses(body, chained, kept), chains }
     }
 
-    /// The same body, run only as far as other values need it.
+    /// Returns a plan that runs the body only as far as these values need it.
     pub(crate) fn narrowed(&self, body: &Body, wanted: &[ValueId]) -> Self {
         // A body's own plan has all its nodes, so that its actions can be sorted by position.
         let mut by_position: Vec<_> =
@@ -245,12 +245,12 @@ impl BodyPlan {
     }
 }
 
-/// A node, or a chain in its place, and what it reads and makes.
+/// A node, or a chain in its place, with its inputs and outputs.
 struct Unit {
     node: usize,
     action: Action,
     inputs: Vec<ValueId>,
-    /// What bodies in it read.
+    /// Values that bodies in the unit read.
     within: Vec<ValueId>,
     outputs: Vec<ValueId>,
 }
@@ -269,7 +269,7 @@ impl Unit {
     }
 }
 
-/// When each value is needed for the last time, where `kept` ones live until the end.
+/// Adds the last use of each value to the units. `kept` values live until the end.
 fn with_last_uses(body: &Body, units: Vec<Unit>, kept: &[ValueId]) -> Vec<PlannedNode> {
     let mut seen = vec![false; body.values.len()];
     kept.iter().for_each(|id| seen[id.0 as usize] = true);
@@ -294,9 +294,9 @@ fn with_last_uses(body: &Body, units: Vec<Unit>, kept: &[ValueId]) -> Vec<Planne
     nodes
 }
 
-/// Positions of the nodes, each after those whose values it reads. Files should have them so, and
-/// some have not. Nodes that read each other's values stay where they are: running them says which
-/// value is not there.
+/// Returns the positions of the nodes, each after the nodes whose values it reads. Files should
+/// have this order, but some do not. Nodes that read each other's values keep their places. Running
+/// them reports the missing value.
 fn in_order(body: &Body) -> Vec<usize> {
     #[derive(Clone, Copy, PartialEq, Eq)]
     enum State {

@@ -9,7 +9,7 @@ use std::cell::RefCell;
 
 /// Elements below which memory is cheap.
 const SMALLEST: usize = 1 << 14;
-/// Most bytes that a thread keeps.
+/// Maximum number of bytes that a thread keeps.
 const MOST: usize = 56 << 20;
 
 #[derive(Default)]
@@ -22,7 +22,7 @@ thread_local! {
     static POOL: RefCell<Pool> = RefCell::default();
 }
 
-/// An empty vector with room for so many elements.
+/// Returns an empty vector with a capacity of `len` elements.
 pub(crate) fn with_capacity<T: 'static>(len: usize) -> Vec<T> {
     let mut found = Vec::new();
     // Only memory of `f32` is kept.
@@ -37,7 +37,7 @@ pub(crate) fn with_capacity<T: 'static>(len: usize) -> Vec<T> {
     found
 }
 
-/// So many zeros.
+/// Returns `len` zeros.
 pub(crate) fn zeros(len: usize) -> Vec<f32> {
     match take(len) {
         Some(mut piece) => {
@@ -49,7 +49,7 @@ pub(crate) fn zeros(len: usize) -> Vec<f32> {
     }
 }
 
-/// So many numbers, whatever they are: all of them are written afterwards.
+/// Returns `len` numbers of any value. The caller must overwrite all of them.
 pub(crate) fn any(len: usize) -> Vec<f32> {
     match take(len) {
         Some(mut piece) => {
@@ -60,7 +60,7 @@ pub(crate) fn any(len: usize) -> Vec<f32> {
     }
 }
 
-/// A piece that is large enough, and not much larger, with what was in it.
+/// Takes a piece that is large enough, but not much larger. It still has its old contents.
 fn take(len: usize) -> Option<Vec<f32>> {
     if len < SMALLEST {
         return None;
@@ -76,7 +76,7 @@ fn take(len: usize) -> Option<Vec<f32>> {
     POOL.try_with(of).ok().flatten()
 }
 
-/// Keeps the memory of elements that nothing needs any more.
+/// Keeps the memory of elements that are no longer needed.
 pub(crate) fn give(piece: Vec<f32>) {
     if piece.capacity() < SMALLEST {
         return;

@@ -15,7 +15,8 @@ pub(crate) fn find(op: &Op, version: i64) -> Option<&'static Operator> {
     known.filter(|operator| operator.since <= version).max_by_key(|operator| operator.since)
 }
 
-/// Names of all operators that the engine runs, in order: those of other domains as `domain::name`.
+/// Returns the sorted names of all supported operators. Names from other domains have the form
+/// `domain::name`.
 #[must_use]
 pub fn operators() -> Vec<&'static str> {
     let mut names: Vec<_> =

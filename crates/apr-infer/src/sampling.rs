@@ -34,7 +34,7 @@ impl Sampler {
         Self { random: Some(Random::new(seed)) }
     }
 
-    /// The next token; `None` where no logit is a number.
+    /// Returns the next token, or `None` if no logit is a number.
     pub fn choose(&mut self, logits: &[f32]) -> Option<usize> {
         let largest = largest(logits);
         let first = || logits.iter().position(|logit| *logit == largest);
@@ -48,7 +48,8 @@ impl Sampler {
     }
 }
 
-/// The token at which the sum of the weights, from the likeliest token down, goes beyond `draw`.
+/// Returns the token at which the sum of the weights, from the likeliest token down, exceeds
+/// `draw`.
 fn drawn(logits: &[f32], largest: f32, draw: f64) -> usize {
     let (mut left, mut last, mut before) = (draw, 0, f32::NEG_INFINITY);
     for distance in DISTANCES {
@@ -85,7 +86,7 @@ mod tests {
     }
 
     #[test]
-    fn tokens_come_as_often_as_they_are_likely() {
+    fn tokens_are_drawn_with_their_probabilities() {
         let logits = [0.0_f32, f32::NEG_INFINITY, 3.0_f32.ln()];
         let drawn = |sampler: &mut Sampler| {
             let count = (0..4000).filter(|_| sampler.choose(&logits) == Some(2)).count();
@@ -98,7 +99,7 @@ mod tests {
     }
 
     #[test]
-    fn tokens_are_those_of_a_sorted_vocabulary() {
+    fn drawn_tokens_equal_those_of_a_sorted_vocabulary() {
         // Far apart, near each other, and several alike.
         let logits: Vec<f32> =
             (0..5000).map(|at| ((at * 7919) % 997) as f32 / 20.0 - 30.0).collect();

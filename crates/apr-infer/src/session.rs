@@ -25,16 +25,16 @@ pub struct RunLimits {
     /// Steps of work of one run ([`apr_core::Work`]); a node is a thousand, and so is each round of
     /// a loop. By default as many as [`Session::run`] says.
     pub max_work: Option<u64>,
-    /// Where the random numbers of nodes begin that have no `seed`; 0 by default.
+    /// Random seed for nodes without a `seed`. Default: 0.
     pub seed: u64,
-    /// How weights in blocks are multiplied; exactly by default.
+    /// Arithmetic for weights in blocks. Default: exact.
     pub arithmetic: Arithmetic,
 }
 
-/// How weights that are quantized in blocks are multiplied with activations.
+/// Arithmetic for products of block-quantized weights with activations.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Arithmetic {
-    /// Decoded weights with activations as they are, in single precision.
+    /// Products of decoded weights with unchanged activations, in single precision.
     #[default]
     Exact,
     /// Integers with integers, as ggml does: each row of activations is quantized to 8 bits for
@@ -47,7 +47,7 @@ pub enum Arithmetic {
 }
 
 impl Arithmetic {
-    /// As reports call it: `exact`, `fast`.
+    /// Returns the name used in reports: `exact` or `fast`.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
@@ -56,17 +56,18 @@ impl Arithmetic {
         }
     }
 
-    /// What was asked for, where weights are such that it makes a difference.
+    /// Returns the requested arithmetic if some weights are in blocks, and exact arithmetic
+    /// otherwise.
     fn with(self, weights: &dyn CheckpointReader) -> Self {
         let in_blocks = weights.tensors().iter().any(|info| can_multiply(info.dtype));
         if in_blocks { self } else { Self::Exact }
     }
 }
 
-/// Steps that the runs of a session may take together beyond those that follow from what they are
-/// given, which is some seconds.
+/// Steps that all runs of a session may take together beyond the steps expected for their inputs.
+/// They take some seconds.
 const WORK: u64 = 10_000_000_000;
-/// Of these, steps that a run may take whatever was taken before.
+/// Steps beyond the expected ones that each run may take, whatever earlier runs took.
 const WORK_OF_EACH: u64 = WORK / 64;
 /// Steps for each element that is given: a hundred nodes.
 const WORK_BY_ELEMENT: u64 = 100_000;
@@ -88,14 +89,14 @@ pub struct Session<'a> {
     pub(crate) narrowed: Mutex<Vec<(Vec<ValueId>, Arc<BodyPlan>)>>,
     weights: Weights<'a>,
     pub(crate) store: Store<'a>,
-    /// Weights that are decoded where they are used.
+    /// Weights that are decoded when they are used.
     pub(crate) large: Vec<Weight<'a>>,
     pub(crate) limits: RunLimits,
     /// Bytes that weights take once they are all read and kept.
     kept_bytes: u64,
     /// Elements of all weights.
     weight_elements: u64,
-    /// Steps that runs took beyond those that follow from what they were given.
+    /// Steps that runs took beyond the steps expected for their inputs.
     beyond: AtomicU64,
     /// Constants, small weights and handles of large ones, by body and value.
     given: HashMap<(usize, ValueId), Value>,
@@ -107,8 +108,8 @@ impl std::fmt::Debug for Session<'_> {
     }
 }
 
-/// Weights up to this size are decoded once, unless they are multiplied as they are stored; larger
-/// ones wherever they are used.
+/// Maximum size in bytes of weights that are decoded only once. Larger weights, and weights that
+/// are multiplied in stored form, are decoded at each use.
 const SMALL: u64 = 64 << 10;
 
 impl<'a> Session<'a> {
@@ -142,7 +143,7 @@ impl<'a> Session<'a> {
         Ok(session)
     }
 
-    /// Decodes the constants and finds the weights of a body and of those in it.
+    /// Decodes the constants and finds the weights of a body and of its inner bodies.
     fn collect(&mut self, body: &Body) -> Result<()> {
         for (position, value) in body.values.iter().enumerate() {
             let given = match &value.origin {
@@ -165,8 +166,8 @@ impl<'a> Session<'a> {
             .try_for_each(|inner| self.collect(inner))
     }
 
-    /// Keeps weights as they are stored, where they and as much again fit the memory; otherwise
-    /// they are read from the checkpoint whenever they are used.
+    /// Keeps weights in stored form, if they fit half of the memory limit. Otherwise, they are read
+    /// from the checkpoint at each use.
     fn keep(&mut self) {
         let mut tensors: Vec<_> = self.large.iter().flat_map(Weight::tensors).collect();
         tensors.sort_unstable();
@@ -179,9 +180,10 @@ impl<'a> Session<'a> {
         self.limits.max_memory.saturating_sub(self.kept_bytes)
     }
 
-    /// Steps of work that a run may take, given so many elements: what real models take grows with
-    /// their weights and with what they are given, and what a file of some kilobytes asks for may
-    /// not.
+    /// Returns the steps of work that a run with `given` input elements may take.
+    ///
+    /// The work of real models grows with their weights and inputs. A file of some kilobytes must
+    /// not request more.
     pub(crate) fn work_limit(&self, given: u64) -> u64 {
         let left = WORK.saturating_sub(self.beyond.load(Ordering::Relaxed)).max(WORK_OF_EACH);
         self.limits.max_work.unwrap_or_else(|| self.work_of(given).saturating_add(left))
@@ -193,8 +195,8 @@ impl<'a> Session<'a> {
         given.saturating_mul(by_weights.saturating_add(WORK_BY_ELEMENT))
     }
 
-    /// Counts what a run took that was given so many elements: a file that makes each run long
-    /// would else take as many times as long as it is run.
+    /// Counts the steps of a run with `given` input elements. Otherwise, a file with long runs
+    /// could take any amount of time by running often.
     pub(crate) fn count_work(&self, given: u64, spent: u64) {
         self.beyond.fetch_add(spent.saturating_sub(self.work_of(given)), Ordering::Relaxed);
     }
@@ -212,27 +214,29 @@ impl<'a> Session<'a> {
         Ok(Value::Weight(handle))
     }
 
-    /// How weights in blocks are multiplied: [`Arithmetic::Fast`] where that was asked for, and the
-    /// model has such weights.
+    /// Returns the arithmetic for weights in blocks. It is [`Arithmetic::Fast`] if that was
+    /// requested and the model has such weights.
     #[must_use]
     pub fn arithmetic(&self) -> Arithmetic {
         self.store.arithmetic
     }
 
-    /// Whether keys and values of earlier tokens can be kept as a type: those that the graph only
-    /// joins with new ones. Others, such as those of an encoder's states, stay as they are.
+    /// Checks that keys and values of earlier tokens can be stored as a type. This includes only
+    /// keys and values that the graph joins with new ones and does not use otherwise. Others, such
+    /// as those of an encoder's states, are not converted.
     ///
     /// # Errors
-    /// E003 where heads do not fill the type's blocks, and where there are no such keys and values.
+    /// E003 if heads do not fill the type's blocks, or if there are no such keys and values.
     pub fn check_cache_type(&self, cache_type: CacheType) -> Result<()> {
         check_cache_type(self.graph, cache_type)
     }
 
-    /// What is kept for an input of the graph: keys and values that it only joins with new ones in
-    /// memory that grows in place, as the type; others as they are.
+    /// Returns the value to keep for an input of the graph. Keys and values that the graph only
+    /// joins with new ones are stored as `cache_type`, in memory that grows in place. Other values
+    /// are unchanged.
     ///
     /// # Errors
-    /// E001 for elements that the type can't hold, and those of
+    /// E001 for elements that the type can't hold. Otherwise, returns the errors of
     /// [`check_cache_type`](Self::check_cache_type).
     pub fn cached(&self, input: &str, kept: Value, cache_type: CacheType) -> Result<Value> {
         let body = &self.graph.body;
@@ -246,7 +250,7 @@ impl<'a> Session<'a> {
         }
     }
 
-    /// What a value is that no node makes.
+    /// Returns the value of an id that is not computed by a node.
     pub(crate) fn given(&self, body: &Body, id: ValueId) -> Option<&Value> {
         self.given.get(&(std::ptr::from_ref(body) as usize, id))
     }
@@ -272,7 +276,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn runs_share_the_work_that_does_not_follow_from_what_they_are_given() {
+    fn runs_share_the_work_budget_beyond_what_their_inputs_explain() {
         let file = Apr2Builder::new().metadata("{}").build();
         let weights = apr_format::apr2::open(file, "empty.apr", &Limits::default()).unwrap();
         let graph = GraphBuilder::new(17).finish();

@@ -23,7 +23,7 @@ pub(crate) fn axes(list: &[i64], rank: usize) -> Result<Vec<usize>> {
     Ok(found)
 }
 
-/// How far apart neighbours along each dimension are, in elements.
+/// Returns the distance of neighbours along each dimension, in elements.
 pub(crate) fn strides(shape: &[usize]) -> Vec<usize> {
     let mut strides = vec![1_usize; shape.len()];
     for dim in (1..shape.len()).rev() {
@@ -49,7 +49,7 @@ pub(crate) fn broadcast(shapes: &[&[usize]]) -> Result<Vec<usize>> {
     Ok(result)
 }
 
-/// Strides with which a tensor of `shape` is read as one of `target`: 0 where it is stretched.
+/// Returns the strides to read a tensor of `shape` as one of `target`: 0 for stretched dimensions.
 pub(crate) fn stretched(shape: &[usize], target: &[usize]) -> Vec<usize> {
     let own = strides(shape);
     let offset = target.len() - shape.len();
@@ -118,7 +118,7 @@ pub(crate) fn walk<const N: usize>(
     }
 }
 
-/// Drops dimensions of size 1 and joins neighbours that lie together in all stridings, so that
+/// Drops dimensions of size 1 and joins neighbours that are adjacent in all stridings, so that
 /// walks have long rows.
 pub(crate) fn joined(shape: &[usize], strides: &[Vec<usize>]) -> (Vec<usize>, Vec<Vec<usize>>) {
     let mut sizes: Vec<usize> = Vec::new();

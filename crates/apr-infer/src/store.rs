@@ -9,21 +9,20 @@ use apr_tensor::{block, element};
 use crate::Arithmetic;
 use crate::matrix::{Precision, can_multiply};
 
-/// The tensors of a checkpoint. Those that are kept are read once; the others whenever they are
-/// used.
+/// Tensors of a checkpoint. Kept tensors are read once, the others at each use.
 pub(crate) struct Store<'a> {
     pub(crate) reader: &'a dyn CheckpointReader,
-    /// How they are multiplied.
+    /// Arithmetic for products with the tensors.
     pub(crate) arithmetic: Arithmetic,
-    /// For each tensor what is kept of it; no places at all where nothing is.
+    /// Data kept for each tensor. Empty if no tensor is kept.
     kept: Vec<Kept<'a>>,
 }
 
-/// What is kept of a tensor, from the first use on.
+/// Data of a tensor that is kept from its first use on.
 enum Kept<'a> {
-    /// Its bytes.
+    /// Bytes of the tensor.
     Bytes(OnceLock<Vec<u8>>),
-    /// Its codes, which it is decoded from at each use; `None` where they could not be read.
+    /// Codes of the tensor, which are decoded at each use; `None` if they could not be read.
     Codes(Coding<'a>, OnceLock<Option<Box<dyn KeptCodes>>>),
 }
 
@@ -32,8 +31,8 @@ impl<'a> Store<'a> {
         Self { reader, arithmetic, kept: Vec::new() }
     }
 
-    /// What activations become before they are multiplied with a tensor; `None` where they stay as
-    /// they are.
+    /// Returns the precision to which activations are converted before they are multiplied with a
+    /// tensor, or `None` if they are unchanged.
     pub(crate) fn precision(&self, tensor: usize) -> Option<Precision> {
         match self.reader.tensors()[tensor].dtype {
             _ if self.arithmetic == Arithmetic::Exact => None,
@@ -43,11 +42,12 @@ impl<'a> Store<'a> {
         }
     }
 
-    /// Keeps what is read from now on, at most so many bytes in all: values, else the codes of
-    /// weights in codes, else nothing. Returns the bytes that they take.
+    /// Keeps the tensors that are read from now on, up to `most` bytes in all, and returns their
+    /// size in bytes. It keeps values if they fit, otherwise the codes of coded weights, otherwise
+    /// nothing.
     ///
-    /// Values come first because a token is computed from them two to three times as fast as from
-    /// codes, which are decoded at each product.
+    /// Values are preferred because a token is computed from them two to three times as fast as
+    /// from codes, which are decoded at each product.
     pub(crate) fn keep(&mut self, tensors: &[usize], most: u64) -> u64 {
         let in_memory = |tensor: &usize| match self.reader.tensor_slice(*tensor) {
             // Floats that lie askew would have to be copied at every use.
@@ -79,7 +79,7 @@ impl<'a> Store<'a> {
         total
     }
 
-    /// Whether a tensor's codes are kept, and it is decoded from them.
+    /// Returns `true` if a tensor is kept as codes and decoded from them.
     pub(crate) fn keeps_codes(&self, tensor: usize) -> bool {
         matches!(self.kept.get(tensor), Some(Kept::Codes(..)))
     }
@@ -103,12 +103,12 @@ impl<'a> Store<'a> {
         codes.decode(coding.base, rows, first_column, out).is_ok()
     }
 
-    /// Whether a tensor's bytes are in memory, now or from the first use on.
+    /// Returns `true` if the bytes of a tensor are in memory, now or from the first use on.
     pub(crate) fn is_in_memory(&self, tensor: usize) -> bool {
         !self.kept.is_empty() || self.reader.tensor_slice(tensor).is_some()
     }
 
-    /// Bytes of a tensor: borrowed where they are in memory, read otherwise.
+    /// Returns bytes of a tensor. They are borrowed if they are in memory, and read otherwise.
     pub(crate) fn bytes(&self, tensor: usize, offset: usize, len: usize) -> Result<Bytes<'_>> {
         let part = |bytes: &'_ [u8]| -> Option<std::ops::Range<usize>> {
             let end = offset.checked_add(len)?;
@@ -130,8 +130,8 @@ impl<'a> Store<'a> {
         Ok(Bytes::Read(bytes))
     }
 
-    /// All elements of a tensor of `f32` that is in memory, where they lie there as the processor
-    /// has them.
+    /// Returns all elements of an `f32` tensor in memory, if they are stored in the processor's own
+    /// format.
     pub(crate) fn floats(&self, tensor: usize) -> Option<&[f32]> {
         if let Some(floats) = self.reader.tensor_slice(tensor).and_then(as_floats) {
             return Some(floats);
@@ -153,7 +153,7 @@ impl<'a> Store<'a> {
     }
 }
 
-/// How a tensor is kept as codes, where it can be.
+/// Returns the coding with which a tensor can be kept as codes, if there is one.
 fn codes_of(
     reader: &dyn CheckpointReader,
     tensor: usize,
@@ -162,7 +162,7 @@ fn codes_of(
     Some((coding, coding.in_memory?))
 }
 
-/// Bytes as little-endian floats, where they are aligned, and the processor is little-endian too.
+/// Returns bytes as little-endian floats, if they are aligned and the processor is little-endian.
 #[allow(unsafe_code, reason = "any four bytes are a float")]
 fn as_floats(bytes: &[u8]) -> Option<&[f32]> {
     if cfg!(target_endian = "big") {

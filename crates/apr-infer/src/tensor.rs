@@ -53,9 +53,9 @@ macro_rules! storages {
 
 /// A Rust type that elements are kept in.
 pub trait Element: Clone + Default + PartialEq + Send + Sync + 'static {
-    /// The type of elements that are this type, and nothing else.
+    /// Element type whose elements are stored as exactly this Rust type.
     const TYPE: ElementType;
-    /// The elements, where they are kept so.
+    /// Returns the elements, or `None` if they are stored as another type.
     fn of(data: &Data) -> Option<&[Self]>;
     /// The elements, to be changed.
     fn of_mut(data: &mut Data) -> Option<&mut Vec<Self>>;
@@ -78,7 +78,7 @@ storages! {
 }
 
 impl Data {
-    /// Whether there are no elements.
+    /// Returns `true` if there are no elements.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.len() == 0
@@ -119,7 +119,7 @@ macro_rules! with_storage {
     };
 }
 
-/// The same for numbers; `$none` for texts.
+/// Same as `with_storage`, for numbers only; `$none` is the result for texts.
 macro_rules! with_numbers {
     ($data:expr, $values:ident => $body:expr, $none:expr) => {
         match $data {
@@ -184,10 +184,10 @@ impl Tensor {
         Self::with_type(T::TYPE, shape, T::into_data(values))
     }
 
-    /// A tensor of any type; `data` is what [`Data`] says of that type.
+    /// Creates a tensor of any type. `data` must be stored as [`Data`] defines it for that type.
     ///
     /// # Errors
-    /// E001 when there are more or fewer elements than the shape says, or data of another kind.
+    /// E001 if the number of elements does not fit the shape, or the data is of another kind.
     pub fn with_type(element: ElementType, shape: Vec<usize>, data: Data) -> Result<Self> {
         if elements(&shape) != Some(data.len()) {
             return Err(Error::format(format!(
@@ -219,7 +219,7 @@ impl Tensor {
         }
     }
 
-    /// Truth values.
+    /// Creates a tensor of booleans.
     ///
     /// # Errors
     /// E001 when there are more or fewer than the shape says.
@@ -251,36 +251,36 @@ impl Tensor {
         self.data.0.len()
     }
 
-    /// Whether there are no elements.
+    /// Returns `true` if the tensor has no elements.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.data.0.is_empty()
     }
 
-    /// The elements.
+    /// Returns the elements of the tensor.
     #[must_use]
     pub fn data(&self) -> &Data {
         &self.data.0
     }
 
-    /// What tells it apart from tensors that do not share its elements.
+    /// Returns an id that differs for tensors that do not share elements.
     pub(crate) fn identity(&self) -> usize {
         Arc::as_ptr(&self.data.0) as usize
     }
 
-    /// The elements, where they are kept as this Rust type.
+    /// Returns the elements as this Rust type.
     ///
     /// # Errors
-    /// E001 where they are of another type.
+    /// E001 if they are of another type.
     pub fn values<T: Element>(&self) -> Result<&[T]> {
         T::of(&self.data.0)
             .ok_or_else(|| Error::format(format!("{} expected, not {}", T::TYPE, self.element)))
     }
 
-    /// The elements as a vector, without a copy where nothing else shares them.
+    /// Returns the elements as a vector, without a copy if they are not shared.
     ///
     /// # Errors
-    /// E001 where they are of another type.
+    /// E001 if they are of another type.
     pub fn into_values<T: Element>(self) -> Result<Vec<T>> {
         let element = self.element;
         let wrong = || Error::format(format!("{} expected, not {element}", T::TYPE));
@@ -296,12 +296,12 @@ impl Tensor {
         }
     }
 
-    /// Whether nothing else shares the elements, so that they may be changed in place.
+    /// Returns `true` if the elements are not shared, so that they can be changed in place.
     pub(crate) fn is_alone(&self) -> bool {
         Arc::strong_count(&self.data.0) == 1
     }
 
-    /// The same elements with other dimensions.
+    /// Returns the elements in the same order with other dimensions.
     ///
     /// # Errors
     /// E001 when the numbers of elements differ.
@@ -316,7 +316,7 @@ impl Tensor {
         Ok(self)
     }
 
-    /// The same bits as another type that is kept in the same way.
+    /// Returns the same bits as elements of another type with the same storage.
     pub(crate) fn retyped(mut self, element: ElementType) -> Self {
         self.element = element;
         self
@@ -334,12 +334,12 @@ impl Tensor {
     }
 }
 
-/// Most rows that a tensor without elements may have: loops over its rows take time although
-/// nothing is in them.
+/// Maximum number of rows of a tensor without elements. Loops over its rows take time although they
+/// are empty.
 const MAX_EMPTY_ROWS: usize = 1 << 24;
 
-/// The product of sizes. `None` where it exceeds what memory can hold, and for tensors without
-/// elements whose other sizes have a product above [`MAX_EMPTY_ROWS`].
+/// Returns the product of sizes, or `None` if memory can't hold that many elements. Tensors without
+/// elements also return `None` if the product of their other sizes exceeds [`MAX_EMPTY_ROWS`].
 pub(crate) fn elements(shape: &[usize]) -> Option<usize> {
     let mut others = shape.iter().filter(|&&size| size != 0);
     let product = others.try_fold(1_usize, |product, &size| product.checked_mul(size))?;
@@ -349,7 +349,7 @@ pub(crate) fn elements(shape: &[usize]) -> Option<usize> {
     }
 }
 
-/// Whether elements of a type are kept so.
+/// Returns `true` if elements of a type are stored in this form.
 fn is_storage_of(element: ElementType, data: &Data) -> bool {
     match data {
         Data::F32(_) => element == ElementType::F32,
@@ -383,13 +383,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_tensor_has_as_many_elements_as_its_shape_says() {
+    fn the_number_of_elements_must_match_the_shape() {
         assert!(Tensor::new(vec![2, 3], vec![0.0_f32; 5]).is_err());
         assert!(Tensor::new(vec![usize::MAX, 2], vec![0.0_f32; 5]).is_err());
     }
 
     #[test]
-    fn a_tensor_without_elements_has_no_size_that_takes_long_to_walk_over() {
+    fn tensors_without_elements_have_a_limited_number_of_rows() {
         assert_eq!(Tensor::new(vec![0, 3, 1024, 1024], Vec::<i64>::new()).unwrap().len(), 0);
         assert!(Tensor::new(vec![0, usize::MAX, 2], Vec::<i64>::new()).is_err());
         assert!(Tensor::new(vec![1 << 40, 0], Vec::<i64>::new()).is_err());

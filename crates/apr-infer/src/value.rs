@@ -19,16 +19,16 @@ const ITEM: u64 = 64;
 pub struct WeightHandle {
     pub(crate) number: usize,
     pub(crate) element: ElementType,
-    /// How the weight is looked at, the first look first.
+    /// Changes to the weight, in the order in which they are made.
     pub(crate) looks: Vec<WeightLook>,
 }
 
-/// What is done with a weight when it is decoded.
+/// Change to a weight when it is decoded.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) enum WeightLook {
-    /// Its integers stand for floats.
+    /// Integers that represent floats are dequantized.
     Scaled(Dequantization),
-    /// Its two dimensions change places.
+    /// The two dimensions are swapped.
     Turned,
 }
 
@@ -40,7 +40,7 @@ impl WeightHandle {
         Self { looks: self.looks.iter().cloned().chain([look]).collect(), element, ..*self }
     }
 
-    /// A matrix as the looks make it, where it can be decoded by rows so.
+    /// Applies the changes to a matrix. Returns `None` if the result can't be decoded by rows.
     pub(crate) fn looked_at<'m>(&self, matrix: Matrix<'m>) -> Option<Matrix<'m>> {
         let is_scaled = self.looks.iter().any(|look| matches!(look, WeightLook::Scaled(_)));
         // Integers that stand for themselves are multiplied as integers.
@@ -56,14 +56,14 @@ impl WeightHandle {
     }
 }
 
-/// What a `DequantizeLinear` does.
+/// Parameters of a `DequantizeLinear`.
 #[derive(Debug, Clone)]
 pub(crate) struct Dequantization {
     pub(crate) scale: Tensor,
     pub(crate) zero: Option<Tensor>,
     pub(crate) axis: i64,
     pub(crate) block: i64,
-    /// The same for a matrix.
+    /// Scales and zero points of a matrix.
     pub(crate) scaling: Arc<Scaling>,
 }
 
@@ -78,7 +78,7 @@ impl PartialEq for Dequantization {
 pub enum Value {
     /// A tensor in memory.
     Tensor(Tensor),
-    /// A tensor of the checkpoint that is decoded where it is used.
+    /// Tensor of the checkpoint that is decoded when it is used.
     Weight(WeightHandle),
     /// Keys or values of the tokens so far, which grow in place.
     Cached(CachedHeads),
@@ -88,7 +88,7 @@ pub enum Value {
     Map {
         /// The keys, each once.
         keys: Tensor,
-        /// As many values.
+        /// The values, one for each key.
         values: Tensor,
     },
     /// A value that may be missing.
@@ -108,7 +108,7 @@ impl Value {
         }
     }
 
-    /// What it is, in words.
+    /// Returns the kind of the value in words, such as `a tensor`.
     #[must_use]
     pub fn kind(&self) -> &'static str {
         match self {
@@ -122,7 +122,8 @@ impl Value {
         }
     }
 
-    /// Elements of the tensors in it, and bytes of texts; what is not decoded has none.
+    /// Returns the number of elements of the tensors in the value, and the bytes of texts.
+    /// Undecoded weights count 0.
     pub(crate) fn elements(&self) -> u64 {
         match self {
             Self::Tensor(tensor) if tensor.element() == ElementType::Text => tensor.bytes(),
@@ -135,7 +136,7 @@ impl Value {
         }
     }
 
-    /// What it has in memory: the identity and the bytes of each piece.
+    /// Returns the identity and the size in bytes of each piece in memory.
     pub(crate) fn pieces(&self) -> Vec<(usize, u64)> {
         let of = |tensor: &Tensor| (tensor.identity(), tensor.bytes());
         match self {
@@ -162,7 +163,7 @@ impl Value {
         }
     }
 
-    /// The same with keys and values of earlier tokens as tensors.
+    /// Turns cached keys and values into a tensor, and returns other values unchanged.
     ///
     /// # Errors
     /// E008 where they do not fit the memory.

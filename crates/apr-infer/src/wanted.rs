@@ -6,7 +6,7 @@ use apr_graph::{Body, Function, Graph, Node, ValueId, ValueOrigin};
 
 /// A value that is wanted.
 pub(crate) enum Wanted {
-    /// Of the main body.
+    /// Value of the main body.
     Own(ValueId),
     /// Within a call, by its path. The call is needed for its outputs.
     Within { path: String, outputs: Vec<ValueId> },
@@ -47,7 +47,7 @@ pub(crate) fn output_at(body: &Body, around: &str, node: &Node, path: &str) -> O
     node.outputs.iter().position(named).or_else(|| (node.name == rest).then_some(0))
 }
 
-/// Calls of functions whose name a path begins with, and what follows of it.
+/// Returns the calls of functions with whose name a path begins, and the rest of the path.
 fn calls<'g>(
     graph: &'g Graph,
     body: &'g Body,
@@ -60,7 +60,7 @@ fn calls<'g>(
     })
 }
 
-/// Whether a node of a body, or of one that it calls, makes a value.
+/// Returns `true` if a node of a body, or of a body that it calls, computes this value.
 fn has(graph: &Graph, body: &Body, name: &str) -> bool {
     let made = body
         .values

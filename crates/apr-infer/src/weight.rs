@@ -89,10 +89,10 @@ impl Weight<'_> {
         elements.saturating_mul(self.element.bits().div_ceil(8))
     }
 
-    /// The whole tensor, decoded, where it fits so many bytes.
+    /// Decodes the whole tensor, if it fits `free_bytes` bytes.
     ///
     /// # Errors
-    /// E008 where it does not.
+    /// E008 if it does not fit.
     pub(crate) fn decode_within(&self, store: &Store<'_>, free_bytes: u64) -> Result<Tensor> {
         let bytes = self.decoded_bytes();
         if bytes > free_bytes {
@@ -160,7 +160,7 @@ impl Weight<'_> {
         crate::cast::from_floats(values, shape, self.element).map_err(named)
     }
 
-    /// Its dimensions, where no view changes them.
+    /// Returns the dimensions, if no view changes them.
     pub(crate) fn plain_shape(&self) -> Option<Vec<usize>> {
         self.dims(self.tensor).filter(|_| self.reference.views.is_empty())
     }
@@ -170,7 +170,7 @@ impl Weight<'_> {
         std::iter::once(self.tensor).chain(self.others.iter().copied())
     }
 
-    /// Bytes as they are stored, where nothing changes them on the way.
+    /// Returns bytes in stored form, for weights that views and types do not change.
     pub(crate) fn raw<'s>(
         &self,
         store: &'s Store<'_>,
@@ -180,7 +180,7 @@ impl Weight<'_> {
         store.bytes(self.tensor, offset, len)
     }
 
-    /// Number of bytes that are stored; `None` where views or another type change them.
+    /// Returns the number of stored bytes, or `None` if views or another type change them.
     pub(crate) fn raw_len(&self) -> Option<usize> {
         let info = &self.reader.tensors()[self.tensor];
         let same = ElementType::from_dtype(info.dtype) == Some(self.element)
@@ -188,7 +188,7 @@ impl Weight<'_> {
         same.then(|| info.byte_len().ok().and_then(|len| usize::try_from(len).ok())).flatten()
     }
 
-    /// The weight as a matrix that is decoded by rows, where its views allow it.
+    /// Returns the weight as a matrix that is decoded by rows, if its views allow it.
     pub(crate) fn matrix<'s>(&self, store: &'s Store<'s>) -> Option<Matrix<'s>> {
         let [rows, columns] = self.dims(self.tensor)?[..] else { return None };
         let mut matrix = Matrix::stored(store, self.tensor, rows, columns);
@@ -230,7 +230,7 @@ impl Weight<'_> {
     }
 }
 
-/// The type that small integers are kept as, where the checkpoint has them unpacked.
+/// Returns the type in which small integers are kept, if the checkpoint stores them unpacked.
 fn unpacked(stored: DType, element: ElementType) -> Option<ElementType> {
     match (stored, element) {
         (DType::I8, ElementType::I4 | ElementType::I2) => Some(ElementType::I8),

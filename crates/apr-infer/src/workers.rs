@@ -4,9 +4,9 @@ use std::sync::Mutex;
 
 use apr_core::Result;
 
-/// Runs pieces of work. Threads come from the caller.
+/// Executor for pieces of work. The caller provides the threads.
 pub trait Workers: Sync {
-    /// How many pieces may run at the same time.
+    /// Returns the number of pieces that can run at the same time.
     fn count(&self) -> usize;
 
     /// Calls `work` once with every number below `pieces`, in any order, and returns when all calls
@@ -59,7 +59,7 @@ fn with_each<T: Send>(
     });
 }
 
-/// The same, where pieces may fail: the error of the first one that did.
+/// Runs pieces that can fail, and returns the error of the first piece that failed.
 pub(crate) fn try_in_pieces<T: Send>(
     workers: &dyn Workers,
     out: &mut [T],

@@ -11,19 +11,19 @@ use serde::Serialize;
 
 use crate::messages::{Data, Template};
 
-/// What a model's answer consists of.
+/// Answer of a model, split into its parts.
 #[derive(Debug, Clone, Default, PartialEq, Serialize)]
 #[non_exhaustive]
 pub struct Answer {
-    /// What the model wrote before it answered.
+    /// Text that the model wrote before the answer.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub thinking: Option<String>,
     /// The answer itself, without thinking and tool calls.
     pub text: String,
-    /// What the model asks to be called.
+    /// Tool calls that the model requests.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub tool_calls: Vec<ToolCall>,
-    /// Tool calls that can't be read, as they are in the text.
+    /// Tool calls that can't be parsed, as they are in the text.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub unreadable: Vec<String>,
 }
@@ -32,12 +32,12 @@ pub struct Answer {
 #[derive(Debug, Clone, PartialEq, Serialize)]
 #[non_exhaustive]
 pub struct ToolCall {
-    /// Its id, if the model gave one.
+    /// Id of the call, if the model gave one.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub id: Option<String>,
     /// The name of the tool.
     pub name: String,
-    /// Its arguments: an object.
+    /// Arguments of the call: an object.
     pub arguments: Data,
 }
 
@@ -47,7 +47,7 @@ impl ToolCall {
     }
 }
 
-/// How a model writes answers.
+/// Format in which a model writes answers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct AnswerFormat {
     /// The marks around thinking.
@@ -55,10 +55,10 @@ pub struct AnswerFormat {
     calls: Calls,
 }
 
-/// How a model writes tool calls.
+/// Format in which a model writes tool calls.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Calls {
-    /// Not at all, or in a way that is not known.
+    /// The model writes no tool calls, or writes them in an unknown format.
     None,
     /// Channels: `<|channel|>commentary to=functions.NAME<|message|>{...}`.
     Harmony,
@@ -76,7 +76,7 @@ enum Calls {
     Keys,
     /// Calls between marks of their own, `NAME` and JSON with a mark between.
     DeepSeek,
-    /// The same with an id such as `functions.NAME:0`.
+    /// Like `DeepSeek`, with an id such as `functions.NAME:0`.
     Kimi,
 }
 
@@ -131,15 +131,15 @@ impl AnswerFormat {
         Self { thinking, calls }
     }
 
-    /// Whether tool calls can be told from text.
+    /// Returns `true` if tool calls can be separated from text.
     #[must_use]
     pub fn has_calls(&self) -> bool {
         self.calls != Calls::None
     }
 
-    /// Takes an answer apart. `written` is all that the model wrote, special tokens as well;
-    /// `prompt` is the chat before it, in which its thinking may have begun. The types of arguments
-    /// that are no JSON are those of the `tools`.
+    /// Splits an answer into its parts. `written` is everything that the model wrote, including
+    /// special tokens. `prompt` is the chat before it, in which the thinking may have begun.
+    /// Arguments that are not JSON have the types in `tools`.
     #[must_use]
     pub fn parse(&self, prompt: &str, written: &str, tools: Option<&Data>) -> Answer {
         if self.calls == Calls::Harmony {

@@ -29,11 +29,11 @@ const DEPTH: usize = 100;
 /// Bytes of the chat that a template writes.
 const MAX_CHAT: usize = 16 << 20;
 
-/// Writes a chat down, up to where the model's answer begins.
+/// Renders a chat, up to the beginning of the model's answer.
 ///
 /// # Errors
-/// E001 for a template that is wrong, or refuses the messages; E008 for one that takes too many
-/// steps or too much memory.
+/// E001 for a template that is wrong or rejects the messages. E008 for a template that takes too
+/// many steps or too much memory.
 pub fn render(template: &Template, chat: &Chat<'_>) -> Result<Rendered> {
     if template.0.len() > MAX_TEMPLATE {
         return Err(Error::memory(format!("the chat template has {} bytes", template.0.len())));
@@ -120,7 +120,7 @@ fn environment<'e>(now: i64, steps: u64) -> Result<Environment<'e>> {
     Ok(environment)
 }
 
-/// What a template or a value of it ends with.
+/// Returns the error with which a template or one of its values fails.
 fn refused(message: &str) -> minijinja::Error {
     minijinja::Error::new(ErrorKind::InvalidOperation, message.to_owned())
 }

@@ -4,7 +4,7 @@ use apr_core::{Error, Result};
 
 pub use crate::messages::{Chat, ChatFile, Data, Message, Rendered, Template, TemplateOptions};
 
-/// Refuses: there is nothing to run a template with.
+/// Returns an error, because this build can't run templates.
 ///
 /// # Errors
 /// E003 always.

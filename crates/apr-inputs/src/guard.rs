@@ -6,8 +6,8 @@ thread_local! {
     static GUARDED: Cell<bool> = const { Cell::new(false) };
 }
 
-/// Whether a panic on this thread would be caught and become an error, so that a panic hook need
-/// not report it.
+/// Returns `true` if a panic on this thread would be caught and become an error. A panic hook need
+/// not report it then.
 #[must_use]
 pub fn is_guarded() -> bool {
     GUARDED.get()

@@ -24,7 +24,7 @@ const REASONING: [&str; 3] = ["reasoning_content", "thinking", "reasoning"];
 /// ```
 #[derive(Debug, Clone, PartialEq)]
 pub enum Data {
-    /// `null`.
+    /// The value `null`.
     Null,
     /// `true` or `false`.
     Bool(bool),
@@ -32,9 +32,9 @@ pub enum Data {
     Integer(i128),
     /// Any other number.
     Float(f64),
-    /// A text.
+    /// Text value.
     Text(String),
-    /// A list.
+    /// List of values.
     List(Vec<Data>),
     /// An object, whose keys are different.
     Object(Vec<(String, Data)>),
@@ -192,13 +192,13 @@ impl Message {
         Self(Data::Object(vec![field("role", role), field("content", content)]))
     }
 
-    /// Its role: `system`, `user`, `assistant`, `tool`.
+    /// Returns the role: `system`, `user`, `assistant`, `tool`.
     #[must_use]
     pub fn role(&self) -> &str {
         self.0.get("role").and_then(Data::as_str).unwrap_or_default()
     }
 
-    /// Its content, if that is a text.
+    /// Returns the content, if it is a text.
     #[must_use]
     pub fn text(&self) -> Option<&str> {
         self.0.get("content").and_then(Data::as_str)
@@ -267,19 +267,19 @@ impl TryFrom<Data> for Message {
 pub struct ChatFile {
     /// The messages, the oldest first; at least one.
     pub messages: Vec<Message>,
-    /// What the model may call.
+    /// Tools that the model may call.
     pub tools: Option<Data>,
-    /// What the model may quote.
+    /// Documents that the model may quote.
     pub documents: Option<Data>,
-    /// Keys of the object that are nothing of these.
+    /// Further keys of the object, which are ignored.
     pub ignored: Vec<String>,
 }
 
 impl ChatFile {
-    /// Reads a chat.
+    /// Reads a chat file.
     ///
     /// # Errors
-    /// E001 for what is no chat, E008 for more than 16 MiB.
+    /// E001 for a file that is not a chat, E008 for more than 16 MiB.
     pub fn from_json(text: &str) -> Result<Self> {
         let mut chat = Self::default();
         let messages = match Data::from_json(text)? {
@@ -332,12 +332,12 @@ fn list_of_objects(data: Data, what: &str) -> Result<Option<Data>> {
     }
 }
 
-/// What a template gets besides the messages.
+/// Inputs of a template besides the messages.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct TemplateOptions {
-    /// What the model may call: a list of objects.
+    /// Tools that the model may call: a list of objects.
     pub tools: Option<Data>,
-    /// What the model may quote: a list of objects.
+    /// Documents that the model may quote: a list of objects.
     pub documents: Option<Data>,
     /// Variables by name, such as `enable_thinking`.
     pub arguments: Vec<(String, Data)>,
@@ -348,7 +348,7 @@ pub struct TemplateOptions {
 pub struct Chat<'c> {
     /// The messages so far.
     pub messages: &'c [Message],
-    /// What the template gets besides them.
+    /// Inputs of the template besides the messages.
     pub options: &'c TemplateOptions,
     /// The special tokens by their roles: `bos_token`, `eos_token`, ...
     pub tokens: &'c [(String, String)],
@@ -359,9 +359,9 @@ pub struct Chat<'c> {
 /// A chat as its template wrote it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Rendered {
-    /// The text, up to where the model's answer begins.
+    /// Text, up to the beginning of the model's answer.
     pub text: String,
-    /// Names of options that the template has no place for: `tools`, `documents`, arguments.
+    /// Names of options that the template does not use: `tools`, `documents`, arguments.
     pub unread: Vec<String>,
 }
 

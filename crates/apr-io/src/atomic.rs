@@ -14,14 +14,14 @@ use crate::pending::PendingFiles;
 use crate::whole::{WholeFolder, unsynced};
 use crate::{Sources, earlier, io_error, undo};
 
-/// What an [`AtomicOutput`] replaces.
+/// Output that an [`AtomicOutput`] replaces.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Target {
     /// One file.
     File(PathBuf),
-    /// Files in this folder, beside others; it is made if need be.
+    /// Files in this folder, next to others. The folder is created if necessary.
     Folder(PathBuf),
-    /// A model of this name: one file, or shards beside it. Shards of an earlier model of the name
+    /// A model of this name: one file, or shards next to it. Shards of an earlier model of the name
     /// are removed.
     Model(PathBuf),
     /// A folder that holds one model: it appears, or is replaced, as a whole.
@@ -30,22 +30,22 @@ pub enum Target {
 
 /// Output that appears under its name only when it is complete and on disk.
 ///
-/// Every file is written to one in its target's folder that has no name yet, or a hidden one where
-/// the system has no such files; [`commit`](Self::commit) syncs them and gives them their names.
-/// Dropped without it they vanish, and the targets stay as they were. What a killed process leaves
-/// of hidden ones is removed by the next output of the same name.
+/// Every file is written to an unnamed file in its target's folder, or to one with a hidden name if
+/// the system has no unnamed files. [`commit`](Self::commit) syncs them and gives them their names.
+/// If the output is dropped before that, they vanish and the targets stay unchanged. Hidden files
+/// of a killed process are removed by the next output of the same name.
 #[derive(Debug)]
 pub struct AtomicOutput {
     target: Target,
     /// The folder that is replaced as a whole.
     whole: Option<WholeFolder>,
-    /// Files that the output is made from, and who may read these.
+    /// Identities of the files that the output is made from; `readers` has their permissions.
     sources: Vec<Identity>,
     readers: Vec<Permissions>,
     overwrite: bool,
-    /// How many shards were written before, where this is their manifest.
+    /// Number of shards written before, if this is their manifest.
     shards: Option<u32>,
-    /// The lock on the file that is replaced, where it was read under that lock.
+    /// The lock on the file that is replaced, if it was read under that lock.
     held: Option<LockedFile>,
     finished: Vec<(PathBuf, Partial)>,
     current: Option<(PathBuf, Partial)>,
@@ -55,8 +55,8 @@ pub struct AtomicOutput {
 }
 
 impl AtomicOutput {
-    /// Prepares to write the files `names` of `target`; without `overwrite`, those that exist are
-    /// refused at once, before any work is done for them.
+    /// Prepares to write the files `names` of `target`. Without `overwrite`, existing files are
+    /// rejected before any work is done.
     ///
     /// # Errors
     /// E007 when a file exists.
@@ -74,21 +74,20 @@ impl AtomicOutput {
         Ok(output)
     }
 
-    /// Says what the output is made from: these files are not removed with an earlier output, and
-    /// whoever may not read one of them may not read the output either.
+    /// Sets the sources of the output. These files are not removed with an earlier output. Users
+    /// who may not read one of them may not read the output either.
     pub fn made_from(&mut self, sources: &Sources) {
         self.sources = sources.identities();
         self.readers = sources.readers();
     }
 
-    /// Says that the output is the manifest of so many shards, which are in their places: those of
-    /// other counts go.
+    /// Marks the output as the manifest of `count` shards, which are in place. Shards of other
+    /// counts are removed.
     pub fn names_shards(&mut self, count: u32) {
         self.shards = Some(count);
     }
 
-    /// Prepares to write what takes the place of a file that is locked, and stays so until it is
-    /// replaced.
+    /// Prepares to replace a locked file, which stays locked until it is replaced.
     #[must_use]
     pub fn replacing(locked: LockedFile) -> Self {
         Self::new(Target::File(locked.path.clone()), true, Some(locked))
@@ -120,7 +119,7 @@ impl AtomicOutput {
         self.start(self.path_of(name), Some(Access::Private))
     }
 
-    /// The files so far, to be read before they appear.
+    /// Returns the files written so far, to be read before they appear.
     ///
     /// # Errors
     /// E007.
@@ -137,7 +136,7 @@ impl AtomicOutput {
         }
     }
 
-    /// Puts everything in place, under the locks of what is replaced.
+    /// Moves all files into place, under the locks of the files that are replaced.
     ///
     /// # Errors
     /// E007; then no file is replaced, as far as the system can undo it. That a folder can't be
@@ -186,7 +185,7 @@ impl AtomicOutput {
         Ok(Committed { warnings, made_folders })
     }
 
-    /// Files of an earlier model of the same name.
+    /// Returns the files of an earlier model of the same name.
     fn earlier(&self, finished: &[(PathBuf, Partial)]) -> Result<Vec<PathBuf>> {
         match &self.target {
             Target::Model(path) if self.overwrite => {
@@ -301,37 +300,37 @@ pub struct Committed {
 }
 
 impl Committed {
-    /// A sentence for each folder that could not be synced, so that a crash of the system may still
-    /// undo the names in it, and for what could not be removed.
+    /// Returns a warning for each folder that could not be synced, so that a crash of the system
+    /// may still undo the names in it, and for each file that could not be removed.
     pub fn warnings(&self) -> impl Iterator<Item = String> + '_ {
         self.warnings.iter().map(ToString::to_string)
     }
 
-    /// Folders that were not there before the output, from the outermost on; the output's own,
-    /// where it is one, is not among them.
+    /// Returns the folders that did not exist before the output, outermost first, without the
+    /// output's own folder.
     #[must_use]
     pub fn made_folders(&self) -> &[PathBuf] {
         &self.made_folders
     }
 }
 
-/// A file that is in its place, and what was there before.
+/// A file that is in its place, and the file that was there before.
 struct Placed {
     path: PathBuf,
     old: Old,
-    /// On the old file, which nobody may change until it is gone.
+    /// Lock on the old file, so that no other process changes it until it is removed.
     _lock: Option<File>,
 }
 
 enum Old {
     Nothing,
     Gone,
-    /// Under a hidden name, and removed with this.
+    /// A file under a hidden name, which is removed on drop.
     Kept(TempPath),
 }
 
 impl Placed {
-    /// Removes the old file. Where that fails, says under which name it stays.
+    /// Removes the old file. If that fails, returns an error with the name of the remaining file.
     fn finish(self) -> Option<Error> {
         let Old::Kept(old) = self.old else { return None };
         let hidden = old.to_path_buf();
@@ -344,7 +343,7 @@ impl Placed {
         Some(Error::io(IoCause::Other, message).in_file(hidden.display()))
     }
 
-    /// Puts back what was there before, where it still is.
+    /// Restores the previous file, if it still exists.
     fn take_back(self) {
         let _ = match self.old {
             Old::Nothing => fs::remove_file(&self.path),
@@ -365,7 +364,8 @@ impl Drop for AtomicOutput {
     }
 }
 
-/// Names come from models, and not every system has files of every name.
+/// Checks the name of an output file. Names come from models, and some systems do not support every
+/// name.
 fn check_name_of_output(name: &str) -> Result<()> {
     check_name(name).map_err(|why| Error::io(IoCause::Other, why).in_file(name))
 }

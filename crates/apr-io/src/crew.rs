@@ -15,8 +15,8 @@ use std::{hint, ptr};
 use apr_infer::Workers;
 use rayon::{ThreadPool, ThreadPoolBuilder, Yield};
 
-/// How long a thread looks for the next piece of work before it sleeps. To wake it takes about as
-/// long, and operators that are cut into pieces follow each other faster than that.
+/// Time for which a thread looks for work before it sleeps. Waking takes about as long, and
+/// operators that are cut into pieces follow each other faster than that.
 const PATIENCE: Duration = Duration::from_micros(200);
 
 /// Threads that run pieces of an operator's work.
@@ -25,15 +25,15 @@ const PATIENCE: Duration = Duration::from_micros(200);
 #[derive(Debug)]
 pub struct Crew {
     threads: NonZeroUsize,
-    /// The threads beside the calling one.
+    /// Threads other than the calling one.
     helpers: Option<ThreadPool>,
-    /// How many of them look for work at this moment, without sleeping.
+    /// Number of helpers that currently look for work without sleeping.
     awake: Arc<AtomicUsize>,
 }
 
 impl Crew {
-    /// So many threads, the calling one among them. Where the system gives no more threads, the
-    /// calling one does the work.
+    /// Creates `threads` threads, including the calling one. If the system provides no more
+    /// threads, the calling thread does all the work.
     #[must_use]
     pub fn new(threads: NonZeroUsize) -> Self {
         let beside = threads.get() - 1;
@@ -44,7 +44,7 @@ impl Crew {
         Self { threads, helpers, awake: Arc::default() }
     }
 
-    /// Lets the threads that are done look for work for a while.
+    /// Keeps idle threads looking for work for a while.
     fn stay_awake(&self, helpers: &ThreadPool) {
         while self.awake.load(Ordering::Relaxed) < self.threads.get() - 1 {
             self.awake.fetch_add(1, Ordering::Relaxed);
@@ -57,7 +57,7 @@ impl Crew {
     }
 }
 
-/// Does what this thread's pool has to do until there was nothing for as long as [`PATIENCE`].
+/// Runs the tasks of this thread's pool until there was none for [`PATIENCE`].
 fn look_for_work() {
     let mut idle_since = Instant::now();
     while idle_since.elapsed() < PATIENCE {
@@ -68,7 +68,7 @@ fn look_for_work() {
     }
 }
 
-/// Waits for a moment. After a while other programs have the processor, if they want it: the
+/// Waits for a moment. After a while it yields the processor to other programs; otherwise the
 /// scheduler would take it away later, in the middle of a piece.
 fn give_way(idle_since: Instant) {
     if idle_since.elapsed() < PATIENCE / 10 {
@@ -85,11 +85,11 @@ struct Pieces {
     next: AtomicUsize,
     /// The thread that waits for the end.
     caller: Thread,
-    /// How many other threads may call `work` now.
+    /// Number of other threads that may call `work` now.
     inside: AtomicUsize,
     /// No other thread may enter any more.
     is_closed: AtomicBool,
-    /// What a piece panicked with.
+    /// Payload of the panic of a piece.
     panic: Mutex<Option<Box<dyn Any + Send>>>,
 }
 
@@ -129,8 +129,9 @@ impl Pieces {
         self.caller.unpark();
     }
 
-    /// Lets no thread enter any more, and waits for those that are inside. A thread that was called
-    /// and has not come, because its processor is busy with other programs, is not waited for.
+    /// Rejects further threads, and waits for the threads that are inside. It does not wait for
+    /// threads that were called but have not entered, because their processor is busy with other
+    /// programs.
     fn close(&self) {
         self.is_closed.store(true, Ordering::SeqCst);
         let start = Instant::now();
@@ -144,7 +145,7 @@ impl Pieces {
     }
 }
 
-/// Closes a run, also where its caller panics.
+/// Closes a run, even if its caller panics.
 struct Closing<'a>(&'a Pieces);
 
 impl Drop for Closing<'_> {
@@ -234,7 +235,7 @@ mod tests {
         assert_eq!(met.load(Ordering::Relaxed), 9);
     }
 
-    /// Threads that come late find the run closed, and what it borrowed is not touched any more.
+    /// Threads that arrive late find the run closed and do not touch the data it borrowed.
     #[test]
     fn a_thread_that_does_not_come_is_not_waited_for() {
         let crew = Crew::new(NonZeroUsize::new(2).unwrap());

@@ -11,14 +11,13 @@ use crate::io_error;
 use crate::model::is_manifest;
 use crate::partial::parent;
 
-/// Files of an earlier output named `path` that are not among those written now. They are looked
-/// for before the new files are in place.
+/// Returns the files of an earlier output named `path` that are not among those written now. Must
+/// be called before the new files are in place.
 ///
-/// Only what stood for one model under that name is found: other counts of shards where the new
-/// output is a whole set of them, and the shards of a manifest or an index that is replaced.
-/// `sources` are files that the output was made from, which stay unless what named them is
-/// replaced. `count` is that of shards which were written before, where the output is their
-/// manifest.
+/// Only files of one model under that name are found: shards of other counts if the new output is a
+/// whole set of shards, and the shards of a manifest or an index that is replaced. `sources` are
+/// files that the output was made from. They stay unless the file that lists them is replaced.
+/// `count` is the number of shards written before, if the output is their manifest.
 ///
 /// # Errors
 /// E007 when the folder can't be listed.
@@ -76,7 +75,7 @@ fn is_of(path: &Path, sources: &[Identity]) -> bool {
     Identity::of_path(path).is_ok_and(|found| sources.iter().any(|source| found.is_file_of(source)))
 }
 
-/// Removes what [`files`] found; says what was removed, and what could not be.
+/// Removes the files that [`files`] found. Returns an error for each that could not be removed.
 pub(crate) fn remove(found: &[PathBuf]) -> Vec<Error> {
     let removed = |path: &&PathBuf| match std::fs::remove_file(path) {
         Ok(()) => Ok(()),

@@ -3,7 +3,7 @@ use std::path::Path;
 
 use apr_core::{Error, IoCause};
 
-/// E007 for an operating system error on `path`.
+/// Converts an operating system error on `path`: to E008 if memory is exhausted, otherwise to E007.
 #[must_use]
 pub fn io_error(error: &io::Error, path: &Path) -> Error {
     if apr_platform::is_lock_violation(error) {

@@ -38,7 +38,7 @@ impl FileSource {
         Self::share(&Arc::new(file), path)
     }
 
-    /// Reads through a descriptor that others use too.
+    /// Creates a source that reads through a shared descriptor.
     pub(crate) fn share(file: &Arc<File>, path: &Path) -> Result<Self> {
         let len = Identity::of_file(file).map_err(|error| io_error(&error, path))?.len();
         Ok(Self { file: Arc::clone(file), len, path: path.to_path_buf() })

@@ -15,7 +15,7 @@ use crate::{Sources, io_error};
 #[derive(Debug)]
 pub struct ModelFolder {
     folder: PathBuf,
-    /// Where files may really be.
+    /// Folder that the files must be inside.
     root: PathBuf,
     sources: Sources,
 }
@@ -41,7 +41,7 @@ impl ModelFolder {
         Ok(Self { folder, root, sources: sources.clone() })
     }
 
-    /// Where a file of the folder really is: no link is left in the path.
+    /// Returns the real path of a file of the folder, with all links resolved.
     ///
     /// # Errors
     /// E001 for a name that leads out of the folder, E007 for what is not there.
@@ -59,7 +59,7 @@ impl ModelFolder {
     }
 }
 
-/// Why a name leads to no file. A link to nothing is not the absence of a file.
+/// Returns the error for a name that leads to no file. A broken link is not the absence of a file.
 fn not_found(error: &io::Error, path: &Path, name: &Path) -> Error {
     if error.kind() == io::ErrorKind::NotFound && path.is_symlink() {
         let message = "broken symbolic link: its target does not exist";
@@ -68,7 +68,7 @@ fn not_found(error: &io::Error, path: &Path, name: &Path) -> Error {
     io_error(error, name)
 }
 
-/// The repository folder of a Hugging Face cache entry, `models--ORG--NAME`.
+/// Returns the repository folder of a Hugging Face cache entry, `models--ORG--NAME`.
 fn hub_cache_root(folder: &Path) -> Option<PathBuf> {
     let snapshots = folder.parent().filter(|parent| parent.ends_with("snapshots"))?;
     let repository = snapshots.parent()?;
@@ -88,9 +88,10 @@ impl SourceSet for ModelFolder {
     }
 }
 
-/// Adds the files of a folder, and those of its subfolders when at the top. What is called like a
-/// file of a model, and is a link to nothing, a pipe or a folder, is listed, too: opening it says
-/// what is wrong, where leaving it out would mean that the model has no such file.
+/// Adds the names of the files in a folder, and at the top level of those in its subfolders.
+///
+/// A broken link, pipe or folder with the name of a model file is listed as well. Opening it then
+/// reports the problem; without it the model would seem to have no such file.
 fn list_into(folder: &Path, prefix: &str, names: &mut Vec<String>) -> Result<()> {
     for name in list_folder(folder).map_err(|error| io_error(&error, folder))? {
         let path = folder.join(&name);
@@ -115,7 +116,7 @@ fn list_into(folder: &Path, prefix: &str, names: &mut Vec<String>) -> Result<()>
     Ok(())
 }
 
-/// Whether a folder has the name of a companion that programs read, which must be a file.
+/// Returns `true` if a folder has the name of a companion that programs read, which must be a file.
 fn is_companion_file(name: &str) -> bool {
     model_file(name) == Some(ModelFile::Companion) && name.contains('.')
 }

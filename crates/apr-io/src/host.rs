@@ -13,9 +13,9 @@ use apr_run::{Host, Remedy};
 
 use crate::{Crew, Interrupt};
 
-/// How long a tokenizer or template may take.
+/// Maximum time for a tokenizer or template.
 const PATIENCE: Duration = Duration::from_secs(60);
-/// How often the interrupt is looked at.
+/// Time between two checks of the interrupt flag.
 const GLANCE: Duration = Duration::from_millis(50);
 /// Stack of the thread, for rules inside rules.
 const STACK: usize = 64 << 20;
@@ -32,7 +32,7 @@ pub struct NativeHost<W> {
 }
 
 impl<W: Fn(&str, Option<Remedy>) + Sync> NativeHost<W> {
-    /// So many threads; `warn` receives warnings.
+    /// Creates a host with `threads` threads; `warn` receives warnings.
     ///
     /// Panics that become errors are not reported from here on: the process's panic hook is wrapped
     /// once.

@@ -17,7 +17,8 @@ use crate::undo::{self, Ends};
 use crate::{io_error, undo::path_of};
 
 impl LockedFile {
-    /// Writes what a revision changes, if the file still is the one that the revision was made of.
+    /// Writes the changes of a revision, if the file is still the one that the revision was made
+    /// from.
     ///
     /// # Errors
     /// E007; the file is then as it was, or opening it to be changed makes it so.
@@ -49,7 +50,8 @@ impl LockedFile {
         remove_undo(&self.path)
     }
 
-    /// Refuses a file that has other names: what they stand for, maybe a backup, would change too.
+    /// Rejects a file that has other hard links, perhaps a backup, because they would change as
+    /// well.
     fn check_one_name(&self) -> Result<()> {
         let found = Identity::of_file(&self.file).map_err(|error| io_error(&error, &self.path))?;
         let names = found.links();
@@ -72,7 +74,7 @@ impl LockedFile {
         self.file.sync_all()
     }
 
-    /// Compares what is to be overwritten with what the revision was made of.
+    /// Compares the bytes to be overwritten with the bytes that the revision was made from.
     fn check_ends(&self, ends: &Ends<'_>) -> Result<()> {
         let is_there = |expected: &[u8], offset: u64| {
             let mut found = vec![0; expected.len()];

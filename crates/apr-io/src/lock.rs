@@ -11,7 +11,7 @@ use crate::error::busy;
 use crate::regular::open_regular;
 use crate::{FileSource, io_error, undo};
 
-/// How often a file may be replaced between its opening and its locking before that is given up.
+/// Maximum number of tries if a file is replaced between its opening and its locking.
 const ATTEMPTS: usize = 16;
 
 /// A file that is open to be changed. It is locked before anything of it is read, so that no other
@@ -19,9 +19,9 @@ const ATTEMPTS: usize = 16;
 #[derive(Debug)]
 pub struct LockedFile {
     pub(crate) file: Arc<File>,
-    /// Without links.
+    /// Path of the file, with links resolved.
     pub(crate) path: PathBuf,
-    /// As it was when the lock was taken.
+    /// Identity of the file when the lock was taken.
     before: Identity,
     undone: bool,
 }
@@ -39,11 +39,11 @@ impl LockedFile {
         Ok(Self { file: Arc::new(file), path, before, undone })
     }
 
-    /// Undoes an interrupted change of a file, where there was one; `false` where nothing had to be
-    /// undone. A file beside which no undo file lies is not opened at all.
+    /// Undoes an interrupted change of a file. Returns `false` if there was none. A file without an
+    /// undo file next to it is not opened.
     ///
     /// # Errors
-    /// Those of [`open`](Self::open).
+    /// The errors of [`open`](Self::open).
     pub fn undo_interrupted(path: &Path) -> Result<bool> {
         let is_left = |path: PathBuf| undo::path_of(&path).symlink_metadata().is_ok();
         if !canonicalize(path).is_ok_and(is_left) {
@@ -52,13 +52,13 @@ impl LockedFile {
         Self::open(path).map(|locked| locked.was_undone())
     }
 
-    /// Whether a change that had been interrupted was undone.
+    /// Returns `true` if an interrupted change was undone.
     #[must_use]
     pub fn was_undone(&self) -> bool {
         self.undone
     }
 
-    /// The bytes of the locked file, through the descriptor that holds the lock.
+    /// Returns the bytes of the locked file, read through the descriptor that holds the lock.
     ///
     /// # Errors
     /// E007.
@@ -66,12 +66,12 @@ impl LockedFile {
         FileSource::share(&self.file, &self.path)
     }
 
-    /// Whether a path leads to the locked file.
+    /// Returns `true` if a path leads to the locked file.
     pub(crate) fn is_at(&self, path: &Path) -> bool {
         Identity::of_path(path).is_ok_and(|found| found.is_file_of(&self.before))
     }
 
-    /// Refuses to go on where a program that does not take the lock changed or replaced the file.
+    /// Returns an error if a program that does not take the lock changed or replaced the file.
     ///
     /// # Errors
     /// E007.
@@ -111,7 +111,7 @@ fn lock(file: &File, path: &Path) -> Result<()> {
     })
 }
 
-/// Locks a file that is about to be replaced; `None` where there is none, or none that can be
+/// Locks a file that is about to be replaced. Returns `None` if it does not exist or can't be
 /// locked.
 ///
 /// # Errors

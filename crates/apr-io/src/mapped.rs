@@ -10,10 +10,10 @@ use memmap2::Mmap;
 
 use crate::{FileSource, io_error};
 
-/// A file mapped into memory: tensors are lent where they lie, without a copy.
+/// A file mapped into memory. Tensors are borrowed in place, without a copy.
 ///
-/// The file must not be truncated while it is mapped; whoever needs to survive that reads through
-/// [`FileSource`].
+/// The file must not be truncated while it is mapped. Callers that need to survive that read
+/// through [`FileSource`].
 #[derive(Debug)]
 pub struct MappedFile(Mmap);
 

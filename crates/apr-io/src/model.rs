@@ -20,10 +20,10 @@ pub fn open_model(path: &Path, options: &OpenOptions) -> Result<Box<dyn Checkpoi
     Sources::default().open_model(path, options)
 }
 
-/// Opens a model together with the configuration and tokenizer files beside it.
+/// Opens a model together with the configuration and tokenizer files in its folder.
 ///
 /// # Errors
-/// Those of [`open_model`].
+/// The errors of [`open_model`].
 pub fn open_model_with_companions(
     path: &Path,
     options: &OpenOptions,
@@ -31,7 +31,7 @@ pub fn open_model_with_companions(
     Sources::default().open_model_with_companions(path, options)
 }
 
-/// Whether a path names a manifest of shards.
+/// Returns `true` if a path names a manifest of shards.
 ///
 /// # Errors
 /// E007 when it can't be read.
@@ -40,10 +40,10 @@ pub fn is_manifest(path: &Path) -> Result<bool> {
 }
 
 impl Sources {
-    /// Opens what [`open_model`](crate::open_model) opens.
+    /// Opens the same models as [`open_model`](crate::open_model).
     ///
     /// # Errors
-    /// Those of [`open_model`](crate::open_model), and E007 when a file was changed meanwhile.
+    /// The errors of [`open_model`](crate::open_model), and E007 when a file was changed meanwhile.
     pub fn open_model(
         &self,
         path: &Path,
@@ -97,7 +97,7 @@ impl Sources {
         }
     }
 
-    /// Opens the shards beside a manifest as one model.
+    /// Opens the shards in the folder of a manifest as one model.
     ///
     /// # Errors
     /// E001 and E002 for what is not a sound manifest, E007 when it can't be read, E008 when it
@@ -109,10 +109,10 @@ impl Sources {
         manifest
     }
 
-    /// Opens the shards of a manifest that is open; `path` says which folder they are in.
+    /// Opens the shards of a manifest that is open; `path` determines their folder.
     ///
     /// # Errors
-    /// Those of [`open_manifest`](Self::open_manifest).
+    /// The errors of [`open_manifest`](Self::open_manifest).
     pub fn open_manifest_of(
         &self,
         source: &FileSource,
@@ -128,10 +128,10 @@ impl Sources {
         apr2::open_manifest(&json, &file, &folder, &options.limits, &options.keys)
     }
 
-    /// Opens what [`open_model_with_companions`](crate::open_model_with_companions) opens.
+    /// Opens the same models as [`open_model_with_companions`](crate::open_model_with_companions).
     ///
     /// # Errors
-    /// Those of [`open_model`](Self::open_model).
+    /// The errors of [`open_model`](Self::open_model).
     pub fn open_model_with_companions(
         &self,
         path: &Path,

@@ -10,7 +10,7 @@ use apr_hub::{Hub, ResolvedLocation};
 /// Makes a hub client when the first model is opened over the network.
 pub(crate) type Make = dyn Fn() -> Result<Hub> + Send + Sync;
 
-/// What is opened over the network. Clones share it.
+/// State of everything opened over the network. Clones share it.
 #[derive(Clone, Default)]
 pub(crate) struct Remote {
     pub(crate) make: Option<Arc<Make>>,
@@ -18,7 +18,7 @@ pub(crate) struct Remote {
     pub(crate) places: Arc<Mutex<Vec<ResolvedLocation>>>,
     /// Companions are going to be read.
     pub(crate) companions: Arc<AtomicBool>,
-    /// All of what is opened is going to be read.
+    /// Set if everything that is opened is going to be read.
     pub(crate) whole: Arc<AtomicBool>,
 }
 

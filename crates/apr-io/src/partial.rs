@@ -14,20 +14,20 @@ use tempfile::{Builder, NamedTempFile, TempPath};
 use crate::io_error;
 use crate::regular::open_own;
 
-/// How the name of a file that is being written ends.
+/// End of the name of a file that is being written.
 const SUFFIX: &str = ".partial";
 
 /// Random characters between the target's name and [`SUFFIX`].
 const RANDOM: usize = 6;
 
-/// How often a hidden name is tried.
+/// Maximum number of tries to find a free hidden name.
 const ATTEMPTS: usize = 16;
 
 /// A file that is being written to take the place of another.
 #[derive(Debug)]
 pub(crate) struct Partial {
     pub(crate) file: File,
-    /// None where the file has no name yet.
+    /// Hidden name, or `None` if the file has no name yet.
     hidden: Option<TempPath>,
 }
 
@@ -37,7 +37,7 @@ impl Partial {
         Self::unnamed(target, access).or_else(|_| Self::named(target, access))
     }
 
-    /// One that vanishes with the process, whatever ends it.
+    /// Creates a file that vanishes with the process, however it ends.
     fn unnamed(target: &Path, access: &Access) -> io::Result<Self> {
         let file = unnamed(parent(target), access)?;
         // For the moment in which it has a hidden name; nobody else has it yet.
@@ -58,7 +58,7 @@ impl Partial {
         self.place(target).map(drop)
     }
 
-    /// As [`place_new`](Self::place_new), and gives back the locked file.
+    /// Does the same as [`place_new`](Self::place_new), and returns the locked file.
     pub(crate) fn place(self, target: &Path) -> io::Result<File> {
         match self.hidden {
             None => link_unnamed(&self.file, target)?,
@@ -73,8 +73,8 @@ impl Partial {
         place(hidden, target)
     }
 
-    /// Puts the file in the place of its target; gives back the hidden name under which the old
-    /// file now is. `None` where the system can't keep it.
+    /// Puts the file in the place of its target. Returns the hidden name of the old file, or `None`
+    /// if the system can't keep it.
     pub(crate) fn exchange(self, target: &Path) -> io::Result<Option<TempPath>> {
         let (_file, hidden) = self.with_name(target)?;
         match exchange(&hidden, target) {
@@ -88,8 +88,8 @@ impl Partial {
         }
     }
 
-    /// The locked file and its hidden name, which it gets if it has none. The file has it for a
-    /// moment only.
+    /// Returns the locked file and its hidden name. A file without a name gets one, for a moment
+    /// only.
     fn with_name(self, target: &Path) -> io::Result<(File, TempPath)> {
         if let Some(hidden) = self.hidden {
             return Ok((self.file, hidden));
@@ -100,8 +100,8 @@ impl Partial {
     }
 }
 
-/// Renames a hidden file over its target. Where it can be neither renamed nor removed, the error
-/// has its name.
+/// Renames a hidden file over its target. If it can be neither renamed nor removed, the error has
+/// its name.
 fn place(mut hidden: TempPath, target: &Path) -> io::Result<()> {
     let Err(error) = replace(&hidden, target) else {
         // The name is gone.
@@ -118,8 +118,8 @@ fn place(mut hidden: TempPath, target: &Path) -> io::Result<()> {
     }
 }
 
-/// A folder with a hidden name, locked where the system can lock folders. It is removed when this
-/// is dropped, unless it is kept.
+/// A folder with a hidden name, locked if the system supports it. It is removed on drop, unless it
+/// is kept.
 #[derive(Debug)]
 pub(crate) struct HiddenFolder {
     path: PathBuf,
@@ -128,7 +128,7 @@ pub(crate) struct HiddenFolder {
 }
 
 impl HiddenFolder {
-    /// Creates one beside the folder that it is to become.
+    /// Creates a hidden folder next to the folder that it is to become.
     pub(crate) fn create(target: &Path) -> io::Result<Self> {
         for _ in 0..ATTEMPTS {
             let (_, mut name) =
@@ -190,7 +190,7 @@ fn is_at(file: &File, path: &Path) -> io::Result<bool> {
     Ok(Identity::of_name(path).is_ok_and(|named| named.is_file_of(&file)))
 }
 
-/// Calls `create` with hidden names beside the target until one is free.
+/// Calls `create` with hidden names in the target's folder until one is free.
 fn under_hidden_name<R>(
     target: &Path,
     create: impl FnMut(&Path) -> io::Result<R>,
@@ -199,7 +199,7 @@ fn under_hidden_name<R>(
     Builder::new().prefix(&prefix).rand_bytes(RANDOM).suffix(SUFFIX).make_in(parent(target), create)
 }
 
-/// How hidden names of files that are to become `target` start.
+/// Returns the prefix of hidden names of files that are to become `target`.
 fn prefix_of(target: &Path) -> String {
     /// Bytes of UTF-8 that the hidden name has at most, in every file system that is in use.
     const LONGEST: usize = 255;
@@ -208,7 +208,7 @@ fn prefix_of(target: &Path) -> String {
     format!(".{}", &name[..name.floor_char_boundary(room)])
 }
 
-/// What writers left in a folder when they were killed, and what others are writing there.
+/// Files in a folder left by writers that were killed, and files that others are writing.
 #[derive(Debug, Default)]
 pub(crate) struct Leftovers {
     folder: PathBuf,
@@ -233,7 +233,7 @@ impl Leftovers {
     }
 }
 
-/// Whether a name, in a folder or below it, is one that a file has while it is written.
+/// Returns `true` if a name, in a folder or below it, is the name of a file while it is written.
 pub(crate) fn is_partial_name(name: &str) -> bool {
     let name = name.rsplit('/').next().unwrap_or(name);
     let stem = name.strip_suffix(SUFFIX).filter(|stem| stem.starts_with('.'));
@@ -269,14 +269,14 @@ fn remove_if_abandoned(path: &Path) {
     }
 }
 
-/// A file that a pipe is copied to. It is removed when this is dropped, or by the next one where
-/// the process was killed.
+/// A file that a pipe is copied to. It is removed on drop or, if the process was killed, by the
+/// next `Spool`.
 #[derive(Debug)]
 pub struct Spool(NamedTempFile);
 
 impl Spool {
-    /// Creates one in a folder that holds nothing else, and removes what killed processes left
-    /// there.
+    /// Creates a spool in a folder that is used only for spools. Removes the files that killed
+    /// processes left there.
     ///
     /// # Errors
     /// E007.
@@ -289,13 +289,13 @@ impl Spool {
         Ok(Self(create().map_err(|error| io_error(&error, folder))?))
     }
 
-    /// Where the copy is.
+    /// Returns the path of the copy.
     #[must_use]
     pub fn path(&self) -> &Path {
         self.0.path()
     }
 
-    /// The copy, to write to and to read from.
+    /// Returns the copy, for writing and reading.
     #[must_use]
     pub fn file(&self) -> &File {
         self.0.as_file()
@@ -320,7 +320,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_that_is_written_has_no_name_where_the_system_has_such_files() {
+    fn output_is_unnamed_until_complete_if_the_system_supports_it() {
         let folder = tempfile::tempdir().expect("a folder");
         let target = folder.path().join("m.apr");
         if let Ok(mut partial) = Partial::unnamed(&target, &Access::Usual) {
@@ -366,7 +366,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_killed_writer_left_is_removed_and_what_a_living_one_writes_is_not() {
+    fn files_of_killed_writers_are_removed_and_files_of_running_ones_are_kept() {
         let folder = tempfile::tempdir().expect("a folder");
         let target = folder.path().join("m.apr");
         let living = Partial::named(&target, &Access::Usual).expect("room");

@@ -9,11 +9,11 @@ use apr_registry::OpenOptions;
 use crate::folder::ModelFolder;
 use crate::{FileSource, io_error};
 
-/// The files of an [`AtomicOutput`](crate::AtomicOutput) under the names that they will have, and
-/// those that are in their folder already.
+/// Files of an [`AtomicOutput`](crate::AtomicOutput) under their final names, and the files that
+/// are already in their folder.
 pub struct PendingFiles {
     files: Vec<(String, FileSource)>,
-    /// The file that names the model; `None` where its folder does.
+    /// The file that names the model, or `None` if its folder does.
     main: Option<String>,
     beside: Option<ModelFolder>,
 }

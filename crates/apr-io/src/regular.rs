@@ -25,7 +25,7 @@ pub(crate) fn open_regular(path: &Path, options: &mut OpenOptions) -> Result<Fil
     Ok(file)
 }
 
-/// Opens a regular file that must not be a link; `None` where there is no such file.
+/// Opens a regular file that must not be a link. Returns `None` if there is no such file.
 pub(crate) fn open_own(path: &Path) -> io::Result<Option<File>> {
     if !fs::symlink_metadata(path).is_ok_and(|metadata| metadata.is_file()) {
         return Ok(None);

@@ -16,25 +16,25 @@ use crate::Sources;
 use crate::names::is_index;
 use crate::network::Remote;
 
-/// Whether a path names a model on a hub or server.
+/// Returns `true` if a path names a model on a hub or server.
 #[must_use]
 pub fn is_remote(path: &Path) -> bool {
     path.to_str().is_some_and(Location::is_remote)
 }
 
 impl Sources {
-    /// The same, with a hub client that is made when it is needed; by default the environment says
-    /// how.
+    /// Sets the function that creates the hub client on demand. By default, the environment
+    /// determines the client.
     #[must_use]
     pub fn with_hub(mut self, make: impl Fn() -> Result<Hub> + Send + Sync + 'static) -> Self {
         self.remote = Remote { make: Some(Arc::new(make)), ..Remote::default() };
         self
     }
 
-    /// The hub client.
+    /// Returns the hub client.
     ///
     /// # Errors
-    /// E001 and E007 for an environment that makes no sense.
+    /// E001 and E007 for an invalid environment.
     pub fn hub(&self) -> Result<&Hub> {
         if let Some(hub) = self.remote.hub.get() {
             return Ok(hub);
@@ -46,10 +46,11 @@ impl Sources {
         Ok(self.remote.hub.get_or_init(|| made))
     }
 
-    /// Looks up what a path names on a hub or server.
+    /// Looks up a path on a hub or server.
     ///
     /// # Errors
-    /// E001 for a location that names nothing, E007 for what is not there or not for this user.
+    /// E001 for a location that names nothing, E007 if it does not exist or the user has no access
+    /// to it.
     pub fn place(&self, path: &Path) -> Result<RemoteFolder> {
         let text = path.to_str().unwrap_or_default();
         let location =
@@ -59,29 +60,32 @@ impl Sources {
         Ok(RemoteFolder { place, sources: self.clone() })
     }
 
-    /// What the user should know of how files were fetched, since this was asked last: what was
-    /// chosen of several models, that the cache was used for want of a network, that a server sends
-    /// no ranges.
+    /// Returns notes for the user about fetched files, added since the last call.
+    ///
+    /// The notes are: which of several models was chosen, that the cache was used for lack of a
+    /// network, and that a server does not support ranges.
     #[must_use]
     pub fn notes(&self) -> Vec<String> {
         self.remote.hub.get().map(|hub| hub.notes().take()).unwrap_or_default()
     }
 
-    /// Notes what is kept of files that were not fetched to their end.
+    /// Notes the bytes kept of files that were not fetched to their end.
     pub fn note_kept(&self) {
         let places = self.remote.places.lock().unwrap_or_else(PoisonError::into_inner);
         places.iter().for_each(ResolvedLocation::note_kept);
     }
 
-    /// All of the models that are opened from now on is going to be read, so that what comes past
-    /// the cache can be compared with its digest.
+    /// Announces that all models opened from now on are going to be read whole. Bytes that bypass
+    /// the cache can then be compared with their digests.
     pub fn expect_whole(&self) {
         self.remote.whole.store(true, Ordering::Relaxed);
     }
 
-    /// Where an open model comes from: its location, its commit, and the SHA-256 of its files of
-    /// weights, which [`finish`](Self::finish) then compares with what was read. Without the cache
-    /// there are digests only if [all is read](Self::expect_whole).
+    /// Returns the origin of an open model: its location, its commit, and the SHA-256 of its files
+    /// of weights.
+    ///
+    /// [`finish`](Self::finish) compares these digests with the bytes that were read. Without the
+    /// cache, there are digests only if [all is read](Self::expect_whole).
     #[must_use]
     pub fn provenance(&self, path: &Path) -> Option<Metadata> {
         let location = Location::parse(path.to_str()?)?.ok()?;
@@ -109,8 +113,8 @@ impl Sources {
         Some(metadata)
     }
 
-    /// Where an open model is, at the revision that was read, and what its server calls the states
-    /// of these files.
+    /// Returns the location of an open model at the revision that was read, and the states of these
+    /// files on its server.
     #[must_use]
     pub fn state(&self, path: &Path, files: &[&str]) -> Option<(String, Vec<Option<String>>)> {
         let location = Location::parse(path.to_str()?)?.ok()?;
@@ -120,11 +124,11 @@ impl Sources {
         Some((place.pinned().to_string(), states.collect()))
     }
 
-    /// Compares what is written down of a model's source with what is there now: whether the commit
-    /// still is, and has files with these digests. What was compared is returned.
+    /// Compares the recorded source of a model with its current state, and returns a description of
+    /// the comparison. The commit must still exist and have files with these digests.
     ///
     /// # Errors
-    /// E004 for other digests, E001 where nothing is written down, otherwise those of
+    /// E004 for other digests, E001 if no source is recorded, otherwise the errors of
     /// [`place`](Self::place).
     pub fn check_provenance(&self, source: &Metadata) -> Result<String> {
         let unknown = || Error::format("the file does not record its source, or not with digests");
@@ -151,21 +155,21 @@ impl Sources {
         Ok(format!("{} at {location}{who}", counted(recorded.len() as u64, "digest")))
     }
 
-    /// The companions of models that are opened from now on are going to be read, so that they are
+    /// Announces that the companions of models opened from now on are going to be read. They are
     /// fetched while the weights are opened.
     pub fn expect_companions(&self) {
         self.remote.companions.store(true, Ordering::Relaxed);
     }
 
-    /// All of the models that are open is going to be read, so that what comes next is fetched
-    /// ahead.
+    /// Announces that all of the open models is going to be read, so that following bytes are
+    /// fetched ahead.
     pub fn read_whole(&self) {
         let places = self.remote.places.lock().unwrap_or_else(PoisonError::into_inner);
         places.iter().for_each(ResolvedLocation::read_whole);
     }
 
-    /// These tensors of an open model are going to be read as a whole, so that each comes by few
-    /// requests where it comes over the network.
+    /// Announces that these tensors of an open model are going to be read whole. A remote tensor is
+    /// then fetched with few requests.
     pub fn expect_tensors(
         &self,
         path: &Path,
@@ -190,15 +194,15 @@ impl Sources {
         }
     }
 
-    /// Whether any file is one of a hub or a server.
+    /// Returns `true` if any file is on a hub or a server.
     pub(crate) fn has_remote(&self) -> bool {
         !self.remote.places.lock().unwrap_or_else(PoisonError::into_inner).is_empty()
     }
 
-    /// Whether a remote path stands for several files.
+    /// Returns `true` if a remote path represents several files.
     ///
     /// # Errors
-    /// Those of [`place`](Self::place).
+    /// The errors of [`place`](Self::place).
     pub fn is_remote_set(&self, path: &Path) -> Result<bool> {
         let place = self.place(path)?.place;
         Ok(place.file().is_none_or(|file| is_index(Path::new(file))))
@@ -217,9 +221,9 @@ impl Sources {
         folder.open(file).inspect(|_| folder.place.opened())
     }
 
-    /// All of the models that are open is going to be read; what was opened over the network is
-    /// kept in the cache, unless the settings say otherwise. What the cache has is compared with
-    /// its digest from now on.
+    /// Announces that all of the open models is going to be read. Files opened over the network are
+    /// kept in the cache, unless the settings disable it. Cached files are compared with their
+    /// digests from now on.
     pub fn keep_whole(&self) {
         let places = self.remote.places.lock().unwrap_or_else(PoisonError::into_inner);
         let keep = self.remote.hub.get().is_some_and(|hub| hub.settings().keep);
@@ -230,11 +234,12 @@ impl Sources {
         });
     }
 
-    /// Waits until what is kept in the cache is whole, and what was read agrees with its digests.
+    /// Waits until the files kept in the cache are complete, and checks the digests of the bytes
+    /// that were read.
     ///
     /// # Errors
-    /// E004 for a file that is not the one that its server has, or that the cache has damaged,
-    /// E007 when it can't be fetched or written.
+    /// E004 for a file that is not the one that its server has, or that the cache has damaged, E007
+    /// when it can't be fetched or written.
     pub fn finish(&self) -> Result<()> {
         let places = self.remote.places.lock().unwrap_or_else(PoisonError::into_inner).clone();
         places.iter().try_for_each(ResolvedLocation::finish)
@@ -262,7 +267,7 @@ pub struct RemoteFolder {
 }
 
 impl RemoteFolder {
-    /// The location that was looked up.
+    /// Returns the location that was looked up.
     #[must_use]
     pub fn place(&self) -> &ResolvedLocation {
         &self.place

@@ -7,7 +7,7 @@ use apr_registry::OpenOptions;
 
 use crate::Sources;
 
-/// Whether a path names a model on a hub or server.
+/// Returns `true` if a path names a model on a hub or server.
 #[must_use]
 pub fn is_remote(path: &Path) -> bool {
     let schemes = ["hf://", "https://", "http://", "s3://"];
@@ -15,7 +15,7 @@ pub fn is_remote(path: &Path) -> bool {
 }
 
 impl Sources {
-    /// Whether any file is one of a hub or a server: there are none.
+    /// Returns `false`: this build opens no remote files.
     #[allow(clippy::unused_self, reason = "as with the feature")]
     pub(crate) fn has_remote(&self) -> bool {
         false
@@ -30,7 +30,7 @@ impl Sources {
         Err(no_network(path))
     }
 
-    /// Tensors of a remote model are going to be read: there are none.
+    /// Does nothing: this build opens no remote models.
     pub fn expect_tensors(
         &self,
         _path: &Path,
@@ -39,7 +39,7 @@ impl Sources {
     ) {
     }
 
-    /// Whether a remote path stands for several files.
+    /// Fails, because this build opens no remote paths.
     ///
     /// # Errors
     /// E001: nothing is opened over the network.
@@ -55,28 +55,28 @@ impl Sources {
         Err(no_network(path))
     }
 
-    /// What the user should know of how files were fetched: nothing was.
+    /// Returns no notes: this build fetches no files.
     #[must_use]
     pub fn notes(&self) -> Vec<String> {
         Vec::new()
     }
 
-    /// Notes what is kept of files that were not fetched to their end: nothing is.
+    /// Does nothing: this build fetches no files.
     pub fn note_kept(&self) {}
 
-    /// Where a model comes from: known of remote ones alone.
+    /// Returns `None`, because only remote models have a recorded origin.
     #[must_use]
     pub fn provenance(&self, _path: &Path) -> Option<Metadata> {
         None
     }
 
-    /// Where a remote model is: there are none.
+    /// Returns `None`: this build opens no remote models.
     #[must_use]
     pub fn state(&self, _path: &Path, _files: &[&str]) -> Option<(String, Vec<Option<String>>)> {
         None
     }
 
-    /// Compares what is written down of a model's source with what is there.
+    /// Fails, because this build can't compare a model with its source.
     ///
     /// # Errors
     /// E001: nothing is opened over the network.
@@ -84,19 +84,19 @@ impl Sources {
         Err(no_network(Path::new("the source")))
     }
 
-    /// The companions of models that are opened from now on are going to be read.
+    /// Does nothing: this build opens no remote models.
     pub fn expect_companions(&self) {}
 
-    /// All of the models that are opened from now on is going to be read.
+    /// Does nothing: this build opens no remote models.
     pub fn expect_whole(&self) {}
 
-    /// All of the models that are open is going to be read.
+    /// Does nothing: this build opens no remote models.
     pub fn read_whole(&self) {}
 
-    /// The same.
+    /// Does nothing: this build opens no remote models.
     pub fn keep_whole(&self) {}
 
-    /// Waits until what is kept in the cache is whole: nothing is.
+    /// Returns at once: this build keeps no files in a cache.
     ///
     /// # Errors
     /// None.

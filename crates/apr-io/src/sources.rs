@@ -12,12 +12,13 @@ use apr_platform::Identity;
 use crate::network::Remote;
 use crate::{FileSource, io_error};
 
-/// Opens files and remembers each as it was, so that [`check_unchanged`](Self::check_unchanged)
-/// finds those that a program rewrote since. Clones share what they remember.
+/// Opener of files that remembers the state of each, so that
+/// [`check_unchanged`](Self::check_unchanged) detects files that a program rewrote since. Clones
+/// share the remembered states.
 #[derive(Debug, Clone, Default)]
 pub struct Sources {
     opened: Arc<Mutex<Vec<Opened>>>,
-    /// What is opened over the network.
+    /// State of everything opened over the network.
     #[cfg(feature = "hub")]
     pub(crate) remote: Remote,
 }
@@ -25,11 +26,11 @@ pub struct Sources {
 #[derive(Debug)]
 struct Opened {
     path: PathBuf,
-    /// Whether the path led to the file; standard input has none.
+    /// `true` if a path led to the file; standard input has none.
     is_named: bool,
     before: Identity,
     access: Permissions,
-    /// Gone where the file was read as a whole and closed.
+    /// The open file. Dangling if the file was read whole and closed.
     file: Weak<File>,
 }
 
@@ -90,8 +91,8 @@ impl Sources {
 }
 
 impl Sources {
-    /// The state of all files that were opened, as a text that is another one where one of them was
-    /// changed or replaced. `None` where none was opened, or some are on servers.
+    /// Returns the state of all opened files, as a text that changes if one of them is changed or
+    /// replaced. Returns `None` if no file was opened, or some are on servers.
     #[must_use]
     pub fn files_state(&self) -> Option<String> {
         if self.has_remote() {
@@ -103,13 +104,13 @@ impl Sources {
         (!states.is_empty()).then(|| states.join("\n"))
     }
 
-    /// Who may read each file that was opened.
+    /// Returns the permissions of each opened file.
     pub(crate) fn readers(&self) -> Vec<Permissions> {
         let opened = self.opened.lock().unwrap_or_else(PoisonError::into_inner);
         opened.iter().map(|opened| opened.access.clone()).collect()
     }
 
-    /// Which files were opened.
+    /// Returns the identities of the opened files.
     pub(crate) fn identities(&self) -> Vec<Identity> {
         let opened = self.opened.lock().unwrap_or_else(PoisonError::into_inner);
         opened.iter().map(|opened| opened.before).collect()
@@ -130,7 +131,7 @@ mod tests {
     use std::fs;
 
     #[test]
-    fn a_file_that_is_rewritten_or_replaced_is_noticed_and_one_that_is_removed_or_linked_is_not() {
+    fn rewritten_or_replaced_files_are_detected_but_not_removed_or_linked_ones() {
         let folder = tempfile::tempdir().expect("a folder");
         let path = folder.path().join("m");
         let longer = |path: &Path| fs::write(path, "longer than before").expect("room");

@@ -9,22 +9,22 @@ use apr_core::{Error, IoCause, Result, Sink};
 
 use crate::{Interrupt, io_error};
 
-/// How long a reader that does not read keeps the interrupt flag from being looked at.
+/// Maximum time for which a blocked reader delays a check of the interrupt flag.
 const PATIENCE: Duration = Duration::from_millis(50);
 
-/// Standard output, a pipe or a device: bytes go out as they come, and there is no way back.
+/// Standard output, a pipe or a device: bytes are written in order and can't be changed later.
 ///
-/// Opening a pipe waits for its reader, and so does writing to one that is full; a signal does not
-/// end that wait. So another thread does both, and ends with the process, while this one looks at
-/// the interrupt flag.
+/// Opening a pipe waits for its reader, and so does writing to a full one; a signal does not end
+/// that wait. So another thread does both, and ends with the process, while this one checks the
+/// interrupt flag.
 #[derive(Debug)]
 pub struct StreamSink {
     pieces: Sender<Vec<u8>>,
-    /// Each piece comes back when it is written, after an empty one for the opening.
+    /// Returns each piece when it is written, after an empty one for the opening.
     written: Receiver<io::Result<Vec<u8>>>,
-    /// Pieces, or the opening, that did not come back yet.
+    /// Number of pieces, including the opening, that were not returned yet.
     waiting: usize,
-    /// Bytes that are too few to be handed over.
+    /// Bytes that are too few for a piece.
     begun: Vec<u8>,
     interrupt: Interrupt,
     name: PathBuf,
@@ -44,7 +44,8 @@ impl StreamSink {
         Self::start("standard output".into(), interrupt, apr_platform::standard_output)
     }
 
-    /// Whether a path is there and no regular file or folder, so that it can only be streamed to.
+    /// Returns `true` if a path exists and is not a regular file or folder, so that it can only be
+    /// streamed to.
     #[must_use]
     pub fn is_for(path: &Path) -> bool {
         apr_platform::is_stream(path)
@@ -101,8 +102,8 @@ impl StreamSink {
         Ok(())
     }
 
-    /// Why bytes did not go out. A reader that goes away early has no model, unlike one that has
-    /// read enough of a report: that is a failure.
+    /// Returns the error for bytes that were not written. A reader that closes the pipe early has
+    /// an incomplete model, so that is a failure, unlike for a report.
     fn failed(&self, error: &io::Error) -> Error {
         if error.kind() != io::ErrorKind::BrokenPipe {
             return io_error(error, &self.name);
@@ -111,8 +112,8 @@ impl StreamSink {
         Error::io(IoCause::Other, message).in_file(self.name.display())
     }
 
-    /// Waits until at most so many pieces are not written yet; gives back the buffer of one that
-    /// was, if any.
+    /// Waits until at most `waiting` pieces are unwritten. Returns the buffer of a written piece,
+    /// if there is one.
     fn wait_for(&mut self, waiting: usize) -> Result<Vec<u8>> {
         let mut buffer = Vec::new();
         while self.waiting > waiting {

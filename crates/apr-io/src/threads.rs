@@ -11,12 +11,12 @@ use apr_core::{Error, IoCause, Pipeline, Result};
 pub struct Interrupt(pub Arc<AtomicBool>);
 
 impl Interrupt {
-    /// Has the work end at its next look, with E007; what it was writing is dropped.
+    /// Stops the work at its next check, with E007. Output in progress is dropped.
     pub fn cancel(&self) {
         self.0.store(true, Ordering::Relaxed);
     }
 
-    /// Whether work may go on.
+    /// Checks whether work may continue.
     ///
     /// # Errors
     /// E007 once the flag is set.
@@ -28,8 +28,8 @@ impl Interrupt {
     }
 }
 
-/// A pipeline on several threads; the calling thread consumes, and produces while there is nothing
-/// to consume.
+/// A pipeline on several threads. The calling thread consumes, and produces while there are no
+/// results to consume.
 #[derive(Debug, Clone)]
 pub struct Threads {
     threads: NonZeroUsize,
@@ -38,10 +38,11 @@ pub struct Threads {
 }
 
 impl Threads {
-    /// Bytes a slot takes at most: a chunk as it is read, widened to f64, and as it is written.
+    /// Maximum number of bytes of a slot: a chunk as read, widened to f64, and as written.
     const SLOT_BYTES: u64 = 16 << 20;
 
-    /// `threads` of them, with as many chunks in flight as `max_memory` bytes allow.
+    /// Creates a pipeline of `threads` threads, with as many chunks in flight as `max_memory` bytes
+    /// allow.
     ///
     /// # Errors
     /// E008 when the budget does not hold one chunk.
@@ -62,7 +63,7 @@ impl Threads {
     }
 }
 
-/// Where the tasks are: a window of `ready.len()` tasks from the one that is due.
+/// State of the tasks: a window of `ready.len()` tasks from the one that is due.
 #[derive(Debug)]
 struct Board<S> {
     next_to_produce: usize,
@@ -177,7 +178,7 @@ impl Pipeline for Threads {
     }
 }
 
-/// Tells the workers to stop when the driver leaves, by result or by panic.
+/// Stops the workers when the driver returns or panics.
 struct StopOnDrop<'a, S> {
     board: &'a Mutex<Board<S>>,
     changed: &'a Condvar,
@@ -205,7 +206,8 @@ impl<S> Drop for StopOnPanic<'_, S> {
     }
 }
 
-/// A panicking holder is reported by its own thread; the data stays usable for stopping.
+/// Locks a mutex even if its holder panicked. That thread reports the panic; the data stays usable
+/// for stopping.
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

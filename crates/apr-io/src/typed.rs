@@ -73,10 +73,10 @@ pub fn load_with<M: DeserializeOwned>(
         .map_err(|andon| andon.in_file(path.display()))
 }
 
-/// What a file says about itself. Reads no payload.
+/// Returns the description of a file without reading its payload.
 ///
 /// # Errors
-/// Those of [`aprn::inspect`], E007 when the file can't be read.
+/// The errors of [`aprn::inspect`], E007 when the file can't be read.
 pub fn inspect(path: &Path) -> Result<ModelInfo, Andon> {
     aprn::inspect(&FileSource::open(path)?).map_err(|andon| andon.in_file(path.display()))
 }

@@ -30,15 +30,15 @@ const MAGIC: [u8; 8] = *b"APRUNDO2";
 const HEADER_LEN: u64 = 40;
 const CRC_LEN: u64 = 4;
 
-/// What a disk writes wholly or not at all. Pages, which a killed process writes so, are multiples
-/// of it.
+/// Number of bytes that a disk writes completely or not at all. Pages, which a killed process
+/// writes that way, are multiples of it.
 const BLOCK: u64 = 512;
 
-/// Bytes that are read at once; a multiple of [`BLOCK`].
+/// Number of bytes per read; a multiple of [`BLOCK`].
 const READ_LEN: u64 = 1 << 16;
 
-/// Bytes of the largest undo file: room for the largest metadata and index that are read by
-/// default, before and after.
+/// Maximum length of an undo file in bytes: enough for the largest metadata and index that are read
+/// by default, before and after.
 const MAX_LEN: u64 = 2 << 30;
 
 /// The two ends of a file before and after a change.
@@ -50,7 +50,7 @@ pub(crate) struct Ends<'a> {
     pub(crate) tail: [&'a [u8]; 2],
 }
 
-/// Where the undo file of `path` is, which must have no links in it.
+/// Returns the path of the undo file of `path`, which must not contain links.
 pub(crate) fn path_of(path: &Path) -> PathBuf {
     let mut name = std::ffi::OsString::from(".");
     name.push(path.file_name().unwrap_or_default());
@@ -105,10 +105,10 @@ pub(crate) fn restore(file: &File, ends: &Ends<'_>) -> io::Result<()> {
     file.sync_all()
 }
 
-/// Removes what an interrupted change has left of a file that another one has taken the place of.
+/// Removes the leftovers of an interrupted change of a file that another one has replaced.
 ///
 /// # Errors
-/// E007 with the name of what stays.
+/// E007 with the name of the remaining file.
 pub(crate) fn forget(path: &Path) -> Result<()> {
     let undo_path = path_of(path);
     let is_ours = |undo: &File| {
@@ -153,8 +153,8 @@ pub(crate) fn check_readable(file: &File, path: &Path) -> Result<()> {
     }
 }
 
-/// Undoes an interrupted change of a file that is locked; `false` when there was none, or it
-/// changed nothing yet, or all.
+/// Undoes an interrupted change of a locked file. Returns `false` if there was none, or if it had
+/// changed either nothing yet or everything.
 ///
 /// # Errors
 /// E007, also when the undo file is of another state of the file.
@@ -206,35 +206,35 @@ fn stale(path: &Path, undo_path: &Path) -> Error {
     Error::io(IoCause::Other, message).in_file(path.display())
 }
 
-/// Whether these are the first bytes of an undo file, however few.
+/// Returns `true` if these are the first bytes of an undo file, however few.
 fn is_begun(undo: &File) -> io::Result<bool> {
     let len = undo.metadata()?.len().min(MAGIC.len() as u64);
     let magic = read(undo, 0, len)?;
     Ok(MAGIC.starts_with(&magic))
 }
 
-/// How a file compares with the two states that an undo file knows.
+/// Result of comparing a file with the two states in an undo file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum State {
-    /// It is as before the change, or as after it.
+    /// The file is in the state before or after the change.
     Whole,
-    /// Each block is as before or as after.
+    /// Each block is in its state before or after the change.
     Torn,
-    /// It holds something else.
+    /// The file has other contents.
     Other,
 }
 
 /// An undo file that is complete.
 struct Undo<'a> {
     undo: &'a File,
-    /// Before and after.
+    /// Lengths before and after the change.
     lens: [u64; 2],
     front_len: u64,
     tail_offset: u64,
 }
 
 impl<'a> Undo<'a> {
-    /// `None` when it is not complete.
+    /// Reads an undo file, or returns `None` if it is not complete.
     fn read(undo: &'a File) -> io::Result<Option<Self>> {
         let len = undo.metadata()?.len();
         if !(HEADER_LEN + CRC_LEN..=MAX_LEN).contains(&len) {
@@ -270,7 +270,8 @@ impl<'a> Undo<'a> {
             .checked_add(HEADER_LEN + CRC_LEN)
     }
 
-    /// Front and tail: their places in the file, and in the undo file before and after the change.
+    /// Returns front and tail: their ranges in the file, and in the undo file before and after the
+    /// change.
     fn parts(&self) -> [UndoRange; 2] {
         let [before, after] = self.lens.map(|len| len - self.tail_offset);
         let fronts = HEADER_LEN + 2 * self.front_len;
@@ -317,7 +318,7 @@ impl<'a> Undo<'a> {
         Ok(if is_whole.contains(&true) { State::Whole } else { State::Torn })
     }
 
-    /// Bytes of a part before (0) or after (1) the change.
+    /// Returns bytes of a part before (0) or after (1) the change.
     fn piece(&self, part: &UndoRange, which: usize, at: u64, len: u64) -> io::Result<Vec<u8>> {
         read(self.undo, part.at[which] + at, len.min(part.lens[which].saturating_sub(at)))
     }
@@ -340,7 +341,7 @@ struct UndoRange {
     lens: [u64; 2],
 }
 
-/// Whether each block of what was found at `place` is one of two known ones.
+/// Returns `true` if each block found at `place` is one of two known blocks.
 #[allow(clippy::cast_possible_truncation, reason = "a block has 512 bytes")]
 fn is_mix(found: &[u8], known: &[Vec<u8>; 2], place: u64) -> bool {
     let mut at = 0;

@@ -17,19 +17,19 @@ use crate::partial::{HiddenFolder, Partial, is_partial_name, parent};
 /// A folder that appears, or is replaced, as a whole.
 #[derive(Debug)]
 pub(crate) struct WholeFolder {
-    /// The folder, without links where it is there.
+    /// The folder, with links resolved if it exists.
     pub(crate) path: PathBuf,
-    /// Files of the folder that is replaced; `None` where there is none.
+    /// Files of the folder that is replaced, or `None` if there is no folder.
     old: Option<Vec<String>>,
 }
 
 impl WholeFolder {
-    /// Looks at the folder that files of these names go into. `None` where it holds no model, so
-    /// that they are added to what is there.
+    /// Examines the folder that files of these names are written to. Returns `None` if it holds no
+    /// model, so that the files are added to it.
     ///
     /// # Errors
-    /// E007 where it holds a model, unless `overwrite`; where it holds files that are not of a
-    /// model, too; and where it can't be renamed.
+    /// E007 if it holds a model, unless `overwrite`; if it also holds files that do not belong to a
+    /// model; and if it can't be renamed.
     pub(crate) fn find(
         folder: &Path,
         overwrite: bool,
@@ -65,7 +65,7 @@ impl WholeFolder {
         Ok(Some(Self { path, old: Some(found) }))
     }
 
-    /// Puts the files, which are on disk, in place. Gives back what to warn of.
+    /// Moves the files, which are on disk, into place. Returns warnings.
     ///
     /// # Errors
     /// E007; then the folder is as it was.
@@ -120,7 +120,7 @@ impl WholeFolder {
         Ok(warnings)
     }
 
-    /// Lets the new folder and the old one change places; gives back where the old one is.
+    /// Exchanges the new folder and the old one. Returns the path of the old one.
     fn exchange(&self, hidden: &mut HiddenFolder, locks: Vec<File>) -> io::Result<PathBuf> {
         match exchange(hidden.path(), &self.path) {
             Ok(()) => {
@@ -144,7 +144,7 @@ impl WholeFolder {
         }
     }
 
-    /// Locks the files that are replaced, which nobody may be changing.
+    /// Locks the files that are replaced, so that no other process changes them.
     fn lock_old(&self) -> Result<Vec<File>> {
         let mut locks = Vec::new();
         for name in self.old.iter().flatten() {
@@ -154,8 +154,8 @@ impl WholeFolder {
     }
 }
 
-/// What is in a folder and in those in it: files by their names, with `/` between, and folders
-/// further below by theirs.
+/// Returns the contents of a folder and of its direct subfolders: files by name, with `/` between
+/// the parts, and deeper folders by their names.
 fn files_of(folder: &Path) -> Result<Vec<String>> {
     let mut found = Vec::new();
     let list = |path: &Path| list_folder(path).map_err(|error| io_error(&error, path));
@@ -174,7 +174,7 @@ fn files_of(folder: &Path) -> Result<Vec<String>> {
     Ok(found)
 }
 
-/// Refuses to replace a folder with files of somebody else, and one that can't be renamed.
+/// Rejects replacing a folder with files of another origin, and a folder that can't be renamed.
 fn check_replaceable(folder: &Path, path: &Path, strange: &[&str]) -> Result<()> {
     /// Names that an error lists.
     const SHOWN: usize = 5;
@@ -207,14 +207,14 @@ fn check_replaceable(folder: &Path, path: &Path, strange: &[&str]) -> Result<()>
     Ok(())
 }
 
-/// An error with the name of an incomplete folder that could not be removed.
+/// Returns an error with the name of an incomplete folder that could not be removed.
 fn with_leftover(error: &Error, folder: &Path) -> Error {
     let message = format!("{}; remove the incomplete '{}'", error.message(), folder.display());
     let told = Error::io(error.cause().unwrap_or(IoCause::Other), message);
     error.file().into_iter().fold(told, Error::in_file)
 }
 
-/// Removes what was replaced. Another program may have done so.
+/// Removes the replaced folder. Another program may already have removed it.
 fn remove_old(old: &Path) -> Result<()> {
     match fs::remove_dir_all(old) {
         Err(error) if error.kind() != io::ErrorKind::NotFound => {
@@ -228,7 +228,7 @@ fn remove_old(old: &Path) -> Result<()> {
     }
 }
 
-/// That a crash of the system may undo names.
+/// Returns the warning that a crash of the system may undo names.
 pub(crate) fn unsynced(error: &Error) -> Error {
     let message = format!(
         "{}: the output is in place, but a power failure may undo its new name",

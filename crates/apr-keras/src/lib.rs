@@ -89,7 +89,7 @@ pub static ARCHIVE: Format = Format {
     ..Format::READ_ONLY
 };
 
-/// Whether the first entry of a ZIP archive is one that Keras puts there.
+/// Returns `true` if the first entry of a ZIP archive is one that Keras writes.
 fn starts_like_keras(head: &[u8]) -> bool {
     let Some(&[a, b]) = head.get(26..28) else { return false };
     let name = head.get(30..30 + usize::from(u16::from_le_bytes([a, b]))).unwrap_or_default();

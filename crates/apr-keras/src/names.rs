@@ -9,10 +9,10 @@ use std::collections::{BTreeMap, HashMap};
 
 use serde_json::{Map, Value};
 
-/// Groups that say where in the program an object is, and not what it is called.
+/// Groups that show the place of an object in the program, but not its name.
 const STRUCTURE: [&str; 3] = ["_layer_checkpoint_dependencies", "layers", "vars"];
 
-/// Layers with a matrix and, unless they are told otherwise, a bias.
+/// Layers with a matrix and, by default, a bias.
 const WITH_KERNEL: [&str; 9] = [
     "Conv1D",
     "Conv1DTranspose",
@@ -27,7 +27,7 @@ const WITH_KERNEL: [&str; 9] = [
 
 /// Names for the datasets of a file of Keras 3.
 pub(crate) struct Numbered<'a> {
-    /// What the object of each group `vars` is called.
+    /// Name of the object of each group `vars`.
     named: &'a HashMap<String, String>,
     /// Class and configuration of each layer, by its name.
     layers: HashMap<String, &'a Map<String, Value>>,
@@ -55,7 +55,7 @@ impl<'a> Numbered<'a> {
         Self { named, layers }
     }
 
-    /// Whether a path is that of a numbered variable.
+    /// Returns `true` for the path of a numbered variable.
     pub(crate) fn is_numbered(path: &str) -> bool {
         let mut parts = path.rsplit('/');
         let number = parts.next().unwrap_or_default();
@@ -91,7 +91,7 @@ impl<'a> Numbered<'a> {
         names
     }
 
-    /// What the object of a group `vars` is called, with all that it is in.
+    /// Returns the name of the object of a group `vars`, with the names of all enclosing objects.
     fn object(&self, group: &str) -> String {
         let mut name = String::new();
         let mut end = 0;
@@ -107,7 +107,7 @@ impl<'a> Numbered<'a> {
         name
     }
 
-    /// What the variables of a group are called; nothing where that is not known of so many.
+    /// Returns the names of a group's variables. Empty if the names are not known for this number.
     fn variables(&self, group: &str, count: usize) -> Vec<&'static str> {
         let layer = self.named.get(group).and_then(|name| self.layers.get(name));
         // Parts of a layer have no configuration of their own.
@@ -181,7 +181,7 @@ pub(crate) fn of_layer(path: &str) -> &str {
     name.strip_suffix(":0").unwrap_or(name)
 }
 
-/// Whether a dataset is of the optimizer, and not of the model.
+/// Returns `true` if a dataset belongs to the optimizer, not to the model.
 pub(crate) fn is_of_optimizer(path: &str) -> bool {
     ["optimizer_weights/", "optimizer/vars/"].iter().any(|start| path.starts_with(start))
 }

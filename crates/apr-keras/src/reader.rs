@@ -20,7 +20,7 @@ use crate::{ARCHIVE, HDF5, METADATA};
 /// Keras' weights opened for reading; [`open`] makes it.
 pub struct KerasReader {
     format: &'static Format,
-    /// Files of HDF5: one, or those in an archive.
+    /// HDF5 files: a single one, or the ones in an archive.
     parts: Vec<Part>,
     files: Vec<FileInfo>,
     tensors: Vec<TensorInfo>,
@@ -34,18 +34,18 @@ pub struct KerasReader {
 /// A file of HDF5.
 struct Part {
     file: File<'static>,
-    /// Where it starts in the file that was opened; `None` where it is compressed.
+    /// Offset in the opened file; `None` if the part is compressed.
     start: Option<u64>,
-    /// What the archive that it is in states of it, and the archive, decoded.
+    /// Checksum in the archive's entry, and the decoded archive.
     entry: Option<(EntrySum, Shared<'static>)>,
 }
 
-/// A dataset, and what reads it.
+/// A dataset, with its chunk reader.
 struct Weight {
     part: usize,
     dataset: Dataset,
     chunks: Option<ChunkReader>,
-    /// Bytes of what is turned around where it is big-endian; 1 where nothing is.
+    /// Bytes that are reversed together for big-endian data; 1 for other data.
     swapped: usize,
 }
 
@@ -156,7 +156,7 @@ impl Opened {
         Ok(())
     }
 
-    /// Notes what the file says of the model.
+    /// Stores the file's description of the model.
     fn describe(&mut self, key: &str, value: &[u8], limits: &Limits) -> Result<()> {
         limits.check_metadata(value.len() as u64)?;
         let value: Value = match (key, serde_json::from_slice(value)) {
@@ -272,17 +272,17 @@ impl Weight {
         }
     }
 
-    /// Where the bytes are as they are read.
+    /// Returns the offset of the bytes, in the order in which they are read.
     fn place(&self) -> u64 {
         if let Place::Flat(place) = self.dataset.place { place } else { u64::MAX }
     }
 
-    /// Whether the bytes in the file are the tensor's.
+    /// Returns `true` if the file has the tensor's bytes unchanged.
     fn is_flat(&self) -> bool {
         self.swapped == 1 && matches!(self.dataset.place, Place::Flat(_))
     }
 
-    /// Bytes as they are in the file.
+    /// Reads bytes as the file has them.
     fn read(&self, file: &File<'_>, offset: u64, buf: &mut [u8]) -> Result<()> {
         match (&self.dataset.place, &self.chunks) {
             (Place::Flat(place), _) => file.source.read_at(place.saturating_add(offset), buf),
@@ -294,7 +294,7 @@ impl Weight {
         }
     }
 
-    /// The same, in little-endian order.
+    /// Reads bytes in little-endian order.
     fn read_swapped(&self, file: &File<'_>, offset: u64, buf: &mut [u8]) -> Result<()> {
         if self.swapped == 1 {
             return self.read(file, offset, buf);

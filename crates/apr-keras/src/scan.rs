@@ -7,7 +7,7 @@ use apr_core::{ByteSource, Limits, Result};
 use crate::hdf5::{File, find_signature};
 use crate::walk::Contents;
 
-/// What an HDF5 file says that a loader acts on.
+/// Content of an HDF5 file that affects its loader.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 #[non_exhaustive]
 pub struct Scan {
@@ -21,8 +21,9 @@ pub struct Scan {
     pub warnings: Vec<String>,
 }
 
-/// Lists them; `None` where the source is no HDF5 file. Nothing is executed, and no other file is
-/// opened.
+/// Lists this content, or returns `None` if the source is not an HDF5 file.
+///
+/// Does not execute anything, and does not open any other file.
 ///
 /// # Errors
 /// E002 for a damaged file, E003 for a version that is not known, E007 when reading fails, E008

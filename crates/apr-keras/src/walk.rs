@@ -12,31 +12,31 @@ use crate::hdf5::{
 pub(crate) struct Found {
     pub(crate) path: String,
     pub(crate) dataset: std::result::Result<Dataset, Error>,
-    /// What its own attribute calls its elements, where HDF5 has no such type.
+    /// Element type in the dataset's own attribute, if HDF5 has no such type.
     pub(crate) dtype: Option<String>,
 }
 
-/// What is in a file.
+/// Content of a file.
 #[derive(Default)]
 pub(crate) struct Contents {
     pub(crate) found: Vec<Found>,
     /// Texts of the groups at the top and of `model_weights`: configuration, versions.
     pub(crate) texts: HashMap<String, String>,
-    /// What Keras calls the object that a group `vars` is of, by the path of the group.
+    /// Keras' name of the object that a group `vars` belongs to, by the path of the group.
     pub(crate) named: HashMap<String, String>,
-    /// Whether a group lists the layers of a model, as versions before 3 write them.
+    /// `true` if a group lists the layers of a model, as in versions before 3.
     pub(crate) lists_layers: bool,
-    /// What is not followed.
+    /// Links that are not followed.
     pub(crate) skipped: Skipped,
     /// The library that wrote the file, if it keeps pickles in attributes or values: PyTables,
     /// hickle.
     pub(crate) unpickles: Option<&'static str>,
-    /// What leads into other files: a path, and the file.
+    /// Links into other files: a path, and the file.
     pub(crate) outside: Vec<(String, String)>,
     pub(crate) warnings: Vec<String>,
 }
 
-/// Names that lead nowhere new.
+/// Links that do not lead to a new object.
 #[derive(Default)]
 pub(crate) struct Skipped {
     /// The first of them, and why.
@@ -51,7 +51,7 @@ const MAX_LISTED: usize = 100;
 const DESCRIPTIONS: [&str; 4] = ["backend", "keras_version", "model_config", "training_config"];
 
 impl Contents {
-    /// Goes over all groups.
+    /// Walks all groups.
     ///
     /// # Errors
     /// E002 for a damaged file, E007 when reading fails, E008 over the budget.
@@ -170,7 +170,7 @@ impl Contents {
     }
 }
 
-/// The only text of an attribute; `None` where it has others, or is no text.
+/// Returns the only text of an attribute, or `None` if it is not a single text.
 fn text(file: &File<'_>, attribute: &Attribute) -> Result<Option<String>> {
     let mut texts = attribute.texts(file)?.unwrap_or_default();
     Ok(match texts.len() {

@@ -48,7 +48,7 @@ fn found(reader: &KerasReader, piece: usize) -> Vec<(String, Vec<u64>, String)> 
     found
 }
 
-/// The same as h5py has them, without the optimizer's.
+/// Returns the tensors of the model as read by h5py, without tensors of the optimizer.
 fn expected(tensors: &Value) -> Vec<(String, Vec<u64>, String)> {
     let tensors = tensors.as_object().expect("an object").iter();
     let of_model = tensors.filter(|(path, _)| !path.starts_with("optimizer"));
@@ -170,7 +170,7 @@ fn broken_files_are_errors_or_readable_within_bounded_memory() {
 }
 
 #[test]
-fn what_a_file_can_not_hold_is_refused_before_memory_is_taken() {
+fn impossible_sizes_are_rejected_before_memory_is_allocated() {
     let ((), peak) = peak_memory(|| {
         let huge = open(fixture("huge.h5")).expect_err("64 GiB in 1.4 kB");
         assert_eq!((huge.code(), huge.tensor()), (Code::Memory, Some("w")), "{huge}");
@@ -192,7 +192,7 @@ fn groups_that_contain_themselves_are_visited_once() {
 }
 
 #[test]
-fn nothing_outside_of_the_file_is_opened() {
+fn files_outside_of_the_opened_one_are_not_opened() {
     let reader = open(fixture("elsewhere.h5")).expect("a dataset");
     assert_eq!(reader.tensors().len(), 1);
     assert_eq!(reader.left_out().len(), 3, "{:?}", reader.left_out());
@@ -214,7 +214,7 @@ fn a_million_links_are_listed_within_the_budget() {
     assert!(peak < 12 * file.len(), "{peak} bytes");
 }
 
-/// A file whose root group has so many links, all to itself.
+/// Returns a file whose root group has `count` links, all to itself.
 fn with_links(count: u32) -> Vec<u8> {
     let mut file = b"\x89HDF\r\n\x1a\n\x02\x08\x08\0".to_vec();
     for address in [0, u64::MAX, 0, 48] {
@@ -235,7 +235,7 @@ fn with_links(count: u32) -> Vec<u8> {
 
 /// The layers of `model()` in `fixtures/keras/make.py`, saved in both formats.
 #[test]
-fn layers_are_those_of_the_program() {
+fn graphs_have_the_layers_of_the_program() {
     for name in ["small.keras", "small.h5"] {
         let reader = open(fixture(name)).expect("a model");
         let graphs = graphs_of(&reader, &Limits::default()).expect("readable").expect("a graph");
@@ -340,7 +340,7 @@ fn lowered_graphs_are_ones_that_onnx_allows() {
 
 /// A layer of every class with settings that contradict its weights, or none.
 #[test]
-fn layers_that_can_not_be_lowered_are_named() {
+fn layers_that_cannot_be_lowered_are_listed() {
     let config = |class: &str, own: Value| {
         let mut config = own;
         config["name"] = json!("a");

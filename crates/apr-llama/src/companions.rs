@@ -35,7 +35,7 @@ const IN_PAIRS: &[&str] = &[
 /// Metadata that a model card has, and no configuration.
 const MODEL_CARD: &[&str] = &["author", "description", "license", "model_name", "url", "version"];
 
-/// Whether tensors lie as llama.cpp has them: those of a GGUF file, or of what was imported from
+/// Returns `true` if tensors have llama.cpp's layout: those of a GGUF file, or of an import from
 /// one.
 #[must_use]
 pub fn is_in_gguf_layout(reader: &dyn CheckpointReader) -> bool {
@@ -93,7 +93,7 @@ pub fn to_gguf<'a>(source: &Source<'a>) -> Result<GgufExport<'a>> {
     Ok(result)
 }
 
-/// Leaves out what only tells the pairs in other words.
+/// Removes metadata that only repeat the key-value pairs.
 fn from_pairs(mut export: GgufExport<'_>) -> GgufExport<'_> {
     export.view.metadata_mut().retain(|key| key != keys::ARCHITECTURE);
     export

@@ -15,9 +15,10 @@ struct Described {
     metadata: Metadata,
 }
 
-/// A model as commands see it: with what [`described`] tells of a GGUF file in its metadata, and
-/// with weights in place of the codes and scales that they are stored in ([`Coded`]). Everything
-/// that reads a model, and does not only copy its file, opens it through here.
+/// Returns a model in the form that commands use. Its metadata have the facts that [`described`]
+/// reads from a GGUF file, and its codes and scales are presented as weights ([`Coded`]).
+///
+/// All code that reads a model, instead of only copying its file, opens it through this function.
 #[must_use]
 pub fn describe(
     reader: Box<dyn CheckpointReader>,

@@ -38,12 +38,12 @@ const VERSION: u32 = 3;
 pub struct GgufExport<'a> {
     /// The tensors; its metadata have the file's keys under `gguf`.
     pub view: View<'a>,
-    /// Of each tensor, the dtype that llama.cpp needs it in; none where it takes any, quantized
-    /// ones included.
+    /// The dtype that llama.cpp requires for each tensor; `None` if it accepts any, including
+    /// quantized ones.
     pub dtypes: Vec<Option<DType>>,
-    /// What llama.cpp has no place for.
+    /// Contents that llama.cpp can't store.
     pub losses: Vec<Loss>,
-    /// What the user should know.
+    /// Warnings for the user.
     pub warnings: Vec<String>,
 }
 
@@ -170,7 +170,7 @@ pub fn export<'a>(source: &Source<'a>, tokenizer: Vec<KeyValue>) -> Result<GgufE
     Ok(GgufExport { view, dtypes, losses, warnings })
 }
 
-/// Whether there is a configuration, in the metadata or beside the weights.
+/// Returns `true` if there is a configuration, in the metadata or as a companion file.
 fn is_configured(reader: &dyn CheckpointReader) -> bool {
     let in_metadata = reader.metadata().object(keys::ARCHITECTURE);
     in_metadata.is_some_and(|config| !config.is_empty())
@@ -195,7 +195,7 @@ fn set_keys(metadata: &mut Metadata, keys: &[KeyValue]) {
     metadata.remove(keys::TIED);
 }
 
-/// A checkpoint whose values came from a GGUF file, under the names it had there.
+/// Exports a checkpoint whose values are from a GGUF file, under the names in that file.
 fn as_it_is<'a>(reader: &'a dyn CheckpointReader, model: &FamilyModel<'_>) -> GgufExport<'a> {
     let mut view = View::new(reader);
 

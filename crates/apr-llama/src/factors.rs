@@ -7,14 +7,14 @@ use serde_json::{Map, Value, json};
 use super::gguf_keys::GgufKeys;
 use super::rope;
 
-/// Where configurations keep them.
+/// Key of the factors in configurations.
 const SCALING: &str = "rope_scaling";
 
-/// Puts factors that the file has in tensors into the configuration; what it has no place for is
-/// lost.
+/// Adds factors that the file stores as tensors to the configuration. Factors that it can't store
+/// are reported as a loss.
 ///
 /// # Errors
-/// E001 where such a tensor holds no factors, E002 and E007 where it can't be read.
+/// E001 if such a tensor contains no factors, E002 and E007 if it can't be read.
 pub(super) fn add_factors(
     reader: &dyn CheckpointReader,
     model: &FamilyModel<'_>,
@@ -48,8 +48,8 @@ pub(super) fn add_factors(
     }
 }
 
-/// Settings that lead to one factor for each frequency: LLaMA 3's where these are its own, else
-/// those of LongRoPE with the same factors for long and short texts.
+/// Returns settings that result in one factor for each frequency. They are LLaMA 3's if the factors
+/// match, and otherwise LongRoPE's with the same factors for long and short texts.
 fn of_frequencies(
     factors: &[f32],
     described: &GgufKeys<'_>,

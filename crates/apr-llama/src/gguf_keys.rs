@@ -12,7 +12,7 @@ use serde_json::{Map, Value};
 
 use super::hyperparameters::{config_value, layer_types};
 
-/// Most layers that are listed one by one, whatever a file says of their number.
+/// Maximum number of layers that are listed one by one, whatever number a file declares.
 const MAX_LAYERS: u64 = 1 << 12;
 
 /// The keys of a GGUF file, and the names of its tensors.
@@ -24,7 +24,7 @@ pub(super) struct GgufKeys<'m> {
 }
 
 impl<'m> GgufKeys<'m> {
-    /// None where the metadata are not those of a GGUF file.
+    /// Reads the keys. Returns `None` if the metadata are not from a GGUF file.
     pub(super) fn of(
         metadata: &'m Metadata,
         tensors: &'m [TensorInfo],
@@ -77,8 +77,8 @@ impl<'m> GgufKeys<'m> {
         }
     }
 
-    /// What the pattern of windows says. Without a window, every layer sees all; with one and no
-    /// pattern, nothing is said.
+    /// Returns the layer types by the pattern of windows. Without a window, every layer has full
+    /// attention. With a window but no pattern, returns `None`.
     fn layer_types(&self) -> Option<Value> {
         let own = |key: &str| self.pairs.find(&format!("{}.{key}", self.architecture));
         if let Some(pattern) = own("attention.sliding_window_pattern") {
@@ -113,7 +113,7 @@ impl<'m> GgufKeys<'m> {
     }
 }
 
-/// The number or truth that all items of a list are, or else the value as it is.
+/// Returns the number or Boolean that all items of a list equal, or else the value unchanged.
 fn of_all_layers(value: Value) -> Value {
     let layers = value.as_array().map_or(&[][..], Vec::as_slice);
     let first = layers.first().filter(|first| first.is_number() || first.is_boolean());

@@ -28,29 +28,29 @@ const POSITIVE: [&str; 6] = [
     ".yarn_attn_factor",
 ];
 
-/// What `transformers` calls attention within a window.
+/// Name of windowed attention in `transformers`.
 const SLIDING: &str = "sliding_attention";
 
-/// Most classes that names are made up for.
+/// Maximum number of classes for which names are generated.
 const MAX_CLASSES: u64 = 1 << 16;
 
-/// What is known of a checkpoint beside its tensors.
+/// Facts about a checkpoint besides its tensors.
 pub(super) struct Facts {
-    /// Entries of `config.json`, with those of `text_config` on top and rotary settings under one
-    /// name each.
+    /// Entries of `config.json`, overridden by the entries of `text_config`, with one name for each
+    /// rotary setting.
     pub(super) config: Map<String, Value>,
     generation: Map<String, Value>,
     card: Map<String, Value>,
     license: Option<String>,
-    /// What whoever opened the checkpoint calls it.
+    /// Name of the checkpoint given by the code that opened it.
     name: Option<String>,
-    /// How the vector of a text is made of those of its tokens.
+    /// Pooling of token vectors to the vector of a text.
     pub(super) sentence: Option<Sentence>,
-    /// Of which rows of a language model's head a classifier is made.
+    /// Rows of a language model's head that make up a classifier.
     pub(super) answers: Option<Answers>,
 }
 
-/// What is known of the tensors that will be written.
+/// Facts about the tensors that will be written.
 #[derive(Default)]
 pub(super) struct Written {
     pub(super) file_type: u32,
@@ -85,7 +85,7 @@ impl Facts {
         })
     }
 
-    /// Whether the name of the model has this in it, in lower case.
+    /// Returns `true` if the name of the model in lower case contains `part`.
     pub(super) fn is_called(&self, part: &str) -> bool {
         let told = self.config.get("_name_or_path").and_then(Value::as_str);
         let card = ["name", "model_name"].iter().filter_map(|key| self.card.get(*key)?.as_str());
@@ -119,8 +119,8 @@ impl Facts {
         (!value.is_null()).then(|| value.clone())
     }
 
-    /// Labels by their number. llama.cpp needs one for each class of a classifier; where there is
-    /// none, the two that `transformers` makes up for every model say nothing.
+    /// Returns the labels by their number. llama.cpp requires one for each class of a classifier.
+    /// Without a classifier, the two default labels of `transformers` are not used.
     fn labels(&self, classes: Option<u64>) -> Option<Vec<String>> {
         if self.answers.is_some() {
             return Some(vec!["yes".to_owned(), "no".to_owned()]);
@@ -214,7 +214,7 @@ impl Facts {
             .collect()
     }
 
-    /// What the model card says, and a name in any case.
+    /// Returns the keys from the model card, which always include a name.
     fn general(&self, title: &str, size_label: &str) -> Vec<KeyValue> {
         let text = |key: &str| self.card.get(key).and_then(Value::as_str).map(str::to_owned);
         let told = self.config.get("_name_or_path").and_then(Value::as_str);
@@ -253,14 +253,14 @@ impl Facts {
     }
 }
 
-/// Of each layer, whether its attention looks back no further than a window.
+/// Returns a list with `true` for each layer whose attention is limited to a window.
 fn sliding_layers(config: &Map<String, Value>) -> Option<Value> {
     let kinds = config.get("layer_types")?.as_array()?;
     Some(kinds.iter().map(|kind| Value::from(kind.as_str() == Some(SLIDING))).collect())
 }
 
-/// How many pairs of a head's dimensions are turned by each of the numbers that a position has: of
-/// time, height and width, and a fourth that llama.cpp has room for.
+/// Returns the number of pairs of a head's dimensions that are rotated by each part of a position:
+/// time, height and width, and a fourth for which llama.cpp has a place.
 fn mrope_sections(config: &Map<String, Value>) -> Option<Value> {
     let mut sections = config.get("rope_scaling")?.get("mrope_section")?.as_array()?.clone();
     sections.resize(4, Value::from(0));
@@ -276,7 +276,8 @@ pub(super) fn layer_types(sliding: &Value) -> Option<Value> {
         .collect()
 }
 
-/// `asked` are the numbers of the configuration that keys were made of, by their path.
+/// Rejects an invalid number. `asked` are the numbers in the configuration from which keys were
+/// made, by their path.
 fn check_number(pair: &KeyValue, asked: &[(String, Value)]) -> Result<()> {
     let Typed::F32(number) = pair.value else { return Ok(()) };
     let is_positive = POSITIVE.iter().any(|end| pair.key.ends_with(end));
@@ -402,7 +403,8 @@ pub(super) fn normalised(mut config: Map<String, Value>) -> Map<String, Value> {
     config
 }
 
-/// `tiny-llama` as people write it: `Tiny Llama`. Words with capitals and versions stay.
+/// Returns `tiny-llama` in title case: `Tiny Llama`. Words with capitals and versions are
+/// unchanged.
 fn in_title_case(name: &str) -> String {
     let is_version = |word: &str| {
         let rest = word.strip_prefix('v').unwrap_or(word);
@@ -438,7 +440,7 @@ fn in_title_case(name: &str) -> String {
     name.replace('-', " ").split_whitespace().map(title).collect::<Vec<_>>().join(" ")
 }
 
-/// The number of parameters in two digits: `7.2B`, `8x7.0B` where there are experts.
+/// Returns the number of parameters in two digits: `7.2B`, or `8x7.0B` for models with experts.
 pub(super) fn size_label<'t>(tensors: impl Iterator<Item = (&'t str, &'t [u64])>) -> String {
     let (mut shared, mut expert, mut experts, mut stacks) = (0_u64, 0_u64, 0_u64, 0_u64);
     for (name, dims) in tensors {

@@ -19,22 +19,22 @@ use super::gguf_keys::GgufKeys;
 /// A checkpoint in Hugging Face's layout.
 #[non_exhaustive]
 pub struct Restored<'a> {
-    /// The tensors.
+    /// Tensors in Hugging Face's layout.
     pub view: View<'a>,
     /// The text of `config.json`.
     pub config: Vec<u8>,
-    /// The same as entries.
+    /// Entries of `config.json`.
     pub entries: Map<String, Value>,
-    /// What Hugging Face's models have no place for.
+    /// Contents that Hugging Face models can't store.
     pub losses: Vec<Loss>,
-    /// Names of the tensors whose blocks are decoded, since their elements lie otherwise than
-    /// Hugging Face has them.
+    /// Names of the tensors whose blocks are decoded, because Hugging Face stores their elements in
+    /// another order.
     pub decoded: Vec<String>,
 }
 
-/// The metadata of a GGUF file with what its keys tell about family and hyperparameters, as
-/// `config.json` would have it. None for other checkpoints, for those that have a family by name,
-/// and where no family is of that architecture.
+/// Returns the metadata of a GGUF file with the family and the hyperparameters from its keys, as in
+/// `config.json`. Returns `None` for other checkpoints, for checkpoints that name their family, and
+/// if no family has that architecture.
 #[must_use]
 pub fn described(
     reader: &dyn CheckpointReader,
@@ -78,10 +78,11 @@ pub fn restore<'a>(
     restore_to(reader, families, architecture, DType::F32)
 }
 
-/// The same with floats of another dtype in place of blocks that can't stay.
+/// Restores a checkpoint like [`restore`], with floats of the dtype `decode_to` in place of blocks
+/// that can't be kept.
 ///
 /// # Errors
-/// Those of [`restore`].
+/// Returns the errors of [`restore`].
 pub fn restore_to<'a>(
     reader: &'a dyn CheckpointReader,
     families: &Families,
@@ -137,9 +138,12 @@ fn missing_pooler(config: &Map<String, Value>) -> Option<Loss> {
     })
 }
 
-/// Mistral's class takes a window of 4096 tokens where the configuration has none, and llama.cpp's
-/// converter writes none for it: the configuration then says so, and the loss is told where the
-/// model is of the generation that had one, also where it only has Mistral's name.
+/// Sets a missing sliding window to null in the configuration of Mistral, and returns the loss of
+/// the window if the model had one.
+///
+/// Mistral's class defaults to a window of 4096 tokens, and llama.cpp's converter does not write
+/// the window. The loss is reported for models of the generation that had a window, even if only
+/// the model's name contains Mistral.
 fn missing_window(
     described: &GgufKeys<'_>,
     family: &Family,
@@ -182,8 +186,8 @@ fn missing_window(
     })
 }
 
-/// How the class that the configuration names calls its tensors. Classifiers have the base model's
-/// under a prefix.
+/// Returns the tensor naming of the class in the configuration. Classifiers have the base model's
+/// tensors under a prefix.
 fn naming_for(family: &Family, config: &Map<String, Value>) -> Naming {
     let class = config
         .get("architectures")
@@ -375,7 +379,8 @@ impl ImportPlan<'_, '_> {
     }
 }
 
-/// The dtype of most matrices' elements; of those that are quantized, what they are computed in.
+/// Returns the dtype of most elements in matrices. Quantized elements count as the dtype in which
+/// they are computed.
 fn torch_dtype(tensors: &[TensorInfo]) -> &'static str {
     let elements = |wanted: fn(DType) -> bool| -> u64 {
         let matrices =

@@ -13,7 +13,7 @@ pub(super) const RANK: u32 = 4;
 /// The architecture whose classifiers llama.cpp reads behind the last token, as probabilities.
 const ARCHITECTURE: &str = "qwen3";
 
-/// How the repositories of the models are called that have no modules.
+/// Part of the repository names of models without modules.
 const NAME: &str = "qwen3-reranker";
 
 /// The tokens by whose logits a language model scores a pair.
@@ -24,7 +24,8 @@ pub(super) struct Answers {
 }
 
 impl Answers {
-    /// Those of a model that llama.cpp runs as a reranker: by its modules, or by its name.
+    /// Returns the answers of a model that llama.cpp runs as a reranker, by its modules or by its
+    /// name.
     pub(super) fn of(facts: &Facts, architecture: &str, tokenizer: &[KeyValue]) -> Option<Self> {
         let class = facts.config.get("architectures").and_then(|all| all.get(0)?.as_str());
         if architecture != ARCHITECTURE || class != Some("Qwen3ForCausalLM") {
@@ -50,7 +51,7 @@ impl Answers {
     }
 }
 
-/// The keys that say how a pair is written.
+/// Returns the keys that define how a pair is written.
 pub(super) fn template_keys() -> [KeyValue; 2] {
     [
         KeyValue::new("tokenizer.chat_templates", vec!["rerank".to_owned()]),
@@ -58,8 +59,8 @@ pub(super) fn template_keys() -> [KeyValue; 2] {
     ]
 }
 
-/// What a file with a classifier does not hold of a reranker. `answers`: whether the classifier is
-/// made of rows of a language model's head.
+/// Returns the contents of a reranker that a file with a classifier does not store. `answers` is
+/// `true` if the classifier is made of rows of a language model's head.
 pub(super) fn not_held(facts: &Facts, keys: &[KeyValue], answers: bool) -> Vec<Loss> {
     let mut losses = Vec::new();
     let mut lose = |name: String, why: &str| {
@@ -89,7 +90,7 @@ pub(super) fn not_held(facts: &Facts, keys: &[KeyValue], answers: bool) -> Vec<L
     losses
 }
 
-/// What llama.cpp computes otherwise of a classifier of texts, as warnings.
+/// Returns warnings about a text classifier that llama.cpp computes differently.
 pub(super) fn computed_otherwise(
     facts: &Facts,
     family: &str,

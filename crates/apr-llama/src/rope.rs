@@ -4,11 +4,11 @@
 use apr_registry::{Error, Result};
 use serde_json::{Map, Value, json};
 
-/// The kind of stretching that the configuration asks for, in lower case; none where positions stay
-/// as they are.
+/// Returns the kind of position scaling in the configuration in lower case, or `None` if positions
+/// are not scaled.
 ///
 /// # Errors
-/// E001 where `rope_scaling` is not an object, has no type, or lacks what its type needs.
+/// E001 if `rope_scaling` is not an object, has no type, or lacks a setting that its type needs.
 pub(super) fn scaling(config: &Map<String, Value>) -> Result<Option<String>> {
     let Some(scaling) = config.get("rope_scaling") else { return Ok(None) };
     let malformed =
@@ -35,8 +35,8 @@ pub(super) fn scaling(config: &Map<String, Value>) -> Result<Option<String>> {
     Ok(Some(kind))
 }
 
-/// The type in lower case, none where positions stay as they are; or why there is none that could
-/// be followed.
+/// Returns the type in lower case, `None` if positions are not scaled, or the reason why the type
+/// is unusable.
 fn kind_of(rope: &Map<String, Value>) -> Result<Option<String>, &'static str> {
     match rope.get("rope_type") {
         None if ["factor", "long_factor", "short_factor"]
@@ -53,7 +53,7 @@ fn kind_of(rope: &Map<String, Value>) -> Result<Option<String>, &'static str> {
     }
 }
 
-/// What stretching of this kind needs and the configuration lacks.
+/// Returns a message about settings that scaling of this kind needs and the configuration lacks.
 fn lacks(rope: &Map<String, Value>, kind: &str) -> Option<String> {
     const LLAMA3_NUMBERS: [&str; 4] =
         ["factor", "low_freq_factor", "high_freq_factor", "original_max_position_embeddings"];
@@ -87,7 +87,7 @@ fn positive_numbers(rope: &Map<String, Value>, key: &str) -> Option<usize> {
     (!list.is_empty() && list.iter().all(is_positive)).then_some(list.len())
 }
 
-/// Whether it is a number that single precision has, and above 0.
+/// Returns `true` for a number above 0 that single precision can represent.
 #[expect(clippy::cast_possible_truncation, reason = "GGUF has single precision here")]
 fn is_positive(value: &Value) -> bool {
     value
@@ -96,9 +96,9 @@ fn is_positive(value: &Value) -> bool {
         .is_some_and(|number| number > 0.0 && number.is_finite())
 }
 
-/// Factors by which LLaMA 3 slows each frequency, `head_dim / 2` of them; none where the
-/// configuration asks for no such thing. Computed in single precision, step by step as llama.cpp's
-/// converter does.
+/// Returns the factors by which LLaMA 3 slows each frequency, `head_dim / 2` of them. Returns
+/// `None` if the configuration does not request it. They are computed in single precision, step by
+/// step as in llama.cpp's converter.
 #[expect(clippy::cast_possible_truncation, reason = "single precision is the reference's")]
 pub(super) fn llama3_factors(config: &Map<String, Value>, head_dim: u64) -> Option<Vec<f32>> {
     let rope = config.get("rope_scaling")?.as_object()?;
@@ -166,8 +166,8 @@ pub(super) fn long_and_short(config: &Map<String, Value>) -> Option<[Vec<f32>; 2
     Some([factors("long_factor")?, factors("short_factor")?])
 }
 
-/// What Phi-3 multiplies attention by, computed from how much longer texts are than those it was
-/// trained on.
+/// Returns the factor of Phi-3's attention. It is computed from the ratio of the maximum length to
+/// the length of the training texts.
 pub(super) fn attention_factor(config: &Map<String, Value>) -> Option<f64> {
     long_and_short(config)?;
     let rope = config.get("rope_scaling")?;
@@ -185,8 +185,8 @@ pub(super) fn attention_factor(config: &Map<String, Value>) -> Option<f64> {
     }
 }
 
-/// What LongRoPE multiplies attention by where texts may be so much longer than those that the
-/// model was trained on.
+/// Returns LongRoPE's factor of attention for a maximum length of `longest`, if the model was
+/// trained on the length `original`.
 pub(super) fn longrope_factor(longest: f64, original: f64) -> f64 {
     let scale = longest / original;
     if scale <= 1.0 { 1.0 } else { (1.0 + scale.ln() / original.ln()).sqrt() }
@@ -217,7 +217,7 @@ mod tests {
     }
 
     #[test]
-    fn the_kind_of_scaling_is_told_where_it_is_whole() {
+    fn complete_scalings_return_their_kind() {
         let of =
             |rope: Value| scaling(json!({ "rope_scaling": rope }).as_object().expect("an object"));
         for rope in [
@@ -264,7 +264,7 @@ mod tests {
     }
 
     #[test]
-    fn other_scalings_have_no_factors() {
+    fn other_scalings_have_no_llama_3_factors() {
         for config in [
             json!({}),
             json!({"rope_scaling": {}}),

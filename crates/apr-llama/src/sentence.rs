@@ -4,7 +4,7 @@ use apr_gguf::KeyValue;
 use apr_registry::{Escaped, Loss};
 use apr_source::sentence::{MODULES, Module, SETTINGS, Sentence};
 
-/// llama.cpp's number of the way to pool; `None` where it has no such way.
+/// Returns llama.cpp's number of the pooling, or `None` if it has no such pooling.
 pub(super) fn pooling_type(sentence: &Sentence) -> Option<u32> {
     let modes = sentence.modules.iter().find_map(|module| match module {
         Module::Pooling { modes, .. } => Some(modes.as_slice()),
@@ -16,7 +16,8 @@ pub(super) fn pooling_type(sentence: &Sentence) -> Option<u32> {
     }
 }
 
-/// What the keys of a GGUF file do not hold of them: vectors of texts are others without it.
+/// Returns the contents that the keys of a GGUF file do not store. Without them, the vectors of
+/// texts differ.
 pub(super) fn not_held(sentence: &Sentence, keys: &[KeyValue]) -> Vec<Loss> {
     let key = |end: &str| keys.iter().find(|pair| pair.key.ends_with(end));
     let context = key(".context_length").and_then(|pair| pair.value.as_u64());

@@ -30,18 +30,21 @@ const KEPT: usize = 4;
 /// The matrices of a stage of a tensor.
 type Loaded = ((usize, usize), Arc<Delta>);
 
-/// How adapters are merged in.
+/// Options for merging adapters into a base.
 pub struct AdaptOptions<'a> {
     /// Modules that the base lacks are left out with a warning, and values that are not finite are
     /// let pass.
     pub relaxed: bool,
-    /// Whether the result is cast to another dtype: the sums then stay in single precision, which
-    /// is rounded to that dtype alone.
+    /// `true` if the result will be cast to another dtype.
+    ///
+    /// Sums then stay in single precision, so that only the cast rounds them.
     pub is_cast: bool,
-    /// Names of the weights whose rows are inputs, by the base's family; none where no family is
-    /// known, and the configuration of an adapter and its shapes say which they are.
+    /// Names of the weights whose rows are inputs, from the base's family.
+    ///
+    /// With `None` (unknown family), the adapter's configuration and its shapes determine the
+    /// orientation.
     pub inputs_first: Option<HashSet<String>>,
-    /// Asked between blocks of a long measurement whether to go on.
+    /// Function that is called between blocks of a long measurement; an error ends the merge.
     pub poll: Arc<dyn Fn() -> Result<()> + Send + Sync + 'a>,
 }
 
@@ -51,7 +54,8 @@ impl Default for AdaptOptions<'_> {
     }
 }
 
-/// Returns the names of a model's weights whose rows are inputs; none where its family is unknown.
+/// Returns the names of a model's weights whose rows are inputs, or `None` if its family is
+/// unknown.
 #[must_use]
 pub fn inputs_first(
     reader: &dyn CheckpointReader,
@@ -206,7 +210,7 @@ impl<'a> Adapted<'a> {
         }
     }
 
-    /// With a model card that says what was merged, in place of the base's.
+    /// Replaces the base's card by a model card that describes the merge.
     ///
     /// # Errors
     /// E007 and E008 when the base's card can't be read.
@@ -218,8 +222,7 @@ impl<'a> Adapted<'a> {
         Ok(self)
     }
 
-    /// With a record of the merge in the metadata, as far as the output's format has a place for
-    /// it.
+    /// Adds a record of the merge to the metadata if the output's format can store it.
     #[must_use]
     pub fn with_record(mut self, format: &'static Format) -> Self {
         let report = self.report();
@@ -227,7 +230,7 @@ impl<'a> Adapted<'a> {
         self
     }
 
-    /// What was merged, and how far the tensors that were read moved.
+    /// Returns the report on the merge, with the change of the tensors that were read.
     #[must_use]
     pub fn report(&self) -> AdaptReport {
         let changed = self.slots.iter().filter(|slot| slot.is_changed());
@@ -369,7 +372,8 @@ impl<'a> Adapted<'a> {
         Ok(())
     }
 
-    /// What rows or columns are multiplied by after a stage, which needs a pass over the tensor.
+    /// Returns the factors for rows or columns after a stage. Computing them needs a pass over the
+    /// tensor.
     fn factors(&self, tensor: usize, stage: usize) -> Result<Option<&[f32]>> {
         let Some(cell) = self.factors.get(&(tensor, stage)) else { return Ok(None) };
         let found = cell.get_or_init(|| self.measure(tensor, stage));
@@ -466,7 +470,7 @@ fn each_row(
     }
 }
 
-/// Rounds values to those of a dtype.
+/// Rounds values to a dtype.
 fn round(dtype: DType, values: &mut Vec<f32>) {
     if dtype != DType::F32 {
         let (mut bytes, wide) = (Vec::new(), std::mem::take(values));

@@ -7,24 +7,24 @@ use apr_core::{CheckpointReader, Error, Escaped, Result, TensorInfo};
 
 use crate::configuration::{Configuration, Writer};
 
-/// In front of all names that PEFT writes.
+/// Prefix of all names that PEFT writes.
 pub(crate) const PREFIX: &str = "base_model.model.";
 
-/// What PEFT puts between the names of modules.
+/// Name parts that PEFT inserts between the names of modules.
 const WRAPPERS: [&str; 3] = [".base_layer", ".modules_to_save.default", ".original_module"];
 
-/// An adapter that is open, with what it is multiplied by.
+/// Open adapter with its weight in the merge.
 #[derive(Clone)]
 pub struct Adapter<'a> {
-    /// What errors and reports call it.
+    /// Name in errors and reports.
     pub name: String,
-    /// Its matrices.
+    /// Reader of the adapter's matrices.
     pub reader: Arc<dyn CheckpointReader + 'a>,
     /// Factor of everything that it adds, beside its own scale; below 0 it is subtracted.
     pub weight: f64,
 }
 
-/// What the parts of a module's change are called in the names of tensors.
+/// Part of a module's change, identified by the tensor name.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Part {
     LoraA,
@@ -77,13 +77,13 @@ const UNSUPPORTED: [(&str, &str); 5] = [
     ("lora_up", "kohya's names"),
 ];
 
-/// What an adapter does to a module: positions of its tensors.
+/// Positions of an adapter's tensors for one module.
 pub(crate) type Parts = BTreeMap<Part, usize>;
 
-/// An adapter's tensors, by what they change.
+/// Tensors of an adapter, by the modules that they change.
 pub(crate) struct Contents {
     pub(crate) configuration: Configuration,
-    /// By the module that they change: as PEFT and MLX name it, or the tensor of a GGUF file.
+    /// Parts by module: the module name in PEFT or MLX, or the tensor name in a GGUF file.
     pub(crate) modules: BTreeMap<String, Parts>,
     /// Tensors that take the place of others, by their names.
     pub(crate) replaced: BTreeMap<String, usize>,
@@ -162,19 +162,20 @@ fn part(name: &str, writer: Writer) -> Result<Option<(&str, Part)>> {
     Ok(Some((module, part)))
 }
 
-/// The names of a base's tensors that modules of an adapter stand for.
+/// Map from the modules of an adapter to the tensors of its base.
 pub(crate) struct Targets<'t> {
     tensors: BTreeMap<&'t str, usize>,
-    /// What the adapter's names have in front that the base's lack.
+    /// Prefix of the adapter's names that the base's names lack.
     extra: String,
-    /// What the base's names have in front that the adapter's lack.
+    /// Prefix of the base's names that the adapter's names lack.
     missing: String,
 }
 
 impl<'t> Targets<'t> {
-    /// Of a base, for modules of these names. Where none of them is known as it stands, all may
-    /// have one prefix too much or too few: adapters of a model with a head, for the same model
-    /// without one.
+    /// Creates the map for a base and for modules with these names.
+    ///
+    /// If the base does not have any of the modules, the names can differ by one prefix. This is
+    /// the case for adapters of a model with a head, applied to the same model without a head.
     pub(crate) fn new<'m>(
         tensors: &'t [TensorInfo],
         mut modules: impl Iterator<Item = &'m str> + Clone,
@@ -212,7 +213,7 @@ impl<'t> Targets<'t> {
         self.tensor(&format!("{module}.weight")).or_else(|| self.tensor(module))
     }
 
-    /// What the base calls a tensor that it does not have.
+    /// Returns the name that a missing tensor would have in the base.
     pub(crate) fn name(&self, name: &str) -> String {
         format!("{}{}", self.missing, name.strip_prefix(self.extra.as_str()).unwrap_or(name))
     }

@@ -37,7 +37,8 @@ pub(crate) fn is_of_tokenizer(name: &str) -> bool {
     TOKENIZER.contains(&name)
 }
 
-/// Whether the output projection of a model is its input embedding, where it has none of its own.
+/// Returns `true` if the input embedding is also the output projection, for a base without a
+/// separate one.
 ///
 /// # Errors
 /// E007 and E008 when the configuration can't be read.
@@ -51,8 +52,9 @@ pub(crate) fn is_tied(base: &dyn CheckpointReader) -> Result<bool> {
     Ok(config.and_then(|config| config.get(TIED)?.as_bool()).unwrap_or(true))
 }
 
-/// The number of tokens, where it is another than the base's: that of the rows of a tensor that was
-/// replaced.
+/// Returns the number of tokens before and after, or `None` if it is unchanged.
+///
+/// It is the number of rows of a replaced tensor.
 pub(crate) fn vocabulary(base: &[TensorInfo], tensors: &[TensorInfo]) -> Option<(u64, u64)> {
     base.iter().zip(tensors).find_map(|(before, after)| {
         let rows = |info: &TensorInfo| info.shape.dims().first().copied();
@@ -72,14 +74,14 @@ fn fit_object(config: &mut Map<String, Value>, is_untied: bool, rows: Option<(u6
     }
 }
 
-/// A configuration that fits the result; none where it is no JSON object.
+/// Adapts a configuration to the result. Returns `None` if it is not a JSON object.
 pub(crate) fn fit(bytes: &[u8], is_untied: bool, rows: Option<(u64, u64)>) -> Option<Vec<u8>> {
     let mut config: Map<String, Value> = from_python(bytes).ok()?;
     fit_object(&mut config, is_untied, rows);
     Some(to_python(&config))
 }
 
-/// The same in the metadata of the native container.
+/// Adapts the configuration in the metadata of the native container to the result.
 pub(crate) fn fit_metadata(metadata: &mut Metadata, is_untied: bool, rows: Option<(u64, u64)>) {
     if let Some(mut architecture) = metadata.object(keys::ARCHITECTURE).cloned() {
         fit_object(&mut architecture, is_untied, rows);
@@ -87,7 +89,7 @@ pub(crate) fn fit_metadata(metadata: &mut Metadata, is_untied: bool, rows: Optio
     }
 }
 
-/// Writes down what was merged, where the format of the output keeps it.
+/// Records the merge in the metadata, in the form of the output format.
 pub(crate) fn record(metadata: &mut Metadata, report: &AdaptReport, format: &Format) {
     let record = json!({
         "base": report.base,
@@ -101,7 +103,8 @@ pub(crate) fn record(metadata: &mut Metadata, report: &AdaptReport, format: &For
     }
 }
 
-/// The model card, with what hubs read in front. Terms come from the base's card.
+/// Returns the model card, with front matter for hubs. The licence terms are those of the base's
+/// card.
 pub(crate) fn card(report: &AdaptReport, title: &str, base: Option<&[u8]>) -> String {
     let models = std::iter::once(report.base.as_str());
     let mut card = card::front_matter(models, base, &["merge", "lora"]);

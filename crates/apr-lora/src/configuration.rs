@@ -12,13 +12,13 @@ use crate::patterns::{Pairs, Patterns};
 /// Parameters that a configuration may target.
 const MAX_PARAMETERS: usize = 1 << 12;
 
-/// Steps that any adapter may take to find out what its configuration says of its modules.
+/// Steps that any adapter can use to evaluate its configuration for its modules.
 const FREE: u64 = 1 << 32;
 
 /// Steps that a tensor of an adapter justifies beside those.
 const OF_TENSOR: u64 = 1 << 15;
 
-/// Who wrote the adapter: names and orientation of the matrices follow from that.
+/// Program that wrote the adapter. It determines the names and the orientation of the matrices.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Writer {
     Peft,
@@ -42,11 +42,12 @@ pub(crate) struct Configuration {
     scale: Option<f64>,
     /// Layers whose weights are `[in, out]`.
     pub(crate) fan_in_fan_out: bool,
-    /// Rows that an embedding's trained rows stand for, by module; without a name those of any.
+    /// Row numbers for the trained rows of an embedding, by module. An empty name stands for any
+    /// module.
     pub(crate) token_rows: Vec<(String, Vec<u64>)>,
-    /// Parameters that are changed themselves, as those of experts are: ends of their names.
+    /// Name ends of parameters that are changed directly, such as those of experts.
     pub(crate) parameters: Vec<String>,
-    /// What may be spent on questions about modules.
+    /// Budget for evaluating the configuration for modules.
     pub(crate) work: Work,
 }
 
@@ -72,16 +73,16 @@ const REFUSED: [(&str, &str); 9] = [
     ("trainable_parameters", "it trains other parameters"),
 ];
 
-/// Ways to start that change the base's weights at load: what is trained lies on what is left of
-/// them.
+/// Initializations that change the base's weights at load. The trained matrices apply to the
+/// changed base.
 const STARTS: [&str; 5] = ["corda", "loftq", "olora", "pissa", "lora_ga"];
 
 impl Configuration {
-    /// Reads what lies beside an adapter's weights, or in its metadata.
+    /// Reads the configuration file of an adapter, or its metadata.
     ///
     /// # Errors
-    /// E001 where it is of a kind that can't be merged, with what it is; E007 and E008 when it
-    /// can't be read.
+    /// E001 with the kind of the adapter if it can't be merged; E007 and E008 when it can't be
+    /// read.
     pub(crate) fn read(reader: &dyn CheckpointReader) -> Result<Self> {
         let tensors = reader.tensors().len() as u64;
         let work = Work::of_file(FREE.saturating_add(tensors.saturating_mul(OF_TENSOR)));
@@ -195,11 +196,11 @@ impl Configuration {
         })
     }
 
-    /// What a module's matrices of this rank are multiplied by; without a rank, that of the
-    /// configuration counts.
+    /// Returns the scale for a module's matrices of this rank, or of the configuration's rank
+    /// without one.
     ///
     /// # Errors
-    /// E001 where the configuration states another rank; E008 where finding out takes too much.
+    /// E001 if the configuration states another rank; E008 if the evaluation exceeds the budget.
     pub(crate) fn scale(&self, module: &str, rank: Option<u64>) -> Result<f64> {
         let told = self.ranks.find(module, &self.work)?.or(self.rank);
         let rank = rank.map(|rank| rank as f64);
@@ -292,7 +293,7 @@ mod tests {
     }
 
     #[test]
-    fn what_can_not_be_added_is_refused_by_name() {
+    fn unsupported_kinds_are_rejected_by_name() {
         for (key, value) in [
             ("init_lora_weights", json!("pissa_niter_16")),
             ("alora_invocation_tokens", json!([1])),
@@ -318,7 +319,7 @@ mod tests {
     }
 
     #[test]
-    fn patterns_that_are_none_are_refused_by_name() {
+    fn invalid_patterns_are_rejected_by_name() {
         for (pattern, expected) in [
             (json!({"(?:(?:a{1000}){1000}){1000}": 1}), "alpha_pattern: '(?:(?:a"),
             (json!({"(": 1}), "alpha_pattern: '('"),

@@ -32,8 +32,8 @@ enum Kind {
     Product(Pair),
     Hadamard(Pair, Pair),
     Kronecker(Side, Side),
-    /// Of a stack of weights, whose matrices lie side by side: `first` `[experts * rank, in]` and
-    /// `second` `[out, rank * experts]`.
+    /// Matrices for a stack of weights, side by side: `first` is `[experts * rank, in]`, `second`
+    /// is `[out, rank * experts]`.
     Experts {
         first: usize,
         second: usize,
@@ -42,7 +42,7 @@ enum Kind {
     },
 }
 
-/// How a weight changes.
+/// Form of the change of a weight.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Form {
     kind: Kind,
@@ -59,7 +59,7 @@ pub(crate) fn rows_and_columns(shape: &Shape) -> Option<(u64, u64)> {
     Some((rows, shape.elements()?.checked_div(rows)?))
 }
 
-/// What decides the orientation of matrices where shapes leave it open.
+/// Default orientation of matrices whose shapes are ambiguous.
 #[derive(Clone, Copy)]
 pub(crate) struct Orientation {
     pub(crate) writer: Writer,
@@ -68,10 +68,10 @@ pub(crate) struct Orientation {
 }
 
 impl Form {
-    /// Of a module with these parts, for a weight of this shape.
+    /// Creates the form for a module with these parts and a weight of this shape.
     ///
     /// # Errors
-    /// E001 where a part is missing, or its shape does not fit.
+    /// E001 if a part is missing, or its shape does not fit.
     pub(crate) fn new(
         parts: &Parts,
         infos: &[TensorInfo],

@@ -88,7 +88,7 @@ pub(crate) struct Product {
 }
 
 impl Product {
-    /// Two matrices that go together.
+    /// Creates the product of two matrices, or returns `None` if their shapes do not fit.
     pub(crate) fn new(left: Matrix, right: Matrix) -> Option<Self> {
         (left.columns == right.rows).then_some(Self { left, right })
     }
@@ -126,7 +126,7 @@ impl Product {
     }
 }
 
-/// What is added to a tensor, before it is scaled.
+/// Change of a tensor before scaling.
 #[derive(Debug)]
 pub(crate) enum Delta {
     /// LoRA (arXiv 2106.09685): the product of two matrices.
@@ -140,7 +140,7 @@ pub(crate) enum Delta {
 }
 
 impl Delta {
-    /// Elements of a row, in place of what `out` has.
+    /// Replaces the content of `out` by elements of a row.
     pub(crate) fn row(&self, row: usize, columns: Range<usize>, out: &mut Vec<f32>) {
         out.clear();
         out.resize(columns.len(), 0.0);
@@ -178,7 +178,7 @@ mod tests {
     }
 
     #[test]
-    fn parts_of_rows_are_those_of_the_whole_product() {
+    fn parts_of_rows_match_the_whole_product() {
         for rank in [1, 3, 4, 6, 9] {
             let (left, right) = (matrix(5, rank, 2.0), matrix(rank, 7, 3.0));
             let product = Product::new(left.clone(), right.clone()).expect("they fit");
@@ -211,7 +211,7 @@ mod tests {
     }
 
     #[test]
-    fn transposing_twice_changes_nothing() {
+    fn transposing_twice_restores_the_matrix() {
         let before = matrix(3, 4, 5.0);
         assert_eq!(before.clone().transposed().transposed(), before);
         assert_eq!(before.clone().transposed().values[1], before.values[4]);

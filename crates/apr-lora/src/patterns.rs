@@ -29,7 +29,7 @@ const PARSED: u64 = 2_000;
 /// Steps of a state of an automaton for a character.
 const STATE: u64 = 4;
 
-/// What has a meaning of its own in a regular expression, except for the dot.
+/// Special characters of regular expressions, except for the dot.
 const SPECIAL: &str = r"\^$*+?{}[]|()#&-~ ";
 
 /// Patterns and their values, in the order of the file.
@@ -67,7 +67,7 @@ pub(crate) struct Patterns {
     expressions: Vec<(PikeVM, Entry)>,
 }
 
-/// The length of a name, and where it has dots.
+/// Length of a name and positions of its dots.
 #[derive(PartialEq, Eq, Hash)]
 struct Form {
     len: usize,
@@ -82,11 +82,11 @@ struct Entry {
 }
 
 impl Patterns {
-    /// Of patterns and values, in the order of the configuration.
+    /// Creates the patterns from patterns and values, in the order of the configuration.
     ///
     /// # Errors
-    /// E001 for a pattern that is no regular expression, or too large a one; E008 over the budget,
-    /// and where all of them together are too large.
+    /// E001 for a pattern that is not a regular expression, or is too large; E008 if the budget is
+    /// exceeded, or if all patterns together are too large.
     pub(crate) fn new(pairs: &[(String, f64)], work: &Work) -> Result<Self> {
         let mut patterns = Self::default();
         let mut left = MAX_AUTOMATA;
@@ -137,7 +137,7 @@ impl Patterns {
 }
 
 impl Form {
-    /// Of a pattern that is a plain name.
+    /// Returns the form of a pattern that is a plain name.
     fn of(pattern: &str) -> Option<Self> {
         let is_plain = |byte: u8| byte.is_ascii_graphic() && !SPECIAL.contains(char::from(byte));
         let dots = || pattern.bytes().enumerate().filter(|(_, byte)| *byte == b'.');
@@ -147,8 +147,9 @@ impl Form {
             .then(|| Self { len: pattern.len(), dots: dots().map(|(at, _)| at).collect() })
     }
 
-    /// The end of a module's name that a pattern of this form may mean, with dots where the pattern
-    /// has them.
+    /// Returns the end of a module's name that a pattern of this form can match.
+    ///
+    /// It has dots at the positions of the pattern's dots.
     fn end_of(&self, module: &str) -> Option<String> {
         let start = module.len().checked_sub(self.len)?;
         let is_whole = start == 0 || module.as_bytes().get(start - 1) == Some(&b'.');

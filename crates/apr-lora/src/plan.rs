@@ -12,7 +12,8 @@ use crate::beside;
 use crate::form::{Form, Orientation, rows_and_columns};
 use crate::report::MergedAdapter;
 
-/// Last parts of the names of input embeddings, which are the output's where a model ties them.
+/// Last name parts of input embeddings, which are also the output's embeddings if the model ties
+/// them.
 const EMBEDDINGS: [&str; 4] = ["embed_tokens", "wte", "embed_in", "word_embeddings"];
 
 /// Last parts of the names of output projections.
@@ -21,7 +22,7 @@ const OUTPUTS: [&str; 3] = ["lm_head", "embed_out", "output_layer"];
 /// Steps of comparing a module with one of the names that a configuration lists.
 const PARAMETER: u64 = 200;
 
-/// Where a tensor's elements come from before they change.
+/// Source of a tensor's elements before the change.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Source {
     Base(usize),
@@ -78,12 +79,12 @@ pub(crate) struct Slot {
     pub(crate) stages: Vec<Stage>,
     /// Elements of a row.
     pub(crate) columns: u64,
-    /// Whether elements have the dtype of their source.
+    /// `true` if the elements keep the dtype of their source.
     pub(crate) is_as_stored: bool,
 }
 
 impl Slot {
-    /// Whether an adapter has a part in it.
+    /// Returns `true` if an adapter changes or replaces the tensor.
     pub(crate) fn is_changed(&self) -> bool {
         !self.stages.is_empty() || self.source.adapter().is_some()
     }
@@ -94,7 +95,8 @@ pub(crate) struct AdapterPlan {
     pub(crate) slots: Vec<Slot>,
     pub(crate) merged: Vec<MergedAdapter>,
     pub(crate) warnings: Vec<String>,
-    /// Whether the output projection, which was the input embedding, got a tensor of its own.
+    /// `true` if the output projection was tied to the input embedding and is now a separate
+    /// tensor.
     pub(crate) is_untied: bool,
 }
 
@@ -159,9 +161,9 @@ struct Planner {
     /// Slots of tensors that the base lacks, by their names.
     added: HashMap<String, usize>,
     relaxed: bool,
-    /// Whether the result is cast to another dtype.
+    /// `true` if the result will be cast to another dtype.
     is_cast: bool,
-    /// Weights whose rows are inputs, where the family is known.
+    /// Weights whose rows are inputs, if the family is known.
     inputs_first: Option<HashSet<String>>,
     /// Quantized weights that change.
     decoded: usize,
@@ -267,7 +269,8 @@ impl Planner {
         })
     }
 
-    /// The orientation of one weight: what the family says of it, or else that of all layers.
+    /// Returns the orientation of one weight: from its family, or else the orientation of all
+    /// layers.
     fn orientation(&self, layers: Orientation, weight: &TensorInfo) -> Orientation {
         let inputs_first = match &self.inputs_first {
             Some(names) => names.contains(&weight.name),
@@ -276,8 +279,10 @@ impl Planner {
         Orientation { inputs_first, ..layers }
     }
 
-    /// Whether layers of a base without a family have weights `[in, out]`, as those of GPT-2 do:
-    /// the configuration says so, or the shape of a weight that is no square.
+    /// Returns the orientation of the layers of a base without a family.
+    ///
+    /// Weights are `[in, out]`, as in GPT-2, if the configuration states it or the shape of a
+    /// weight that is not square shows it.
     fn layer_orientation(
         &self,
         contents: &Contents,
@@ -298,8 +303,9 @@ impl Planner {
         }
     }
 
-    /// The tensor that a module's change goes to. An output projection that is the input embedding
-    /// gets a tensor of its own.
+    /// Returns the tensor that a module's change applies to.
+    ///
+    /// An output projection that is tied to the input embedding becomes a separate tensor.
     fn slot(&mut self, targets: &Targets<'_>, module: &str) -> Option<usize> {
         if let Some(slot) = targets.weight(module) {
             return Some(slot);
@@ -412,7 +418,7 @@ impl Planner {
         Ok(())
     }
 
-    /// The dtype that a changed weight has: its own, or single precision where it has blocks.
+    /// Sets the dtype of a changed weight: its own dtype, or single precision for block types.
     fn check_dtype(&mut self, slot: usize) -> Result<()> {
         let slot = &mut self.slots[slot];
         match slot.info.dtype {
@@ -489,7 +495,7 @@ fn check_magnitude(info: &TensorInfo, form: &Form, weight: &TensorInfo) -> Resul
     Err(Error::format(message).for_tensor(&info.name))
 }
 
-/// Which row of a weight is which of the trained ones.
+/// Returns the map from rows of a weight to its trained rows.
 fn trained_rows(
     contents: &Contents,
     module: &str,

@@ -24,12 +24,12 @@ use crate::matrix::read;
 /// The companion with a model's hyperparameters.
 const CONFIG: &str = "config.json";
 
-/// Where the elements of a tensor are.
+/// Source of a tensor's elements.
 #[derive(Debug, Clone, Copy)]
 enum Place {
-    /// In the adapter.
+    /// Tensor of the adapter.
     First(usize),
-    /// In the view of the second matrices, times a factor.
+    /// Tensor of the view of the second matrices, and its factor.
     Second(usize, f32),
 }
 
@@ -40,7 +40,7 @@ pub struct SecondMatrices<'a> {
     modules: Vec<Module>,
     /// Modules by the names of their weights.
     by_weight: HashMap<String, usize>,
-    /// What llama.cpp multiplies by the strength and divides by the rank.
+    /// Alpha of llama.cpp, which multiplies it by the strength and divides it by the rank.
     alpha: f64,
     /// The base, as the adapter names it.
     base: Option<String>,
@@ -51,16 +51,17 @@ struct Module {
     name: String,
     first: usize,
     rank: u64,
-    /// What the second matrix is multiplied by, so that the alpha of all holds for it.
+    /// Factor for the second matrix, so that the common alpha applies to it.
     factor: f32,
 }
 
 impl<'a> SecondMatrices<'a> {
-    /// Of an adapter for a base, both of PEFT or both of llama.cpp.
+    /// Collects the second matrices of an adapter for a base, both in PEFT's or both in llama.cpp's
+    /// form.
     ///
     /// # Errors
-    /// E001 for an adapter that has more than pairs of matrices, and for modules that the base
-    /// lacks; E007 and E008 when a configuration can't be read.
+    /// E001 for an adapter that has other tensors than pairs of matrices, and for modules that the
+    /// base lacks; E007 and E008 when a configuration can't be read.
     pub fn of(adapter: &'a dyn CheckpointReader, base: &dyn CheckpointReader) -> Result<Self> {
         let contents = Contents::read(adapter)?;
         let infos = adapter.tensors();
@@ -123,7 +124,7 @@ impl<'a> SecondMatrices<'a> {
         Ok(Self { adapter, view, modules, by_weight, alpha, base })
     }
 
-    /// As a checkpoint, for whoever finds out its family.
+    /// Returns the matrices as a checkpoint, to detect its family.
     #[must_use]
     pub fn reader(&self) -> &View<'a> {
         &self.view

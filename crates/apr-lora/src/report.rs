@@ -3,7 +3,7 @@
 use apr_merge::{Change, TensorChange};
 use serde::Serialize;
 
-/// What merging adapters did.
+/// Report on merging adapters.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 #[non_exhaustive]
 pub struct AdaptReport {
@@ -17,7 +17,7 @@ pub struct AdaptReport {
     pub copied: usize,
     /// All changed tensors together, as far as they were read.
     pub total: Change,
-    /// How far each changed tensor moved, in the order of the result.
+    /// Change of each changed tensor, in the order of the result.
     pub tensors: Vec<TensorChange>,
     /// The tensors that moved most.
     pub worst: Vec<TensorChange>,
@@ -27,18 +27,19 @@ pub struct AdaptReport {
 #[derive(Debug, Clone, PartialEq, Serialize)]
 #[non_exhaustive]
 pub struct MergedAdapter {
-    /// As it was named.
+    /// Name of the adapter in the request.
     pub name: String,
     /// `LoRA`, `DoRA`, `LOHA`, `LOKR`.
     pub kind: String,
     /// The model that it was trained on, as its configuration names it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub trained_on: Option<String>,
-    /// What it was multiplied by beside its own scale.
+    /// Factor of the adapter in addition to its own scale.
     pub weight: f64,
     /// Ranks of its matrices, each once, the smallest first.
     pub ranks: Vec<u64>,
-    /// Its own scales, each once: alpha over the rank, or over the root of it.
+    /// Scales of the adapter, each once: alpha divided by the rank, or by the square root of the
+    /// rank.
     pub scales: Vec<f64>,
     /// Modules that it changed.
     pub modules: usize,

@@ -41,11 +41,10 @@ pub use writer::{Writer, with};
 /// The version of ONNX's operators that graphs are written in.
 pub const OPSET: i64 = 18;
 
-/// The operators of a graph that are not translated, by their names, and how many of each there
-/// are.
+/// Names of the operators of a graph that can't be translated, with their counts.
 pub type Untranslated = BTreeMap<String, u64>;
 
-/// The values of a checkpoint's tensors, as a lowering asks for them.
+/// Access to the values of a checkpoint's tensors, for a lowering.
 pub trait Weights {
     /// A small tensor: a shape, axes, one number. `None` for one that is too large, or missing.
     fn constant(&self, tensor: &str) -> Option<Constant>;

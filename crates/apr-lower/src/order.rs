@@ -5,7 +5,7 @@ use apr_graph::ValueId;
 /// The order of the dimensions of a value.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Order {
-    /// As the file has them: `[batch, height, width, channels]`.
+    /// Order of the file: `[batch, height, width, channels]`.
     Natural,
     /// `[batch, channels, height, width]`.
     ChannelsFirst,
@@ -14,9 +14,9 @@ pub enum Order {
 /// A value of the graph that is written, and the order of its dimensions.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Placed {
-    /// The value.
+    /// Id of the value.
     pub id: ValueId,
-    /// Its order.
+    /// Order of the dimensions.
     pub order: Order,
 }
 
@@ -33,7 +33,7 @@ impl Placed {
         Self { id, order: Order::ChannelsFirst }
     }
 
-    /// Where a dimension of the natural order is, of so many.
+    /// Returns the axis of a dimension of the natural order, for a value with `rank` dimensions.
     #[must_use]
     pub fn axis(self, natural: usize, rank: usize) -> usize {
         match (self.order, natural) {
@@ -51,7 +51,7 @@ pub fn to_channels_first(rank: usize) -> Vec<usize> {
     [0, channels].into_iter().chain(1..channels).take(rank).collect()
 }
 
-/// The other way round: 0, 2, 3, 1.
+/// Returns the positions of the channels-first dimensions in the natural order: 0, 2, 3, 1.
 #[must_use]
 pub fn to_natural(rank: usize) -> Vec<usize> {
     [0].into_iter().chain(2..rank).chain([1]).take(rank).collect()

@@ -2,7 +2,7 @@
 
 use apr_graph::NodeBuilder;
 
-/// How a convolution or a pool goes along a dimension.
+/// Window of a convolution or a pool along a dimension.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Window {
     /// Elements that it looks at.
@@ -14,26 +14,28 @@ pub struct Window {
 }
 
 impl Window {
-    /// From its first element to its last one.
+    /// Returns the distance from the first to the last element, plus 1, or `None` if it overflows.
     fn reach(self) -> Option<i64> {
         self.size.checked_sub(1)?.checked_mul(self.dilation)?.checked_add(1)
     }
 }
 
-/// What is put around an input.
+/// Padding around an input.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Padding {
-    /// Nothing.
+    /// No padding.
     Valid,
-    /// As much as an output of `input / stride` needs, of sizes that are not known yet.
+    /// Padding for an output of size `input / stride`, for input sizes that are not known yet.
     Same,
     /// At the start of each dimension, and then at the end of each.
     Explicit(Vec<i64>),
 }
 
 impl Padding {
-    /// TensorFlow's `SAME`: as much as an output of `input / stride` needs, and where that is odd,
-    /// more at the end. `None` for sizes that no input has.
+    /// Returns TensorFlow's `SAME` padding: as much as an output of `input / stride` needs.
+    ///
+    /// If the amount is odd, there is more padding at the end. Returns `None` for sizes that no
+    /// input can have.
     #[must_use]
     pub fn same(lens: &[Option<u64>], windows: &[Window]) -> Option<Self> {
         let mut pads = vec![0; 2 * windows.len()];
@@ -49,8 +51,9 @@ impl Padding {
         Some(Self::Explicit(pads))
     }
 
-    /// As much at the start that an output sees nothing of what comes later. `None` for sizes that
-    /// no kernel has.
+    /// Returns padding at the start, so that an output does not depend on later inputs.
+    ///
+    /// Returns `None` for sizes that no kernel can have.
     #[must_use]
     pub fn causal(windows: &[Window]) -> Option<Self> {
         let starts = windows.iter().map(|window| Some(window.reach()? - 1));

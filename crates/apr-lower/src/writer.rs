@@ -11,7 +11,7 @@ use apr_graph::{
 use crate::order::{Order, Placed, to_channels_first, to_natural};
 use crate::{OPSET, Untranslated};
 
-/// Adds an input to a node where there is one: one that is left out at the end is not written.
+/// Adds an input to a node, if there is one. An omitted input at the end is not written.
 pub fn with(node: NodeBuilder<'_>, input: Option<ValueId>) -> NodeBuilder<'_> {
     match input {
         Some(_) => node.optional(input),
@@ -19,14 +19,15 @@ pub fn with(node: NodeBuilder<'_>, input: Option<ValueId>) -> NodeBuilder<'_> {
     }
 }
 
-/// Writes a graph of ONNX's operators, and knows the types of what it wrote. The crate's page has
-/// an example.
+/// Writer of a graph of ONNX operators, which knows the types of the values written so far.
+///
+/// See the crate's page for an example.
 #[derive(Debug)]
 pub struct Writer {
-    /// What is written; any node may be added.
+    /// Body that is written; any node may be added.
     pub main: BodyBuilder,
     types: IncrementalInference,
-    /// The same value in the other order.
+    /// Transposed value of each value, in the other order.
     turned: HashMap<ValueId, ValueId>,
 }
 
@@ -44,7 +45,7 @@ impl Writer {
         Self { main: BodyBuilder::default(), types, turned: HashMap::new() }
     }
 
-    /// What the caller of the model gives; floats of any shape where the file says nothing.
+    /// Adds an input of the model; floats of any shape if the file does not declare a type.
     pub fn input(&mut self, name: &str, kind: &ValueType) -> Placed {
         let mut tensor = match kind {
             ValueType::Tensor(tensor) => tensor.clone(),
@@ -54,7 +55,7 @@ impl Writer {
         Placed::natural(self.main.input_of(name, ValueType::Tensor(tensor), Meaning::Unknown))
     }
 
-    /// The type of a value, as far as it is known.
+    /// Returns the type of a value, as far as known.
     pub fn kind(&mut self, id: ValueId) -> &ValueType {
         self.types.extend(&mut self.main);
         self.main.value_type(id)
@@ -84,7 +85,7 @@ impl Writer {
         }
     }
 
-    /// The size of a dimension, where it is a number.
+    /// Returns the size of a dimension, if it is a number.
     pub fn size(&mut self, id: ValueId, axis: usize) -> Option<u64> {
         match self.kind(id) {
             ValueType::Tensor(tensor) => tensor.shape.as_ref()?.get(axis)?.size(),
@@ -92,20 +93,21 @@ impl Writer {
         }
     }
 
-    /// The elements of a small tensor of integers, where all are known.
+    /// Returns the elements of a small tensor of integers, if all are known.
     pub fn ints(&mut self, id: ValueId) -> Option<Vec<i64>> {
         self.types.extend(&mut self.main);
         self.types.elements(id)?.iter().map(Dim::as_integer).collect()
     }
 
-    /// The elements of a small tensor of integers, as far as they are known.
+    /// Returns the elements of a small tensor of integers; unknown elements are `None`.
     pub fn elements(&mut self, id: ValueId) -> Option<Vec<Option<i64>>> {
         self.types.extend(&mut self.main);
         Some(self.types.elements(id)?.iter().map(Dim::as_integer).collect())
     }
 
-    /// A value in an order: transposed where it is in the other one, once. `None` where the number
-    /// of its dimensions is not known, or there is but one order.
+    /// Returns a value in the given order, transposed once if it is stored in the other order.
+    ///
+    /// Returns `None` if the number of its dimensions is not known, or if it has only one order.
     pub fn ordered(&mut self, placed: Placed, order: Order) -> Option<ValueId> {
         if placed.order == order {
             return Some(placed.id);
@@ -114,7 +116,8 @@ impl Writer {
         self.ordered_of(placed, order, rank)
     }
 
-    /// The same of a value that has so many dimensions, whatever is known of them.
+    /// Returns a value in the given order, for a value that has `rank` dimensions even if its type
+    /// is not known.
     pub fn ordered_of(&mut self, placed: Placed, order: Order, rank: usize) -> Option<ValueId> {
         let name = self.main.body().value(placed.id).name.clone();
         let name = match order {
@@ -127,7 +130,7 @@ impl Writer {
         self.ordered_as(placed, order, rank, &name)
     }
 
-    /// The same, where a transposition is called so.
+    /// Returns a value in the given order, with `name` as the name of the transposed value.
     pub fn ordered_as(
         &mut self,
         placed: Placed,
@@ -159,7 +162,7 @@ impl Writer {
         Some(made)
     }
 
-    /// Whether a value is there with its channels first alone.
+    /// Returns `true` if a value exists only with its channels first.
     #[must_use]
     pub fn is_turned(&self, placed: Placed) -> bool {
         placed.order == Order::ChannelsFirst && !self.turned.contains_key(&placed.id)
@@ -217,7 +220,7 @@ impl Writer {
         Some(self.main.viewed(&weight.tensor, views, element, shape))
     }
 
-    /// A value with other elements; itself where it has them.
+    /// Returns a value converted to other elements, or the value itself if it already has them.
     pub fn cast(&mut self, id: ValueId, to: ElementType, name: &str) -> ValueId {
         if self.element(id) == Some(to) {
             return id;
@@ -230,7 +233,7 @@ impl Writer {
         self.main.output(name, value, Meaning::Unknown);
     }
 
-    /// The graph.
+    /// Returns the finished graph.
     #[must_use]
     pub fn finish(self) -> Graph {
         let mut body = self.main.finish();
@@ -249,17 +252,18 @@ impl Writer {
         Graph { opsets: opsets(), functions: Vec::new(), body }
     }
 
-    /// The graph, where all was translated.
+    /// Returns the graph, if all operators were translated.
     ///
     /// # Errors
-    /// What was not.
+    /// Returns the operators that were not translated.
     pub fn finish_if(self, untranslated: Untranslated) -> Result<Graph, Untranslated> {
         if untranslated.is_empty() { Ok(self.finish()) } else { Err(untranslated) }
     }
 }
 
-/// Lets bodies of nodes read a weight of this body where several read it: each that has its own
-/// would be a tensor of its own in a file.
+/// Moves weights that several inner bodies read to the outer body.
+///
+/// Otherwise each inner body would store its own copy of the tensor in the file.
 fn share_weights(body: &mut Body) {
     let mut shared: HashMap<WeightRef, ValueId> = HashMap::new();
     for (at, value) in (0..).map(ValueId).zip(&body.values) {
@@ -333,7 +337,7 @@ fn opsets() -> Vec<Opset> {
     vec![Opset { domain: "".into(), version: OPSET }]
 }
 
-/// What names of values with channels first end with.
+/// Returns the name suffix of values with channels first.
 fn suffix(rank: usize) -> &'static str {
     match rank {
         3 => "/ncw",

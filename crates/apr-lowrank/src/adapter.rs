@@ -14,12 +14,12 @@ const CONFIG: &str = "adapter_config.json";
 /// Name of the card.
 const CARD: &str = "README.md";
 
-/// Where the bytes of an adapter's tensor are.
+/// Source of the bytes of an adapter's tensor.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Bytes {
-    /// In the store.
+    /// Bytes in the store.
     Made(Place),
-    /// They are those of the tuned model's tensor.
+    /// Bytes of a tensor of the tuned model.
     Copied(usize),
 }
 
@@ -41,9 +41,9 @@ pub(crate) struct Module {
     pub(crate) rank: u64,
 }
 
-/// What an adapter's configuration says.
+/// Contents of an adapter's configuration.
 pub(crate) struct Config<'a> {
-    /// What the base model is called.
+    /// Name of the base model.
     pub(crate) base: &'a str,
     pub(crate) modules: &'a [Module],
     /// Modules that the adapter has a whole copy of.
@@ -52,12 +52,12 @@ pub(crate) struct Config<'a> {
     pub(crate) others: &'a [String],
     /// The classes that the model is of.
     pub(crate) architectures: Vec<String>,
-    /// Whether weights have inputs as rows.
+    /// `true` if the rows of weights are inputs.
     pub(crate) inputs_first: bool,
 }
 
 impl Config<'_> {
-    /// As peft writes it.
+    /// Returns the configuration as JSON, in the form that peft writes.
     fn to_json(&self) -> Vec<u8> {
         let most = self.modules.iter().map(|module| module.rank).max().unwrap_or(1);
         // The product is not scaled: alpha is the rank, of each module that has another one, too.
@@ -93,7 +93,8 @@ impl Config<'_> {
         apr_core::json::to_vec_pretty(&config).unwrap_or_default()
     }
 
-    /// The modules, by the last part of their names where that means no others.
+    /// Returns the target modules, by the last part of their names if this part matches no other
+    /// modules.
     fn targets(&self) -> Vec<String> {
         let last = |name: &str| name.rsplit('.').next().unwrap_or(name).to_owned();
         let mut short: Vec<String> = self.modules.iter().map(|module| last(&module.name)).collect();

@@ -24,23 +24,23 @@ use crate::report::{Left, Loss};
 use crate::store::FactorStore;
 use crate::svd::{Extent, Svd, check_available, memory, truncated_svd};
 
-/// What peft puts before the names of modules.
+/// Prefix that peft adds to the names of modules.
 const PREFIX: &str = "base_model.model.";
 
-/// How to extract an adapter.
+/// Options for extracting an adapter.
 #[derive(Debug, Clone)]
 #[non_exhaustive]
 pub struct Extraction {
-    /// How much is kept of what a matrix has more.
+    /// Amount of the difference between the models to keep, for each matrix.
     pub amount: Amount,
     /// Tensors whose names match; without one, the matrices that multiply vectors, but not the
     /// output projection.
     pub targets: Option<NamePattern>,
-    /// Whether the adapter has whole copies of other modules that differ: norms, embeddings.
+    /// `true` to store whole copies of other modules that differ, such as norms and embeddings.
     pub save_others: bool,
-    /// What the base model is called.
+    /// Name of the base model.
     pub base_name: String,
-    /// The dtype of the adapter's matrices, instead of that of the tuned model's tensors.
+    /// Dtype of the adapter's matrices. Default: the dtype of the tuned model's tensors.
     pub precision: Option<DType>,
     /// Bytes that decompositions may take, all that run at the same time together.
     pub memory: u64,
@@ -49,7 +49,7 @@ pub struct Extraction {
 }
 
 impl Extraction {
-    /// Of the linear layers of a model whose base is called so, in 1 GiB.
+    /// Creates options for the linear layers of a model with this base, with 1 GiB of memory.
     #[must_use]
     pub fn new(amount: Amount, base_name: impl Into<String>) -> Self {
         Self {
@@ -64,19 +64,20 @@ impl Extraction {
     }
 }
 
-/// What an adapter has, and what it lacks.
+/// Report on an extracted adapter.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 #[non_exhaustive]
 pub struct ExtractReport {
-    /// What the base model is called.
+    /// Name of the base model.
     pub base: String,
-    /// The rank that was asked for.
+    /// Requested rank.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub rank: Option<u64>,
-    /// The share of the energy that was asked for.
+    /// Requested share of the energy.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub energy: Option<f64>,
-    /// Norm of what the adapter lacks of the differences of its layers, relative to their norm.
+    /// Norm of the differences that the adapter lacks in its layers, relative to the norm of all
+    /// differences.
     pub relative_error: f64,
     /// The layers that it changes.
     pub tensors: Vec<ExtractedTensor>,
@@ -88,11 +89,11 @@ pub struct ExtractReport {
     pub left: Vec<Left>,
 }
 
-/// What an adapter has of a layer.
+/// Result of the extraction for one layer.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 #[non_exhaustive]
 pub struct ExtractedTensor {
-    /// Its name in the tuned model.
+    /// Name of the tensor in the tuned model.
     pub name: String,
     /// Outputs and inputs.
     pub shape: [u64; 2],
@@ -102,18 +103,19 @@ pub struct ExtractedTensor {
     pub change: f64,
     /// Share of the sum of squared singular values of the difference that was kept.
     pub energy: f64,
-    /// Norm of what is lacking of the difference, relative to its norm; of matrices that are
-    /// rounded.
+    /// Norm of the missing part of the difference, relative to the norm of the difference.
+    ///
+    /// It is measured on the rounded matrices.
     pub relative_error: f64,
 }
 
 /// A layer whose difference is decomposed.
 struct Target {
-    /// What the base, to which the adapter is added, calls it.
+    /// Name of the module in the base, to which the adapter is added.
     module: String,
     position: usize,
     base: usize,
-    /// Rows and columns as they are stored.
+    /// Stored rows and columns.
     sides: (usize, usize),
     inputs_first: bool,
     dtype: DType,
@@ -121,10 +123,10 @@ struct Target {
     memory: u64,
 }
 
-/// What became of a target.
+/// Result for one target.
 #[derive(Default)]
 struct Found {
-    /// A and B, row by row; nothing where the models are the same there.
+    /// Matrices A and B, row by row; `None` if the models are equal in this layer.
     matrices: Option<[Vec<u8>; 2]>,
     rank: u64,
     share: f64,
@@ -197,7 +199,7 @@ pub fn extract<'m, P: Pipeline>(
 /// The tensors of both models.
 struct Pairs {
     targets: Vec<Target>,
-    /// Positions of other tensors and of the base's, where it has them.
+    /// Positions of other tensors and, if the base has them, their positions in the base.
     others: Vec<(usize, Option<usize>)>,
     /// Linear layers that are not targets.
     linear: Vec<String>,
@@ -253,7 +255,10 @@ impl Pairs {
         Ok(pairs)
     }
 
-    /// Positions of the other tensors that differ, and why they are no layers of the adapter.
+    /// Returns the other tensors that differ with the reason for each, and the number of unchanged
+    /// tensors.
+    ///
+    /// The reason states why the tensor is not a layer of the adapter.
     fn differing(
         &self,
         tuned: &dyn CheckpointReader,
@@ -324,12 +329,12 @@ fn target(
     Ok(Target { module, position, base, sides, inputs_first, dtype, extent, memory })
 }
 
-/// Whether two tensors of one shape have the same values.
+/// Returns `true` if two tensors of one shape have equal values.
 fn is_same(
     (tuned, position): (&dyn CheckpointReader, usize),
     (base, other): (&dyn CheckpointReader, usize),
 ) -> Result<bool> {
-    /// Elements that are compared at once.
+    /// Number of elements per comparison step.
     const PIECE: u64 = 1 << 18;
 
     let [info, of_base] = [&tuned.tensors()[position], &base.tensors()[other]];
@@ -405,7 +410,7 @@ fn decompose(
     Ok(Found { matrices: Some(matrices), rank: rank as u64, share, change, loss })
 }
 
-/// How far the product of rounded matrices is from what was decomposed.
+/// Returns the difference between the product of the rounded matrices and the decomposed matrix.
 fn loss(values: &[f32], (left, right): (&[f32], &[f32]), columns: usize) -> Loss {
     let rank = right.len() / columns.max(1);
     let mut loss = Loss::default();
@@ -423,7 +428,7 @@ fn loss(values: &[f32], (left, right): (&[f32], &[f32]), columns: usize) -> Loss
     loss
 }
 
-/// A matrix of elements of so many bytes, turned.
+/// Transposes a matrix of elements of `width` bytes.
 fn transposed(bytes: &[u8], (rows, columns): (usize, usize), width: usize) -> Vec<u8> {
     let mut turned = Vec::with_capacity(bytes.len());
     for column in 0..columns {
@@ -434,12 +439,13 @@ fn transposed(bytes: &[u8], (rows, columns): (usize, usize), width: usize) -> Ve
     turned
 }
 
-/// What an adapter is put together from.
+/// Inputs for assembling an adapter.
 struct Parts<'m, 'p> {
     reader: &'m dyn CheckpointReader,
     pairs: Pairs,
     extraction: &'p Extraction,
-    /// Other tensors that differ and why they are no layers, and how many do not.
+    /// Other tensors that differ with the reasons why they are not layers, and the number of
+    /// unchanged ones.
     others: (Vec<(usize, String)>, usize),
 }
 

@@ -14,10 +14,10 @@ use serde_json::{Map, json};
 use crate::report::{FactorReport, Loss};
 use crate::store::FactorStore;
 
-/// Bytes of the product that are compared at once.
+/// Number of bytes of the product per comparison step.
 const PIECE: usize = 1 << 20;
 
-/// Where the factors of a tensor are.
+/// Location of a tensor's factors in the store.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Place {
     pub(crate) offset: u64,
@@ -40,7 +40,7 @@ pub(crate) struct Factored<'b> {
     factors: Vec<Option<Factors>>,
 }
 
-/// How far the product of factors, as it will be read, is from a matrix.
+/// Returns the difference between a matrix and the product of its stored factors.
 pub(crate) fn loss(stored: &[u8], info: &TensorInfo, values: &[f32]) -> Result<Loss> {
     let read_at = |offset: u64, buf: &mut [u8]| {
         let bytes = usize::try_from(offset).ok().and_then(|at| stored.get(at..)?.get(..buf.len()));
@@ -92,7 +92,7 @@ impl<'b> Factored<'b> {
         Ok(Self { base, store, metadata, tensors, factors })
     }
 
-    /// With what was done in the metadata.
+    /// Adds a record of the factorization to the metadata.
     pub(crate) fn recorded(mut self, report: &FactorReport) -> Self {
         let mut entry = Map::new();
         entry.insert("method".to_owned(), report.method.as_str().into());

@@ -3,7 +3,7 @@
 use apr_core::{CheckpointReader, Error, Result, TensorInfo};
 use apr_view::values::{decode, read_quantized};
 
-/// Elements that are read at once.
+/// Number of elements per read.
 const PIECE: u64 = 1 << 18;
 
 /// Rows and columns of a tensor that is a matrix.

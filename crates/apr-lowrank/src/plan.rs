@@ -15,16 +15,16 @@ use crate::report::{FactorReport, FactorTotal, FactorizedTensor, Left, Loss};
 use crate::store::FactorStore;
 use crate::svd::{Extent, Svd, check_available, memory, truncated_svd};
 
-/// How much is kept.
+/// Amount of a matrix to keep.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum Amount {
-    /// So many singular values, or all where there are fewer.
+    /// Number of singular values; all of them if the matrix has fewer.
     Rank(u64),
-    /// As many as have this share of the energy, above 0 and at most 1.
+    /// Share of the energy, above 0 and at most 1, that the kept singular values must have.
     Energy(f64),
 }
 
-/// What the factors are; their product is the same.
+/// Form of the factors; their product does not depend on it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Method {
     /// Each has the roots of the singular values.
@@ -35,13 +35,13 @@ pub enum Method {
     Lora,
 }
 
-/// How to factorize.
+/// Options for factorizing.
 #[derive(Debug, Clone)]
 #[non_exhaustive]
 pub struct Factorization {
-    /// How much is kept.
+    /// Amount of each matrix to keep.
     pub amount: Amount,
-    /// What the factors are.
+    /// Form of the factors.
     pub method: Method,
     /// Tensors whose names match; without one, the matrices that multiply vectors, but neither
     /// embeddings nor the output projection.
@@ -57,7 +57,7 @@ pub struct Factorization {
 }
 
 impl Factorization {
-    /// As is usual: by singular values, of what is factorized where nothing else is said, in 1 GiB.
+    /// Creates options with the defaults: SVD factors of the default targets, with 1 GiB of memory.
     #[must_use]
     pub const fn new(amount: Amount) -> Self {
         Self {
@@ -71,7 +71,7 @@ impl Factorization {
         }
     }
 
-    /// So many singular values of each matrix.
+    /// Creates options to keep `rank` singular values of each matrix.
     #[must_use]
     pub const fn to_rank(rank: u64) -> Self {
         Self::new(Amount::Rank(rank))
@@ -82,7 +82,7 @@ impl Factorization {
 #[derive(Debug, Clone)]
 struct Target {
     position: usize,
-    /// As it will be.
+    /// Tensor after the factorization.
     info: TensorInfo,
     sides: (usize, usize),
     extent: Extent,
@@ -90,7 +90,7 @@ struct Target {
     memory: u64,
 }
 
-/// What is factorized of a checkpoint.
+/// Plan for factorizing a checkpoint.
 #[derive(Debug, Clone)]
 #[must_use = "nothing is factorized until it is applied"]
 pub struct FactorPlan {
@@ -155,7 +155,7 @@ fn check(amount: Amount) -> Result<()> {
     }
 }
 
-/// A tensor as a target, or why it is none.
+/// Returns a tensor as a target, or the reason why it can't be one.
 fn target(
     position: usize,
     info: &TensorInfo,
@@ -218,10 +218,10 @@ fn saves_nothing(rank: u64, (rows, columns): (usize, usize)) -> String {
     format!("factors of rank {rank} are not smaller than {rows} x {columns}")
 }
 
-/// What became of a target.
+/// Result for one target.
 #[derive(Default)]
 struct Found {
-    /// The bytes of its factors, or why there are none.
+    /// Bytes of the factors; empty if there are none, for the reason `why`.
     stored: Vec<u8>,
     why: Option<String>,
     rank: u64,
@@ -230,13 +230,13 @@ struct Found {
 }
 
 impl FactorPlan {
-    /// How many tensors are to be factorized.
+    /// Returns the number of tensors to factorize.
     #[must_use]
     pub fn len(&self) -> usize {
         self.targets.len()
     }
 
-    /// Whether there are none; a plan has some.
+    /// Returns `true` if there are no tensors to factorize. A plan always has some.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.targets.is_empty()
@@ -359,7 +359,7 @@ impl FactorPlan {
 }
 
 impl Method {
-    /// The factors of a matrix with so many columns.
+    /// Returns the factors of a matrix with `columns` columns.
     fn factors(self, svd: Svd, columns: usize) -> [Vec<f32>; 2] {
         let Svd { mut left, values, mut right, .. } = svd;
         for row in left.chunks_exact_mut(values.len().max(1)) {

@@ -3,16 +3,16 @@
 use apr_quantize::Quality;
 use serde::Serialize;
 
-/// What was factorized, and what it cost.
+/// Report on a factorization and its error.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 #[non_exhaustive]
 pub struct FactorReport {
     /// `svd` or `lora`.
     pub method: String,
-    /// The rank that was asked for.
+    /// Requested rank.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub rank: Option<u64>,
-    /// The share of the energy that was asked for.
+    /// Requested share of the energy.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub energy: Option<f64>,
     /// All factorized tensors together.
@@ -35,11 +35,11 @@ pub struct FactorTotal {
     pub relative_error: f64,
 }
 
-/// What factorizing did to a tensor.
+/// Result of factorizing one tensor.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 #[non_exhaustive]
 pub struct FactorizedTensor {
-    /// Its name in the source.
+    /// Name of the tensor in the source.
     pub name: String,
     /// Rows and columns.
     pub shape: [u64; 2],
@@ -51,21 +51,22 @@ pub struct FactorizedTensor {
     pub bytes: u64,
     /// Share of the sum of squared singular values that was kept.
     pub energy: f64,
-    /// Frobenius norm of the difference, relative to the norm of the tensor; of what is read, whose
-    /// factors are rounded.
+    /// Frobenius norm of the difference, relative to the norm of the tensor.
+    ///
+    /// It is measured on the stored factors, which are rounded.
     pub relative_error: f64,
 }
 
 /// A tensor that was left alone, and why.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Left {
-    /// Its name.
+    /// Name of the tensor.
     pub name: String,
-    /// The reason.
+    /// Reason why the tensor is left unchanged.
     pub why: String,
 }
 
-/// Sums of squares of a tensor and of what it lost.
+/// Sums of squares of a tensor and of the difference to its approximation.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct Loss {
     pub(crate) energy: f64,
@@ -83,11 +84,11 @@ impl Loss {
     }
 }
 
-/// What rounding by inputs did.
+/// Report on rounding by inputs.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 #[non_exhaustive]
 pub struct RoundingReport {
-    /// `gptq`.
+    /// Name of the method, `gptq`.
     pub method: &'static str,
     /// Rows of inputs that the first matrix was measured on.
     pub rows: u64,
@@ -97,13 +98,13 @@ pub struct RoundingReport {
     pub left: Vec<Left>,
 }
 
-/// What rounding by inputs did to a matrix.
+/// Result of rounding one matrix by inputs.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 #[non_exhaustive]
 pub struct RoundedTensor {
-    /// Its name in the source.
+    /// Name of the tensor in the source.
     pub name: String,
-    /// How far its values moved.
+    /// Quantization error of the matrix.
     #[serde(flatten)]
     pub quality: Quality,
     /// Norm of the difference of its outputs over the calibration data, relative to their norm.

@@ -7,10 +7,10 @@ use apr_core::{Error, Result};
 /// Bytes that are put somewhere and read again. Factors of a large model are more than its memory
 /// limit, so a program keeps them in a file.
 pub trait FactorStore: Send + Sync {
-    /// Appends bytes; returns where they start.
+    /// Appends bytes, and returns their offset.
     ///
     /// # Errors
-    /// E007 when they can't be written, E008 when there is no room.
+    /// E007 when they can't be written, E008 if there is no space left.
     fn append(&self, bytes: &[u8]) -> Result<u64>;
 
     /// Fills `buf` with bytes from `offset` on.

@@ -8,7 +8,7 @@ use apr_source::Source;
 const ROWS: usize = 37;
 const COLUMNS: usize = 53;
 
-/// A matrix of rank 3, but for what rounding leaves.
+/// Returns a matrix of rank 3, apart from rounding errors.
 fn values() -> Vec<f32> {
     let value = |row: usize, column: usize| {
         let (row, column) = (row as f32, column as f32);
@@ -29,7 +29,7 @@ fn model(values: &[f32]) -> Box<dyn CheckpointReader> {
 }
 
 #[test]
-fn any_range_of_a_factorized_tensor_and_of_its_factors_is_that_of_the_whole() {
+fn any_range_of_a_factorized_tensor_or_its_factors_matches_the_whole() {
     let families = Families::builtin();
     for (method, precision) in [(Method::Svd, None), (Method::Lora, Some(DType::BF16))] {
         let model = model(&values());
@@ -85,7 +85,7 @@ fn a_matrix_that_needs_more_memory_than_there_may_be_is_refused_by_name() {
 }
 
 #[test]
-fn what_saves_nothing_and_what_is_no_number_is_left_alone_with_the_reason() {
+fn tensors_that_do_not_shrink_or_are_not_finite_are_skipped_with_a_reason() {
     let families = Families::builtin();
     // 37 * 53 numbers are 1961, and factors have 90 for each of the rank: 22 of them are more.
     for (amount, values, said) in [

@@ -22,7 +22,7 @@ fn golden(reader: &dyn CheckpointReader, name: &str) -> Vec<f32> {
 }
 
 #[test]
-fn codes_are_those_of_llm_compressor() {
+fn codes_match_those_of_llm_compressor() {
     let file = fs::read(locate::fixture("quantize/gptq.safetensors")).expect("the fixture");
     let reader = apr_registry::open(file, "gptq.safetensors", &Limits::default()).expect("a model");
     let (weights, inputs) = (golden(&*reader, "weights"), golden(&*reader, "inputs"));

@@ -63,7 +63,7 @@ fn distance(matrix: &[f32], other: &[f64]) -> f64 {
 }
 
 #[test]
-fn singular_values_and_errors_are_those_of_numpy_and_no_worse_than_torchs() {
+fn singular_values_and_errors_match_numpy_and_are_no_worse_than_torch() {
     for of in expected() {
         let (rows, columns, rank) =
             (number(&of, "rows"), number(&of, "columns"), number(&of, "rank"));
@@ -115,7 +115,7 @@ fn the_same_matrix_gives_the_same_bits() {
 }
 
 #[test]
-fn what_is_no_matrix_of_numbers_is_refused_and_zeros_have_no_energy() {
+fn invalid_matrices_are_rejected_and_zeros_have_no_energy() {
     let rank = Extent::Rank(1);
     for wrong in [vec![1.0, f32::NAN], vec![1.0, f32::INFINITY]] {
         let error = truncated_svd(&wrong, 1, 2, rank).expect_err("no numbers");

@@ -14,7 +14,7 @@ use crate::vocabulary::Changed;
 /// The companion with the hyperparameters.
 pub(crate) const CONFIG: &str = "config.json";
 
-/// The companion with what generation uses.
+/// Name of the companion file with the generation settings.
 pub(crate) const GENERATION: &str = "generation_config.json";
 
 /// The model card.
@@ -26,7 +26,9 @@ const MERGE: &str = "merge";
 /// Keys for the number of layers.
 const COUNTS: [&str; 4] = ["num_hidden_layers", "n_layer", "n_layers", "num_layers"];
 
-/// A configuration that fits the result; none where it does already, or is not JSON.
+/// Adapts a configuration to the result.
+///
+/// Returns `None` if the configuration already fits, or is not JSON.
 pub(crate) fn configuration(
     bytes: &[u8],
     layers: Option<&[u64]>,
@@ -88,7 +90,7 @@ pub(crate) fn fit_metadata(
     }
 }
 
-/// Writes down what was merged, where the format of the output keeps it.
+/// Records the merge in the metadata, in the form of the output format.
 pub(crate) fn record(
     metadata: &mut Metadata,
     recipe: &Recipe,
@@ -112,8 +114,9 @@ pub(crate) fn record(
     add_to_header(metadata, MERGE, &record);
 }
 
-/// The model card, with what hubs read in front: the models that it was made of, and tags. Terms
-/// come from the main model's card.
+/// Returns the model card. Its front matter lists the merged models and tags, for hubs.
+///
+/// The licence terms are those of the main model's card.
 pub(crate) fn card(recipe: &Recipe, models: &[&str], title: &str, main: Option<&[u8]>) -> String {
     let mut card = front_matter(models.iter().copied(), main, &["mergekit", "merge"]);
     let _ = writeln!(card, "# {title}\n\nA merge of {} models, made with apr.\n", models.len());

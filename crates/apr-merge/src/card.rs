@@ -5,8 +5,10 @@ use std::fmt::Write;
 use apr_core::{Metadata, keys};
 use serde_json::{Map, Value};
 
-/// What hubs read in front of a model card: the models that it was made of, the terms of the main
-/// one's card, and tags.
+/// Returns the front matter of a model card, which hubs read: merged models, licence terms and
+/// tags.
+///
+/// The terms are those of the main model's card.
 #[must_use]
 pub fn front_matter<'m>(
     models: impl Iterator<Item = &'m str>,

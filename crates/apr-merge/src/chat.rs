@@ -14,7 +14,7 @@ pub(crate) const FILE: &str = "chat_template.jinja";
 
 const KEY: &str = "chat_template";
 
-/// The template of a model; of several by name, the default one.
+/// Returns the template of a model. If there are several named templates, returns the default one.
 fn template(model: &Model<'_>) -> Result<Option<String>> {
     let companion = |name: &str| {
         let position = model.reader.companions().iter().position(|file| file.name == name);
@@ -36,7 +36,7 @@ fn template(model: &Model<'_>) -> Result<Option<String>> {
     })
 }
 
-/// The template that most models have; of equally many, the first.
+/// Returns the most frequent template of the models. If there is a tie, the first one wins.
 pub(crate) fn most_frequent(models: &[Model<'_>]) -> Result<Option<String>> {
     let mut counts: Vec<(String, usize)> = Vec::new();
     for model in models {
@@ -51,7 +51,7 @@ pub(crate) fn most_frequent(models: &[Model<'_>]) -> Result<Option<String>> {
     Ok(found.map(|(text, _)| text))
 }
 
-/// Settings of a tokenizer with this template; none where they are no JSON object.
+/// Returns tokenizer settings with this template, or `None` if the settings are not a JSON object.
 pub(crate) fn with_template(config: &[u8], text: &str) -> Option<Vec<u8>> {
     let mut config: Map<String, Value> = from_python(config).ok()?;
     config.insert(KEY.to_owned(), text.into());

@@ -9,7 +9,7 @@ use crate::plan::Model;
 use crate::recipe::Recipe;
 use crate::vocabulary;
 
-/// What decides how weights are used: models that differ in it can't be merged.
+/// Keys that determine how weights are used. Models with different values can't be merged.
 const STRUCTURE: [&str; 15] = [
     "model_type",
     "hidden_size",
@@ -28,11 +28,11 @@ const STRUCTURE: [&str; 15] = [
     "tie_word_embeddings",
 ];
 
-/// What changes results without making them meaningless.
+/// Keys with effects on the results that do not make a merge meaningless.
 const ODD: [&str; 5] =
     ["rms_norm_eps", "layer_norm_eps", "rope_theta", "rope_scaling", "sliding_window"];
 
-/// Compares configurations with that of the first model; returns what is odd.
+/// Compares configurations with the configuration of the first model and returns warnings.
 ///
 /// # Errors
 /// E001 with the first difference that matters, unless `relaxed`.
@@ -64,7 +64,7 @@ pub(crate) fn check(recipe: &Recipe, models: &[Model<'_>], relaxed: bool) -> Res
     Ok(warnings)
 }
 
-/// The configuration: the companion, or what the metadata say.
+/// Returns the configuration from the companion file, or else from the metadata.
 pub(crate) fn config(model: &Model<'_>) -> Result<Map<String, Value>> {
     let reader = &model.reader;
     let position = reader.companions().iter().position(|file| file.name == CONFIG);

@@ -8,11 +8,11 @@ use apr_view::values;
 
 use crate::grid::{Grid, on_grid};
 
-/// Elements of a block: 128 KiB for each model, so that the blocks of several stay in the caches.
+/// Number of elements of a block: 128 KiB per model, so that the blocks of several models fit the
+/// caches.
 const BLOCK: u64 = 1 << 14;
 
-/// Elements of a row that are held at a time, where a method needs whole rows: 32 MiB for each
-/// model.
+/// Maximum number of elements in a row for methods that need whole rows: 32 MiB per model.
 const MAX_ROW: u64 = 1 << 22;
 
 /// Bytes of two tensors that are compared at a time.
@@ -23,15 +23,15 @@ const COMPARED: u64 = 1 << 20;
 pub(crate) struct Input<'a> {
     pub(crate) reader: Arc<dyn CheckpointReader + 'a>,
     pub(crate) tensor: usize,
-    /// What errors call the model.
+    /// Name of the model in errors.
     pub(crate) model: Arc<str>,
 }
 
 impl Input<'_> {
-    /// Whether another tensor has the same dtype, shape and bytes.
+    /// Returns `true` if another tensor has the same dtype, shape and bytes.
     ///
     /// # Errors
-    /// What the readers and the poll say.
+    /// Returns the errors of the readers and of `poll`.
     pub(crate) fn is_same(&self, other: &Self, poll: &dyn Fn() -> Result<()>) -> Result<bool> {
         let (one, two) =
             (&self.reader.tensors()[self.tensor], &other.reader.tensors()[other.tensor]);
@@ -64,13 +64,13 @@ pub(crate) struct Elements<'a> {
     pub(crate) shape: Shape,
     /// The dtype that all are brought to.
     pub(crate) dtype: DType,
-    /// Whether NaN and infinity end the merge.
+    /// `true` to fail the merge on NaN and infinity.
     pub(crate) finite: bool,
-    /// Asked between blocks whether to go on.
+    /// Function that is called between blocks; an error ends the merge.
     pub(crate) poll: Arc<dyn Fn() -> Result<()> + Send + Sync + 'a>,
 }
 
-/// Consecutive elements of a tensor: those of each model.
+/// Consecutive elements of a tensor in each model.
 pub(crate) struct Block {
     /// The first one's position in the tensor.
     pub(crate) start: u64,
@@ -94,10 +94,10 @@ impl Elements<'_> {
         self.shape.row_len().max(1)
     }
 
-    /// How many elements are read at a time: whole rows, where `by_row`.
+    /// Returns the number of elements to read in one step: whole rows if `by_row`.
     ///
     /// # Errors
-    /// E008 where a row does not fit.
+    /// E008 if a row does not fit.
     pub(crate) fn step(&self, by_row: bool) -> Result<u64> {
         let row = self.row_len();
         match by_row {
@@ -136,10 +136,11 @@ impl Elements<'_> {
         Ok(values)
     }
 
-    /// Calls `take` with all elements, in order, in blocks of whole rows where `by_row`.
+    /// Calls `take` with all elements in order, in blocks. The blocks consist of whole rows if
+    /// `by_row`.
     ///
     /// # Errors
-    /// Those of [`read`](Self::read), and what `take` and the poll say.
+    /// Returns the errors of [`read`](Self::read), `take` and the poll function.
     pub(crate) fn each(
         &self,
         by_row: bool,

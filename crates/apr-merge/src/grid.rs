@@ -17,16 +17,16 @@ pub(crate) trait Grid: Send + Sync + 'static {
     fn wide(x: f64) -> f64;
 }
 
-/// `f64`.
+/// Grid of `f64`.
 pub(crate) struct Double;
 
-/// `f32`.
+/// Grid of `f32`.
 pub(crate) struct Single;
 
 /// IEEE half precision.
 pub(crate) struct Half;
 
-/// bfloat16.
+/// Grid of bfloat16.
 pub(crate) struct Brain;
 
 impl Grid for Double {
@@ -101,9 +101,10 @@ pub(crate) fn promoted(a: DType, b: DType) -> DType {
     if a == DType::F64 || b == DType::F64 { DType::F64 } else { DType::F32 }
 }
 
-/// The dtype that a tensor takes part with: its own where PyTorch computes with it, `f32` for
-/// quantized tensors and floats of 8 bits. None for what can't be merged: integers, truth values,
-/// parts of MX blocks.
+/// Returns the dtype in which a tensor is merged, or `None` if it can't be merged.
+///
+/// This is the tensor's own dtype if PyTorch computes with it, and `f32` for quantized tensors and
+/// 8-bit floats. Integers, booleans and parts of MX blocks can't be merged.
 pub(crate) fn working(dtype: DType) -> Option<DType> {
     match dtype {
         DType::F64 | DType::F32 | DType::F16 | DType::BF16 => Some(dtype),
@@ -112,15 +113,16 @@ pub(crate) fn working(dtype: DType) -> Option<DType> {
     }
 }
 
-/// The dtype of a result that is computed in `working`: that which all inputs have, where it can be
-/// rounded to.
+/// Returns the dtype of a result that is computed in `working`.
+///
+/// This is the common dtype of all inputs if `working` can be rounded to it, otherwise `working`.
 pub(crate) fn resulting(inputs: impl Iterator<Item = DType>, working: DType) -> DType {
     let mut inputs = inputs;
     let first = inputs.next().filter(|&dtype| dtype.is_float() && can_cast(working, dtype));
     first.filter(|&dtype| inputs.all(|other| other == dtype)).unwrap_or(working)
 }
 
-/// Calls a function that is generic over the grid with that of a dtype.
+/// Calls a function that is generic over the grid with the grid of a dtype.
 macro_rules! on_grid {
     ($dtype:expr, $function:ident $(::$path:ident)* ($($arg:expr),* $(,)?)) => {
         match $dtype {

@@ -11,14 +11,14 @@ use apr_core::{Error, Escaped, Result};
 /// A name, cut at the number of its layer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct InLayer<'n> {
-    /// What stands before the number.
+    /// Part of the name before the number.
     pub(crate) stack: &'n str,
     pub(crate) layer: u64,
-    /// What stands after it, with its dot.
+    /// Part of the name after the number, with its dot.
     pub(crate) rest: &'n str,
 }
 
-/// Where a name says which layer it is in.
+/// Finds the layer number in a tensor name; `None` if the name has no layer.
 pub(crate) fn in_layer(name: &str) -> Option<InLayer<'_>> {
     let mut start = 0;
     for part in name.split('.') {
@@ -36,7 +36,7 @@ pub(crate) fn in_layer(name: &str) -> Option<InLayer<'_>> {
     None
 }
 
-/// The stacks of a model: how many layers each has.
+/// Returns the stacks of a model, each with its number of layers.
 pub(crate) fn stacks<'n>(names: impl Iterator<Item = &'n str>) -> BTreeMap<&'n str, u64> {
     let mut stacks = BTreeMap::new();
     for found in names.filter_map(in_layer) {
@@ -73,7 +73,7 @@ pub(crate) fn only_stack<'n>(
     }
 }
 
-/// Whether a tensor outside of the layers is in front of them: embeddings are.
+/// Returns `true` if a tensor outside the layers comes before them, as embeddings do.
 pub(crate) fn is_before(name: &str) -> bool {
     ["emb", "wte", "wpe"].iter().any(|part| name.contains(part))
 }

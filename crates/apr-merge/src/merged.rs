@@ -17,12 +17,12 @@ use crate::rules::{Kernel, Rule};
 use crate::vocabulary::Changed;
 use crate::{beside, chat, compatible, vocabulary};
 
-/// How a merge is done.
+/// Options of a merge.
 pub struct MergeOptions<'a> {
-    /// What does not fit is copied from the base or first model, and values that are not finite
-    /// are let pass.
+    /// `true` to copy tensors that do not fit from the base or first model, and to accept values
+    /// that are not finite.
     pub relaxed: bool,
-    /// Asked while tensors are measured whether to go on.
+    /// Function that is called while tensors are measured; an error ends the merge.
     pub poll: Arc<dyn Fn() -> Result<()> + Send + Sync + 'a>,
 }
 
@@ -72,7 +72,7 @@ pub struct Merged<'a> {
     /// The first file of each model among them.
     first_files: HashMap<String, usize>,
     companions: Vec<Companion>,
-    /// Where their contents are.
+    /// Sources of the companions' contents.
     contents: Vec<Content>,
     /// Tensors that can't be merged and are the same in all models.
     identical: usize,
@@ -81,7 +81,7 @@ pub struct Merged<'a> {
 
 /// The bytes of a companion.
 enum Content {
-    /// Of the main model, at this position.
+    /// Companion of the main model, at this position.
     Main(usize),
     Own(Vec<u8>),
 }
@@ -258,7 +258,7 @@ impl<'a> Merged<'a> {
         }
     }
 
-    /// With a model card that says what was merged, in place of the main model's.
+    /// Replaces the main model's card by a model card that describes the merge.
     ///
     /// # Errors
     /// E007 and E008 when the main model's card can't be read.
@@ -270,8 +270,10 @@ impl<'a> Merged<'a> {
         Ok(self)
     }
 
-    /// With a record of the merge in the metadata: under the key `merge` of the native container,
-    /// or as text in the header that a safetensors file has.
+    /// Adds a record of the merge to the metadata.
+    ///
+    /// The record is stored under the key `merge` of the native container, or as text in the header
+    /// of a safetensors file.
     #[must_use]
     pub fn with_record(mut self, format: &'static Format) -> Self {
         let models: Vec<MergedModel> = self.merged_models();
@@ -289,7 +291,7 @@ impl<'a> Merged<'a> {
         models.collect()
     }
 
-    /// What was merged, and how far the tensors that were read moved.
+    /// Returns the report on the merge, with the change of the tensors that were read.
     #[must_use]
     pub fn report(&self) -> MergeReport {
         let measured = self.tensors.iter().zip(&self.made).filter_map(|(info, made)| match made {

@@ -8,7 +8,7 @@ use serde::{Serialize, Serializer};
 
 use crate::parameters::{self, Parameter};
 
-/// How models become one. Names, parameters and defaults are mergekit's.
+/// Merge method. Names, parameters and defaults are those of mergekit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Method {
@@ -38,13 +38,13 @@ pub enum Method {
     DellaLinear,
     /// Differences that are neither among the smallest nor the largest.
     Breadcrumbs,
-    /// The same where their signs agree.
+    /// Differences that are neither among the smallest nor the largest, where their signs agree.
     BreadcrumbsTies,
     /// Differences where models differ most, weighted by their squares, where signs agree.
     Sce,
     /// Reinforced agent merging: the mean of the differences that there are.
     Ram,
-    /// The same, with differences of one model alone made larger.
+    /// Like [`Ram`](Self::Ram), with larger differences if only one model has them.
     RamPlusTl,
     /// Interpolation between the base and the mean by the angle between differences.
     ModelStock,
@@ -56,7 +56,7 @@ pub enum Method {
     Passthrough,
 }
 
-/// Whether a method needs a base.
+/// Role of the base model in a method.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Base {
     Required,
@@ -67,7 +67,7 @@ pub(crate) enum Base {
 }
 
 impl Method {
-    /// All of them.
+    /// All methods.
     pub const ALL: [Self; 21] = [
         Self::Average,
         Self::Linear,
@@ -148,7 +148,7 @@ impl Method {
         }
     }
 
-    /// Where it was published.
+    /// Returns the address of the publication, if there is one.
     #[must_use]
     pub const fn reference(self) -> Option<&'static str> {
         Some(match self {
@@ -170,33 +170,34 @@ impl Method {
         })
     }
 
-    /// Whether it draws random numbers.
+    /// Returns `true` if the method draws random numbers.
     #[must_use]
     pub const fn is_random(self) -> bool {
         matches!(self, Self::DareLinear | Self::DareTies | Self::Della | Self::DellaLinear)
     }
 
-    /// Whether it can't do without a base.
+    /// Returns `true` if the method requires a base model.
     #[must_use]
     pub fn needs_base(self) -> bool {
         matches!(self.base(), Base::Required | Base::OfTwo)
     }
 
-    /// Whether the first of two models may stand for the base where none is named: the way from
-    /// one to the other begins there. Of methods that compare all models with a base, none of the
-    /// models is it unless somebody says so.
+    /// Returns `true` if the first of two models serves as the base when no base is given.
+    ///
+    /// Such a method interpolates from the first model to the other one. Methods that compare all
+    /// models with a base require an explicit base.
     #[must_use]
     pub fn begins_at_first(self) -> bool {
         self.base() == Base::OfTwo
     }
 
-    /// Whether a base is something else than one of the models: it has no weight.
+    /// Returns `true` if a base is not one of the merged models, so that it has no weight.
     #[must_use]
     pub fn compares(self) -> bool {
         self.base() != Base::Ignored
     }
 
-    /// Whether it has a parameter of this name.
+    /// Returns `true` if the method has a parameter of this name.
     #[must_use]
     pub fn has(self, parameter: &str) -> bool {
         self.parameters().iter().any(|known| known.name == parameter)
@@ -211,7 +212,7 @@ impl Method {
         }
     }
 
-    /// The fewest and the most models, the base included where it counts as one.
+    /// Returns the minimum and maximum number of models, including the base if it counts as one.
     pub(crate) const fn inputs(self, has_base: bool) -> (usize, usize) {
         match self {
             Self::Slerp | Self::NearSwap | Self::ArceeFusion => (2, 2),
@@ -224,12 +225,12 @@ impl Method {
         }
     }
 
-    /// Its parameters.
+    /// Returns the parameters of the method.
     pub(crate) const fn parameters(self) -> &'static [Parameter] {
         parameters::of(self)
     }
 
-    /// Whether any method has a parameter of this name.
+    /// Returns `true` if any method has a parameter of this name.
     pub(crate) fn is_parameter(name: &str) -> bool {
         Self::ALL.iter().any(|method| method.parameters().iter().any(|known| known.name == name))
     }

@@ -4,12 +4,12 @@ use std::fmt;
 
 use crate::method::Method;
 
-/// What a parameter is of.
+/// Scope of a parameter.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Scope {
-    /// The merge.
+    /// One value for the merge.
     Shared,
-    /// Each model.
+    /// A value for each model.
     Input,
     /// Each model but the base.
     Others,
@@ -20,7 +20,7 @@ pub(crate) enum Scope {
 pub(crate) enum Domain {
     Any,
     Flag,
-    /// From the first to the second, both included.
+    /// Number between two bounds, both included.
     Range(f64, f64),
     /// Above the first, up to the second.
     Above(f64, f64),
@@ -59,11 +59,11 @@ pub(crate) struct Parameter {
     pub(crate) name: &'static str,
     pub(crate) scope: Scope,
     pub(crate) domain: Domain,
-    /// None where it has to be given, except for [`SCALE`].
+    /// Default value; `None` if the parameter is required, except for [`SCALE`].
     pub(crate) default: Option<f64>,
 }
 
-/// The parameter that stands for itself where it is absent: tensors are copied.
+/// Parameter without a default: tensors are copied unchanged if it is absent.
 pub(crate) const SCALE: &str = "scale";
 
 const fn parameter(

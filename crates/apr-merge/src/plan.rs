@@ -18,17 +18,17 @@ use crate::rules::Rule;
 /// A model that takes part, opened.
 #[derive(Clone)]
 pub struct Model<'a> {
-    /// As the recipe names it.
+    /// Name of the model in the recipe.
     pub name: String,
-    /// Its tensors, under the names that all models have.
+    /// Reader of the tensors, under the names that all models share.
     pub reader: Arc<dyn CheckpointReader + 'a>,
 }
 
-/// What a tensor of the result is made of.
+/// Content of a tensor of the result.
 pub(crate) enum Making<'a> {
-    /// Copied.
+    /// Tensor of an input.
     Copied(Input<'a>),
-    /// Merged.
+    /// Tensor merged from several inputs.
     Merged { rule: Rule, inputs: Vec<Input<'a>>, dtype: DType },
 }
 
@@ -37,8 +37,7 @@ pub(crate) struct MergePlan<'a> {
     pub(crate) tensors: Vec<(TensorInfo, Making<'a>)>,
     /// The model that gives what is beside the tensors.
     pub(crate) main: usize,
-    /// Layers of the main model that those of the result come from, where they are put together
-    /// anew.
+    /// Source layers in the main model for each layer of the result, if the layers are rearranged.
     pub(crate) layers: Option<Vec<u64>>,
     pub(crate) warnings: Vec<String>,
     /// Tensors that can't be merged, and need not be: all models have the same elements.
@@ -52,9 +51,9 @@ struct Opened<'a> {
     positions: HashMap<String, usize>,
 }
 
-/// Where a slice's parameters come from.
+/// Sources of a slice's parameters.
 struct Levels<'r> {
-    /// Of each input.
+    /// Parameters of each input.
     sources: Vec<&'r Settings>,
     slice: Option<&'r Settings>,
     merge: &'r Settings,
@@ -402,10 +401,10 @@ impl<'r, 'a> MergePlanner<'r, 'a> {
         Ok(Input { reader, tensor, model: Arc::clone(&opened.label) })
     }
 
-    /// Compares a tensor that can't be merged with that of the other models.
+    /// Compares a tensor that can't be merged with the same tensor of the other models.
     ///
     /// # Errors
-    /// E001 where it differs, and what the readers say.
+    /// E001 if the tensors differ. Also the errors of the readers.
     fn check_same(
         &mut self,
         names: &[String],
@@ -445,7 +444,8 @@ impl<'r, 'a> MergePlanner<'r, 'a> {
         Ok(())
     }
 
-    /// The tensor in all models; none where one does not fit and the main model's is copied.
+    /// Returns the tensor in all models, or `None` if one does not fit and the main model's is
+    /// copied.
     fn found(
         &self,
         names: &[String],
@@ -565,7 +565,8 @@ fn checked(parameter: &Parameter, value: Option<f64>, method: Method) -> Result<
     }
 }
 
-/// What the elements of a tensor are, where they can't be merged.
+/// Returns a description of the elements of a tensor that can't be merged; `None` if it can be
+/// merged.
 fn unmergeable(info: &TensorInfo) -> Option<String> {
     working(info.dtype).is_none().then(|| format!("elements of {}", info.dtype))
 }

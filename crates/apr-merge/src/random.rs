@@ -18,7 +18,9 @@ fn mix(mut x: u64) -> u64 {
 }
 
 impl Draws {
-    /// Those of a tensor, by its name in the output, in the model at this position of the merge.
+    /// Creates the random numbers of a tensor in one model of the merge.
+    ///
+    /// `tensor` is the name in the output, `model` is the position in the merge.
     pub(crate) fn of(seed: u64, tensor: &str, model: usize) -> Self {
         // FNV-1a, in which no byte of a name is lost.
         let name = tensor.bytes().fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| {

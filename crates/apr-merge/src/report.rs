@@ -12,11 +12,11 @@ use crate::method::Method;
 /// Tensors that a report names as changed most.
 const WORST: usize = 10;
 
-/// What a merge did.
+/// Report on a merge.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 #[non_exhaustive]
 pub struct MergeReport {
-    /// How the models were merged.
+    /// Merge method.
     pub method: Method,
     /// The models, in their order.
     pub models: Vec<MergedModel>,
@@ -28,9 +28,9 @@ pub struct MergeReport {
     pub merged: usize,
     /// Tensors that were copied from one model.
     pub copied: usize,
-    /// Those of the copied ones that can't be merged, and are the same in all models.
+    /// Number of copied tensors that can't be merged and are equal in all models.
     pub identical: usize,
-    /// What each merged tensor came to, in the order of the result.
+    /// Change of each merged tensor, in the order of the result.
     pub tensors: Vec<TensorChange>,
     /// The tensors that changed most.
     pub worst: Vec<TensorChange>,
@@ -40,15 +40,15 @@ pub struct MergeReport {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[non_exhaustive]
 pub struct MergedModel {
-    /// As it was named.
+    /// Name of the model in the recipe.
     pub name: String,
     /// Bytes of its files.
     pub bytes: u64,
-    /// Whether it was the base.
+    /// `true` for the base.
     pub base: bool,
 }
 
-/// How far elements moved.
+/// Difference between elements before and after.
 #[derive(Debug, Clone, Copy, PartialEq, Default, Serialize)]
 #[non_exhaustive]
 pub struct Change {
@@ -60,23 +60,23 @@ pub struct Change {
     pub max_error: f64,
 }
 
-/// How far a tensor moved.
+/// Change of one tensor.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 #[non_exhaustive]
 pub struct TensorChange {
-    /// Its name in the result.
+    /// Name of the tensor in the result.
     pub name: String,
-    /// From the compared model's.
+    /// Difference from the tensor of the compared model.
     #[serde(flatten)]
     pub change: Change,
 }
 
-/// What is known of a part of a tensor, and can be put together.
+/// Measurement of a part of a tensor, which can be combined with other parts.
 pub trait Measured: Copy + Default {
-    /// With what is known of another part.
+    /// Adds the measurement of another part.
     fn add(&mut self, other: &Self);
 
-    /// How far the part moved.
+    /// Returns the change of the part.
     fn change(&self) -> Change;
 }
 
@@ -142,7 +142,7 @@ impl Measured for Drift {
     }
 }
 
-/// The sums of a tensor, which come from any thread in any order, and perhaps twice.
+/// Sums of a tensor, which any thread can add in any order, even twice.
 #[derive(Debug, Default)]
 pub struct Meter<M = Sums>(Mutex<Pieces<M>>);
 

@@ -8,7 +8,7 @@
 
 use apr_core::{DType, Result};
 
-/// Bits that a pass tells apart.
+/// Bits of a key that one pass resolves.
 const DIGIT: u32 = 16;
 const BINS: usize = 1 << DIGIT;
 
@@ -26,7 +26,7 @@ pub(crate) struct Rank {
     pub(crate) rank: u64,
 }
 
-/// What was found at a rank.
+/// Result of the search for a rank.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) struct Found {
     /// The magnitude there.
@@ -57,7 +57,8 @@ fn magnitude(dtype: DType, key: u64) -> f64 {
 /// # Errors
 /// What a pass says.
 pub(crate) fn find(ranks: &[Rank], dtype: DType, pass: &mut Pass<'_>) -> Result<Vec<Found>> {
-    /// A rank on its way: the upper digits of its key, and the rank among those that share them.
+    /// State of the search for a rank: upper digits of the key, and rank among elements with these
+    /// digits.
     struct Search {
         rank: Rank,
         prefix: u64,
@@ -156,21 +157,21 @@ pub(crate) fn positions(ties: &[Tie], pass: &mut Pass<'_>) -> Result<Vec<Place>>
     Ok(places)
 }
 
-/// The elements that stay of a series.
+/// Elements of a series that are kept.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) enum Kept {
-    /// All of them.
+    /// All elements.
     All,
-    /// None of them.
+    /// No elements.
     None,
-    /// The largest; of equal ones, those that come first.
+    /// Largest elements. Of equal elements, the first positions are kept.
     Largest(Place),
-    /// Those between two places of the ascending order, both included.
+    /// Elements between two places of the ascending order, both included.
     Between(Place, Place),
 }
 
 impl Kept {
-    /// Whether an element stays.
+    /// Returns `true` if an element is kept.
     #[inline]
     pub(crate) fn has(&self, magnitude: f64, position: u64) -> bool {
         match self {
@@ -191,21 +192,21 @@ impl Kept {
     }
 }
 
-/// How many elements of a series stay.
+/// Number of elements of a series to keep.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Keep {
     All,
     None,
-    /// So many of the largest.
+    /// Number of largest elements.
     Largest(u64),
-    /// Those of ranks from the first up to the second, which is not included.
+    /// Ranks from the first up to the second, which is excluded.
     Ranks(u64, u64),
 }
 
-/// Chooses the elements of each series of `count` elements that stay.
+/// Chooses the elements to keep of each series of `count` elements.
 ///
 /// # Errors
-/// What a pass says.
+/// Returns the errors of a pass.
 pub(crate) fn choose(
     keeps: &[Keep],
     count: u64,

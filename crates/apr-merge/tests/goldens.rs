@@ -104,7 +104,7 @@ fn largest(reader: &dyn CheckpointReader, name: &str) -> Option<f64> {
     has.then(|| magnitudes(elements(reader, name).1))
 }
 
-/// The largest difference in units of the last place, and how many elements are equal.
+/// Returns the largest difference in units of the last place, and the number of equal elements.
 fn compare(
     name: &str,
     dtype: DType,

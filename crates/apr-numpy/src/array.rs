@@ -8,7 +8,7 @@ use crate::header::Header;
 #[derive(Debug, Clone)]
 pub(crate) struct Array {
     pub(crate) header: Header,
-    /// Where the elements start.
+    /// Offset of the elements.
     pub(crate) offset: u64,
     /// Bytes of all elements.
     pub(crate) len: u64,
@@ -34,7 +34,7 @@ impl Array {
         Ok(Self { offset: start + header.len, len, width, header })
     }
 
-    /// Whether the bytes lie as the tensor has them.
+    /// Returns `true` if the bytes are stored in the tensor's layout and byte order.
     pub(crate) fn is_flat(&self) -> bool {
         let long = self.header.shape.iter().filter(|dim| **dim > 1).count();
         !(self.header.big_endian || self.header.by_columns && long > 1)
@@ -70,8 +70,8 @@ impl Array {
         usize::try_from(self.width).unwrap_or(1)
     }
 
-    /// Reads elements of an array by columns, in the order of rows: for each place in a row the
-    /// ones of all rows that are wanted, which lie side by side.
+    /// Reads elements of a column-major array in row-major order. For each position in a row, the
+    /// elements of all requested rows are contiguous in the file.
     fn gather(&self, source: &dyn ByteSource, first: u64, elements: &mut [u8]) -> Result<()> {
         let one = self.bytes_of_one();
         let count = (elements.len() / one) as u64;
@@ -96,7 +96,8 @@ impl Array {
         Ok(())
     }
 
-    /// Where the column for a place in a row lies: the same indices, counted from the other end.
+    /// Returns the column that holds a position in a row: the same indices, counted from the other
+    /// end.
     fn column(&self, mut place: u64) -> u64 {
         let dims = &self.header.shape[1..];
         let (mut column, mut stride) = (0, dims.iter().product::<u64>());

@@ -7,16 +7,16 @@ pub(crate) const MAGIC: &[u8] = b"\x93NUMPY";
 /// Longest header. NumPy itself refuses over 10,000 bytes from files that are not trusted.
 const MAX_LEN: u64 = 1 << 16;
 
-/// Most dimensions; NumPy stops here.
+/// Maximum number of dimensions, as in NumPy.
 const MAX_DIMS: usize = 64;
 
-/// What a header says.
+/// Contents of a header.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Header {
     pub(crate) dtype: DType,
-    /// Whether the bytes of an element come most significant first.
+    /// `true` if the most significant byte of an element is first.
     pub(crate) big_endian: bool,
-    /// Whether the first dimension lies innermost.
+    /// `true` if the first dimension is innermost (column-major order).
     pub(crate) by_columns: bool,
     pub(crate) shape: Vec<u64>,
     /// Bytes in front of the elements.
@@ -100,7 +100,7 @@ fn parse(text: &str, len: u64) -> Result<Header> {
     Ok(Header { dtype, big_endian, by_columns, shape, len })
 }
 
-/// The dtype that stands at the start of this text, and whether it is big-endian.
+/// Returns the dtype at the start of this text, and whether it is big-endian.
 fn dtype(descr: &str) -> Result<(DType, bool)> {
     let text = quoted(descr).ok_or_else(|| of_records(descr))?;
     let (big_endian, letters) = match text.split_at_checked(1) {
@@ -115,13 +115,13 @@ fn dtype(descr: &str) -> Result<(DType, bool)> {
     Ok((dtype, big_endian && dtype.block_bytes() > 1))
 }
 
-/// The text in quotes, of either kind, that stands at the start.
+/// Returns the text in quotes of either kind at the start.
 fn quoted(text: &str) -> Option<&str> {
     let within = |quote: char| text.strip_prefix(quote)?.split_once(quote);
     within('\'').or_else(|| within('"')).map(|(quoted, _)| quoted)
 }
 
-/// The dtype of plain numbers that NumPy spells so, after the byte order.
+/// Returns the dtype of plain numbers with this NumPy name, without the byte order.
 fn plain(letters: &str) -> Option<DType> {
     Some(match letters {
         "b1" => DType::BOOL,
@@ -141,7 +141,7 @@ fn plain(letters: &str) -> Option<DType> {
     })
 }
 
-/// Why an array whose elements have fields is not read.
+/// Returns the error for an array whose elements have fields.
 fn of_records(descr: &str) -> Error {
     let is_objects = |part: &str| matches!(part.trim_start_matches('|'), "O" | "O4" | "O8");
     let objects = descr.split(['\'', '"']).any(is_objects);
@@ -168,7 +168,7 @@ mod tests {
     }
 
     #[test]
-    fn what_numpy_writes_is_read() {
+    fn files_written_by_numpy_are_read() {
         let rest = "'fortran_order': False, 'shape': (2, 3)";
         let header = parsed("'<f4'", rest).expect("a header");
         assert_eq!(
@@ -192,7 +192,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_an_array_of_numbers_is_refused() {
+    fn files_without_an_array_of_numbers_are_rejected() {
         let rest = "'fortran_order': False, 'shape': (2,)";
         for descr in ["'|O'", "'O8'", "[('a', '|O')]"] {
             assert_eq!(parsed(descr, rest).expect_err(descr).code(), Code::Format);

@@ -77,7 +77,7 @@ pub static NPZ: Format = Format {
     ..Format::READ_ONLY
 };
 
-/// Whether the first entry of a ZIP archive has the name of an array.
+/// Returns `true` if the first entry of a ZIP archive has the name of an array.
 fn starts_with_an_array(head: &[u8]) -> bool {
     let Some(&[a, b]) = head.get(26..28) else { return false };
     let name = head.get(30..30 + usize::from(u16::from_le_bytes([a, b])));

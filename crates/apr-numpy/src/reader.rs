@@ -14,7 +14,7 @@ use crate::array::Array;
 use crate::header;
 use crate::{NPY, NPZ};
 
-/// Name of the array of a `.npy` file, which has none.
+/// Name for the array of a `.npy` file, which has no name of its own.
 const ONLY: &str = "array";
 
 /// NumPy's arrays opened for reading; [`open`] makes it.
@@ -31,14 +31,14 @@ pub struct NumpyReader {
     warnings: Vec<String>,
 }
 
-/// Where an array is.
+/// Position of an array.
 #[derive(Debug)]
 struct ArrayLocation {
     array: Array,
-    /// Its elements in the file, or the compressed bytes that hold them.
+    /// Range of the elements in the file, or of the compressed bytes that hold them.
     range: StoredRange,
-    /// What the archive states of the entry that holds the array, and whether it lies there as it
-    /// is.
+    /// Checksum of the archive entry that holds the array, and whether the entry is stored
+    /// uncompressed.
     entry: Option<(EntrySum, bool)>,
 }
 

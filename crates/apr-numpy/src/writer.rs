@@ -6,7 +6,7 @@ use apr_core::{DType, Error, Result};
 
 use crate::header::MAGIC;
 
-/// NumPy's name of a dtype, with its byte order; `None` where NumPy has no such dtype.
+/// Returns NumPy's name of a dtype, with its byte order, or `None` if NumPy has no such dtype.
 ///
 /// ```
 /// use apr_core::DType;
@@ -34,7 +34,7 @@ pub fn descr(dtype: DType) -> Option<&'static str> {
     })
 }
 
-/// Returns what a `.npy` file has before its elements, which follow row by row.
+/// Returns the bytes of a `.npy` file before its elements, which follow row by row.
 ///
 /// ```
 /// let header = apr_numpy::header("<f4", &[2, 3])?;

@@ -54,7 +54,7 @@ fn every_array_has_the_bytes_that_numpy_gives_by_rows() {
     }
 }
 
-/// Its header says that it lies by columns, of which a single number has none.
+/// The header states column-major order, but a single number has no columns.
 #[test]
 fn a_swapped_number_by_columns_is_read() {
     let mut header = b"{'descr': '>f4', 'fortran_order': True, 'shape': (), }".to_vec();
@@ -66,7 +66,7 @@ fn a_swapped_number_by_columns_is_read() {
 }
 
 #[test]
-fn what_holds_no_numbers_is_left_out_or_refused_by_name() {
+fn arrays_without_numbers_are_skipped_or_rejected_by_name() {
     let reader = open(fixture("numpy", "mixed.npz")).expect("one array is read");
     assert_eq!(reader.left_out(), ["text.npy"]);
     assert!(reader.warnings()[0].contains("dtype '<U1'"), "{:?}", reader.warnings());
@@ -107,9 +107,9 @@ fn broken_files_are_errors_or_readable_within_bounded_memory() {
     assert_eq!(open(file).expect_err("too long").code(), Code::Corrupt);
 }
 
-/// The bytes of one tensor, where they are in the file as they are.
+/// A tensor's bytes are borrowed if the file stores them unchanged.
 #[test]
-fn arrays_in_rows_are_lent_and_those_in_columns_are_not() {
+fn arrays_in_rows_are_borrowed_and_arrays_in_columns_are_not() {
     let file = fixture("numpy", "f4_C.npy");
     let reader = open(file.clone()).expect("an array");
     let lent = reader.tensor_slice(0).expect("its bytes are in a row");
@@ -137,7 +137,7 @@ fn reading_past_an_array_is_an_error_with_its_name_and_file() {
 }
 
 #[test]
-fn what_is_no_array_in_an_archive_is_left_out_by_name() {
+fn archive_entries_that_are_not_arrays_are_skipped_by_name() {
     // Python's zipfile writes names the same way in both places of the archive.
     let mut file = fixture("scan", "floats.npz");
     let places: Vec<_> =
@@ -154,7 +154,7 @@ fn what_is_no_array_in_an_archive_is_left_out_by_name() {
 }
 
 #[test]
-fn what_is_known_of_a_file_is_shown() {
+fn facts_about_a_file_are_shown() {
     let reader = open(fixture("numpy", "f4_F.npy")).expect("an array");
     let fields = reader.container().header_fields().to_string();
     assert_eq!(fields, r#"{"container":"npy"}"#);

@@ -16,13 +16,13 @@ pub const METADATA: &str = "onnx";
 /// there; its `shape` there, where it has dimensions of 1 behind the first.
 pub const TENSORS: &str = "tensors";
 
-/// Entry of [`METADATA`]: what of the file a graph has no words for, and how many of each there
-/// are.
+/// Entry of [`METADATA`]: counts of file content that a graph cannot represent, by kind.
 pub const UNSAID: &str = "unsaid";
 
-/// Key of a pair of the model: a JSON list of the matrices that are the transpose of what their
-/// names say, in files that `apr` writes. ONNX multiplies by `[inputs, outputs]`, and checkpoints
-/// have `[outputs, inputs]`.
+/// Key of a model property: JSON list of the matrices that are stored transposed.
+///
+/// `apr` writes this property. ONNX multiplies by `[inputs, outputs]`, and checkpoints have
+/// `[outputs, inputs]`.
 pub const TRANSPOSED: &str = "apr.transposed";
 
 /// Key of a pair of the model: a JSON list of the floats that the graph computes with and that are
@@ -118,8 +118,9 @@ fn pairs(properties: &[Property], walker: &mut Walker<'_>) -> Result<Map<String,
     Ok(pairs)
 }
 
-/// The names that a pair of the model lists, [`TRANSPOSED`] or [`CONSTANTS`]; none where its value
-/// is no list of texts.
+/// Returns the names that a model property ([`TRANSPOSED`] or [`CONSTANTS`]) lists.
+///
+/// The set is empty if the property is missing or its value is not a list of strings.
 pub(crate) fn noted(model: &Model, key: &str, walker: &mut Walker<'_>) -> Result<HashSet<String>> {
     let Some(found) = model.properties.iter().find(|property| property.key == key) else {
         return Ok(HashSet::new());
@@ -127,7 +128,7 @@ pub(crate) fn noted(model: &Model, key: &str, walker: &mut Walker<'_>) -> Result
     Ok(serde_json::from_str(&found.text(walker)?).unwrap_or_default())
 }
 
-/// What of the file a graph has no words for, by what it is.
+/// Counts the file's content that a graph cannot represent, by kind.
 fn unsaid(model: &Model) -> Map<String, Value> {
     let main = model.graph.iter();
     let main_nodes = || model.graph.iter().flat_map(|graph| &graph.nodes);
@@ -151,7 +152,7 @@ fn opsets(model: &Model) -> Value {
     Value::Object(opsets.collect())
 }
 
-/// What a report shows of the file.
+/// Returns the fields of the file that a report shows.
 pub(crate) fn fields(model: &Model) -> Value {
     let mut fields = json!({
         "ir_version": model.ir_version,

@@ -24,7 +24,7 @@ pub struct PropertyEdits {
 pub enum EditedPiece {
     /// Bytes of the file as it was.
     Kept(Span),
-    /// New bytes.
+    /// New bytes that replace bytes of the file.
     New(Vec<u8>),
 }
 

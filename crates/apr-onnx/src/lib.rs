@@ -64,7 +64,7 @@ pub use describe::{CONSTANTS, METADATA, TENSORS, TRANSPOSED, UNSAID};
 pub use edit::{EditedPiece, PropertyEdits, edited};
 pub use reader::{OnnxReader, open, open_as_stored, open_in};
 
-/// A model.
+/// Format of an ONNX model file.
 pub static FORMAT: Format = Format {
     id: "onnx",
     name: "ONNX model",
@@ -102,10 +102,11 @@ pub static TENSOR: Format = Format {
     successor: None,
 };
 
-/// Whether the first fields are the version of the format, and another of a model's. ONNX has no
-/// magic number.
+/// Returns `true` if the file starts with the format version and another field of a model.
+///
+/// ONNX has no magic number.
 fn starts_as_a_model(head: &[u8]) -> bool {
-    /// Key of `ir_version`, and the latest that may come.
+    /// Key of the field `ir_version`; `LATEST` is the highest version that is recognized.
     const IR_VERSION: u8 = 0x08;
     const LATEST: u64 = 99;
     /// Fields that follow in files: version, domain, model version, doc, graph, opset, metadata,
@@ -125,7 +126,7 @@ fn starts_as_a_model(head: &[u8]) -> bool {
     }
 }
 
-/// Whether the first fields are dimensions, if any, an element type, and data or a name.
+/// Returns `true` if the first fields are optional dimensions, an element type, and data or a name.
 fn starts_as_a_tensor(head: &[u8]) -> bool {
     /// Keys of a dimension and of the element type.
     const DIM: u8 = 0x08;

@@ -13,10 +13,10 @@ use apr_core::protobuf::Walker;
 
 use crate::proto::{Graph, Node};
 
-/// Where the newer exporter notes the modules around a node.
+/// Key of the node property in which the newer exporter stores the modules around a node.
 const SCOPES: &str = "pkg.torch.onnx.name_scopes";
 
-/// What the newer exporter calls values that it computed, with a number from the second on.
+/// Names that the newer exporter gives to computed values, with a number from the second one on.
 const OPERATIONS: [&str; 8] =
     ["val", "zeros", "ones", "full", "new_zeros", "new_ones", "new_full", "scalar_tensor"];
 
@@ -27,68 +27,70 @@ const FREQUENCIES: &str = "rotary_emb.inv_freq";
 /// The table of positions in its module.
 const POSITIONS: &str = "embed_positions.weight";
 
-/// Most modules that scopes leave out in front.
+/// Maximum number of leading modules that scopes omit.
 const LEFT_OUT: usize = 4;
 
-/// Most nodes that a tensor passes on its way to the one that uses it; each is looked at once.
+/// Maximum number of nodes that pass tensors on to their users; each is visited once.
 const MAX_ALIASES: usize = 1 << 20;
 
-/// What the graph reveals about a tensor.
+/// The facts that the graph reveals about a tensor.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Revealed {
     /// The name of the parameter it was.
     pub(crate) name: String,
-    /// Whether the parameter is its transpose.
+    /// `true` if the parameter is the transpose of the tensor.
     pub(crate) transposed: bool,
-    /// Whether the parameter is a vector, without the dimensions of 1 that the file has.
+    /// `true` if the parameter is a vector, without the file's dimensions of 1.
     pub(crate) squeezed: bool,
-    /// The shape in the file, where it is squeezed.
+    /// Shape in the file, if the tensor is squeezed.
     pub(crate) stored_shape: Option<Vec<u64>>,
 }
 
 impl Revealed {
-    /// A matrix that the file says to be the transpose of what its name says.
+    /// Returns the facts about a matrix that the file declares to be stored transposed.
     pub(crate) fn transposed(name: &str) -> Self {
         Self { name: name.to_owned(), transposed: true, squeezed: false, stored_shape: None }
     }
 }
 
-/// A tensor whose name may be nobody's.
+/// A tensor whose name may not be the name of a parameter.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Candidate<'m> {
     pub(crate) name: &'m str,
     pub(crate) rank: usize,
-    /// Whether all dimensions behind the first are 1.
+    /// `true` if all dimensions after the first are 1.
     pub(crate) is_column: bool,
-    /// Whether it is a matrix of one row.
+    /// `true` if the tensor is a matrix with a single row.
     pub(crate) is_row: bool,
-    /// Whether it is one number.
+    /// `true` if the tensor is a single number.
     pub(crate) is_scalar: bool,
-    /// Whether it is small enough to be a part of the graph.
+    /// `true` if the tensor is small enough to be part of the graph.
     pub(crate) is_small: bool,
 }
 
 impl Candidate<'_> {
-    /// Whether it is a number of the computation, and no parameter of the module at `path`.
+    /// Returns `true` if the tensor is a constant, not a parameter of the module at `path`.
     fn is_constant(&self, path: &str) -> bool {
         self.is_scalar || self.is_small && path.ends_with(ROTARY)
     }
 }
 
-/// What the graph reveals about tensors.
+/// The facts that the graph reveals about all tensors.
 #[derive(Debug, Default)]
 pub(crate) struct Names {
-    /// By the tensor's name in the file.
+    /// Revealed facts by the name of the tensor in the file.
     pub(crate) revealed: HashMap<String, Revealed>,
     /// Numbers that an exporter put among the weights.
     pub(crate) constants: HashSet<String>,
-    /// Tensors whose names go to others that ask for them: what an exporter gave a normalisation
-    /// that has no parameters of its own.
+    /// Scales and biases that an exporter added to a normalization without parameters of its own.
+    ///
+    /// If another tensor has the same revealed name, that tensor keeps the name.
     makeshift: HashSet<String>,
-    /// Whether the names in the file are known to be those of other modules.
+    /// `true` if the names in the file are known to be names of other modules.
     is_certain: bool,
-    /// Whether the outermost module is a stack of layers with embeddings, as an encoder that was
-    /// exported alone: what it adds by itself is a table of positions.
+    /// `true` if the outermost module is a stack of layers with embeddings.
+    ///
+    /// A tensor that the outermost module itself adds is then a position table.
     is_stack: bool,
 }
 
@@ -197,9 +199,11 @@ impl Names {
         Ok(())
     }
 
-    /// Puts modules in front that the scopes of nodes leave out: who calls a module of another one
-    /// enters its scope alone, while names of parameters have the whole path. OPT's
-    /// `model.decoder` has its nodes in `/decoder`. One path has to fit most of the tensors.
+    /// Prepends the modules that the scopes of nodes omit.
+    ///
+    /// A module that is called from outside its parent enters only its own scope, while names of
+    /// parameters have the whole path. For example, OPT's `model.decoder` has its nodes in
+    /// `/decoder`. A prefix is used only if it is the only one and fits at least half of the paths.
     fn complete_paths(&mut self, candidates: &[Candidate<'_>]) {
         let named = candidates.iter().filter(|one| !self.revealed.contains_key(one.name));
         let modules: HashSet<&str> = named.filter_map(|one| module_of(one.name)).collect();
@@ -229,7 +233,7 @@ impl Names {
         }
     }
 
-    /// Makes constants of what only stands in for parameters that another tensor has.
+    /// Turns makeshift scales and biases into constants if another tensor has their revealed name.
     fn drop_makeshift(&mut self) {
         let own = self.revealed.iter().filter(|(name, _)| !self.makeshift.contains(*name));
         let taken: HashSet<&str> = own.map(|(_, found)| found.name.as_str()).collect();
@@ -264,19 +268,21 @@ fn module_of(name: &str) -> Option<&str> {
     name.rsplit_once('.').map(|(module, _)| module)
 }
 
-/// Whether a name may be one that an exporter made up. Names of parameters are paths with dots.
+/// Returns `true` if an exporter may have made up the name.
+///
+/// Names of parameters are paths with dots.
 fn may_be_anonymous(name: &str) -> bool {
     is_anonymous(name) || !name.contains('.')
 }
 
-/// Whether a name is surely one that an exporter made up.
+/// Returns `true` if an exporter certainly made up the name.
 fn is_anonymous(name: &str) -> bool {
     let unnumbered = name.trim_end_matches(|digit: char| digit.is_ascii_digit());
     let operation = unnumbered.strip_suffix('_').unwrap_or(name);
     name.contains("::") || name.starts_with('/') || OPERATIONS.contains(&operation)
 }
 
-/// Whether a node hands on what its first input is, and if so, whether transposed.
+/// Returns `Some` if a node passes on its first input, with `true` if the node transposes it.
 fn passes(node: &Node) -> Option<bool> {
     let perm = || node.attributes.iter().find(|attribute| attribute.name == "perm");
     match node.op_type.as_str() {
@@ -287,7 +293,7 @@ fn passes(node: &Node) -> Option<bool> {
     }
 }
 
-/// The module that a node belongs to, as a path with dots; `None` where nothing says it.
+/// Returns the module that a node belongs to, as a path with dots, or `None` if it is not known.
 fn module(node: &Node, walker: &mut Walker<'_>) -> Result<Option<String>> {
     if let Some(scopes) = node.properties.iter().find(|property| property.key == SCOPES) {
         // A list as Python prints it: modules from the outermost on, then the operation.
@@ -313,7 +319,7 @@ fn revealed(
     Some(Revealed { name, transposed, squeezed, stored_shape: None })
 }
 
-/// What an input of an operator is called in its module, and whether the module has its transpose.
+/// Returns the parameter name of an operator's input, and `true` if it is transposed.
 fn leaf(node: &Node, position: usize, candidate: &Candidate<'_>) -> Option<(&'static str, bool)> {
     let leaf = match (node.op_type.as_str(), position, candidate.rank) {
         // PyTorch's linear layer multiplies by the transpose of its weight.
@@ -482,7 +488,7 @@ mod tests {
     }
 
     #[test]
-    fn a_row_is_a_bias_and_what_a_stack_of_layers_adds_are_its_positions() {
+    fn rows_added_in_a_module_are_biases_and_tensors_added_by_a_stack_positions() {
         let nodes = || {
             vec![
                 node("/layers.0/gate/Add", "Add", &["x", "onnx::Add_row"], "y"),

@@ -8,7 +8,7 @@ use apr_core::{ByteSource, Limits, Result};
 use crate::proto::{Graph, Model, Node};
 use crate::reader::{ExternalLocation, checked_location, each_tensor};
 
-/// Domains of operators that everybody knows: ONNX, onnxruntime, PyTorch's exporters.
+/// Well-known operator domains: ONNX, onnxruntime and PyTorch's exporters.
 const KNOWN: [&str; 11] = [
     "",
     "ai.onnx",
@@ -23,7 +23,7 @@ const KNOWN: [&str; 11] = [
     "com.ms.internal.nhwc",
 ];
 
-/// Beginnings of further domains that everybody knows.
+/// Prefixes of further well-known operator domains.
 const KNOWN_BEGINNINGS: [&str; 4] = ["pkg.onnxscript", "pkg.torch", "onnxscript.", "org.pytorch"];
 
 /// Files of data that are listed.
@@ -32,11 +32,11 @@ const MAX_DATA: usize = 10_000;
 /// Operators that run Python of the program that loads the model.
 const PYTHON: [&str; 3] = ["PyOp", "PythonOp", "PyCustomOp"];
 
-/// What a model reaches besides its own file.
+/// The files, operators and programs that loading a model uses besides the model's own file.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 #[non_exhaustive]
 pub struct Scan {
-    /// Tensors whose data are said to lie outside of the model's folder, and where.
+    /// Tensors whose declared data location is outside the model's folder, with that location.
     pub outside: Vec<(String, String)>,
     /// Files beside the model in which its tensors have their data, once each.
     pub data: BTreeSet<String>,
@@ -48,10 +48,11 @@ pub struct Scan {
     pub contexts: Vec<(String, String)>,
 }
 
-/// Looks at the nodes and at the places of data; nothing is resolved or run.
+/// Examines the nodes and the data locations, without resolving or running anything.
 ///
 /// # Errors
-/// E001 and E002 for what is no sound model, E007 when reading fails, E008 over the limits.
+/// E001 and E002 for a file that is not a valid model, E007 when reading fails, E008 over the
+/// limits.
 pub fn scan(source: &dyn ByteSource, limits: &Limits) -> Result<Scan> {
     let model = Model::read(source, limits)?;
     let mut walker = Walker::new(source, limits);
@@ -79,7 +80,7 @@ pub fn scan(source: &dyn ByteSource, limits: &Limits) -> Result<Scan> {
     Ok(found)
 }
 
-/// What the nodes of a model are.
+/// Examines the nodes of a model.
 pub(crate) fn of_model(model: &Model) -> Scan {
     of_nodes(model, &own_domains(model))
 }
@@ -97,7 +98,7 @@ fn of_nodes(model: &Model, own: &BTreeSet<&str>) -> Scan {
     found
 }
 
-/// All nodes of a model, however deep graphs lie in each other.
+/// Returns all nodes of a model, including the nodes of nested graphs and of functions.
 fn nodes(model: &Model) -> Vec<&Node> {
     let functions = model.functions.iter().map(|function| function.nodes.as_slice());
     let mut rest: Vec<&[Node]> =
@@ -115,7 +116,9 @@ fn nodes(model: &Model) -> Vec<&Node> {
 }
 
 impl Scan {
-    /// Adds the places of data that are said to lie outside of the model's folder.
+    /// Adds the data locations of tensors and of `EPContext` nodes.
+    ///
+    /// Locations outside the model's folder are listed separately.
     fn reaches(&mut self, model: &Model, walker: &mut Walker<'_>) -> Result<()> {
         each_tensor(model, &mut |name, tensor| {
             let Some(last) = ExternalLocation::of(tensor, walker)? else { return Ok(()) };
@@ -170,7 +173,7 @@ impl Scan {
         }
     }
 
-    /// What a report says about operators.
+    /// Returns the warnings about operators for a report.
     #[must_use]
     pub fn warnings(&self) -> Vec<String> {
         let mut warnings = Vec::new();
@@ -185,7 +188,9 @@ impl Scan {
         warnings
     }
 
-    /// What a report says about operators of libraries that the loading program registers.
+    /// Returns the warning about operators of unknown domains, if any.
+    ///
+    /// The loading program must register such operators.
     #[must_use]
     pub fn unknown(&self) -> Option<String> {
         (!self.domains.is_empty()).then(|| {

@@ -13,21 +13,21 @@ use crate::inline::ValidationError;
 use crate::physics::{Gain, Level, Physics, Violation, expectation, outliers};
 use crate::tensors::{TensorsOptions, list};
 
-/// A tensor and what is to be said of it.
+/// A tensor with its statistics and the violations found in it.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 #[non_exhaustive]
 pub struct AnalyzedTensor {
-    /// Canonical name, or that of the source where there is none.
+    /// Canonical name, or the name in the source if there is no canonical name.
     pub name: String,
     /// Name in the source.
     pub source_name: String,
-    /// Whether nothing is wrong with its values.
+    /// `true` if no error was found in the values.
     pub pass: bool,
     /// Statistics; `None` for quantized tensors.
     pub stats: Option<Stats>,
-    /// What they should be.
+    /// Expected statistics of the values.
     pub expected: Option<TensorExpectation>,
-    /// What is wrong or odd.
+    /// Violations found in the values: errors and warnings.
     pub violations: Vec<Violation>,
 }
 
@@ -35,13 +35,13 @@ pub struct AnalyzedTensor {
 #[derive(Debug, Clone, PartialEq, Serialize)]
 #[non_exhaustive]
 pub struct AnalyzeReport {
-    /// What was opened.
+    /// Path or location of the opened model.
     pub path: String,
     /// Title of its family.
     pub family: Option<String>,
-    /// Whether a conversion would go through.
+    /// `true` if a conversion would succeed.
     pub pass: bool,
-    /// What names and shapes show to be wrong.
+    /// Errors found in names and shapes.
     pub misfits: Vec<ValidationError>,
     /// The tensors, in the order of the source.
     pub tensors: Vec<AnalyzedTensor>,

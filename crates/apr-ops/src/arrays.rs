@@ -17,19 +17,20 @@ pub struct ArrayRow {
     pub file: String,
     /// Dtype of the tensor.
     pub dtype: DType,
-    /// Dtype of the array: the tensor's, or `f32` where NumPy does not have that.
+    /// Dtype of the array: the dtype of the tensor, or `f32` if NumPy has no such dtype.
     pub array_dtype: DType,
-    /// Dimensions.
+    /// Dimensions of the tensor.
     pub shape: Shape,
     /// Bytes of the file.
     pub bytes: u64,
 }
 
-/// Writes tensors as `.npy` files of these names, and says what was written. Floats that NumPy does
-/// not have and quantized weights are decoded to `f32`.
+/// Writes tensors as `.npy` files with these names and returns one row per file.
+///
+/// Floats that NumPy does not have and quantized weights are decoded to `f32`.
 ///
 /// # Errors
-/// E001 for a dtype whose elements are no numbers ([`has_array`]), E002 and E007 when bytes can't
+/// E001 for a dtype whose elements are not numbers ([`has_array`]), E002 and E007 when bytes can't
 /// be read or written.
 pub fn write_arrays<P: Pipeline>(
     reader: &dyn CheckpointReader,

@@ -12,23 +12,23 @@ use crate::validate::{
     ValidateReport, check_all, is_valid, validate, validate_part, validate_units, validated,
 };
 
-/// What is said of values that nobody looked at.
+/// Text reported for values that were not read.
 const UNREAD: &str = "not read: files are damaged or absent";
 
 /// A model and the same with the tensors of its files, which are parts of weights.
 type Readers<'a> = (&'a dyn CheckpointReader, &'a dyn CheckpointReader);
 
-/// What is asked of the bytes in the files.
+/// Returns the options for checking the bytes of the files.
 fn of_bytes<'o>(options: ValidateOptions<'o>) -> ValidateOptions<'o> {
     ValidateOptions { nan: false, zero: false, shapes: false, physics: false, ..options }
 }
 
-/// What is asked of the values.
+/// Returns the options for checking the values.
 fn of_values(options: ValidateOptions<'_>) -> ValidateOptions<'_> {
     ValidateOptions { checksum: false, require_signature: false, trusted: &[], ..options }
 }
 
-/// What is known of the tensors of the files.
+/// Returns `known` without a family model and graphs, to validate the tensors of the files.
 fn of_no_family<'k>(known: Known<'k>) -> Known<'k> {
     Known { model: None, graphs: None, ..known }
 }
@@ -55,10 +55,10 @@ pub(crate) fn validate_coded<P: Pipeline>(
     Ok(joined(bytes, values, options.strict))
 }
 
-/// The pieces that such a validation can be cut into: those of the files, then the weights.
+/// Returns the units that such a validation can be split into: first the files, then the weights.
 ///
 /// # Errors
-/// Those of [`units`].
+/// Returns the same errors as [`units`].
 pub(crate) fn coded_units(
     (reader, undecoded): Readers<'_>,
     options: ValidateOptions<'_>,
@@ -103,10 +103,10 @@ pub(crate) fn validate_coded_part<P: Pipeline>(
     Ok(found)
 }
 
-/// The report of [`validate_coded`], from what the parts found; they come in order.
+/// Builds the report of [`validate_coded`] from the findings of the parts, which must be in order.
 ///
 /// # Errors
-/// Those of [`validate_coded`]; E001 where the parts have not looked at everything.
+/// Returns the same errors as [`validate_coded`]; E001 when the parts have not checked everything.
 pub(crate) fn coded_in_parts<P: Pipeline>(
     (reader, undecoded): Readers<'_>,
     (file, known): (&str, Known<'_>),
@@ -128,7 +128,7 @@ pub(crate) fn coded_in_parts<P: Pipeline>(
     Ok(joined(bytes, values, options.strict))
 }
 
-/// Whether values of such files are not worth a look.
+/// Returns `true` if the structure or digest checks failed, so that reading values is pointless.
 fn is_damaged(bytes: &ValidateReport) -> bool {
     let is_damage = |finding: &Finding| {
         finding.level == Level::Error && matches!(finding.check, Check::Structure | Check::Digests)
@@ -136,7 +136,7 @@ fn is_damaged(bytes: &ValidateReport) -> bool {
     bytes.findings.iter().any(is_damage)
 }
 
-/// What is known of the weights without their values.
+/// Validates the weights without reading their values.
 fn unread_values<P: Pipeline>(
     reader: &dyn CheckpointReader,
     (file, known): (&str, Known<'_>),
@@ -152,7 +152,7 @@ fn unread_values<P: Pipeline>(
     Ok(values)
 }
 
-/// Two reports as one: what is about bytes is the first's.
+/// Joins two reports: checks of bytes are taken from the first one.
 fn joined(bytes: ValidateReport, values: ValidateReport, strict: bool) -> ValidateReport {
     let of_bytes = |check: Check| {
         let is_theirs = matches!(check, Check::Checksum | Check::Digests | Check::Signature);

@@ -2,7 +2,7 @@
 
 use apr_core::{Code, Error, IoCause};
 
-/// Exit code of an error that has none of its own.
+/// Exit code of an error without a code of its own.
 pub const GENERAL: u8 = 1;
 /// Exit code of arguments that make no sense.
 pub const ARGUMENTS: u8 = 2;
@@ -12,11 +12,10 @@ pub const NOT_FOUND: u8 = 3;
 pub const FORMAT: u8 = 4;
 /// Exit code of a check that failed.
 pub const VALIDATION: u8 = 5;
-/// What shells report for a process that Ctrl-C ended.
+/// Exit code that shells report for a process that was ended by Ctrl-C.
 pub const INTERRUPTED: u8 = 130;
 
-/// The exit code of a command that an error about a model ended; 0 where nobody reads what it
-/// prints.
+/// Returns the exit code for a command that failed with this error; 0 for a broken pipe.
 #[must_use]
 pub fn exit_code(error: &Error) -> u8 {
     match (error.code(), error.cause()) {
@@ -70,7 +69,7 @@ pub fn parse_size(text: &str) -> Result<u64, String> {
 mod tests {
     use super::*;
 
-    /// As `docs/json.md` lists them.
+    /// The expected codes are listed in `docs/json.md`.
     #[test]
     fn every_code_has_an_exit_code() {
         let codes = [

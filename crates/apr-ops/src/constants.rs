@@ -21,7 +21,9 @@ pub(crate) struct Constants {
 }
 
 impl Constants {
-    /// The statistics that a tensor is judged by: without its infinities, where it may have some.
+    /// Returns the statistics to judge a tensor by.
+    ///
+    /// Infinities are removed from them if the tensor may have some.
     pub(crate) fn judged(
         &mut self,
         reader: &dyn CheckpointReader,
@@ -66,21 +68,21 @@ fn names(reader: &dyn CheckpointReader) -> HashSet<String> {
     found.limits.difference(&found.weights).cloned().collect()
 }
 
-/// What becomes of a value, as far as all that reads it says.
+/// Combined effect of all readers of a value on infinities in it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Fate {
-    /// Whether something reads it.
+    /// `true` if something reads the value.
     is_read: bool,
-    /// Whether infinities in it end as limits and masks.
+    /// `true` if infinities in the value only act as limits and masks.
     ends: bool,
-    /// Whether a sum with infinities in it ends in a softmax.
+    /// `true` if a sum with infinities in it ends in a softmax.
     fades: bool,
 }
 
 impl Fate {
-    /// Of a value that nothing has read yet.
+    /// Fate of a value without readers so far.
     const UNREAD: Self = Self { is_read: false, ends: true, fades: true };
-    /// Of a value that is computed with, or goes where nobody can see.
+    /// Fate of a value that is used in computations or whose use is unknown.
     const COMPUTED: Self = Self { is_read: true, ends: false, fades: false };
 
     fn ends(self) -> bool {
@@ -96,7 +98,7 @@ impl Fate {
     }
 }
 
-/// Tensors by what bodies use them for; one that is used for both is a weight.
+/// Tensors by their use in graph bodies; a tensor with both uses is a weight.
 #[derive(Debug, Default)]
 struct Found {
     limits: HashSet<String>,
@@ -150,7 +152,7 @@ impl Found {
     }
 }
 
-/// What becomes of all that a node makes.
+/// Returns the combined fate of all outputs of a node.
 fn made_of(node: &Node, fates: &[Fate]) -> Fate {
     let outputs = node.outputs.iter().flatten();
     let fates = outputs.filter_map(|output| fates.get(output.0 as usize));
@@ -158,8 +160,10 @@ fn made_of(node: &Node, fates: &[Fate]) -> Fate {
     read.fold(Fate::UNREAD, |all, fate| all.and(fate.ends, fate.fades))
 }
 
-/// What a node does to the infinities of an input, where its outputs end as `made`. Operators of
-/// TensorFlow Lite are written `STRIDED_SLICE`, and those of TensorFlow `StridedSlice`.
+/// Returns the fate of an input of a node whose outputs have the fate `made`.
+///
+/// Operators of TensorFlow Lite are written `STRIDED_SLICE`, and those of TensorFlow
+/// `StridedSlice`.
 fn use_of(node: &Node, position: usize, made: Fate) -> Fate {
     let name = node.op.name.replace('_', "").to_ascii_uppercase();
     let (ends, fades) = (made.ends(), made.fades());
@@ -194,8 +198,9 @@ mod tests {
 
     use super::*;
 
-    /// Whether a tensor that `write` gets is a limit or mask, in a graph of other inputs `x` and
-    /// `ids`.
+    /// Returns whether the tensor passed to `write` is a limit or mask, and if it is a weight.
+    ///
+    /// The graph has two other inputs, `x` and `ids`.
     fn is_limit(write: impl FnOnce(&mut BodyBuilder, [ValueId; 3]) -> ValueId) -> (bool, bool) {
         let mut graph = GraphBuilder::new(17);
         let body = graph.body();
@@ -212,7 +217,7 @@ mod tests {
     }
 
     #[test]
-    fn limits_and_what_takes_the_place_of_others_may_be_infinite() {
+    fn limits_masks_and_fill_values_may_be_infinite() {
         let limit = |op: &'static str, weight_at: usize| {
             is_limit(move |body, [x, _, table]| {
                 let mut inputs = vec![x; 3];
@@ -243,7 +248,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_a_mask_here_and_a_weight_there_is_a_weight() {
+    fn a_tensor_used_as_mask_and_as_weight_is_a_weight() {
         let both = is_limit(|body, [x, _, table]| {
             let limited = body.op("Max", [x, table]).output("limited");
             body.op("MatMul", [limited, table]).output("y")

@@ -10,7 +10,7 @@ pub const HEX_ROW: usize = 16;
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[non_exhaustive]
 pub struct FoundString {
-    /// Where it starts, in bytes.
+    /// Byte offset of the string.
     pub offset: u64,
     /// The text; longer runs are cut.
     pub text: String,
@@ -20,11 +20,11 @@ pub struct FoundString {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[non_exhaustive]
 pub struct HexRow {
-    /// Where it starts, in bytes.
+    /// Byte offset of the row.
     pub offset: u64,
     /// Up to sixteen bytes, in hexadecimal.
     pub hex: Vec<String>,
-    /// The same as ASCII, with a dot for the rest.
+    /// Bytes as ASCII, with a dot for each byte that is not printable.
     pub ascii: String,
 }
 

@@ -30,9 +30,10 @@ impl<'r, R> Headed<'r, R> {
     }
 }
 
-/// Writes a report as an indented JSON document. Its texts are those of the report; characters that
-/// could steer a terminal or fool a reader are written as `\u` escapes, also those that JSON lets
-/// pass as they are.
+/// Writes a report as an indented JSON document.
+///
+/// The texts are those of the report. Characters that could control a terminal or mislead a reader
+/// are written as `\u` escapes, including characters that JSON allows unescaped.
 ///
 /// ```
 /// let mut text = Vec::new();
@@ -42,7 +43,7 @@ impl<'r, R> Headed<'r, R> {
 /// ```
 ///
 /// # Errors
-/// What the writer says.
+/// Returns the errors of the writer.
 pub fn write_json(out: &mut dyn io::Write, report: &impl Serialize) -> io::Result<()> {
     let mut serializer = Serializer::with_formatter(out, Visible(PrettyFormatter::new()));
     Ok(Sorted(report).serialize(&mut serializer)?)
@@ -57,7 +58,7 @@ pub fn write_json_line(out: &mut dyn io::Write, report: &impl Serialize) -> io::
     Ok(Sorted(report).serialize(&mut serializer)?)
 }
 
-/// A layout with escapes for what is hidden.
+/// A JSON formatter that escapes invisible characters.
 struct Visible<F>(F);
 
 impl<F: Formatter> Formatter for Visible<F> {

@@ -8,12 +8,12 @@ use serde::Serialize;
 
 use crate::tensors::{TensorRow, row};
 
-/// Most values that are read at once: 8 MiB of them.
+/// Maximum number of values that are read together: 8 MiB.
 const MOST: u64 = 1 << 20;
 /// Columns and rows of a corner.
 const CORNER: [u64; 2] = [6, 8];
 
-/// Which indices of each dimension.
+/// Range of indices for each dimension.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Selection(Vec<Range<u64>>);
 
@@ -21,11 +21,11 @@ pub struct Selection(Vec<Range<u64>>);
 #[derive(Debug, Clone, PartialEq, Serialize)]
 #[non_exhaustive]
 pub struct ValuesReport {
-    /// The tensor.
+    /// Description of the tensor.
     pub tensor: TensorRow,
     /// First index and the one after the last, for each dimension.
     pub ranges: Vec<[u64; 2]>,
-    /// The values, the last dimension fastest. What is not a number is `null` in JSON.
+    /// The values, the last dimension fastest. A value that is not a number is `null` in JSON.
     pub values: Vec<f64>,
 }
 
@@ -166,7 +166,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn ranges_are_those_of_python() {
+    fn ranges_follow_the_rules_of_python() {
         let shape = Shape::from([4, 8, 2]);
         let parse = |text: &str| Selection::parse(text, &shape).map(|selection| selection.ranges());
         assert_eq!(parse(":, -3:, 0:1"), Ok(vec![[0, 4], [5, 8], [0, 1]]));

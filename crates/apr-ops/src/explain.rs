@@ -15,13 +15,13 @@ pub use stored::{StoredKind, StoredQuantization};
 pub struct ErrorExplanation {
     /// `E001` to `E008`.
     pub code: &'static str,
-    /// A few words.
+    /// Title of the error, in a few words.
     pub title: &'static str,
-    /// One sentence.
+    /// Meaning of the error, in one sentence.
     pub meaning: &'static str,
-    /// What usually leads to it.
+    /// Usual causes of the error.
     pub causes: &'static [&'static str],
-    /// What to do, in order.
+    /// Steps to take, in order.
     pub steps: &'static [&'static str],
 }
 

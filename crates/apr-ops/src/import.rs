@@ -64,12 +64,12 @@ pub(crate) use structure::{
     inline_misfits, misfits_of_graphs, vocabulary_misfit,
 };
 
-/// How a checkpoint is prepared.
+/// Options for preparing a checkpoint.
 #[derive(Debug, Clone, Default)]
 pub struct PrepareOptions {
-    /// What is checked on the way.
+    /// Checks to make during the import.
     pub validation: ValidationConfig,
-    /// Licence of the model, where its files don't state it.
+    /// Licence of the model, used if its files do not state it.
     pub license: Option<String>,
 }
 
@@ -79,11 +79,11 @@ pub struct PrepareOptions {
 pub struct FamilyNote {
     /// Name of the family.
     pub name: String,
-    /// What people call it.
+    /// Display name of the family.
     pub title: String,
-    /// Whether its tensors' names alone speak for it.
+    /// `true` if the family was detected by the names of the tensors only.
     pub guessed: bool,
-    /// How the source names its tensors.
+    /// Naming convention of the source's tensors.
     pub convention: String,
     /// Tensors that got another name.
     pub renamed: usize,
@@ -92,15 +92,15 @@ pub struct FamilyNote {
 /// A checkpoint ready to be written.
 #[non_exhaustive]
 pub struct Prepared<'a> {
-    /// The checkpoint under its new names, with what its companions say.
+    /// The checkpoint under its new names, with metadata learnt from its companion files.
     pub view: View<'a>,
     /// Judges the tensors of `view` on the way.
     pub validator: InlineValidator,
     /// The family, if it is known.
     pub family: Option<FamilyNote>,
-    /// What names and shapes show to be wrong, under the names of the source.
+    /// Errors found in names and shapes, under the names of the source.
     pub misfits: Vec<ValidationError>,
-    /// What the user should know.
+    /// Warnings for the user.
     pub warnings: Vec<String>,
 }
 
@@ -152,7 +152,7 @@ pub fn prepare<'a>(source: &Source<'a>, options: &PrepareOptions) -> Result<Prep
 }
 
 impl Prepared<'_> {
-    /// Whoever opens the file later should know what was let pass.
+    /// Records the ignored misfits in the metadata, for later readers of the file.
     fn record_misfits(&mut self) {
         if !self.misfits.is_empty() {
             let misfits = serde_json::to_value(&self.misfits).unwrap_or_default();
@@ -263,8 +263,9 @@ fn learn_from_companions(learnt: &Learnt, prepared: &mut Prepared<'_>, options: 
     add_learnt(&mut prepared.view, learnt);
 }
 
-/// Adds what companions hold that is too large for metadata, where the checkpoint has none of that
-/// name.
+/// Adds tensors learnt from the companions that are too large for metadata.
+///
+/// Tensors whose names the checkpoint already has are not added.
 fn add_learnt(view: &mut View<'_>, learnt: &Learnt) {
     for tensor in &learnt.tensors {
         if view.tensors().iter().all(|info| info.name != tensor.info.name) {
@@ -279,7 +280,7 @@ fn add_learnt(view: &mut View<'_>, learnt: &Learnt) {
 }
 
 impl Prepared<'_> {
-    /// Ends the import at what names and shapes show to be wrong, if errors end it.
+    /// Returns an error if names or shapes are wrong and errors end the import.
     ///
     /// # Errors
     /// The first misfit.

@@ -10,7 +10,7 @@ use serde::Serialize;
 use crate::constants::Constants;
 use crate::physics::{Gain, Level, Physics, Violation, expectation, expectation_by_name, outliers};
 
-/// What is checked, and whether the first error ends the job.
+/// Checks to make, and whether the first error ends the job.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ValidationConfig {
     /// Tensors that are missing, that the family does not know, or whose shapes don't fit the
@@ -20,7 +20,7 @@ pub struct ValidationConfig {
     pub physics: Physics,
     /// Tensors that are missing are errors, not warnings.
     pub complete: bool,
-    /// End at the first error; otherwise go on and record it.
+    /// End the job at the first error; otherwise record errors and continue.
     pub stop: bool,
 }
 
@@ -31,33 +31,34 @@ impl ValidationConfig {
         Self { structure: true, physics: Physics::ALL, complete: true, stop: true }
     }
 
-    /// Everything is checked, and a part of a model passes: what is converted need not be whole,
-    /// as what is imported must be.
+    /// Enables all checks, but accepts a part of a model.
+    ///
+    /// A converted model need not be complete, unlike an imported one.
     #[must_use]
     pub const fn of_part() -> Self {
         Self { complete: false, ..Self::strict() }
     }
 
-    /// Everything is checked and recorded, nothing ends the job.
+    /// Enables all checks and records errors without ending the job.
     #[must_use]
     pub const fn relaxed() -> Self {
         Self { stop: false, ..Self::strict() }
     }
 
-    /// Only what the source itself promises is checked: checksums of its tensors.
+    /// Checks only the checksums that the source states for its tensors.
     #[must_use]
     pub const fn integrity() -> Self {
         Self { stop: true, ..Self::off() }
     }
 
-    /// Nothing is checked.
+    /// Disables all checks.
     #[must_use]
     pub const fn off() -> Self {
         let physics = Physics { finite: false, zeros: false, ranges: false };
         Self { structure: false, physics, complete: false, stop: false }
     }
 
-    /// Whether the values of tensors are looked at.
+    /// Returns `true` if the values of tensors are checked.
     #[must_use]
     pub(crate) fn reads_values(self) -> bool {
         self.physics != Self::off().physics
@@ -70,66 +71,66 @@ impl Default for ValidationConfig {
     }
 }
 
-/// What is wrong with a tensor.
+/// Error found in a tensor.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 #[serde(untagged)]
 #[non_exhaustive]
 pub enum ValidationReason {
-    /// Its values.
+    /// The values of the tensor are wrong.
     Values(Violation),
-    /// Its name or shape, or that it is not there.
+    /// The name or shape of the tensor is wrong, or the tensor is missing.
     Structure(Mismatch),
     /// The configuration names a family whose tensors these are not.
     Family(Contradiction),
-    /// What the metadata say does not go with it.
+    /// The metadata contradict the tensor.
     Claim(Claim),
 }
 
-/// What metadata say of a model, and can't be taken as it is.
+/// A statement of the metadata about the model that can't be accepted.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[serde(tag = "what", rename_all = "snake_case")]
 #[non_exhaustive]
 pub enum Claim {
     /// The file names an architecture that is not known.
     Architecture {
-        /// As the file names it.
+        /// Name of the architecture in the file.
         name: String,
     },
     /// The graph of the file contradicts itself: no runtime takes it.
     Graph,
     /// The graph of the file can't be read.
     UnreadableGraph {
-        /// Why: the code of the error.
+        /// Code of the error.
         code: &'static str,
-        /// Where, in the file that holds the graph.
+        /// Byte offset of the error in the file that holds the graph.
         offset: Option<u64>,
     },
     /// The ONNX file has norms plus a constant, which the exporter computed.
     FoldedNorms {
-        /// How many norms there are.
+        /// Number of such norms.
         norms: u64,
     },
-    /// The tokenizer has ids that the embedding has no row for.
+    /// The tokenizer has ids without a row in the embedding.
     Vocabulary {
         /// Tokens of the tokenizer.
         tokens: u64,
         /// Rows of the embedding.
         rows: u64,
     },
-    /// The list of tokens in the metadata has another length than they say.
+    /// The list of tokens in the metadata differs in length from the stated size.
     Size {
         /// Tokens of the list.
         tokens: u64,
-        /// What the metadata say.
+        /// Size stated in the metadata.
         stated: u64,
     },
-    /// The filterbank in the metadata is no matrix of the shape that they say.
+    /// The filterbank in the metadata is not a matrix of the stated shape.
     Filterbank,
     /// The mel filterbank makes another number of mels than the network takes.
     Mels {
         /// Mels of the filterbank.
         filters: u64,
-        /// Mels that the configuration asks for.
+        /// Number of mel bins in the configuration.
         expected: u64,
     },
 }
@@ -138,13 +139,13 @@ pub enum Claim {
 #[derive(Debug, Clone, PartialEq, Serialize)]
 #[non_exhaustive]
 pub struct ValidationError {
-    /// Name in the source; of a node, where it is about one of the graph ([`Claim::Graph`]).
+    /// Name of the tensor in the source, or of the node for errors in the graph ([`Claim::Graph`]).
     pub tensor: String,
-    /// How bad it is.
+    /// Severity of the error.
     pub level: Level,
-    /// What is wrong.
+    /// Description of the error.
     pub message: String,
-    /// The same for programs.
+    /// Reason of the error, for programs.
     #[serde(flatten)]
     pub reason: Box<ValidationReason>,
 }
@@ -174,7 +175,7 @@ impl ValidationError {
         }
     }
 
-    /// Whether it is about NaN or infinity.
+    /// Returns `true` if the error is about NaN or infinity.
     pub(crate) fn is_of_no_finite_value(&self) -> bool {
         matches!(
             *self.reason,
@@ -182,14 +183,14 @@ impl ValidationError {
         )
     }
 
-    /// Whether it is about the graph and not about a tensor.
+    /// Returns `true` if the error is about the graph and not about a tensor.
     pub(crate) fn is_of_graph(&self) -> bool {
         let of_graph =
             |claim: &Claim| matches!(claim, Claim::Graph | Claim::UnreadableGraph { .. });
         matches!(&*self.reason, ValidationReason::Claim(claim) if of_graph(claim))
     }
 
-    /// Whether it is about a graph that can't be read.
+    /// Returns `true` if the error is about a graph that can't be read.
     pub(crate) fn is_of_unreadable_graph(&self) -> bool {
         matches!(*self.reason, ValidationReason::Claim(Claim::UnreadableGraph { .. }))
     }
@@ -208,20 +209,20 @@ impl ValidationError {
     }
 }
 
-/// What a validation came to.
+/// Result of a validation.
 #[derive(Debug, Clone, PartialEq, Default, Serialize)]
 #[non_exhaustive]
 pub struct ValidationReport {
     /// Tensors whose values were looked at.
     pub checked: usize,
-    /// Those that are infinite and may be: limits and masks of the graph.
+    /// Number of tensors that are infinite and may be: limits and masks of the graph.
     #[serde(skip_serializing_if = "is_zero")]
     pub infinite: usize,
     /// Errors that did not end the job.
     pub errors: Vec<ValidationError>,
-    /// What is odd.
+    /// Warnings about tensors.
     pub warnings: Vec<ValidationError>,
-    /// Mean gains of norms in a part of a job, which are compared with those of the other parts.
+    /// Mean gains of norms in a part of a job, to be compared with the gains in the other parts.
     #[serde(skip)]
     pub gains: Vec<Gain>,
 }
@@ -245,10 +246,10 @@ fn is_zero(count: &usize) -> bool {
 pub struct InlineValidator {
     config: ValidationConfig,
     tensors: Vec<Expected>,
-    /// Positions of tensors whose elements are no values of the model.
+    /// Positions of tensors whose elements are not values of the model.
     codes: BTreeSet<usize>,
     constants: Constants,
-    /// Whether other parts of the job have the other layers.
+    /// `true` if other parts of the job have the other layers.
     is_part: bool,
     report: ValidationReport,
 }
@@ -256,15 +257,15 @@ pub struct InlineValidator {
 /// A tensor of the checkpoint.
 #[derive(Debug, Clone)]
 struct Expected {
-    /// What the source calls it.
+    /// Name of the tensor in the source.
     name: String,
     expectation: Option<TensorExpectation>,
-    /// Its place in its layer ([`FamilyModel::place_in_layer`]).
+    /// Position of the tensor within its layer ([`FamilyModel::place_in_layer`]).
     place: Option<String>,
 }
 
 impl InlineValidator {
-    /// A validator that knows no family: it judges layer norms by their names.
+    /// Creates a validator without a family. It detects layer norms by their names.
     #[must_use]
     pub fn new(config: ValidationConfig) -> Self {
         Self {
@@ -307,14 +308,17 @@ impl InlineValidator {
         Self { tensors: tensors.collect(), ..Self::new(config) }
     }
 
-    /// The same for a part of a job: norms are compared with those of the other layers when all
-    /// parts are done.
+    /// Returns a validator for a part of a job.
+    ///
+    /// Norms are compared with those of the other layers when all parts are done.
     pub(crate) fn in_parts(self) -> Self {
         Self { is_part: true, ..self }
     }
 
-    /// The same for tensors that are these of the checkpoint's, or codes and scales of these, which
-    /// are not judged.
+    /// Returns the validator for tensors at these positions of the checkpoint.
+    ///
+    /// The flag marks tensors that are codes and scales of the tensor at the position. These are
+    /// not validated.
     pub(crate) fn placed(self, places: impl Iterator<Item = (usize, bool)>) -> Self {
         let places: Vec<(usize, bool)> = places.collect();
         let codes = places.iter().enumerate().filter(|(_, (_, is_code))| *is_code);
@@ -340,8 +344,9 @@ impl InlineValidator {
         self.judge(name, &stats, expectation_by_name(name))
     }
 
-    /// Judges the tensor at this position of what `reader` reads by its statistics; `name` is what
-    /// it is called where the checkpoint does not have it.
+    /// Judges the tensor at this position of `reader` by its statistics.
+    ///
+    /// `name` is used if the checkpoint does not have the tensor.
     ///
     /// # Errors
     /// The first error, if errors end the job.
@@ -388,8 +393,7 @@ impl InlineValidator {
         self.record(ValidationError::of_values(&name, Violation::Checksum { stated, found }))
     }
 
-    /// Judges the tensor at this position by how many of its values are outside of the range of its
-    /// dtype.
+    /// Judges the tensor at this position by the number of values outside of its dtype's range.
     ///
     /// # Errors
     /// The violation, if errors end the job.
@@ -406,7 +410,7 @@ impl InlineValidator {
         self.record(ValidationError::of_values(&name, Violation::beyond_range(count, dtype)))
     }
 
-    /// What the source calls the tensor at this position; `name` where it does not have it.
+    /// Returns the source's name of the tensor at this position, or `name` if it has none.
     fn name<'n>(&'n self, position: usize, name: &'n str) -> &'n str {
         self.tensors.get(position).map_or(name, |tensor| &tensor.name)
     }
@@ -433,7 +437,7 @@ impl InlineValidator {
         Ok(())
     }
 
-    /// What was found.
+    /// Returns the result of the validation.
     #[must_use]
     pub fn finish(self) -> ValidationReport {
         let mut report = ValidationReport { infinite: self.constants.infinite, ..self.report };
@@ -444,7 +448,7 @@ impl InlineValidator {
     }
 }
 
-/// Warnings of norms whose gains lie far above those of the other layers of a model.
+/// Returns warnings for norms whose gains are far above the gains in the other layers of a model.
 pub(crate) fn beside_siblings(gains: &[Gain]) -> Vec<ValidationError> {
     let warning = |(tensor, violation)| ValidationError::of_values(tensor, violation);
     outliers(gains).into_iter().map(warning).collect()

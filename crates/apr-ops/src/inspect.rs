@@ -20,18 +20,18 @@ use crate::tensors::codec_name;
 #[derive(Debug, Clone, PartialEq, Serialize)]
 #[non_exhaustive]
 pub struct InspectReport {
-    /// What was opened.
+    /// Path or location of the opened model.
     pub path: String,
-    /// Its format.
+    /// Format of the model.
     pub format: &'static Format,
-    /// Model family, where the file or its configuration names one.
+    /// Model family, if the file or its configuration names one.
     pub model_type: Option<String>,
-    /// What it is where it holds no model, but an adapter for one.
+    /// The adapter, if the file contains an adapter instead of a model.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub adapter: Option<Adapter>,
-    /// Container version, where the format has one.
+    /// Container version, if the format has one.
     pub version: Option<String>,
-    /// What the file is besides a checkpoint, where its format tells: a trainer's checkpoint, an
+    /// Kind of file besides a checkpoint, if the format states it: a trainer's checkpoint, an
     /// exported program.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub kind: Option<String>,
@@ -49,72 +49,74 @@ pub struct InspectReport {
     pub bits_per_weight: Option<f64>,
     /// Share of each dtype, largest first.
     pub dtypes: Vec<DTypeShare>,
-    /// How tensors are quantized, where they are.
+    /// Quantization of the tensors, if any tensor is quantized.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub quantization: Option<QuantizationSummary>,
-    /// How tensors are compressed, where some are; the codec with the most tensors first.
+    /// Compression of the tensors, if any is compressed; the codec with the most tensors first.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub compression: Vec<CodecShare>,
-    /// Fingerprints of the keys that the model says it is signed with; nobody has verified it.
+    /// Fingerprints of the keys that the model states as its signers. They are not verified.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub signed_by: Vec<String>,
     /// Header fields of the format.
     pub header: Value,
     /// Files the checkpoint consists of.
     pub files: Vec<FileInfo>,
-    /// Files that travel with the weights.
+    /// Companion files of the weights.
     pub companions: Vec<Companion>,
-    /// What is no tensor of the checkpoint.
+    /// Data in the model that is not a tensor of the checkpoint.
     #[serde(flatten)]
     pub left_out: LeftOut,
-    /// What the family says about the model, where that is known.
+    /// Description of the model by its family, if the family is known.
     pub family: Option<Description>,
-    /// What it computes, where that is known: its graphs in short.
+    /// Summaries of the model's graphs, if they are known.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub computes: Vec<PartSummary>,
     /// Metadata without the text of companions and the list of tokens.
     #[serde(serialize_with = "brief")]
     pub metadata: Metadata,
-    /// What is odd.
+    /// Warnings about the model.
     pub warnings: Vec<String>,
 }
 
-/// What one dtype takes.
+/// Tensors, elements and bytes of one dtype.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 #[non_exhaustive]
 pub struct DTypeShare {
-    /// The dtype; of weights in codes and scales, that of their values.
+    /// The dtype of the tensors; for weights in codes and scales, the dtype of their values.
     pub dtype: DType,
-    /// What weights in codes and scales are stored as.
+    /// Stored form of weights in codes and scales.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub stored: Option<String>,
-    /// Tensors of it.
+    /// Number of tensors with the dtype.
     pub tensor_count: usize,
-    /// Their elements.
+    /// Number of elements of these tensors.
     pub elements: u64,
-    /// Their bytes; of codes and scales, where they are stored so.
+    /// Bytes of the tensors; for weights in codes and scales, the bytes of codes and scales.
     pub bytes: u64,
     /// Bits per element, scales included.
     pub bits_per_weight: Option<f64>,
 }
 
-/// What one codec did.
+/// Tensors and bytes compressed by one codec.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 #[non_exhaustive]
 pub struct CodecShare {
-    /// `lz4`, `zstd` or `entropy`, with `planes+` where bytes were sorted by place first, and `csr`
-    /// or `bsr` of a sparse layout.
+    /// Name of the codec: `lz4`, `zstd` or `entropy`.
+    ///
+    /// The prefix `planes+` is added if bytes were first sorted into planes, and `csr` or `bsr` for
+    /// a sparse layout.
     pub codec: String,
     /// Tensors that went through it.
     pub tensor_count: usize,
-    /// Their bytes, decoded.
+    /// Bytes of these tensors after decoding.
     pub bytes: u64,
-    /// Their bytes, stored.
+    /// Bytes of these tensors in the file.
     pub stored: u64,
 }
 
 impl DTypeShare {
-    /// Returns the dtype, with what it is decoded from.
+    /// Returns the dtype, followed by the stored form that it is decoded from.
     #[must_use]
     pub fn name(&self) -> String {
         match &self.stored {
@@ -125,7 +127,7 @@ impl DTypeShare {
 }
 
 impl InspectReport {
-    /// The same with what the model computes.
+    /// Adds summaries of the model's graphs to the report.
     #[must_use]
     pub fn with_graphs(self, graphs: &Computed) -> Self {
         Self { computes: summaries(graphs), ..self }
@@ -189,8 +191,9 @@ pub(crate) fn inspect(
     }
 }
 
-/// The name of a file of a checkpoint, from the folder in which `opened` lies: a reader calls a
-/// file as its errors do, by the path with which it was opened.
+/// Returns the name of a file of a checkpoint, relative to the folder of `opened`.
+///
+/// A reader names a file by the path with which it was opened, as its errors do.
 pub(crate) fn plain_name(opened: &str, name: &str) -> String {
     let folder = &opened[..opened.rfind(['/', '\\']).map_or(0, |separator| separator + 1)];
     name.strip_prefix(folder).unwrap_or(name).to_owned()
@@ -290,19 +293,19 @@ fn brief<S: Serializer>(metadata: &Metadata, serializer: S) -> Result<S::Ok, S::
     metadata.brief(LONGEST_ARRAY).serialize(serializer)
 }
 
-/// How the tensors of a model are quantized.
+/// Quantization of a model's tensors.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 #[non_exhaustive]
 pub struct QuantizationSummary {
-    /// The scheme, where the file names one: `q4_k_m`.
+    /// Quantization scheme, if the file names one: `q4_k_m`.
     pub scheme: Option<String>,
-    /// What the tensors were before, where the file says so.
+    /// Original dtype of the tensors, if the file states it.
     pub original: Option<String>,
-    /// What weighed errors, where the file says so.
+    /// Source of the importance weights, if the file states it.
     pub calibration: Option<String>,
-    /// Bits an element of the quantized tensors takes, where the file says so.
+    /// Bits per weight of the quantized tensors, if the file states it.
     pub bits_per_weight: Option<f64>,
-    /// Relative error of all quantized tensors, where the file says that it is above 5 %.
+    /// Relative error of all quantized tensors, if the file states that it is above 5 %.
     pub degradation: Option<f64>,
     /// The quantized dtypes, the one with most bytes first.
     pub types: Vec<QuantizedType>,
@@ -312,15 +315,15 @@ pub struct QuantizationSummary {
 #[derive(Debug, Clone, PartialEq, Serialize)]
 #[non_exhaustive]
 pub struct QuantizedType {
-    /// The dtype.
+    /// Quantized dtype.
     pub dtype: DType,
-    /// Elements that share a scale; those of a row where a row has one.
+    /// Number of elements that share a scale; the length of a row if a row has one scale.
     pub block_size: Option<u64>,
     /// Bits per element, scales included.
     pub bits_per_weight: Option<f64>,
-    /// Tensors of it.
+    /// Number of tensors with the dtype.
     pub tensor_count: usize,
-    /// Their elements.
+    /// Number of elements of these tensors.
     pub elements: u64,
 }
 

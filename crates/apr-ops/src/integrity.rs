@@ -38,7 +38,7 @@ impl<'a> Checks<'a> {
         checks
     }
 
-    /// The parts of these tensors, and the bytes in the file of those that are read as others.
+    /// Returns the checks of these tensors' parts, and of the stored bytes of decoded tensors.
     fn of_decoded(
         reader: &'a dyn CheckpointReader,
         tensors: impl IntoIterator<Item = usize>,
@@ -103,7 +103,7 @@ pub(crate) fn mismatches<P: Pipeline>(
     Ok(found)
 }
 
-/// What the source states of the very bytes that reading a tensor gives.
+/// Returns the checksum that the source states for exactly the bytes that reading a tensor returns.
 pub(crate) fn of_plain(reader: &dyn CheckpointReader, tensor: usize) -> Option<Sum> {
     let stored = reader.stored(tensor);
     stored.sum().filter(|_| !stored.is_encoded())

@@ -8,11 +8,11 @@ use serde::Serialize;
 /// Parts that [`LeftOut::lines`] names.
 const SHOWN: usize = 12;
 
-/// What is no tensor of a checkpoint, as `apr tensors`, `inspect` and `validate` report it alike.
+/// Data that is not a tensor of a checkpoint, for `apr tensors`, `inspect` and `validate`.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize)]
 #[non_exhaustive]
 pub struct LeftOut {
-    /// Data of the file that are no tensors of the checkpoint.
+    /// Data in the file that is not a tensor of the checkpoint.
     #[serde(rename = "unlisted", skip_serializing_if = "Vec::is_empty")]
     pub data: Vec<UnlistedData>,
     /// Parts of the file, and files beside the weights, that a conversion does not carry along.
@@ -24,20 +24,19 @@ pub struct LeftOut {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[non_exhaustive]
 pub struct UnlistedData {
-    /// What they are, in the plural.
+    /// Description of the data, in the plural.
     pub what: String,
-    /// How many they are.
+    /// Number of items.
     pub count: usize,
-    /// Their names in the file.
+    /// Names of the items in the file.
     pub names: Vec<String>,
 }
 
 impl LeftOut {
-    /// What a reader leaves out, or the reader of the file that the checkpoint came from.
+    /// Returns the data left out by a reader, or by the reader of the checkpoint's original file.
     ///
     /// # Errors
-    /// E002 for a damaged graph that travels with the checkpoint, E007 and E008 when it can't be
-    /// read.
+    /// E002 for a damaged graph stored with the checkpoint, E007 and E008 when it can't be read.
     pub(crate) fn of(reader: &dyn CheckpointReader) -> Result<Self> {
         let own = reader.container().unlisted().to_vec();
         let found = if own.is_empty() {
@@ -49,13 +48,14 @@ impl LeftOut {
         Ok(Self { data: found.into_iter().map(data).collect(), ..Self::without_graph(reader) })
     }
 
-    /// The same for reports that do not depend on the graph: one that can't be read is no reason to
-    /// say nothing of the rest.
+    /// Returns the data left out, for reports that do not depend on the graph.
+    ///
+    /// If the graph can't be read, the rest is still reported.
     pub(crate) fn known(reader: &dyn CheckpointReader) -> Self {
         Self::of(reader).unwrap_or_else(|_| Self::without_graph(reader))
     }
 
-    /// Returns `true` if there is nothing beside the tensors.
+    /// Returns `true` if there is only tensor data.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.data.is_empty() && self.parts.is_empty()
@@ -87,7 +87,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn kinds_of_data_have_a_line_each_and_parts_are_named_up_to_a_dozen() {
+    fn each_kind_of_data_has_a_line_and_at_most_twelve_parts_are_listed() {
         let left_out = LeftOut {
             data: vec![UnlistedData { what: "texts".to_owned(), count: 1234, names: Vec::new() }],
             parts: (1..=15).map(|number| format!("p{number}")).collect(),

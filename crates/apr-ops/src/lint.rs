@@ -15,22 +15,22 @@ use crate::import::{COMPARED, expected_mels, filterbank_misfit};
 const ALIGNMENT: u64 = 64;
 /// Uncompressed tensors above this many bytes are worth a word.
 const LARGE: u64 = 1 << 20;
-/// The bits of a stored form that say which sparse layout it has (`docs/format/apr2.md`, "Index").
+/// Bits of a stored form that encode its sparse layout (`docs/format/apr2.md`, "Index").
 const SPARSE: u32 = 0xf00;
 /// Bytes of padding read at a time.
 const READ_LEN: usize = 1 << 16;
 
-/// How much a remark matters.
+/// Severity of a remark.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "UPPERCASE")]
 pub enum Severity {
     /// Users of the model will miss it.
     Warn,
-    /// It could be better.
+    /// A possible improvement.
     Info,
 }
 
-/// What a remark is about.
+/// Topic of a remark.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[non_exhaustive]
 pub enum Topic {
@@ -39,16 +39,16 @@ pub enum Topic {
     /// Names against the canonical ones.
     #[serde(rename = "Tensor Naming")]
     Naming,
-    /// Alignment.
+    /// Alignment of the tensors.
     Efficiency,
-    /// Stored size.
+    /// Stored size of the tensors.
     Compression,
     /// Oddities of the file itself.
     Structure,
 }
 
 impl Topic {
-    /// As the report heads its remarks.
+    /// Returns the heading of the topic in the report.
     #[must_use]
     pub fn title(self) -> &'static str {
         match self {
@@ -61,16 +61,16 @@ impl Topic {
     }
 }
 
-/// A remark.
+/// Remark about a model.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Remark {
-    /// How much it matters.
+    /// Severity of the remark.
     pub severity: Severity,
-    /// What it is about.
+    /// Topic of the remark.
     pub topic: Topic,
-    /// In words.
+    /// Text of the remark.
     pub message: String,
-    /// The tensor that it is about, where it is about one.
+    /// Name of the tensor, if the remark is about one.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub tensor: Option<String>,
 }
@@ -79,9 +79,9 @@ pub struct Remark {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[non_exhaustive]
 pub struct LintReport {
-    /// What was opened.
+    /// Path or location of the opened model.
     pub path: String,
-    /// Its format.
+    /// Format of the model.
     pub format: &'static Format,
     /// The remarks, warnings first.
     pub remarks: Vec<Remark>,
@@ -95,7 +95,7 @@ impl LintReport {
     }
 }
 
-/// Looks at names, metadata and layout; reads no tensor.
+/// Checks names, metadata and layout without reading tensors.
 ///
 /// # Errors
 /// E002 and E007 when padding can't be read.
@@ -171,7 +171,9 @@ fn metadata(reader: &dyn CheckpointReader, learnt: &Metadata, remarks: &mut Rema
     }
 }
 
-/// A branch of a hub is another model tomorrow: what is named by its commit stays what it is.
+/// Adds a remark if the revision of a hub location is not pinned to a commit.
+///
+/// A branch can point to another model later, while a commit never changes.
 fn revision(reader: &dyn CheckpointReader, file: &str, remarks: &mut Remarks) {
     const HUB: &str = "hf://";
 
@@ -203,23 +205,22 @@ fn revision(reader: &dyn CheckpointReader, file: &str, remarks: &mut Remarks) {
     }
 }
 
-/// Whether the format's readers look for names and an alignment of their own, which are right
-/// there.
+/// Returns `true` if the format's readers expect their own names and alignment.
 fn has_conventions(reader: &dyn CheckpointReader) -> bool {
     matches!(reader.format().convention, Convention::LlamaCpp | Convention::Ggml)
 }
 
-/// Whether the names are those of the framework that trained the model, which its programs expect.
+/// Returns `true` if the names are the training framework's own, which its programs expect.
 fn is_of_a_framework(reader: &dyn CheckpointReader) -> bool {
     reader.format().convention == Convention::Framework
 }
 
-/// Whether names that are not canonical are as they should be.
+/// Returns `true` if names that are not canonical are correct.
 fn keeps_names(reader: &dyn CheckpointReader) -> bool {
     has_conventions(reader) || is_of_a_framework(reader)
 }
 
-/// What makes a GGUF file describe itself fully.
+/// Checks that a GGUF file describes itself fully.
 fn gguf(reader: &dyn CheckpointReader, remarks: &mut Remarks) {
     let metadata = reader.metadata();
     for (name, key) in [("general.name", "model_name"), ("general.license", "license")] {
@@ -300,14 +301,16 @@ fn missing_names(reader: &dyn CheckpointReader, model: &FamilyModel<'_>) -> Vec<
         .collect()
 }
 
-/// That a tensor is none of the family's, with the missing one that it may be under another name.
+/// Returns the remark about a tensor that is not in the family.
+///
+/// It mentions a missing tensor of a similar name.
 fn not_of_family(name: &str, model: &FamilyModel<'_>, missing: &[String]) -> String {
     let similar = nearest(name, missing.iter().map(String::as_str), 1);
     let hint = similar.first().map_or(String::new(), |name| format!("; '{name}' is missing"));
     format!("'{name}' is not a tensor of the {} family{hint}", model.family().title())
 }
 
-/// What an adapter's users need to know.
+/// Checks the information that users of an adapter need.
 fn of_adapter(reader: &dyn CheckpointReader, remarks: &mut Remarks) -> Result<()> {
     let Some(adapter) = adapter_of(reader)? else { return Ok(()) };
     if adapter.base.is_none() {

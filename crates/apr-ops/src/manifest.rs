@@ -19,9 +19,9 @@ const LISTED: usize = 5;
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct TensorDigests {
-    /// Of each chosen tensor, in their order.
+    /// SHA-256 digests of the chosen tensors, in their order.
     pub tensors: Vec<[u8; 32]>,
-    /// Of all of them, one after the other.
+    /// SHA-256 digest of all chosen tensors, concatenated.
     pub all: [u8; 32],
 }
 
@@ -95,7 +95,7 @@ struct Entry {
     line: usize,
     digest: [u8; 32],
     name: String,
-    /// Whether a name may have that of a file and a colon before it, or be of a whole file.
+    /// `true` if the name may start with a file name and a colon, or be the name of a whole file.
     is_of_file: bool,
 }
 
@@ -120,7 +120,7 @@ impl Manifest {
     }
 
     fn add(&mut self, number: usize, line: &str) -> Result<()> {
-        /// What `gguf-hash` computes besides.
+        /// Other algorithms supported by `gguf-hash`.
         const OTHERS: [&str; 3] = ["xxh64", "sha1", "uuid"];
         let wrong = || {
             Error::format(format!(
@@ -224,7 +224,7 @@ impl Entry {
         positions.get(name).or_else(behind).copied()
     }
 
-    /// Whether it is of all tensors of a file.
+    /// Returns `true` if the entry is the digest of a whole file's tensors.
     fn is_whole(&self, tensor: Option<usize>) -> bool {
         tensor.is_none() && self.is_of_file && !self.name.contains(':')
     }

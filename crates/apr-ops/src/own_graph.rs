@@ -20,9 +20,9 @@ use crate::graph::GraphPart;
 use crate::import::graph_misfits;
 use crate::inline::ValidationError;
 
-/// The graphs of the file that a model came from.
+/// The graphs of the model's original file.
 pub(crate) struct OwnGraphs {
-    /// By their names; the main one is first.
+    /// Graphs by name; the main one is first.
     pub(crate) parts: Vec<(String, Graph)>,
     /// Names of the tensors that none of them uses.
     pub(crate) unused: Vec<String>,
@@ -73,8 +73,10 @@ pub(crate) fn own_graphs(source: &Source<'_>) -> Result<Option<OwnGraphs>> {
     Ok(Some(OwnGraphs { parts, unused, format }))
 }
 
-/// The graphs, or what is wrong with the bytes that they are read from: what needs no graph goes
-/// on, and says so ([`unreadable`](crate::graph::unreadable)).
+/// Returns the graphs, or the error if the bytes they are read from are damaged.
+///
+/// Work that needs no graph continues and reports the error
+/// ([`unreadable`](crate::graph::unreadable)).
 ///
 /// # Errors
 /// E007 when reading fails, E008 over the limits.
@@ -85,7 +87,7 @@ pub(crate) fn own_graphs_or_damage(source: &Source<'_>) -> Result<Result<Option<
     }
 }
 
-/// Names of the tensors that have the scales and zero points of those that are used.
+/// Returns the names of the tensors with the scales and zero points of the used tensors.
 fn scales<'r>(reader: &'r dyn CheckpointReader, used: &HashSet<String>) -> HashSet<&'r str> {
     let entries = reader.metadata().object(keys::AFFINE).into_iter().flatten();
     entries
@@ -96,19 +98,20 @@ fn scales<'r>(reader: &'r dyn CheckpointReader, used: &HashSet<String>) -> HashS
 }
 
 impl OwnGraphs {
-    /// What makes them graphs that no runtime takes.
+    /// Returns the errors that make the graphs invalid for any runtime.
     pub(crate) fn misfits(&self) -> Vec<ValidationError> {
         let judged = |(name, graph): &(String, Graph)| GraphPart::new(name, graph.clone());
         graph_misfits(self.parts.iter().map(judged))
     }
 
-    /// Whether the graphs are of another program's operators, so that [`in_onnx`](Self::in_onnx)
-    /// translates them.
+    /// Returns `true` if the graphs have operators of another framework than ONNX.
+    ///
+    /// [`in_onnx`](Self::in_onnx) then translates them.
     pub(crate) fn is_translated(&self) -> bool {
         TRANSLATED.contains(&self.format)
     }
 
-    /// Whether the format states shapes for all inputs, or may leave them away.
+    /// Returns `true` if the format may omit the shapes of inputs.
     pub(crate) fn may_lack_shapes(&self) -> bool {
         [&tensorflow::GRAPH, &tensorflow::SAVED_MODEL].contains(&self.format)
     }
@@ -128,8 +131,9 @@ impl OwnGraphs {
             .then(|| format!("the file's graph does not use {count}: {}", names.join(", ")))
     }
 
-    /// What is computed otherwise in operators of ONNX: halves of Core ML's programs, and of layers
-    /// of Keras.
+    /// Returns a warning about half precision, which the ONNX graph computes otherwise.
+    ///
+    /// It applies to Core ML programs and layers of Keras.
     pub(crate) fn widened(&self) -> Option<String> {
         let bodies = self.parts.iter().map(|(_, graph)| &graph.body);
         let (program, has_halves) = match self.format {
@@ -161,7 +165,7 @@ static TRANSLATED: [&Format; 7] = [
     &coreml::PACKAGE,
 ];
 
-/// Whether a layer computes in half precision.
+/// Returns `true` if a layer computes in half precision.
 fn is_half(layer: &Node) -> bool {
     let text = match layer.attribute("dtype") {
         Some(AttributeValue::Text(text)) => text.as_slice(),
@@ -170,7 +174,7 @@ fn is_half(layer: &Node) -> bool {
     [&b"float16"[..], b"bfloat16", b"mixed_float16", b"mixed_bfloat16"].contains(&text)
 }
 
-/// Checks that the inputs of graphs have shapes, as those of an ONNX file must.
+/// Checks that the inputs of graphs have shapes, which ONNX files require.
 ///
 /// # Errors
 /// E003 for an input whose number of dimensions is not known.
@@ -190,7 +194,7 @@ pub(crate) fn check_inputs(graphs: &[(String, Graph)]) -> Result<()> {
     Ok(())
 }
 
-/// What of a SavedModel, or of a classifier of Core ML, is not in its graph of ONNX's operators.
+/// Returns a warning about parts of a SavedModel or a Core ML classifier that the ONNX graph lacks.
 pub(crate) fn left_out(reader: &dyn CheckpointReader) -> Option<String> {
     let own = reader.metadata().object(coreml::METADATA);
     if let Some(label) = own.and_then(|own| own.get("predicted_feature")).and_then(Value::as_str) {
@@ -202,8 +206,9 @@ pub(crate) fn left_out(reader: &dyn CheckpointReader) -> Option<String> {
     (!names.is_empty()).then(|| format!("other signatures are left out: {}", names.join(", ")))
 }
 
-/// Whether a companion is the file of a graph without its tensors, which a file with another graph
-/// has no use for.
+/// Returns `true` if a companion is the file of a graph without its tensors.
+///
+/// A file with another graph does not need it.
 pub(crate) fn is_skeleton(companion: &str) -> bool {
     [onnx::skeleton::COMPANION, apr_skeleton::COMPANION].contains(&companion)
 }
@@ -262,7 +267,7 @@ impl OwnGraphs {
         if others.is_empty() { Ok(parts) } else { Err(self.inexpressible(&others)) }
     }
 
-    /// What operators that can't be written as ONNX's end with.
+    /// Returns the error for operators that can't be expressed in ONNX.
     fn inexpressible(&self, others: &BTreeMap<String, u64>) -> Error {
         /// Names that are shown.
         const SHOWN: usize = 12;
@@ -285,7 +290,7 @@ impl OwnGraphs {
     }
 }
 
-/// The tensors of a checkpoint, as a lowering asks for them.
+/// The tensors of a checkpoint, for a lowering.
 struct Weights<'r> {
     reader: &'r dyn CheckpointReader,
 }
@@ -293,7 +298,7 @@ struct Weights<'r> {
 impl Weights<'_> {
     /// A tensor of not many bytes.
     fn small(&self, name: &str) -> Option<(&TensorInfo, Vec<u8>)> {
-        /// Most bytes that are read of one.
+        /// Maximum number of bytes that are read of one tensor.
         const MOST: u64 = 1 << 20;
 
         let tensors = self.reader.tensors();
@@ -357,7 +362,7 @@ fn count_foreign(graph: &Graph, body: &Body, others: &mut BTreeMap<String, u64>)
 
 /// Gives weights the names that their tensors have now.
 struct Renaming<'n> {
-    /// Names before an import to those of now.
+    /// Current names of the tensors by their names before an import.
     names: HashMap<&'n str, &'n str>,
     /// Names of now that the graph uses.
     used: HashSet<String>,

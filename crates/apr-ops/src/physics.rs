@@ -12,10 +12,10 @@ use apr_core::{grouped, number};
 
 pub use siblings::{Gain, outliers};
 
-/// Values a tensor must have before its mean and deviation say anything.
+/// Minimum number of values for which mean and deviation are meaningful.
 const FEWEST_VALUES: u64 = 8;
 
-/// How bad a finding is.
+/// Severity of a finding.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Level {
@@ -25,58 +25,60 @@ pub enum Level {
     Warning,
 }
 
-/// What is wrong with a tensor's values.
+/// Error found in a tensor's values.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
 #[serde(tag = "what", rename_all = "snake_case")]
 #[non_exhaustive]
 pub enum Violation {
     /// Values that are not a number.
     Nan {
-        /// How many.
+        /// Number of such values.
         count: u64,
-        /// Of how many values.
+        /// Total number of values.
         of: u64,
     },
     /// Infinite values.
     Infinite {
-        /// How many.
+        /// Number of such values.
         count: u64,
-        /// Of how many values.
+        /// Total number of values.
         of: u64,
     },
     /// The bytes do not match the checksum that the source gives for them.
     Checksum {
-        /// What the source says.
+        /// Checksum stated by the source.
         stated: u32,
-        /// What its bytes come to.
+        /// Checksum of the bytes.
         found: u32,
     },
     /// Every value is zero.
     Zero,
-    /// The mean lies outside the range of its kind.
+    /// The mean is outside the range for this kind of tensor.
     Mean {
-        /// The mean.
+        /// Mean of the tensor.
         mean: f64,
-        /// The range.
+        /// Expected range of the mean.
         expected: Range,
-        /// What the tensor is.
+        /// Kind of the tensor.
         kind: TensorKind,
-        /// Whether the tensor is corrupt, rather than odd: its values are nearly the same, and no
-        /// training leads there.
+        /// `true` if the tensor is corrupt and not only unusual.
+        ///
+        /// Its values are nearly the same, which no training produces.
         must: bool,
     },
-    /// The standard deviation lies outside the range of its kind.
+    /// The standard deviation is outside the range for this kind of tensor.
     Std {
         /// The standard deviation.
         std: f64,
-        /// The range.
+        /// Expected range of the standard deviation.
         expected: Range,
-        /// What the tensor is.
+        /// Kind of the tensor.
         kind: TensorKind,
     },
-    /// A norm's mean gain is many times that of the same norm in the other layers ([`outliers`]).
+    /// A norm's mean gain is many times the mean gain of the norm in the other layers
+    /// ([`outliers`]).
     Siblings {
-        /// The mean of what the model multiplies with.
+        /// Mean of the factors that the model multiplies with.
         mean: f64,
         /// The median of these means in all layers.
         median: f64,
@@ -85,7 +87,7 @@ pub enum Violation {
     },
     /// Quants that no symmetric quantizer writes: -128 where values lie in [-127, 127].
     Quants {
-        /// How many.
+        /// Number of such values.
         count: u64,
         /// The tensor's dtype.
         dtype: DType,
@@ -93,7 +95,7 @@ pub enum Violation {
     /// Truth values that are neither 0 nor 1: libraries take them for true, and may write 1
     /// instead.
     Bool {
-        /// How many.
+        /// Number of such values.
         count: u64,
     },
     /// A filterbank has negative values.
@@ -104,12 +106,12 @@ pub enum Violation {
 }
 
 impl Violation {
-    /// So many values that no writer of their dtype makes.
+    /// Returns the violation for a number of values that no writer of their dtype produces.
     pub(crate) fn beyond_range(count: u64, dtype: DType) -> Self {
         if dtype == DType::BOOL { Self::Bool { count } } else { Self::Quants { count, dtype } }
     }
 
-    /// What keeps a tensor from being quantized: so many values that are not numbers, or infinite.
+    /// Returns the violation that prevents quantizing a tensor: NaN or infinite values.
     pub(crate) fn not_finite(nan: u64, infinite: u64, info: &TensorInfo) -> Option<Self> {
         let of = info.shape.elements().unwrap_or_default();
         match (nan, infinite) {
@@ -119,7 +121,7 @@ impl Violation {
         }
     }
 
-    /// How bad it is.
+    /// Returns the severity of the violation.
     #[must_use]
     pub fn level(&self) -> Level {
         match self {
@@ -207,7 +209,7 @@ fn bounds(range: Range) -> String {
     format!("[{}, {}]", number(range.low), number(range.high))
 }
 
-/// Which violations to look for.
+/// Violations to check for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Physics {
@@ -220,10 +222,10 @@ pub struct Physics {
 }
 
 impl Physics {
-    /// Everything.
+    /// All checks.
     pub const ALL: Self = Self { finite: true, zeros: true, ranges: true };
 
-    /// What the statistics of a tensor violate, worst first.
+    /// Returns the violations shown by the statistics of a tensor, worst first.
     #[must_use]
     pub fn violations(
         self,
@@ -278,21 +280,23 @@ fn deviation(
     wrong.then_some(Violation::Std { std, expected, kind })
 }
 
-/// Whether a tensor is a mel filterbank, by its name.
+/// Returns `true` if a tensor is a mel filterbank according to its name.
 #[must_use]
 pub fn is_filterbank(name: &str) -> bool {
     name.ends_with("mel_filterbank") || name.ends_with("mel_filters")
 }
 
-/// Whether a tensor of zeros alone is a broken one.
+/// Returns `true` if a tensor that contains only zeros is damaged.
 fn is_never_zero(name: &str, expectation: Option<TensorExpectation>) -> bool {
     // A gamma that is stored as its distance from one starts at zero.
     let is_from_one = expectation.is_some_and(|expectation| expectation.offset != 0.0);
     !is_from_one && may_not_be_zero(name, expectation.map(|expectation| expectation.kind))
 }
 
-/// A bias and a beta start at zero and may stay there, as half of an adapter does, and a buffer is
-/// not learnt; other tensors were never filled.
+/// Returns `true` if a tensor of zeros was never filled.
+///
+/// A bias and a beta start at zero and may stay zero, like half of an adapter. A buffer is not
+/// learnt.
 fn may_not_be_zero(name: &str, kind: Option<TensorKind>) -> bool {
     if starts_at_zero(name) {
         return false;
@@ -309,17 +313,20 @@ fn may_not_be_zero(name: &str, kind: Option<TensorKind>) -> bool {
     }
 }
 
-/// What to expect of a tensor that no family knows: layer norms and projections have names of their
-/// own. It is a guess, also about how a norm is stored, so it only warns.
+/// Returns the expected statistics of a tensor without a known family, guessed from its name.
+///
+/// Layer norms and projections have typical names. The guess includes how a norm is stored, so it
+/// only leads to warnings.
 #[must_use]
 pub fn expectation_by_name(name: &str) -> Option<TensorExpectation> {
     let expectation = TensorKind::of_name(name)?.expectation();
     Some(TensorExpectation { guessed: true, ..expectation })
 }
 
-/// What to expect of the tensor at this position of a checkpoint: what its family says, or else its
-/// name. Integers and 8-bit floats have their scales in other tensors, so their deviations say
-/// nothing.
+/// Returns the expected statistics of the tensor at this position, by its family or its name.
+///
+/// Integers and 8-bit floats have their scales in other tensors, so their deviations are not
+/// meaningful.
 #[must_use]
 pub fn expectation(
     model: Option<&FamilyModel<'_>>,
@@ -368,7 +375,7 @@ mod tests {
     }
 
     #[test]
-    fn values_that_are_no_numbers_come_first() {
+    fn values_that_are_not_numbers_are_listed_first() {
         let found = violations(
             &[f32::NAN, f32::INFINITY, 9.0, 9.0, 9.0, 9.0, 9.0, 9.0],
             Some(TensorKind::Linear),

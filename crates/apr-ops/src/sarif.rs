@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 
 use crate::validate::{Level, ValidateReport};
 
-/// What a rule is about, by the identifier that its findings bear.
+/// Descriptions of rules, by the identifiers used in findings.
 type Rules = BTreeMap<String, String>;
 
 /// The findings of a validation.
@@ -56,7 +56,7 @@ fn file_in(model: &str, name: &str) -> String {
     }
 }
 
-/// What a refused file would have imported and called.
+/// Returns the log of a rejected file: the imports and calls that loading it would have run.
 #[must_use]
 pub fn of_scan(scan: &ScanReport, error: &str) -> Value {
     let mut rules = Rules::from([(
@@ -68,8 +68,10 @@ pub fn of_scan(scan: &ScanReport, error: &str) -> Value {
     log(&rules, &results)
 }
 
-/// What a scan of several files found: a result with the verdict for each that is not clean, and
-/// its findings, which are suppressed where a baseline accepts the file.
+/// Returns the log of a scan of several files.
+///
+/// It has a result with the verdict for each file that is not clean, followed by its findings.
+/// Findings are suppressed if a baseline accepts the file.
 #[must_use]
 pub fn of_scans(summary: &ScanSummary) -> Value {
     let (mut rules, mut results) = (Rules::new(), Vec::<Value>::new());
@@ -110,7 +112,7 @@ pub fn of_scans(summary: &ScanSummary) -> Value {
     log(&rules, &results)
 }
 
-/// What was found in files that are no pickles.
+/// Adds the findings in files that are not pickles.
 fn add_remarks(scan: &ScanReport, rules: &mut Rules, results: &mut Vec<Value>) {
     for remark in &scan.remarks {
         let level = match remark.verdict {
@@ -181,7 +183,7 @@ fn result(
     json!({ "ruleId": rule, "level": level, "message": { "text": text }, "locations": [location] })
 }
 
-/// A path as a relative or absolute reference (RFC 3986): what may not stand there is escaped.
+/// Returns a path as a relative or absolute reference (RFC 3986), with other characters escaped.
 fn uri(path: &str) -> String {
     let mut uri = String::with_capacity(path.len());
     for byte in path.bytes() {

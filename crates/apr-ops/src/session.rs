@@ -39,16 +39,19 @@ pub struct Graphs {
 }
 
 impl Graphs {
-    /// The graphs of a model's file, or those of its family, as `apr run` runs them: with the keys
-    /// and values of past tokens. `source` is the model that all of these graphs are of.
+    /// Returns the graphs of the model's file or of its family, as `apr run` runs them.
+    ///
+    /// They use the KV cache. All calls must pass the same model as `source`.
     ///
     /// # Errors
-    /// Those of [`computed`].
+    /// Returns the same errors as [`computed`].
     pub fn run(&self, source: &Source<'_>) -> Result<&Computed> {
         kept(&self.run, || computed(source, &GraphOptions::default()))
     }
 
-    /// The same as `apr graph` draws them: of a family, without the keys and values of past tokens.
+    /// Returns the graphs as `apr graph` draws them.
+    ///
+    /// Graphs of a family have no keys and values of past tokens.
     ///
     /// # Errors
     /// Those of [`computed`].
@@ -57,7 +60,9 @@ impl Graphs {
         kept(&self.drawn, || computed(source, &options))
     }
 
-    /// The graphs of a model's file, or what is wrong with them; `None` where that has none.
+    /// Returns the graphs of a model's file, or the error in them.
+    ///
+    /// Returns `None` if the file has no graphs.
     ///
     /// # Errors
     /// E007 when reading fails, E008 over the limits.
@@ -69,7 +74,7 @@ impl Graphs {
     }
 }
 
-/// What was found once, or is now.
+/// Returns the cached value, or computes and caches it.
 fn kept<T>(cell: &OnceLock<T>, find: impl FnOnce() -> Result<T>) -> Result<&T> {
     match cell.get() {
         Some(found) => Ok(found),
@@ -80,8 +85,10 @@ fn kept<T>(cell: &OnceLock<T>, find: impl FnOnce() -> Result<T>) -> Result<&T> {
     }
 }
 
-/// A model and the reports on it. Its family, what its companions say and its graphs are found when
-/// a report first needs them, and kept.
+/// A model and the reports on it.
+///
+/// Its family, the facts from its companions and its graphs are determined when a report first
+/// needs them, and then cached.
 ///
 /// ```
 /// use apr_arch::Families;
@@ -110,13 +117,13 @@ pub struct Session<'a> {
 #[derive(Debug, Clone, Serialize)]
 #[non_exhaustive]
 pub struct Judged<R> {
-    /// The report.
+    /// Report on the tensor.
     #[serde(flatten)]
     pub report: R,
-    /// What the tensor is, where that is known.
+    /// Kind of the tensor, if it is known.
     #[serde(serialize_with = "as_name")]
     pub kind: Option<TensorKind>,
-    /// What its values violate, the worst first.
+    /// Violations in the values, worst first.
     #[serde(serialize_with = "as_messages")]
     pub violations: Vec<Violation>,
 }
@@ -136,50 +143,52 @@ impl<'a> Session<'a> {
         Self { source, kept: Graphs::default(), shared: None }
     }
 
-    /// Keeps graphs where other sessions on the same reader, families and architecture find them.
+    /// Shares cached graphs with other sessions on the same reader, families and architecture.
     #[must_use]
     pub fn sharing(self, graphs: &'a Graphs) -> Self {
         Self { shared: Some(graphs), ..self }
     }
 
-    /// The model.
+    /// Returns the model of the session.
     #[must_use]
     pub fn source(&self) -> &Source<'a> {
         &self.source
     }
 
-    /// Its reader.
+    /// Returns the reader of the model.
     #[must_use]
     pub fn reader(&self) -> &'a dyn CheckpointReader {
         self.source.reader()
     }
 
-    /// What reports call it.
+    /// Returns the model's name in reports.
     #[must_use]
     pub fn name(&self) -> &'a str {
         self.source.name()
     }
 
-    /// Its family.
+    /// Returns the model's family.
     ///
     /// # Errors
-    /// E001 when the family that was asked for is not known.
+    /// E001 when the requested family is not known.
     pub fn family(&self) -> Result<Option<&FamilyModel<'a>>> {
         self.source.family()
     }
 
-    /// Its graphs as `apr run` runs them, and `apr inspect`, `diff` and `explain` report them.
+    /// Returns the model's graphs as `apr run` runs them.
+    ///
+    /// `apr inspect`, `diff` and `explain` report these graphs.
     ///
     /// # Errors
-    /// Those of [`computed`].
+    /// Returns the same errors as [`computed`].
     pub fn graphs(&self) -> Result<&Computed> {
         self.kept().run(&self.source)
     }
 
-    /// Its graphs as `apr graph` draws them.
+    /// Returns the model's graphs as `apr graph` draws them.
     ///
     /// # Errors
-    /// Those of [`computed`].
+    /// Returns the same errors as [`computed`].
     pub fn drawn(&self) -> Result<&Computed> {
         self.kept().drawn(&self.source)
     }
@@ -188,10 +197,10 @@ impl<'a> Session<'a> {
         self.shared.unwrap_or(&self.kept)
     }
 
-    /// The report of `apr inspect`; reads no weights.
+    /// Returns the report of `apr inspect` without reading weights.
     ///
     /// # Errors
-    /// E001 when the family that was asked for is not known.
+    /// E001 when the requested family is not known.
     pub fn inspect(&self) -> Result<InspectReport> {
         let report = inspect(self.reader(), self.name(), self.family()?);
         // What is not known of its graph is no reason to say nothing of the rest.
@@ -312,10 +321,11 @@ impl<'a> Session<'a> {
         shards::validate_units_of(self.reader(), of_part, options, wanted, pipeline, progress)
     }
 
-    /// The report of [`validate`](Self::validate), from what the parts found; they come in order.
+    /// Builds the report of [`validate`](Self::validate) from the ordered findings of the parts.
     ///
     /// # Errors
-    /// Those of [`validate`](Self::validate); E001 where the parts have not looked at everything.
+    /// Returns the same errors as [`validate`](Self::validate); E001 when the parts have not
+    /// checked everything.
     pub fn validated_in_parts<P: Pipeline>(
         &self,
         options: ValidateOptions<'_>,
@@ -334,7 +344,7 @@ impl<'a> Session<'a> {
         })
     }
 
-    /// The report of `apr lint`; reads no weights.
+    /// Returns the report of `apr lint` without reading weights.
     ///
     /// # Errors
     /// E002 and E007 when padding can't be read.
@@ -342,10 +352,10 @@ impl<'a> Session<'a> {
         lint(self.reader(), self.name(), self.family()?)
     }
 
-    /// The report of `apr explain`; reads no weights.
+    /// Returns the report of `apr explain` without reading weights.
     ///
     /// # Errors
-    /// E001 when the family that was asked for is not known.
+    /// E001 when the requested family is not known.
     pub fn explain(&self) -> Result<ModelExplanation> {
         let families = self.source().families();
         Ok(explain_model(self.reader(), self.name(), self.family()?, families))
@@ -388,16 +398,16 @@ pub struct Beside<'s, 'a> {
 }
 
 impl Beside<'_, '_> {
-    /// Why a model is compared as it lies, where it should have been seen in another layout.
+    /// Returns the reasons for comparing a model in its stored layout instead of another one.
     #[must_use]
     pub fn warnings(&self) -> &[String] {
         &self.views.warnings
     }
 
-    /// The report of `apr diff`: weights, vocabularies, metadata, and what both compute.
+    /// Returns the report of `apr diff`: differences of weights, vocabularies, metadata and graphs.
     ///
     /// # Errors
-    /// E001 when the mapping names a tensor that is not there, E002 and E007 when bytes can't be
+    /// E001 when the mapping names a tensor that does not exist, E002 and E007 when bytes can't be
     /// read.
     pub fn diff<P: Pipeline>(
         &self,
@@ -437,10 +447,11 @@ impl Beside<'_, '_> {
         self.sides(|left, right| diff_part(left, right, options, wanted, pipeline, progress))
     }
 
-    /// The report of [`diff`](Self::diff), from what the parts found; they come in order.
+    /// Builds the report of [`diff`](Self::diff) from the ordered results of the parts.
     ///
     /// # Errors
-    /// Those of [`diff`](Self::diff); E001 where the parts have not compared all pairs.
+    /// Returns the same errors as [`diff`](Self::diff); E001 when the parts have not compared all
+    /// pairs.
     pub fn diff_in_parts<P: Pipeline>(
         &self,
         options: &DiffOptions,

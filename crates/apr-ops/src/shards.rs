@@ -13,12 +13,13 @@ use crate::validate::{
     validate, validate_part, validate_shard, validate_units, validated,
 };
 
-/// Checks an opened checkpoint as [`validate`] does, and where it is sharded, every shard with all
-/// its bytes: that it is there, that it is the one its manifest means, its checksum, its digests
-/// and its values. Names and shapes are those of the whole.
+/// Checks an opened checkpoint like [`validate`], and every shard with all its bytes.
+///
+/// Each shard must exist and be the one that its manifest describes. Its checksum, digests and
+/// values are checked. Names and shapes are checked for the whole model.
 ///
 /// # Errors
-/// E002 and E007 when bytes can't be read; shards that are absent or wrong are in the report.
+/// E002 and E007 when bytes can't be read; missing or wrong shards are in the report.
 pub(crate) fn validate_all<P: Pipeline>(
     reader: &dyn CheckpointReader,
     file: &str,
@@ -88,10 +89,10 @@ pub(crate) fn validate_units_of<P: Pipeline>(
     validate_shards(reader, known, options, wanted, pipeline, progress)
 }
 
-/// The report of [`validate_all`], from what the parts found; they come in order.
+/// Builds the report of [`validate_all`] from the findings of the parts, which must be in order.
 ///
 /// # Errors
-/// Those of [`validate_all`]; E001 where the parts have not looked at everything.
+/// Returns the same errors as [`validate_all`]; E001 when the parts have not checked everything.
 pub(crate) fn validated_in_parts<P: Pipeline>(
     reader: &dyn CheckpointReader,
     (file, known): (&str, Known<'_>),
@@ -112,7 +113,7 @@ pub(crate) fn validated_in_parts<P: Pipeline>(
     Ok(put_together(whole, found, reader, options))
 }
 
-/// What is asked of the manifest.
+/// Returns the options for checking the manifest.
 fn of_the_whole(options: ValidateOptions<'_>) -> ValidateOptions<'_> {
     ValidateOptions { checksum: false, nan: false, zero: false, physics: false, ..options }
 }
@@ -164,7 +165,7 @@ fn validate_shards<P: Pipeline>(
     Ok(found)
 }
 
-/// What is said of the whole and of its shards, in one report.
+/// Joins the reports on the whole model and on its shards into one report.
 fn put_together(
     mut whole: ValidateReport,
     found: PartFindings,
@@ -205,15 +206,15 @@ fn of_error(error: &Error) -> Finding {
     }
 }
 
-/// How many tensors could be looked at.
+/// Numbers of tensors that could and could not be checked.
 struct Seen {
-    /// Of shards that are there.
+    /// Number of tensors in existing shards.
     present: usize,
-    /// Those of them that have a digest.
+    /// Number of these tensors that have a digest.
     digests: usize,
-    /// Those of them whose bytes don't decode.
+    /// Number of these tensors whose bytes can't be decoded.
     undecoded: usize,
-    /// Of shards that are not there, or are others.
+    /// Number of tensors in missing or wrong shards.
     absent: usize,
 }
 
@@ -236,7 +237,7 @@ impl Seen {
         counted((self.present - self.undecoded) as u64, "tensor")
     }
 
-    /// Of tensors that a check could not look at, and why.
+    /// Returns skipped outcomes for tensors that a check could not read, with the reasons.
     fn unread(&self, check: Check) -> Vec<CheckOutcome> {
         let reads_values = matches!(check, Check::Finite | Check::Zeros | Check::Physics);
         let absent = (self.absent, "their shards are absent or damaged");
@@ -251,7 +252,9 @@ impl Seen {
     }
 }
 
-/// A check of the whole and of its shards as one, and what it could not look at.
+/// Combines the outcomes of a check for the whole model and for its shards.
+///
+/// Adds skipped outcomes for tensors that could not be checked.
 fn combined(
     whole: &CheckOutcome,
     shards: &[&CheckOutcome],

@@ -17,25 +17,25 @@ use crate::integrity::{Tally, check_parts, of_plain};
 use crate::left_out::LeftOut;
 use crate::manifest;
 
-/// What orders the list.
+/// Sort order of the list.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 #[non_exhaustive]
 pub enum SortBy {
-    /// As stored.
+    /// Position of the data in the file.
     #[default]
     Offset,
-    /// By name, bytewise.
+    /// Name, compared bytewise.
     Name,
-    /// Largest first.
+    /// Size, the largest tensor first.
     Size,
-    /// By dtype, then as stored.
+    /// Dtype, then the position of the data in the file.
     DType,
 }
 
-/// Which tensors, in which order, and what of them.
+/// Selection and order of tensors, and additional data to report.
 #[derive(Debug, Clone, Default)]
 pub struct TensorsOptions {
-    /// Only names that match; `*` also crosses dots.
+    /// Pattern that names must match; `*` also crosses dots.
     pub filter: Option<NamePattern>,
     /// Order of the list.
     pub sort: SortBy,
@@ -49,16 +49,16 @@ pub struct TensorsOptions {
 #[derive(Debug, Clone, PartialEq, Serialize)]
 #[non_exhaustive]
 pub struct TensorsReport {
-    /// What was opened.
+    /// Path or location of the opened model.
     pub path: String,
     /// Tensors in the checkpoint.
     pub tensor_count: usize,
-    /// Those that were asked for.
+    /// The selected tensors.
     pub tensors: Vec<TensorRow>,
-    /// What is no tensor of the checkpoint.
+    /// Data in the model that is not a tensor of the checkpoint.
     #[serde(flatten)]
     pub left_out: LeftOut,
-    /// What is odd.
+    /// Warnings about the model.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub warnings: Vec<String>,
 }
@@ -90,11 +90,11 @@ impl TensorsReport {
 #[derive(Debug, Clone, PartialEq, Serialize)]
 #[non_exhaustive]
 pub struct TensorRow {
-    /// Name.
+    /// Name of the tensor.
     pub name: String,
-    /// Element type.
+    /// Element type of the tensor.
     pub dtype: DType,
-    /// Dimensions.
+    /// Dimensions of the tensor.
     pub shape: Shape,
     /// Number of elements.
     pub elements: u64,
@@ -102,9 +102,9 @@ pub struct TensorRow {
     pub bytes: u64,
     /// File that holds it.
     pub file: String,
-    /// Where it starts in that file, in bytes.
+    /// Byte offset in that file.
     pub offset: u64,
-    /// How it is compressed, where it is, as in
+    /// Compression codec, if the tensor is compressed, as in
     /// [`CodecShare::codec`](crate::inspect::CodecShare::codec).
     #[serde(skip_serializing_if = "Option::is_none")]
     pub codec: Option<String>,
@@ -114,15 +114,15 @@ pub struct TensorRow {
     /// The tensors of the file that a weight in codes and scales is made of.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub coding: Option<CodingRow>,
-    /// Statistics, where asked for and the dtype is not quantized.
+    /// Statistics, if they were requested and the dtype is not quantized.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub stats: Option<Stats>,
-    /// SHA-256 of the bytes, decoded, where asked for.
+    /// SHA-256 of the decoded bytes, if it was requested.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub sha256: Option<String>,
 }
 
-/// How a weight is stored in codes and scales.
+/// Storage of a weight in codes and scales.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 #[non_exhaustive]
 pub struct CodingRow {
@@ -303,7 +303,9 @@ pub(crate) fn row(reader: &dyn CheckpointReader, tensor: usize) -> Result<Tensor
     })
 }
 
-/// The sums of a chunk, where a digest is to be compared; a CRC-32 is as fast in order.
+/// Returns the digest state of a chunk if it is to be compared with a digest.
+///
+/// A CRC-32 is computed in order instead, which is as fast.
 pub(crate) fn sums_of(
     stated: Option<Sum>,
     chunk: Chunk,
@@ -314,7 +316,7 @@ pub(crate) fn sums_of(
     wanted.then(|| ChunkSums::of(bytes, chunk.offset, len))
 }
 
-/// Adds a chunk, and compares the tensor with what the source states of it once it is complete.
+/// Adds a chunk. After the last chunk, compares the tensor with the checksum stated by the source.
 pub(crate) fn compare(
     reader: &dyn CheckpointReader,
     (tensor, stated): (usize, Option<Sum>),

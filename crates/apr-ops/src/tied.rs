@@ -8,7 +8,7 @@ use apr_blocks::{GraphOptions, TiedHead, tied_heads};
 use apr_registry::{CheckpointReader, Result};
 use apr_source::Source;
 
-/// Bytes that are compared at once.
+/// Number of bytes that are compared at a time.
 const CHUNK: u64 = 1 << 20;
 
 /// The options with the heads that differ from the tables of tokens they are tied to, and a warning
@@ -40,7 +40,7 @@ pub fn with_untied(
     Ok((GraphOptions { untied: Some(untied), ..options.clone() }, warnings))
 }
 
-/// Whether a head has the bytes of its table.
+/// Returns `true` if the output head has the same bytes as the embedding table.
 fn is_copy(
     reader: &dyn CheckpointReader,
     family: &FamilyModel<'_>,

@@ -6,7 +6,7 @@ use serde_json::Value;
 /// Dimensions of an array.
 const MAX_RANK: usize = 64;
 
-/// What stands around the bytes of a chunk.
+/// Compression of the bytes of a chunk.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Compressor {
     None,
@@ -21,13 +21,13 @@ pub(crate) struct Array {
     pub(crate) dtype: DType,
     pub(crate) dims: Vec<u64>,
     pub(crate) compressor: Compressor,
-    /// Whether elements that no chunk has are zero.
+    /// `true` if elements without a chunk are zero.
     pub(crate) fills_zeros: bool,
     chunk: Vec<u64>,
     separator: char,
 }
 
-/// A piece of an array that lies together: in which chunk, where, and how long.
+/// A contiguous piece of an array: its chunk, its offset there, and its length.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Run {
     pub(crate) chunk: usize,
@@ -97,12 +97,13 @@ impl Array {
         product(&self.dims, self.dtype.block_bytes())
     }
 
-    /// Bytes of a chunk; those at the end of a dimension have elements past it.
+    /// Returns the length of a chunk in bytes. Chunks at the end of a dimension also have elements
+    /// past it.
     pub(crate) fn chunk_len(&self) -> Option<u64> {
         product(&self.chunk, self.dtype.block_bytes())
     }
 
-    /// Chunks along each dimension.
+    /// Returns the number of chunks along each dimension.
     fn grid(&self) -> impl DoubleEndedIterator<Item = u64> + ExactSizeIterator {
         self.dims.iter().zip(&self.chunk).map(|(dim, chunk)| dim.div_ceil(*chunk))
     }
@@ -141,7 +142,7 @@ impl Array {
         Ok(())
     }
 
-    /// The longest piece from an element on, or from a byte within it.
+    /// Returns the longest contiguous piece from an element on, or from a byte within it.
     fn run(&self, element: u64, within: u64, most: u64) -> Run {
         let width = self.dtype.block_bytes();
         let (mut rest, mut chunk, mut offset) = (element, 0, 0);
@@ -177,12 +178,12 @@ fn product(dims: &[u64], width: u64) -> Option<u64> {
     dims.iter().try_fold(width, |product, dim| product.checked_mul(*dim))
 }
 
-/// Whether a fill value is zero; none is taken for zero, as TensorStore does.
+/// Returns `true` if a fill value is zero. A missing value counts as zero, as in TensorStore.
 fn is_zero(value: &Value) -> bool {
     value.is_null() || value.as_f64() == Some(0.0) || value.as_bool() == Some(false)
 }
 
-/// The dtype that NumPy or TensorStore spells so.
+/// Returns the dtype with this name in NumPy or TensorStore.
 fn dtype(spelled: &str) -> Option<DType> {
     Some(match spelled {
         "|b1" => DType::BOOL,

@@ -12,24 +12,24 @@ use crate::zstd::{INPUT, Stream};
 /// Bytes of a page, which is decoded and kept as one.
 const PAGE: u64 = 1 << 20;
 
-/// Pages and streams that are kept. A row of an array may go through as many chunks.
+/// Number of pages and streams that are kept. A row of an array may need this many chunks.
 const MAX_PAGES: usize = 16;
 const MAX_STREAMS: usize = 8;
 
-/// How often a stream may be decoded, on average, and bytes more.
+/// Average number of times that a stream may be decoded; `FREE` more bytes are allowed.
 const TIMES: u64 = 8;
 const FREE: u64 = 16 << 20;
 
 /// Bytes that a format makes of one: Zstandard's longest runs take four bytes for 128 KiB.
 const ZSTD_RATIO: u64 = 1 << 15;
 
-/// Bytes of the longest header of gzip that is looked at, and of what follows the stream.
+/// Maximum number of bytes read of a gzip header, and length of its trailer.
 const GZIP_HEAD: u64 = 512;
 const GZIP_TAIL: u64 = 8;
 
 /// A chunk of an array.
 pub(crate) enum Chunk {
-    /// Nothing but the fill value.
+    /// A chunk that has only the fill value.
     Filled,
     Plain {
         source: Arc<dyn ByteSource>,
@@ -45,12 +45,12 @@ pub(crate) struct Compressed {
     offset: u64,
     encoded: u64,
     len: u64,
-    /// Its number among those of the checkpoint.
+    /// Number of the chunk in the checkpoint.
     id: u64,
     work: Work,
 }
 
-/// What was decoded last.
+/// The most recently decoded pages and streams.
 #[derive(Default)]
 pub(crate) struct Cache {
     inflated: Arc<apr_archive::Cache>,
@@ -67,10 +67,10 @@ struct Kept {
 /// A stream in the middle.
 struct Decoder {
     stream: Stream,
-    /// Bytes that were read and not decoded, and where the next ones are.
+    /// Bytes that were read but not decoded; `at` is the offset of the bytes after them.
     input: Vec<u8>,
     at: u64,
-    /// The page that comes next.
+    /// Number of the next page.
     page: u64,
 }
 
@@ -113,8 +113,8 @@ impl Chunk {
         }
     }
 
-    /// Fills `buf` with the decoded bytes from `offset` on, which must be there. Those of a filled
-    /// chunk are left as they are.
+    /// Fills `buf` with the decoded bytes from `offset` on, which must exist. For a filled chunk,
+    /// `buf` is left unchanged.
     pub(crate) fn read(&self, cache: &Cache, offset: u64, buf: &mut [u8]) -> Result<()> {
         match self {
             Self::Filled => Ok(()),
@@ -125,7 +125,7 @@ impl Chunk {
     }
 }
 
-/// Length of the header in front of a gzip member's stream (RFC 1952, section 2.3).
+/// Returns the length of the header before a gzip member's stream (RFC 1952, section 2.3).
 fn gzip_header(head: &[u8]) -> Option<u64> {
     let &[0x1f, 0x8b, 8, flags, ..] = head else { return None };
     let mut at = 10;
@@ -159,7 +159,7 @@ impl Compressed {
         Ok(())
     }
 
-    /// A page, kept or decoded.
+    /// Returns a page, from the cache or decoded.
     fn page(&self, cache: &Cache, number: u64) -> Result<Arc<[u8]>> {
         // The lock is held while pages are decoded, so that no two threads decode the same one.
         let mut kept = cache.kept.lock().unwrap_or_else(PoisonError::into_inner);
@@ -197,7 +197,7 @@ impl Compressed {
         }
     }
 
-    /// The page that comes next.
+    /// Decodes the next page.
     fn decode(&self, decoder: &mut Decoder) -> Result<Vec<u8>> {
         let len = PAGE.min(self.len.saturating_sub(decoder.page * PAGE));
         self.work.spend(len)?;
@@ -218,7 +218,7 @@ impl Compressed {
         Ok(page)
     }
 
-    /// The end of the stream, and no byte more, must follow the last byte.
+    /// Checks that the stream, and nothing else, ends after the last byte.
     fn finish(&self, decoder: &mut Decoder) -> Result<()> {
         let mut more = self.step(decoder, &mut [0])?;
         while more == 0 && !decoder.stream.is_finished() && self.fill(decoder)? {
@@ -232,7 +232,7 @@ impl Compressed {
         Ok(())
     }
 
-    /// Decodes what is there, as far as it goes.
+    /// Decodes the available input as far as possible.
     fn step(&self, decoder: &mut Decoder, out: &mut [u8]) -> Result<usize> {
         let mut filled = 0;
         loop {
@@ -262,7 +262,7 @@ mod tests {
 
     use super::*;
 
-    /// Three pages and a half, which compress a little.
+    /// Returns three pages and a half, which compress a little.
     fn values() -> Vec<u8> {
         (0_u32..(7 << 19)).map(|at| (at.wrapping_mul(at >> 7) >> 5).to_le_bytes()[0]).collect()
     }

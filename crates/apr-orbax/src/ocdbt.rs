@@ -35,7 +35,7 @@ const MAX_NAME: usize = 65_535;
 /// Nodes between the root and a leaf: TensorStore's heights are a byte, real ones 1 or 2.
 const MAX_HEIGHT: u8 = 16;
 
-/// Where a node or a value is.
+/// Position of a node or a value.
 #[derive(Debug, Clone)]
 struct Location {
     file: Arc<DataFile>,
@@ -50,7 +50,7 @@ struct DataFile {
     base: String,
 }
 
-/// Reads the latest version of a database: where each value is.
+/// Reads the latest version of a database, and returns the position of each value.
 pub(crate) fn read(files: &mut Files<'_>, limits: &Limits) -> Result<HashMap<String, Place>> {
     let manifest = files.whole(MANIFEST, limits)?;
     let root = root(&manifest, limits).map_err(|error| error.in_file(MANIFEST))?;
@@ -61,7 +61,7 @@ pub(crate) fn read(files: &mut Files<'_>, limits: &Limits) -> Result<HashMap<Str
     Ok(database.places)
 }
 
-/// The latest root, if there is any, and its height.
+/// Returns the latest root and its height, if there is a root.
 fn root(manifest: &[u8], limits: &Limits) -> Result<Option<(Location, u8)>> {
     let body = body(manifest, MANIFEST_MAGIC, limits)?;
     let mut cursor = Cursor { bytes: &body, at: 0 };
@@ -83,7 +83,7 @@ fn root(manifest: &[u8], limits: &Limits) -> Result<Option<(Location, u8)>> {
     Ok(locations.into_iter().zip(heights).next_back().filter(|(root, _)| root.len > 0))
 }
 
-/// What is between head and checksum, decoded.
+/// Returns the decoded bytes between head and checksum.
 fn body(bytes: &[u8], magic: u32, limits: &Limits) -> Result<Vec<u8>> {
     let damaged = |what: &str| Error::corrupt(format!("a node of the database {what}"));
     let (rest, sum) = bytes.split_last_chunk::<4>().ok_or_else(|| damaged("is cut off"))?;
@@ -193,7 +193,7 @@ impl Database<'_, '_> {
     }
 }
 
-/// The nodes below one, each with what its keys begin with.
+/// Returns the nodes below one, each with the common prefix of its keys.
 fn children(
     mut cursor: Cursor<'_>,
     files: &[Arc<DataFile>],
@@ -252,7 +252,7 @@ impl<'a> Cursor<'a> {
         Ok(self.array::<1>()?[0])
     }
 
-    /// Seven bits a byte, the lowest first.
+    /// Reads a number of seven bits per byte, the lowest first.
     fn varint(&mut self) -> Result<u64> {
         let mut value = 0_u64;
         for shift in (0..64).step_by(7) {
@@ -265,7 +265,7 @@ impl<'a> Cursor<'a> {
         Err(Error::corrupt("a number of the database is longer than 64 bits"))
     }
 
-    /// A count of entries, each of which takes a byte at least.
+    /// Reads a count of entries, each of which takes at least one byte.
     fn count(&mut self) -> Result<usize> {
         let count = usize::try_from(self.varint()?).unwrap_or(usize::MAX);
         if count > self.rest().len() { Err(Self::cut_off()) } else { Ok(count) }
@@ -275,7 +275,7 @@ impl<'a> Cursor<'a> {
         (0..count).map(|_| read(self)).collect()
     }
 
-    /// Texts that share a prefix with the one before, whose lengths have been read.
+    /// Reads texts that share a prefix with the previous one, and whose lengths have been read.
     fn texts(&mut self, prefixes: &[u64], lens: &[u64]) -> Result<Vec<String>> {
         let mut texts: Vec<String> = Vec::with_capacity(lens.len());
         let mut total = 0_usize;
@@ -300,7 +300,7 @@ impl<'a> Cursor<'a> {
         Ok(texts)
     }
 
-    /// Keys, with how much of each all keys below have in common.
+    /// Reads keys, each with the length of the prefix that all keys below it share.
     fn keys(&mut self, count: usize, has_children: bool) -> Result<Vec<(String, usize)>> {
         let prefixes = self.column(count.saturating_sub(1), Self::varint)?;
         let lens = self.column(count, Self::varint)?;
@@ -332,7 +332,7 @@ impl<'a> Cursor<'a> {
         files.collect()
     }
 
-    /// Where nodes are, and statistics that nothing here needs.
+    /// Reads the positions of nodes. Skips statistics, which are not used here.
     fn locations(&mut self, files: &[Arc<DataFile>], count: usize) -> Result<Vec<Location>> {
         let ids = self.column(count, Self::varint)?;
         let offsets = self.column(count, Self::varint)?;

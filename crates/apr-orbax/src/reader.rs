@@ -16,7 +16,8 @@ use crate::chunk::{Cache, Chunk};
 use crate::store::{Files, Place, Store};
 use crate::tree::{Leaf, Tree};
 
-/// Bytes of all arrays: so much from any files, and so many times their lengths.
+/// Maximum number of bytes of all arrays: this many for any files, and `MAX_GROWTH` times their
+/// lengths.
 const FREE_BYTES: u64 = 1 << 30;
 const MAX_GROWTH: u64 = 1032;
 
@@ -41,7 +42,7 @@ struct Chunked {
     chunks: Vec<Chunk>,
     /// The first chunk.
     place: StoredRange,
-    /// Whether the array lies in a file as it is.
+    /// `true` if a file stores the array unencoded.
     is_plain: bool,
 }
 
@@ -93,7 +94,7 @@ fn open(set: &dyn SourceSet, name: &str, limits: &Limits) -> Result<OrbaxReader>
 struct Opened<'a> {
     store: Store,
     files: Files<'a>,
-    /// Whether all chunks must be there.
+    /// `true` if all chunks must exist.
     complete: bool,
     limits: &'a Limits,
     cache: Cache,
@@ -166,7 +167,8 @@ impl Opened<'_> {
         Ok(Chunked { array, chunks, place, is_plain })
     }
 
-    /// The bytes of a value as a source, and where they are in it.
+    /// Returns a source with the bytes of a value, and their range, which is empty for an inline
+    /// value.
     fn source(&self, place: &Place) -> (Arc<dyn ByteSource>, StoredRange) {
         match place {
             Place::Inline(bytes) => {

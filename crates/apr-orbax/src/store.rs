@@ -23,7 +23,7 @@ pub(crate) struct Files<'a> {
 /// Bytes of a value.
 #[derive(Debug, Clone)]
 pub(crate) enum Place {
-    /// In a node of the database.
+    /// A value in a node of the database.
     Inline(Arc<[u8]>),
     Range(StoredRange),
 }
@@ -86,7 +86,7 @@ impl<'a> Files<'a> {
 pub(crate) enum Store {
     /// A file for each.
     Files,
-    /// All that a database holds.
+    /// All values of a database.
     Database(HashMap<String, Place>),
 }
 
@@ -95,7 +95,7 @@ impl Store {
         if ocdbt { Ok(Self::Database(ocdbt::read(files, limits)?)) } else { Ok(Self::Files) }
     }
 
-    /// Where a value is; `None` where there is none of this key.
+    /// Returns the position of a value, or `None` if the key does not exist.
     pub(crate) fn find(&self, key: &str, files: &mut Files<'_>) -> Result<Option<Place>> {
         match self {
             Self::Database(places) => Ok(places.get(key).cloned()),

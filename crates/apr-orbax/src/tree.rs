@@ -3,26 +3,27 @@
 use apr_core::{Error, Metadata, Result};
 use serde_json::Value;
 
-/// What a checkpoint says of itself.
+/// Description of a checkpoint.
 #[derive(Debug)]
 pub(crate) struct Tree {
     pub(crate) leaves: Vec<Leaf>,
     pub(crate) ocdbt: bool,
     pub(crate) zarr3: bool,
-    /// Whether chunks are written that have nothing but the fill value, so that each must be there.
+    /// `true` if chunks that have only the fill value are also written, so that every chunk must
+    /// exist.
     pub(crate) complete: bool,
-    /// What the program that saved it added.
+    /// Additional data of the program that saved the checkpoint.
     pub(crate) custom: Option<Value>,
 }
 
 /// A value of the tree.
 #[derive(Debug)]
 pub(crate) struct Leaf {
-    /// Its path, with `/` between keys.
+    /// Path of the value, with `/` between keys.
     pub(crate) name: String,
-    /// Its path, with `.` between keys, which is its key in the store.
+    /// Path of the value, with `.` between keys, which is its key in the store.
     pub(crate) key: String,
-    /// Whether it is a text, which lies elsewhere.
+    /// `true` if the value is text, which is stored elsewhere.
     pub(crate) is_text: bool,
 }
 

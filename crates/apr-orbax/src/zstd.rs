@@ -4,13 +4,13 @@ use apr_core::{ByteSource, Error, Result, read_vec};
 use structured_zstd::decoding::FrameDecoder;
 use structured_zstd::decoding::errors::FrameDecoderError;
 
-/// Bytes of the longest window: what a stream keeps in memory.
+/// Maximum length of the window that a stream keeps in memory, in bytes.
 const MAX_WINDOW: u64 = 32 << 20;
 
 /// Bytes that are decoded at a time.
 const PIECE: usize = 1 << 17;
 
-/// Bytes that hold a block with all that may stand around it.
+/// Number of input bytes that hold a block with all its framing.
 pub(crate) const INPUT: usize = (1 << 17) + 64;
 
 /// A stream that is being decoded.
@@ -23,13 +23,14 @@ impl Stream {
         Ok(Self(decoder))
     }
 
-    /// Decodes some of `input` into `out`: how much of both was used. Neither where `input` has no
-    /// whole block and is to be longer, or at the end of the stream.
+    /// Decodes some of `input` into `out`, and returns the number of bytes used of both.
+    ///
+    /// Both are 0 if `input` has no whole block and must be longer, or at the end of the stream.
     pub(crate) fn step(&mut self, input: &[u8], out: &mut [u8]) -> Result<(usize, usize)> {
         self.0.decode_from_to(input, out).map_err(|error| refused(&error))
     }
 
-    /// Whether all of it has been decoded and handed out.
+    /// Returns `true` if the whole stream has been decoded and returned.
     pub(crate) fn is_finished(&self) -> bool {
         self.0.is_finished() && self.0.can_collect() == 0
     }

@@ -51,7 +51,7 @@ impl Folder {
         apr_orbax::open_in(self, METADATA, &Limits::default())
     }
 
-    /// The file of data that has nodes, or chunks, of a database.
+    /// Returns the name of the data file that has nodes, or chunks, of a database.
     fn data(&self, least: usize) -> String {
         let data = self
             .0
@@ -110,7 +110,7 @@ fn every_array_has_the_bytes_that_tensorstore_reads() {
 }
 
 #[test]
-fn what_is_not_read_is_left_out_by_name() {
+fn unsupported_values_are_skipped_by_name() {
     let left = ["the optimizer's state (1 value)", "name (a text)"];
     assert_eq!(Folder::fixture("ocdbt").open().expect("a checkpoint").left_out(), left);
     let codecs = Folder::fixture("codecs").open().expect("a checkpoint");
@@ -119,7 +119,7 @@ fn what_is_not_read_is_left_out_by_name() {
 }
 
 #[test]
-fn a_missing_chunk_is_named() {
+fn a_missing_chunk_is_reported_by_name() {
     let mut folder = Folder::fixture("zarr");
     folder.0.remove("params.dense.kernel/1.0");
     let error = folder.open().expect_err("a chunk is missing");

@@ -60,8 +60,10 @@ mod field {
     pub(super) const BYTES: u64 = 4;
 }
 
-/// The graph of the model that a checkpoint came from; `None` where it came from no `.ort` file.
-/// Weights have the names of that model's tensors.
+/// Returns the graph of the `.ort` file that a checkpoint was imported from.
+///
+/// Returns `None` if the checkpoint has no `.ort` file. Weights have the names of that model's
+/// tensors.
 ///
 /// # Errors
 /// E001 for graphs that are too deep, E002 for a damaged companion or file, E003 for attributes of
@@ -100,7 +102,7 @@ fn read(source: &dyn ByteSource, limits: &Limits) -> Result<Graph> {
 
 /// Makes bodies of graphs.
 struct Bodies {
-    /// Names of the checkpoint's tensors, in the order in which initializers come.
+    /// Names of the checkpoint's tensors, in the order of the initializers.
     names: std::vec::IntoIter<(String, Option<DType>)>,
     /// The bodies around the one that is being made, and that one last.
     frames: Vec<Frame>,
@@ -241,8 +243,9 @@ impl Bodies {
         })
     }
 
-    /// The value that a name stands for, here or in a body around. What nothing makes has no
-    /// origin.
+    /// Returns the value of a name, in this body or an enclosing one.
+    ///
+    /// A missing value has no origin.
     fn find(&mut self, name: &str) -> ValueId {
         let innermost = self.frames.len() - 1;
         let holder = (0..=innermost).rev().find(|at| self.frames[*at].names.contains_key(name));
@@ -292,7 +295,7 @@ fn constant(tensor: &Table<'_>) -> Result<Constant> {
     Ok(Constant { name, element, shape, data })
 }
 
-/// A type, where it is that of a tensor.
+/// Returns a tensor type, or an unknown type for other kinds.
 fn value_type(kind: &Table<'_>) -> Result<ValueType> {
     const TENSOR: u8 = 1;
 

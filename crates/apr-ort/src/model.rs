@@ -6,7 +6,7 @@ use apr_core::{DType, Error, Result, StoredRange, UniqueNames};
 use apr_tflite::flatbuffer::Table;
 use serde_json::{Map, Value, json};
 
-/// Most graphs in each other.
+/// Maximum nesting of graphs.
 pub(crate) const MAX_DEPTH: u32 = 16;
 
 /// Fields by their numbers in the schema.
@@ -51,17 +51,17 @@ pub(crate) struct Weight {
     pub(crate) range: StoredRange,
 }
 
-/// What is in a model.
+/// Content of a model.
 #[derive(Debug, Default)]
 pub(crate) struct Model {
     pub(crate) weights: Vec<Weight>,
     /// For the metadata.
     pub(crate) fields: Map<String, Value>,
-    /// How many nodes there are of each operator.
+    /// Number of nodes of each operator.
     pub(crate) operators: BTreeMap<String, u64>,
     /// Initializers that can't be read, and why.
     pub(crate) refused: Vec<Error>,
-    /// Names of all initializers, and their dtypes, in the order in which they come.
+    /// Names of all initializers with their dtypes, in order.
     pub(crate) initializers: Vec<(String, Option<DType>)>,
     names: UniqueNames,
 }
@@ -157,7 +157,7 @@ impl Model {
     }
 }
 
-/// The dtype of a type's number, which ONNX has too.
+/// Returns the dtype for a type number, which is the same as in ONNX.
 fn dtype(number: u32) -> Result<DType> {
     Ok(match number {
         1 => DType::F32,

@@ -23,7 +23,7 @@ pub struct OrtReader {
     ranges: Vec<StoredRange>,
     metadata: Metadata,
     fields: Value,
-    /// The file around the weights, where it can travel with them.
+    /// File around the weights, if it can be stored with them.
     cut: Option<Cut>,
     companions: Vec<Companion>,
     left_out: Vec<String>,

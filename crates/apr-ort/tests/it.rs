@@ -45,7 +45,7 @@ fn every_initializer_has_the_bytes_that_onnxruntime_wrote() {
 }
 
 #[test]
-fn what_is_no_weight_is_described_or_left_out() {
+fn content_other_than_weights_is_described_or_omitted() {
     let reader = open(fixture("model.ort")).expect("a model");
     let entry = reader.metadata().object(METADATA).expect("what the file says");
     assert_eq!(entry["producer"], "make.py");
@@ -72,14 +72,14 @@ fn broken_files_are_errors_or_readable_within_bounded_memory() {
 }
 
 #[test]
-fn what_is_no_model_is_an_error() {
+fn files_that_are_not_models_are_errors() {
     for file in [&b""[..], b"ORTM", b"\x08\0\0\0ORTM", b"\x18\0\0\0TFL3\0\0\0\0"] {
         let error = open(file.to_vec()).map(drop).expect_err("no model");
         assert!(matches!(error.code(), Code::Format | Code::Corrupt), "{error}");
     }
 }
 
-/// Compares nodes with those that onnxruntime's reader finds.
+/// Compares nodes with the nodes that onnxruntime's reader finds.
 fn compare_body(body: &Body, expected: &Value) {
     let expected = expected.as_array().expect("a list");
     assert_eq!(body.nodes.len(), expected.len());

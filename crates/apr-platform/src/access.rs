@@ -6,21 +6,21 @@ use std::path::Path;
 
 use crate::system;
 
-/// Who may read a new file. On Windows the folder says so, whatever is asked for.
+/// Read permissions of a new file. On Windows, the folder determines them instead.
 #[derive(Debug, Clone)]
 pub enum Access {
-    /// Whoever the process lets read new files.
+    /// The process's default permissions.
     Usual,
-    /// Its owner alone.
+    /// Access for the owner only.
     Private,
-    /// Whoever these permissions let read it.
+    /// These permissions.
     As(Permissions),
-    /// Whoever the process lets read new files, but nobody whom these permissions keep out.
+    /// The process's default permissions, without access for anyone that these permissions exclude.
     Within(Permissions),
 }
 
 impl Access {
-    /// The access without those whom other permissions keep out.
+    /// Excludes everyone that other permissions exclude from the access.
     #[must_use]
     pub fn within(self, others: &Permissions) -> Self {
         match self {
@@ -31,21 +31,21 @@ impl Access {
         }
     }
 
-    /// Creates a file with a free name, which nobody but its owner can read before
-    /// [`apply`](Self::apply), unless the access is usual.
+    /// Creates a file with a free name. Only its owner can read it before [`apply`](Self::apply),
+    /// unless the access is usual.
     ///
     /// # Errors
-    /// What the system says, `AlreadyExists` among others.
+    /// The error of the system, for example `AlreadyExists`.
     pub fn create_new(&self, path: &Path) -> io::Result<File> {
         let mut options = OpenOptions::new();
         options.read(true).write(true).create_new(true);
         system::with_access(&mut options, self).open(path)
     }
 
-    /// Sets the permissions, for which the process's mask does not hold where they are given.
+    /// Sets the permissions. Given permissions are not restricted by the process's mask.
     ///
     /// # Errors
-    /// What the system says.
+    /// The error of the system.
     pub fn apply(&self, file: &File) -> io::Result<()> {
         system::apply_access(self, file)
     }

@@ -6,7 +6,7 @@ use std::path::Path;
 
 use crate::system;
 
-/// A file and its state: what a later look is compared with.
+/// A file and its state, for later comparison.
 #[derive(Debug, Clone, Copy)]
 pub struct Identity {
     pub(crate) volume: u64,
@@ -18,43 +18,44 @@ pub struct Identity {
 }
 
 impl Identity {
-    /// That of a file that is open.
+    /// Returns the identity of an open file.
     ///
     /// # Errors
-    /// What the system says.
+    /// The error of the system.
     pub fn of_file(file: &File) -> io::Result<Self> {
         system::identity_of_file(file)
     }
 
-    /// That of what a path leads to.
+    /// Returns the identity of the file that a path leads to.
     ///
     /// # Errors
-    /// What the system says, `NotFound` among others.
+    /// The error of the system, for example `NotFound`.
     pub fn of_path(path: &Path) -> io::Result<Self> {
         system::identity_of_path(path)
     }
 
-    /// That of what has the name, even if it is a link.
+    /// Returns the identity of the file with this name, even if it is a link.
     ///
     /// # Errors
-    /// Those of [`of_path`](Self::of_path).
+    /// The errors of [`of_path`](Self::of_path).
     pub fn of_name(path: &Path) -> io::Result<Self> {
         system::identity_of_name(path)
     }
 
-    /// Whether both are one file, in whatever state.
+    /// Returns `true` if both are the same file, in any state.
     #[must_use]
     pub fn is_file_of(&self, other: &Self) -> bool {
         (self.volume, self.index) == (other.volume, other.index)
     }
 
-    /// Whether both are one file in one state: of the same length, and not written to since.
+    /// Returns `true` if both are the same file in the same state: of equal length, and not
+    /// modified since.
     #[must_use]
     pub fn is_unchanged_since(&self, before: &Self) -> bool {
         self.is_file_of(before) && (self.len, self.modified) == (before.len, before.modified)
     }
 
-    /// Whether both are in one file system, so that one can take the other's place.
+    /// Returns `true` if both are in the same file system, so that one can replace the other.
     #[must_use]
     pub fn is_on_volume_of(&self, other: &Self) -> bool {
         self.volume == other.volume
@@ -67,22 +68,22 @@ impl Identity {
         self.index
     }
 
-    /// The file and its state as a text, for a program that looks again after others have ended:
-    /// the number of the file, its length and when it was last written to.
+    /// Returns the file and its state as text, for a comparison after other programs have ended:
+    /// the number of the file, its length and its modification time.
     #[must_use]
     pub fn state(&self) -> String {
         let Self { index, len, modified: (seconds, rest), .. } = self;
         format!("{index} {len} {seconds} {rest}")
     }
 
-    /// Bytes of the file.
+    /// Returns the length of the file in bytes.
     #[must_use]
     #[expect(clippy::len_without_is_empty, reason = "it is a number that is compared")]
     pub fn len(&self) -> u64 {
         self.len
     }
 
-    /// How many names the file has.
+    /// Returns the number of hard links to the file.
     #[must_use]
     pub fn links(&self) -> u64 {
         self.links

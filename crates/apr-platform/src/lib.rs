@@ -39,8 +39,8 @@ mod system;
 mod system;
 
 pub use access::Access;
-/// A path without links and dots, in the form that all programs take: on Windows without the
-/// prefix `\\?\`, where the path is short enough.
+/// Returns a path without links and dots, in the form that all programs accept: on Windows without
+/// the prefix `\\?\`, if the path is short enough.
 pub use dunce::canonicalize;
 pub use identity::Identity;
 pub use names::{check_name, portable};

@@ -9,17 +9,17 @@ const DEVICES: [&str; 6] = ["CON", "PRN", "AUX", "NUL", "CONIN$", "CONOUT$"];
 /// Devices with a number from 0 to 9.
 const NUMBERED: [&str; 2] = ["COM", "LPT"];
 
-/// Whether this system can have files of a name, whose parts are separated by `/`; a name comes
-/// from a model or a server, and is not a path that a user gave.
+/// Checks that this system supports a file name, whose parts are separated by `/`. The name comes
+/// from a model or a server, not from the user.
 ///
 /// # Errors
-/// What is wrong with it. On Unix nothing is.
+/// A description of the problem. On Unix, every name is accepted.
 pub fn check_name(name: &str) -> Result<(), Cow<'static, str>> {
     if cfg!(windows) { check_on_windows(name) } else { Ok(()) }
 }
 
-/// A path as a file names it that other systems read, too: a relative one with slashes between its
-/// parts, others as they are. `None` where it is not UTF-8.
+/// Returns a path in a form that other systems can also read: a relative path with slashes between
+/// its parts, and any other unchanged. Returns `None` if it is not UTF-8.
 ///
 /// ```
 /// let path = std::path::Path::new("data").join("m.apr");
@@ -52,8 +52,8 @@ fn check_on_windows(name: &str) -> Result<(), Cow<'static, str>> {
     Ok(())
 }
 
-/// Whether Windows, or one of its versions, takes the name of a file for that of a device: those
-/// before 11 whatever its extension is.
+/// Returns `true` if any version of Windows treats the file name as a device. Versions before 11 do
+/// so whatever the extension is.
 pub(crate) fn is_device(name: &str) -> bool {
     let stem = name.split(['.', ':']).next().unwrap_or(name).trim_end();
     let is = |device: &&str| stem.eq_ignore_ascii_case(device);
@@ -70,7 +70,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn windows_has_no_files_with_the_names_of_devices_or_with_its_own_characters() {
+    fn windows_rejects_device_names_and_its_reserved_characters() {
         for bad in [
             "aux.txt",
             "a/CON",

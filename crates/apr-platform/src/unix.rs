@@ -51,15 +51,16 @@ fn identity(metadata: &Metadata) -> Identity {
     }
 }
 
-/// Whether a handle is of a regular file.
+/// Returns `true` if a handle refers to a regular file.
 ///
 /// # Errors
-/// What the system says.
+/// The error of the system.
 pub fn is_regular(file: &File) -> io::Result<bool> {
     Ok(file.metadata()?.is_file())
 }
 
-/// Whether a path is there and no regular file or folder, so that it can only be streamed to.
+/// Returns `true` if a path exists and is not a regular file or folder, so that it can only be
+/// streamed to.
 #[must_use]
 pub fn is_stream(path: &Path) -> bool {
     path.metadata().is_ok_and(|target| !target.is_file() && !target.is_dir())
@@ -97,7 +98,7 @@ pub(crate) fn with_access<'o>(
     options.mode(first_mode(access))
 }
 
-/// The mode before it is set: narrow.
+/// Returns the narrow mode that a file has before its access is applied.
 fn first_mode(access: &Access) -> u32 {
     match (access, exact_mode(access)) {
         (Access::Within(others), _) => narrowed(&Permissions::from_mode(0o666), others).mode(),
@@ -113,8 +114,8 @@ fn exact_mode(access: &Access) -> Option<u32> {
     }
 }
 
-/// Permissions without the group, and without all others, where other permissions let these not
-/// read.
+/// Returns permissions without the group, or without all others, if other permissions do not let
+/// these read.
 pub(crate) fn narrowed(own: &Permissions, others: &Permissions) -> Permissions {
     let classes = [(0o040, 0o070), (0o004, 0o007)];
     let closed = classes.into_iter().filter(|(read, _)| others.mode() & read == 0);
@@ -142,10 +143,10 @@ pub fn unnamed(folder: &Path, access: &Access) -> io::Result<File> {
     Ok(file)
 }
 
-/// Gives a name to a file that has none.
+/// Gives a name to an unnamed file.
 ///
 /// # Errors
-/// What the system says.
+/// The error of the system.
 #[cfg(target_os = "linux")]
 pub fn link_unnamed(file: &File, path: &Path) -> io::Result<()> {
     use rustix::fs::{AtFlags, linkat};
@@ -158,7 +159,7 @@ fn descriptor_path(file: &File) -> std::path::PathBuf {
     std::path::PathBuf::from(format!("/proc/self/fd/{}", file.as_raw_fd()))
 }
 
-/// There are no files without a name.
+/// Fails, because this system has no unnamed files.
 ///
 /// # Errors
 /// `Unsupported`.
@@ -167,7 +168,7 @@ pub fn unnamed(_folder: &Path, _access: &Access) -> io::Result<File> {
     Err(io::ErrorKind::Unsupported.into())
 }
 
-/// There are no files without a name.
+/// Fails, because this system has no unnamed files.
 ///
 /// # Errors
 /// `Unsupported`.
@@ -176,10 +177,10 @@ pub fn link_unnamed(_file: &File, _path: &Path) -> io::Result<()> {
     Err(io::ErrorKind::Unsupported.into())
 }
 
-/// Gives a file a name that must be free. The old name may stay, too.
+/// Gives a file a name that must be free. The file may keep its old name.
 ///
 /// # Errors
-/// What the system says, `AlreadyExists` among others.
+/// The error of the system, for example `AlreadyExists`.
 pub fn place_new(from: &Path, to: &Path) -> io::Result<()> {
     match renameat_with(CWD, from, CWD, to, RenameFlags::NOREPLACE) {
         Err(Errno::INVAL | Errno::NOSYS | Errno::NOTSUP) => fs::hard_link(from, to),
@@ -190,7 +191,7 @@ pub fn place_new(from: &Path, to: &Path) -> io::Result<()> {
 /// Gives a folder a name that must be free.
 ///
 /// # Errors
-/// What the system says, `AlreadyExists` among others.
+/// The error of the system, for example `AlreadyExists`.
 pub fn place_new_folder(from: &Path, to: &Path) -> io::Result<()> {
     match renameat_with(CWD, from, CWD, to, RenameFlags::NOREPLACE) {
         // Over a folder that is not empty, the system refuses.
@@ -199,11 +200,11 @@ pub fn place_new_folder(from: &Path, to: &Path) -> io::Result<()> {
     }
 }
 
-/// Lists the names in a folder. An error when the folder is closed is none, while the standard
-/// library's `read_dir` panics.
+/// Lists the names in a folder. An error on closing the folder is ignored; the standard library's
+/// `read_dir` panics on it.
 ///
 /// # Errors
-/// What the system says.
+/// The error of the system.
 pub fn list_folder(folder: &Path) -> io::Result<Vec<OsString>> {
     let mut names = Vec::new();
     for entry in Dir::read_from(File::open(folder)?)? {
@@ -224,10 +225,10 @@ pub fn replace(from: &Path, to: &Path) -> io::Result<()> {
     fs::rename(from, to)
 }
 
-/// Lets two files change places.
+/// Exchanges two files.
 ///
 /// # Errors
-/// What the system says; `Unsupported` where it, or the file system, can't do that.
+/// The error of the system; `Unsupported` if it, or the file system, can't do that.
 pub fn exchange(one: &Path, other: &Path) -> io::Result<()> {
     match renameat_with(CWD, one, CWD, other, RenameFlags::EXCHANGE) {
         Err(Errno::INVAL | Errno::NOSYS | Errno::NOTSUP) => Err(io::ErrorKind::Unsupported.into()),
@@ -251,37 +252,38 @@ pub fn sync_folder(folder: &Path) -> io::Result<()> {
     File::open(folder).and_then(|folder| folder.sync_all())
 }
 
-/// Bytes that a file takes on disk, where it has holes.
+/// Returns the number of bytes that a file occupies on disk, without its holes.
 #[must_use]
 pub fn allocated(metadata: &Metadata) -> u64 {
     (metadata.blocks() * 512).min(metadata.len())
 }
 
-/// Whether a read or write failed because another handle has the file locked; locks are advice
-/// here, so never.
+/// Returns `true` if another handle's lock made a read or write fail. Locks are advisory on this
+/// system, so the result is always `false`.
 #[must_use]
 pub fn is_lock_violation(_error: &io::Error) -> bool {
     false
 }
 
-/// Whether the name of a server could not be looked up: the standard library has no kind for it.
+/// Returns `true` if a server's name could not be resolved. The standard library has no error kind
+/// for that.
 #[must_use]
 pub fn is_failed_lookup(error: &io::Error) -> bool {
     error.to_string().contains("failed to lookup address")
 }
 
-/// Standard input without a buffer.
+/// Returns standard input without a buffer.
 ///
 /// # Errors
-/// What the system says.
+/// The error of the system.
 pub fn standard_input() -> io::Result<File> {
     Ok(io::stdin().as_fd().try_clone_to_owned()?.into())
 }
 
-/// Standard output without a buffer.
+/// Returns standard output without a buffer.
 ///
 /// # Errors
-/// What the system says.
+/// The error of the system.
 pub fn standard_output() -> io::Result<File> {
     Ok(io::stdout().as_fd().try_clone_to_owned()?.into())
 }

@@ -73,21 +73,22 @@ pub(crate) fn identity_of_name(path: &Path) -> io::Result<Identity> {
     identity_by(path, FILE_FLAG_BACKUP_SEMANTICS | FILE_FLAG_OPEN_REPARSE_POINT)
 }
 
-/// Looks at a file without opening its contents, which a lock would not hinder either. Folders are
-/// opened, too.
+/// Returns the identity of a file without opening its contents, which a lock does not prevent
+/// either. Folders are opened as well.
 fn identity_by(path: &Path, flags: u32) -> io::Result<Identity> {
     identity_of_file(&OpenOptions::new().access_mode(0).custom_flags(flags).open(path)?)
 }
 
-/// Whether a handle is of a regular file. Those of folders are not opened without being asked for.
+/// Returns `true` if a handle refers to a regular file. Folders open only on explicit request, so
+/// they do not occur.
 ///
 /// # Errors
-/// What the system says.
+/// The error of the system.
 pub fn is_regular(file: &File) -> io::Result<bool> {
     Ok(typ(file)?.is_disk())
 }
 
-/// Whether a path is a device or a pipe, by its name, so that it can only be streamed to.
+/// Returns `true` if a path is a device or a pipe, by its name, so that it can only be streamed to.
 #[must_use]
 pub fn is_stream(path: &Path) -> bool {
     let is_in_space_of_devices = matches!(
@@ -98,22 +99,23 @@ pub fn is_stream(path: &Path) -> bool {
     is_in_space_of_devices || name.is_some_and(|name| is_device(name) && !name.contains('.'))
 }
 
-/// Opening does not wait for the other end of a pipe here.
+/// Returns the options unchanged: opening a pipe does not wait for its other end on this system.
 pub fn unwaiting(options: &mut OpenOptions) -> &mut OpenOptions {
     options
 }
 
-/// Opens no link: what has the name is opened itself.
+/// Sets the options so that a link is opened itself, not its target.
 pub fn unfollowed(options: &mut OpenOptions) -> &mut OpenOptions {
     options.custom_flags(FILE_FLAG_OPEN_REPARSE_POINT)
 }
 
-/// New files inherit from the folder who may read them, as the other one did.
+/// Returns the options unchanged: new files inherit their readers from the folder, as the other
+/// file did.
 pub fn new_like<'o>(options: &'o mut OpenOptions, _other: &Metadata) -> &'o mut OpenOptions {
     options
 }
 
-/// New files inherit from the folder who may write them.
+/// Returns the options unchanged: new files inherit their writers from the folder.
 pub fn new_shared(options: &mut OpenOptions) -> &mut OpenOptions {
     options
 }
@@ -125,7 +127,7 @@ pub(crate) fn with_access<'o>(
     options
 }
 
-/// Who may read a file is not in its permissions here.
+/// Returns the permissions unchanged: on Windows they do not determine who may read a file.
 pub(crate) fn narrowed(own: &fs::Permissions, _others: &fs::Permissions) -> fs::Permissions {
     own.clone()
 }
@@ -134,7 +136,7 @@ pub(crate) fn apply_access(_access: &Access, _file: &File) -> io::Result<()> {
     Ok(())
 }
 
-/// There are no files without a name.
+/// Fails, because this system has no unnamed files.
 ///
 /// # Errors
 /// `Unsupported`.
@@ -142,7 +144,7 @@ pub fn unnamed(_folder: &Path, _access: &Access) -> io::Result<File> {
     Err(io::ErrorKind::Unsupported.into())
 }
 
-/// There are no files without a name.
+/// Fails, because this system has no unnamed files.
 ///
 /// # Errors
 /// `Unsupported`.
@@ -150,10 +152,10 @@ pub fn link_unnamed(_file: &File, _path: &Path) -> io::Result<()> {
     Err(io::ErrorKind::Unsupported.into())
 }
 
-/// Gives a file a name that must be free. The old name may stay, too.
+/// Gives a file a name that must be free. The file may keep its old name.
 ///
 /// # Errors
-/// What the system says, `AlreadyExists` among others.
+/// The error of the system, for example `AlreadyExists`.
 pub fn place_new(from: &Path, to: &Path) -> io::Result<()> {
     match fs::hard_link(from, to) {
         Err(error) if error.kind() == io::ErrorKind::AlreadyExists => Err(error),
@@ -168,7 +170,7 @@ pub fn place_new(from: &Path, to: &Path) -> io::Result<()> {
 /// Gives a folder a name that must be free.
 ///
 /// # Errors
-/// What the system says, `AlreadyExists` among others.
+/// The error of the system, for example `AlreadyExists`.
 pub fn place_new_folder(from: &Path, to: &Path) -> io::Result<()> {
     if to.symlink_metadata().is_ok() {
         return Err(io::ErrorKind::AlreadyExists.into());
@@ -202,8 +204,8 @@ fn may_be_moved(path: &Path) -> bool {
     path.symlink_metadata().is_ok_and(|found| !found.is_dir() && !found.permissions().readonly())
 }
 
-/// Where the file system can't rename over a file that is open: that is moved aside first, and
-/// vanishes when it is closed. For a moment there is no file.
+/// Replaces a file if the file system can't rename over an open one. The open file is first moved
+/// aside, and vanishes when it is closed. For a moment, no file has the name.
 fn replace_open(from: &Path, to: &Path) -> io::Result<()> {
     let mut aside = from.as_os_str().to_owned();
     aside.push(".old");
@@ -217,7 +219,7 @@ fn replace_open(from: &Path, to: &Path) -> io::Result<()> {
     Ok(())
 }
 
-/// Two files can't change places at once.
+/// Fails, because this system can't exchange two files atomically.
 ///
 /// # Errors
 /// `Unsupported`.
@@ -225,12 +227,14 @@ pub fn exchange(_one: &Path, _other: &Path) -> io::Result<()> {
     Err(io::ErrorKind::Unsupported.into())
 }
 
-/// Makes a link at `link` to a file, which `target` names from there and `file` from here. Where
-/// the user may not make one, which takes a right or the mode for developers, the file gets a
-/// second name, or is copied.
+/// Creates a link at `link` to a file, which is `target` relative to the link and `file` relative
+/// to the current folder.
+///
+/// Creating symbolic links requires a privilege or developer mode. Without them, the file gets a
+/// hard link or is copied.
 ///
 /// # Errors
-/// What the system says.
+/// The error of the system.
 pub fn link_file(target: &Path, file: &Path, link: &Path) -> io::Result<()> {
     // Relative links are not followed with slashes.
     let target: std::path::PathBuf = target.components().collect();
@@ -241,7 +245,7 @@ pub fn link_file(target: &Path, file: &Path, link: &Path) -> io::Result<()> {
         .or_else(|_| fs::copy(file, link).map(drop))
 }
 
-/// Names are in the journal of the file system, and need no more.
+/// Does nothing: names are in the journal of the file system.
 ///
 /// # Errors
 /// None.
@@ -249,37 +253,39 @@ pub fn sync_folder(_folder: &Path) -> io::Result<()> {
     Ok(())
 }
 
-/// Bytes that a file takes on disk: files have no holes unless they are asked for.
+/// Returns the number of bytes that a file occupies on disk. Files have no holes unless a program
+/// requests them.
 #[must_use]
 pub fn allocated(metadata: &Metadata) -> u64 {
     metadata.len()
 }
 
-/// Whether a read or write failed because another handle has the file locked.
+/// Returns `true` if another handle's lock made a read or write fail.
 #[must_use]
 pub fn is_lock_violation(error: &io::Error) -> bool {
     error.raw_os_error().is_some_and(|code| u32::try_from(code) == Ok(ERROR_LOCK_VIOLATION))
 }
 
-/// Whether the name of a server could not be looked up: the standard library has no kind for it.
+/// Returns `true` if a server's name could not be resolved. The standard library has no error kind
+/// for that.
 #[must_use]
 pub fn is_failed_lookup(error: &io::Error) -> bool {
     // WSAHOST_NOT_FOUND, WSATRY_AGAIN, WSANO_RECOVERY and WSANO_DATA.
     matches!(error.raw_os_error(), Some(11001..=11004))
 }
 
-/// Standard input without a buffer.
+/// Returns standard input without a buffer.
 ///
 /// # Errors
-/// What the system says.
+/// The error of the system.
 pub fn standard_input() -> io::Result<File> {
     Ok(io::stdin().as_handle().try_clone_to_owned()?.into())
 }
 
-/// Standard output without a buffer.
+/// Returns standard output without a buffer.
 ///
 /// # Errors
-/// What the system says.
+/// The error of the system.
 pub fn standard_output() -> io::Result<File> {
     Ok(io::stdout().as_handle().try_clone_to_owned()?.into())
 }

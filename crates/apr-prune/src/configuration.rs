@@ -4,12 +4,12 @@ use apr_core::json::{from_python, to_python};
 use apr_core::{CheckpointReader, Companion, Error, Metadata, Result, keys};
 use serde_json::{Map, Value};
 
-/// Name of the companion that says what the model is made of.
+/// Name of the companion file with the model configuration.
 const CONFIG: &str = "config.json";
 /// Entries that hold the configuration of the part that continues texts.
 const PARTS: [&str; 1] = ["text_config"];
 
-/// The configuration beside the weights, where there is one, and other files of settings.
+/// Changed configuration and other settings files of a model.
 #[derive(Debug, Clone, Default)]
 pub struct Configuration {
     /// Places among the companions, and bytes.
@@ -28,11 +28,12 @@ impl Configuration {
         })
     }
 
-    /// Changes the configuration beside the weights and in the metadata; what `change` says that it
-    /// changed.
+    /// Changes the configuration file and the configuration in the metadata.
+    ///
+    /// Returns the keys that `change` reports as changed.
     ///
     /// # Errors
-    /// Those of [`of`](Self::of).
+    /// Returns the errors of [`of`](Self::of).
     pub fn changed(
         reader: &dyn CheckpointReader,
         metadata: &mut Metadata,
@@ -49,11 +50,12 @@ impl Configuration {
         Ok((configuration, changed))
     }
 
-    /// Changes another file of settings, where it is beside the weights; what `change` says that it
-    /// changed.
+    /// Changes another settings file, if the model has it.
+    ///
+    /// Returns the keys that `change` reports as changed.
     ///
     /// # Errors
-    /// Those of [`of`](Self::of).
+    /// Returns the errors of [`of`](Self::of).
     pub fn change_file(
         &mut self,
         reader: &dyn CheckpointReader,
@@ -92,7 +94,7 @@ impl Configuration {
     }
 }
 
-/// Changes a configuration and what it has of its parts.
+/// Changes a configuration and the configurations of its parts.
 fn change_parts(
     config: &mut Map<String, Value>,
     change: &impl Fn(&mut Map<String, Value>) -> Vec<String>,
@@ -119,7 +121,7 @@ fn beside(
     Ok(Some((place, config)))
 }
 
-/// Sets the entries among these keys that count `before` to `now`; those that were.
+/// Sets the entries among `keys` with the value `before` to `now`, and returns their keys.
 pub(crate) fn counted(
     config: &mut Map<String, Value>,
     keys: &[&str],

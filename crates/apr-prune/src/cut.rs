@@ -11,22 +11,22 @@ use crate::weights::{Buffers, in_memory, pieces, read};
 const HIGH: u32 = 16;
 const LOW: u32 = 31 - HIGH;
 
-/// Where the weights of a tensor that go end, in the order of magnitude and then of position.
+/// End of the removed weights of a tensor, in the order of magnitude and then of position.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Cut {
-    /// All of a smaller magnitude go.
+    /// Magnitude below which all weights are removed.
     magnitude: u32,
-    /// Of this magnitude, those before this position.
+    /// Position before which weights of exactly this magnitude are removed.
     before: u64,
 }
 
 impl Cut {
-    /// The cut at a threshold: what is smaller goes.
+    /// Returns the cut that removes all weights below a threshold.
     pub(crate) fn below(threshold: f32) -> Self {
         Self { magnitude: magnitude(threshold), before: 0 }
     }
 
-    /// Whether an element goes.
+    /// Returns `true` if the cut removes an element.
     pub(crate) fn takes(self, value: f32, position: u64) -> bool {
         let own = magnitude(value);
         own < self.magnitude || (own == self.magnitude && position < self.before)
@@ -41,7 +41,7 @@ fn magnitude(value: f32) -> u32 {
 /// A piece of one of the tensors: its place in the list, and elements.
 type Piece = (usize, Range<u64>);
 
-/// A tensor, and what the magnitudes of its elements are weighed by.
+/// Tensor with the weights of its magnitudes.
 #[derive(Debug, Clone)]
 pub(crate) struct Weighed {
     pub(crate) tensor: usize,
@@ -55,8 +55,10 @@ struct Slot {
     counts: Vec<u32>,
 }
 
-/// The cuts after which exactly `count` weights of these tensors go, the smallest first: where two
-/// are of one magnitude, the one of the earlier tensor, and the earlier one of a tensor.
+/// Returns the cuts that remove exactly the `count` smallest weights of these tensors.
+///
+/// Among equal magnitudes, weights of earlier tensors are removed first, and within a tensor,
+/// earlier weights.
 ///
 /// # Errors
 /// E002 and E007 when a tensor can't be read.
@@ -124,7 +126,7 @@ impl Pieces<'_> {
     }
 }
 
-/// What every pass over the tensors needs.
+/// Context of a pass over the tensors.
 struct Pass<'p, P> {
     all: Pieces<'p>,
     pipeline: &'p P,
@@ -132,7 +134,7 @@ struct Pass<'p, P> {
 }
 
 impl<P: Pipeline> Pass<'_, P> {
-    /// How many elements there are of each of so many classes.
+    /// Counts the elements in each of `classes` classes.
     fn count(&self, class: impl Fn(f32) -> Option<u32> + Sync, classes: usize) -> Result<Vec<u64>> {
         let all = self.all;
         self.begin();
@@ -157,7 +159,7 @@ impl<P: Pipeline> Pass<'_, P> {
         Ok(total)
     }
 
-    /// Of the weights of this magnitude, the first `ties` go.
+    /// Moves the cuts so that they remove the first `ties` weights of the magnitude `last`.
     fn end_of_ties(&self, last: u32, mut ties: u64, cuts: &mut [Cut]) -> Result<()> {
         let all = self.all;
         self.begin();
@@ -199,8 +201,9 @@ impl<P: Pipeline> Pass<'_, P> {
     }
 }
 
-/// The class in which the element of this rank is, the first having rank 1, and how many are in
-/// classes before.
+/// Returns the class of the element with this rank, and the number of elements in earlier classes.
+///
+/// Ranks start at 1.
 fn bucket_of(counts: &[u64], rank: u64) -> (u32, u64) {
     let mut before = 0;
     for (class, count) in (0..).zip(counts) {

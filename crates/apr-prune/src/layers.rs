@@ -16,9 +16,10 @@ use crate::configuration::{Configuration, counted};
 
 /// Entries of a configuration that count the layers of a single stack.
 const COUNTS: [&str; 4] = ["num_hidden_layers", "n_layer", "n_layers", "num_layers"];
-/// Entries that count the layers of a decoder behind an encoder: T5's, and those of other families.
+/// Configuration keys with the number of layers of a decoder behind an encoder, first T5's.
 const DECODER_COUNTS: [&str; 3] = ["num_decoder_layers", "decoder_layers", "n_text_layer"];
-/// Without such an entry, a T5 has as many layers in its decoder as this says of its encoder.
+/// Configuration key with T5's number of encoder layers, which also counts for a decoder without a
+/// key.
 const ENCODER_COUNT: &str = "num_layers";
 /// The companion of settings for generation, and its entry that names heads of Whisper's decoder as
 /// pairs of layer and head.
@@ -38,26 +39,28 @@ const NUMBERED: [&str; 9] = [
     "attn_layer_indices",
 ];
 
-/// Which layers go.
+/// Selection of the layers to remove.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum LayerChoice {
-    /// So many before the last one. The deeper layers of language models do least, but for the last
-    /// one (Gromov et al. 2024, arXiv:2403.17887).
+    /// Number of layers before the last one.
+    ///
+    /// The deeper layers of language models do least, except for the last one (Gromov et al. 2024,
+    /// arXiv:2403.17887).
     Count(usize),
     /// These, from 0 on.
     Listed(Vec<u64>),
 }
 
-/// What layers went.
+/// Report on the removed layers.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 #[non_exhaustive]
 pub struct LayerReport {
-    /// Whether the layers are those of a decoder, whose encoder keeps all of its own.
+    /// `true` if the layers belong to a decoder whose encoder keeps all layers.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub of_decoder: bool,
     /// Layers of the source.
     pub layers: u64,
-    /// Those that went, by their numbers in the source.
+    /// Removed layers, by their numbers in the source.
     pub dropped: Vec<u64>,
     /// Tensors that went with them.
     pub tensor_count: usize,
@@ -65,7 +68,7 @@ pub struct LayerReport {
     pub bytes: u64,
     /// Entries of the configuration that were changed.
     pub configuration: Vec<String>,
-    /// How much each layer of the source changes what passes through it, where that chose.
+    /// Influence of each source layer on its input, if it determined the choice.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub influence: Option<Vec<f64>>,
 }
@@ -74,19 +77,21 @@ pub struct LayerReport {
 #[derive(Debug, Clone)]
 #[must_use = "nothing is dropped until it is applied"]
 pub struct LayerPlan {
-    /// Tensors that stay, under their new names.
+    /// Tensors that are kept, under their new names.
     tensors: Vec<(usize, String)>,
     report: LayerReport,
 }
 
-/// Decides which layers of a model go: of an encoder and a decoder, which of the decoder's. The
-/// decoder is what takes the time, once for each token, and it can do with fewer (Distil-Whisper,
-/// Gandhi et al. 2023, arXiv:2311.00430).
+/// Decides which layers of a model to remove.
+///
+/// For an encoder and a decoder, the layers are the decoder's. The decoder takes most of the time,
+/// since it runs once per token, and works with fewer layers (Distil-Whisper, Gandhi et al. 2023,
+/// arXiv:2311.00430).
 ///
 /// # Errors
 /// E001 for a model of an unknown family, one of several towers, a layer that it does not have, all
-/// layers, a first layer that has what the others use, a GGUF file, and a configuration that names
-/// layers by their numbers.
+/// layers, a first layer that has what the others use, a GGUF file, and a configuration that refers
+/// to layers by their numbers.
 pub fn plan_layers(source: &Source<'_>, choice: &LayerChoice) -> Result<LayerPlan> {
     let reader = source.reader();
     let Some(model) = source.family()? else {
@@ -160,7 +165,7 @@ pub fn plan_layers(source: &Source<'_>, choice: &LayerChoice) -> Result<LayerPla
     Ok(LayerPlan { tensors, report })
 }
 
-/// The layers that a model can have fewer of, and how many it has.
+/// Returns the stack whose layers can be removed, and its number of layers.
 fn layers_of(model: &FamilyModel<'_>) -> Option<(LayerStack, u64)> {
     let stack = model.layer_stack()?;
     let layers = model.dimension(stack.dimension())?;
@@ -195,10 +200,11 @@ fn check_first(
     }
 }
 
-/// The layers that change least what passes through them: so many; of equal ones the later.
+/// Returns the `count` layers that change their input least. Among equal layers, later ones come
+/// first.
 ///
 /// # Errors
-/// E001 where there are not as many.
+/// E001 if `count` is 0 or not less than the number of layers.
 pub fn least_influential(influence: &[f64], count: usize) -> Result<LayerChoice> {
     if count == 0 || count >= influence.len() {
         let layers = influence.len();
@@ -209,7 +215,7 @@ pub fn least_influential(influence: &[f64], count: usize) -> Result<LayerChoice>
     Ok(LayerChoice::Listed(order[..count].iter().map(|layer| *layer as u64).collect()))
 }
 
-/// The layers that go, in order.
+/// Returns the layers to remove, in order.
 fn dropped(choice: &LayerChoice, layers: u64) -> Result<Vec<u64>> {
     let dropped: BTreeSet<u64> = match choice {
         LayerChoice::Count(count) => {
@@ -236,7 +242,8 @@ fn dropped(choice: &LayerChoice, layers: u64) -> Result<Vec<u64>> {
     }
 }
 
-/// An entry of the configuration that names layers by number, where there is one that matters.
+/// Returns a configuration key that refers to layers by number and would become wrong, if there is
+/// one.
 fn numbered(reader: &dyn CheckpointReader, layers: u64) -> Result<Option<String>> {
     let config = Configuration::of(reader)?;
     let matters = |key: &&&str| match config.get(**key) {
@@ -248,7 +255,7 @@ fn numbered(reader: &dyn CheckpointReader, layers: u64) -> Result<Option<String>
     Ok(NUMBERED.iter().find(matters).map(|key| (*key).to_owned()))
 }
 
-/// Counts the layers of a decoder anew; the entries that were changed.
+/// Updates the number of decoder layers, and returns the changed keys.
 fn count_decoder_anew(config: &mut Map<String, Value>, layers: u64, left: u64) -> Vec<String> {
     let mut changed = counted(config, &DECODER_COUNTS, layers, left);
     let says_nothing = !DECODER_COUNTS.iter().any(|key| config.contains_key(*key));
@@ -260,7 +267,7 @@ fn count_decoder_anew(config: &mut Map<String, Value>, layers: u64, left: u64) -
     changed
 }
 
-/// Names the heads of the layers that stay by the numbers that these have now.
+/// Updates the alignment heads to the new numbers of the kept layers.
 fn number_anew(settings: &mut Map<String, Value>, dropped: &[u64]) -> Vec<String> {
     let Some(Value::Array(heads)) = settings.get_mut(ALIGNMENT_HEADS) else { return Vec::new() };
     let layer_of = |head: &Value| head.get(0).and_then(Value::as_u64);
@@ -277,7 +284,7 @@ fn number_anew(settings: &mut Map<String, Value>, dropped: &[u64]) -> Vec<String
     vec![ALIGNMENT_HEADS.to_owned()]
 }
 
-/// Counts the layers anew; the entries that were changed.
+/// Updates the number of layers, and returns the changed keys.
 fn count_anew(config: &mut Map<String, Value>, layers: u64, dropped: &[u64]) -> Vec<String> {
     let mut changed = counted(config, &COUNTS, layers, layers - dropped.len() as u64);
     config.sort_keys();
@@ -295,7 +302,7 @@ fn count_anew(config: &mut Map<String, Value>, layers: u64, dropped: &[u64]) -> 
 }
 
 impl LayerPlan {
-    /// With the figures that chose the layers, for the report.
+    /// Adds the influence that determined the choice to the report.
     pub fn with_influence(mut self, influence: Vec<f64>) -> Self {
         self.report.influence = Some(influence);
         self

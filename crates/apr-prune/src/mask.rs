@@ -4,14 +4,14 @@ use std::sync::Arc;
 
 use crate::cut::Cut;
 
-/// What decides about the weights of a tensor.
+/// Rule that decides which weights of a tensor are removed.
 #[derive(Debug, Clone)]
 pub(crate) enum Mask {
-    /// Those of smallest magnitude go.
+    /// Weights of smallest magnitude.
     Cut(Cut),
-    /// Of every `of` weights of a row, all but the `keep` that score highest go.
+    /// All but the `keep` weights with the highest scores in every `of` weights of a row.
     Groups { keep: usize, of: usize, norms: Option<Norms> },
-    /// Of each row, the `count` that score lowest go.
+    /// Weights with the `count` lowest scores of each row.
     Rows { count: usize, norms: Norms },
     /// Another decides, of magnitudes that are weighed element by element.
     Weighed { weights: Arc<[f32]>, mask: Box<Mask> },
@@ -28,7 +28,7 @@ pub(crate) struct Norms {
 }
 
 impl Norms {
-    /// Those of the matrix that a row belongs to.
+    /// Returns the norms for the matrix of a row.
     fn of_row(&self, row: u64) -> &[f32] {
         let matrices = (self.norms.len() / self.row_len.max(1)).max(1);
         let matrix = usize::try_from(row / self.rows.max(1)).unwrap_or_default() % matrices;
@@ -37,7 +37,7 @@ impl Norms {
 }
 
 impl Mask {
-    /// Elements that are judged together; ranges begin where such a unit does.
+    /// Returns the number of elements that are compared together. Ranges must begin at such a unit.
     pub(crate) fn unit(&self) -> u64 {
         match self {
             Self::Cut(_) => 1,
@@ -49,8 +49,9 @@ impl Mask {
         }
     }
 
-    /// Calls `gone` with the place of each of these values that goes; the first is the element at
-    /// `start`, where a unit begins.
+    /// Calls `gone` with the index of each value to remove.
+    ///
+    /// The first value is the element at `start`, which must be the beginning of a unit.
     pub(crate) fn each_gone(&self, start: u64, values: &[f32], gone: &mut dyn FnMut(usize)) {
         match self {
             Self::Weighed { weights, mask } => {
@@ -96,7 +97,8 @@ impl Mask {
     }
 }
 
-/// The places of the `count` lowest scores of `len`; the earlier one where two are equal.
+/// Finds the indices of the `count` lowest of `len` scores. Of equal scores, the earlier one is
+/// taken.
 fn lowest(order: &mut Vec<usize>, len: usize, count: usize, score: impl Fn(usize) -> f32) {
     order.clear();
     order.extend(0..len);

@@ -15,42 +15,42 @@ use crate::pruned::Pruned;
 use crate::report::PruneReport;
 use crate::widths::Gradients;
 
-/// How much goes.
+/// Amount of weights to remove.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum Amount {
-    /// This share of the weights, from 0 to 1, those of smallest magnitude first.
+    /// Share of the weights, from 0 to 1, smallest magnitudes first.
     Share {
         /// The share, rounded to whole weights, half to even.
         share: f64,
-        /// What it is a share of.
+        /// Scope of the share.
         scope: Scope,
     },
-    /// All of a smaller magnitude than this.
+    /// All weights of a smaller magnitude than this.
     Threshold(f32),
     /// All but `keep` of every `of` consecutive weights of a row.
     Pattern {
-        /// Weights that stay.
+        /// Number of weights to keep.
         keep: usize,
         /// Weights of a group.
         of: usize,
     },
 }
 
-/// What a share is a share of.
+/// Scope of a share.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Scope {
-    /// Each tensor.
+    /// Share of each tensor.
     #[default]
     Tensor,
     /// All tensors together.
     Global,
 }
 
-/// How to prune.
+/// Options for pruning.
 #[derive(Debug, Clone)]
 #[non_exhaustive]
 pub struct Pruning {
-    /// How much.
+    /// Amount of weights to remove.
     pub amount: Amount,
     /// Tensors whose names match; without one, the matrices and convolution kernels, but neither
     /// embeddings nor the output projection.
@@ -63,13 +63,14 @@ pub struct Pruning {
     pub gradients: Option<Gradients>,
     /// Quantized tensors become floats of this dtype first.
     pub dequantize: Option<DType>,
-    /// What stays is updated by the inputs of a calibration run (SparseGPT), which
-    /// `second_order` does.
+    /// `true` to update the kept weights by the inputs of a calibration run (SparseGPT).
+    ///
+    /// The module `second_order` implements the update.
     pub updates: bool,
 }
 
 impl Pruning {
-    /// By magnitude, of what is pruned where nothing else is said.
+    /// Creates options for pruning by magnitude, with the default targets.
     #[must_use]
     pub const fn new(amount: Amount) -> Self {
         Self {
@@ -86,13 +87,13 @@ impl Pruning {
 /// A tensor that is not pruned, and why.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Left {
-    /// Its name.
+    /// Name of the tensor.
     pub name: String,
-    /// The reason.
+    /// Reason why the tensor is left unchanged.
     pub why: String,
 }
 
-/// What is pruned of a checkpoint.
+/// Plan for pruning a checkpoint.
 #[derive(Debug, Clone)]
 #[must_use = "nothing is pruned until it is applied"]
 pub struct PrunePlan {
@@ -203,7 +204,7 @@ fn check(pruning: &Pruning) -> Result<()> {
     Err(Error::format(wrong))
 }
 
-/// Why a tensor can't be pruned as asked.
+/// Returns the reason why a tensor can't be pruned with these options, if there is one.
 fn unsuited(info: &TensorInfo, pruning: &Pruning, norms: &Option<Arc<[f32]>>) -> Option<String> {
     let row_len = info.shape.row_len();
     match pruning.amount {
@@ -232,25 +233,25 @@ fn has_gradients(gradients: &HashMap<String, Arc<[f32]>>, info: &TensorInfo) -> 
 }
 
 impl PrunePlan {
-    /// How many tensors are pruned.
+    /// Returns the number of tensors to prune.
     #[must_use]
     pub fn len(&self) -> usize {
         self.tensors.len()
     }
 
-    /// Whether there are none; a plan has some.
+    /// Returns `true` if there are no tensors to prune. A plan always has some.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.tensors.is_empty()
     }
 
-    /// How much goes.
+    /// Returns the amount of weights to remove.
     #[must_use]
     pub fn amount(&self) -> Amount {
         self.pruning.amount
     }
 
-    /// The share of weights that is to become zero, where one is asked for.
+    /// Returns the share of weights to set to zero, or `None` if the amount is not a share.
     #[must_use]
     pub fn share(&self) -> Option<f64> {
         match self.pruning.amount {
@@ -309,7 +310,7 @@ impl PrunePlan {
         }
     }
 
-    /// What decides about each tensor.
+    /// Returns the mask of each tensor.
     fn masks<P: Pipeline>(
         &self,
         base: &dyn CheckpointReader,
@@ -372,7 +373,7 @@ impl PrunePlan {
     }
 }
 
-/// So many of all, rounded half to even.
+/// Returns a share of `all`, rounded half to even.
 pub(crate) fn share_of(share: f64, all: u64) -> u64 {
     #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "0 to all")]
     let count = (share * all as f64).round_ties_even() as u64;

@@ -42,7 +42,7 @@ impl<'b> Pruned<'b> {
         Ok(Self { base, metadata, tensors, masks: of_all })
     }
 
-    /// With what was done in the metadata.
+    /// Adds a record of the pruning to the metadata.
     pub(crate) fn recorded(mut self, report: &PruneReport, scope: Option<Scope>) -> Self {
         let mut entry = Map::new();
         entry.insert("method".to_owned(), report.method.as_str().into());
@@ -60,7 +60,7 @@ impl<'b> Pruned<'b> {
         self
     }
 
-    /// Counts zeros, and how far the tensors are from what they were.
+    /// Counts zeros and measures the difference between the tensors before and after.
     pub(crate) fn measure<P: Pipeline>(
         &self,
         pipeline: &P,
@@ -190,7 +190,7 @@ impl CheckpointReader for Pruned<'_> {
 }
 
 impl Pruned<'_> {
-    /// Whether a tensor's bytes are the base's.
+    /// Returns `true` if a tensor's bytes are unchanged.
     fn is_as_stored(&self, tensor: usize) -> bool {
         self.masks[tensor].is_none()
             && self.tensors[tensor].dtype == self.base.tensors()[tensor].dtype

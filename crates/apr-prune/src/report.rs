@@ -4,13 +4,13 @@ use serde::Serialize;
 
 use crate::plan::Left;
 
-/// What was pruned, and what it cost.
+/// Report on a pruning and its error.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 #[non_exhaustive]
 pub struct PruneReport {
     /// `magnitude`, `threshold`, `wanda`, `sparsegpt`, `fisher`, or a pattern such as `2:4`.
     pub method: String,
-    /// The share of weights that was to become zero, where one was asked for.
+    /// Share of weights to set to zero, or `None` if the amount was not a share.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub share: Option<f64>,
     /// All pruned tensors together.
@@ -25,29 +25,29 @@ pub struct PruneReport {
 #[derive(Debug, Clone, Copy, PartialEq, Default, Serialize)]
 #[non_exhaustive]
 pub struct PruneTotal {
-    /// Weights.
+    /// Number of weights.
     pub elements: u64,
-    /// Zeros before.
+    /// Number of zeros before pruning.
     pub zeros_before: u64,
-    /// Zeros now.
+    /// Number of zeros after pruning.
     pub zeros: u64,
-    /// Norm of what went, relative to the norm of the weights.
+    /// Norm of the removed weights, relative to the norm of all weights.
     pub relative_error: f64,
 }
 
-/// What pruning did to a tensor.
+/// Result of pruning one tensor.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 #[non_exhaustive]
 pub struct PrunedTensor {
-    /// Its name in the source.
+    /// Name of the tensor in the source.
     pub name: String,
-    /// Weights.
+    /// Number of weights.
     pub elements: u64,
-    /// Zeros before.
+    /// Number of zeros before pruning.
     pub zeros_before: u64,
-    /// Zeros now.
+    /// Number of zeros after pruning.
     pub zeros: u64,
-    /// Norm of what went, relative to the norm of the tensor.
+    /// Norm of the removed weights, relative to the norm of the tensor.
     pub relative_error: f64,
     /// Cosine of the angle between the tensor before and now.
     pub cosine: f64,
@@ -57,7 +57,8 @@ pub struct PrunedTensor {
     pub output_error: Option<f64>,
 }
 
-/// The cosine of the angle to what is left, which is at a right angle to what went.
+/// Returns the cosine between a tensor and its kept weights, which are orthogonal to the removed
+/// ones.
 fn cosine(relative_error: f64) -> f64 {
     (1.0 - relative_error * relative_error).max(0.0).sqrt()
 }
@@ -78,7 +79,7 @@ impl PrunedTensor {
     }
 }
 
-/// What is counted of a tensor.
+/// Counts and sums for one tensor.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct Counts {
     pub(crate) elements: u64,
@@ -86,7 +87,7 @@ pub(crate) struct Counts {
     pub(crate) zeros: u64,
     /// Sum of squares before.
     pub(crate) energy: f64,
-    /// Sum of squares of what went.
+    /// Sum of squares of the removed weights.
     pub(crate) lost: f64,
 }
 

@@ -13,7 +13,7 @@ use crate::plan::{Amount, Left, PrunePlan, Scope, share_of};
 use crate::report::{PruneReport, PruneTotal, PrunedTensor};
 use crate::weights::{Buffers, read};
 
-/// What is pruned by inputs, layer by layer.
+/// Pruning by inputs, layer by layer.
 #[derive(Debug, Clone)]
 pub struct SecondOrder {
     plan: PrunePlan,
@@ -24,7 +24,7 @@ pub struct SecondOrder {
 }
 
 impl SecondOrder {
-    /// The matrices of a plan, in the order in which a run meets them.
+    /// Creates the pruning for the matrices of a plan, in execution order.
     #[must_use]
     pub fn new(plan: PrunePlan, reader: &dyn CheckpointReader, layers: &Layers) -> Self {
         let mut left = plan.left().to_vec();
@@ -93,7 +93,8 @@ impl SecondOrder {
         }
     }
 
-    /// What was pruned. Matrices that were not are left.
+    /// Returns the report on the pruned matrices. Other matrices of the plan are listed as left
+    /// unchanged.
     #[must_use]
     pub fn report(&self) -> PruneReport {
         let mut total = PruneTotal::default();
@@ -128,17 +129,17 @@ pub fn record(report: &PruneReport, metadata: &mut Metadata) {
     metadata.set(keys::SPARSITY, entry);
 }
 
-/// Which weights of a matrix go.
+/// Selection of the weights of a matrix to remove.
 #[derive(Debug, Clone)]
 pub struct Pruner {
     amount: Chosen,
     /// Weights that went.
     gone: usize,
-    /// Those of a block, or of a group of a row, that go.
+    /// `true` for each weight of a block, or of a group of a row, to remove.
     going: Vec<bool>,
 }
 
-/// How weights are chosen that go.
+/// Rule that selects the weights to remove.
 #[derive(Debug, Clone, Copy)]
 enum Chosen {
     /// A share of each block of columns, of all rows together.
@@ -148,10 +149,10 @@ enum Chosen {
 }
 
 impl Pruner {
-    /// For so much.
+    /// Creates a pruner for this amount.
     ///
     /// # Errors
-    /// E001 for amounts that are no share of each tensor and no pattern.
+    /// E001 for amounts that are neither a share of each tensor nor a pattern.
     pub fn new(amount: Amount) -> Result<Self> {
         let amount = match amount {
             Amount::Pattern { keep, of } => Chosen::Pattern { keep, of },
@@ -197,7 +198,7 @@ impl Change for Pruner {
 }
 
 impl Pruner {
-    /// Chooses the weights of a group that go: all but the `keep` that cost most.
+    /// Selects the weights of a group to remove: all but the `keep` with the highest cost.
     fn choose(&mut self, block: &Block<'_>, (group, first): (&[f32], usize), keep: usize) {
         let cost = |at: &usize| block.cost(group[*at], first + at);
         let mut order: Vec<usize> = (0..group.len()).collect();
@@ -209,7 +210,7 @@ impl Pruner {
     }
 }
 
-/// Which of the weights of all rows in these columns go: so many, those that cost least.
+/// Selects the `count` weights of lowest cost in all rows of these columns.
 fn cheapest(block: &Block<'_>, weights: &[f32], count: usize) -> Vec<bool> {
     let width = block.range().len();
     let columns = weights.chunks(block.columns()).flat_map(|row| &row[block.range()]);

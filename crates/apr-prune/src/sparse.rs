@@ -16,22 +16,22 @@ use serde::Serialize;
 use crate::plan::Left;
 use crate::weights::in_memory;
 
-/// Bytes of rows that are read at once.
+/// Maximum number of bytes of rows per read.
 const STRIP: u64 = 1 << 20;
 
-/// Most bytes of row pointers that are kept of a tensor.
+/// Maximum number of bytes of row pointers that are kept per tensor.
 const ROW_POINTERS: u64 = 1 << 26;
 
-/// What is stored without zeros.
+/// Options for storing tensors without zeros.
 #[derive(Debug, Clone)]
 pub struct Sparsity {
-    /// As single elements, or as blocks.
+    /// Layout of the entries: single elements or blocks.
     pub layout: SparseLayout,
     /// Tensors whose names match; all, without one.
     pub targets: Option<NamePattern>,
 }
 
-/// What was stored without zeros.
+/// Report on tensors that are stored without zeros.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[non_exhaustive]
 pub struct SparseReport {
@@ -39,7 +39,9 @@ pub struct SparseReport {
     pub layout: String,
     /// Tensors that are smaller so.
     pub tensors: Vec<SparseTensor>,
-    /// Tensors that stay dense, and why; those that would not be smaller are only counted.
+    /// Tensors that stay dense, each with the reason.
+    ///
+    /// Tensors that would not be smaller are only counted.
     pub left: Vec<Left>,
     /// Tensors that would not be smaller.
     pub not_smaller: usize,
@@ -49,13 +51,13 @@ pub struct SparseReport {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[non_exhaustive]
 pub struct SparseTensor {
-    /// Its name.
+    /// Name of the tensor.
     pub name: String,
     /// Elements or blocks that are stored.
     pub entries: u64,
     /// Bytes of the dense tensor.
     pub bytes_before: u64,
-    /// Bytes now.
+    /// Bytes of the sparse tensor.
     pub bytes: u64,
 }
 
@@ -75,10 +77,10 @@ struct Sparse<'b> {
     rows: Vec<Option<Rows>>,
 }
 
-/// Stores the tensors of a checkpoint without their zeros, where that saves room.
+/// Stores the tensors of a checkpoint without their zeros, if that saves space.
 ///
 /// # Errors
-/// E001 for a glob that matches nothing, E002 and E007 when a tensor can't be read.
+/// E001 for a glob that does not match any tensor, E002 and E007 when a tensor can't be read.
 pub fn sparsify<'b, P: Pipeline>(
     base: Box<dyn CheckpointReader + 'b>,
     sparsity: &Sparsity,
@@ -143,8 +145,9 @@ pub fn sparsify<'b, P: Pipeline>(
     Ok((Box::new(Sparse { base, rows }), report))
 }
 
-/// The matrix of a tensor that may be smaller without zeros; `None` where it can't be, an error
-/// with the reason for one that is not looked at.
+/// Returns the matrix of a tensor that can be smaller without zeros, or `None` if it can't.
+///
+/// The error is the reason why a tensor is not examined.
 fn candidate(
     base: &dyn CheckpointReader,
     position: usize,
@@ -176,16 +179,16 @@ fn candidate(
     Ok(Some(matrix))
 }
 
-/// Rows of blocks that are read at once.
+/// Returns the number of block rows per read.
 fn strip(matrix: Matrix, layout: SparseLayout) -> u64 {
     (STRIP / matrix.row_bytes().saturating_mul(layout.block()).max(1)).max(1)
 }
 
-/// What is known of a tensor after one read.
+/// Result of the first read of a tensor.
 struct Counted {
     /// Entries before each row of blocks, and all of them.
     row_ptr: Vec<u64>,
-    /// Whether no value is NaN or infinite.
+    /// `true` if no value is NaN or infinite.
     is_healthy: bool,
 }
 
@@ -237,14 +240,14 @@ fn count<P: Pipeline>(
 
 /// Rows of blocks, without zeros.
 struct EncodedRows {
-    /// From 0 on.
+    /// Row pointers, which start at 0.
     row_ptr: Vec<u64>,
     columns: Vec<u8>,
     values: Vec<u8>,
 }
 
 impl EncodedRows {
-    /// Whether no value is NaN or infinite.
+    /// Returns `true` if no value is NaN or infinite.
     fn is_finite(&self, dtype: DType) -> bool {
         let mut values = Vec::new();
         if dtype.is_float() {
@@ -319,7 +322,7 @@ impl Rows {
         Ok(())
     }
 
-    /// What is before the columns.
+    /// Returns the bytes before the columns.
     fn head(&self) -> Vec<u8> {
         let mut head = Vec::new();
         if let SparseLayout::Bsr { block } = self.layout {

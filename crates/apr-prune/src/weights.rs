@@ -17,8 +17,7 @@ pub(crate) struct Buffers {
     pub(crate) values: Vec<f32>,
 }
 
-/// Puts elements of a tensor into the buffers: their values, and their bytes where it is not
-/// quantized.
+/// Reads elements of a tensor into the buffers: their values and, if not quantized, their bytes.
 ///
 /// # Errors
 /// E002 and E007 when they can't be read, E008 when they do not fit in memory.
@@ -49,7 +48,7 @@ pub(crate) fn read(
     Ok(())
 }
 
-/// Pieces of so many elements, cut where `unit` elements that are judged together end.
+/// Divides `elements` elements into ranges whose bounds are multiples of `unit`.
 pub(crate) fn pieces(elements: u64, unit: u64) -> impl Iterator<Item = Range<u64>> {
     let step = PIECE.next_multiple_of(unit.max(1));
     (0..elements.div_ceil(step)).map(move |at| at * step..((at + 1) * step).min(elements))

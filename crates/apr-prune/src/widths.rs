@@ -26,10 +26,10 @@ const HEADS: [&str; 3] = ["num_attention_heads", "n_head", "n_heads"];
 const KEY_VALUE_HEADS: [&str; 2] = ["num_key_value_heads", "n_kv_heads"];
 /// Entries that count neurons.
 const NEURONS: [&str; 3] = ["intermediate_size", "hidden_dim", "ffn_dim"];
-/// The entry that says how wide a head is.
+/// Configuration key with the width of a head.
 const HEAD_DIM: &str = "head_dim";
 
-/// What goes of each layer.
+/// Numbers of heads and neurons to remove from each layer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct WidthChoice {
     /// Heads of queries, with the heads of keys and values that they share.
@@ -38,29 +38,29 @@ pub struct WidthChoice {
     pub neurons: u64,
 }
 
-/// What a layer has several of, which go or stay as a whole.
+/// Kind of the units of a layer, each of which is kept or removed as a whole.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum UnitKind {
     /// Groups of heads: a head of keys and values each, with the heads of queries that share it.
     Groups,
-    /// Neurons.
+    /// Neurons of the feed-forward network.
     Neurons,
 }
 
-/// A matrix or bias of which each unit has some rows or columns that lie together.
+/// Matrix or bias with some consecutive rows or columns for each unit.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct UnitTensor {
-    /// Its canonical name.
+    /// Canonical name of the tensor.
     pub name: String,
     /// The layer that it is in.
     pub layer: u64,
-    /// What it has a part of.
+    /// Kind of the units.
     pub kind: UnitKind,
     /// Units of the layer.
     pub count: u64,
     /// Rows or columns of each.
     pub width: u64,
-    /// Whether units are columns.
+    /// `true` if units are columns, `false` if they are rows.
     pub of_columns: bool,
 }
 
@@ -91,11 +91,12 @@ fn names(layer: u64, projections: &Projections) -> impl Iterator<Item = (String,
     })
 }
 
-/// The tensors of a model that heads and neurons have parts of; none for families that do not say
-/// how many they have.
+/// Returns the tensors of a model that contain rows or columns of heads and neurons.
+///
+/// The list is empty for families that do not define their numbers.
 ///
 /// # Errors
-/// Those of [`Source::family`].
+/// Returns the errors of [`Source::family`].
 pub fn unit_tensors(source: &Source<'_>) -> Result<Vec<UnitTensor>> {
     let Some(model) = source.family()? else { return Ok(Vec::new()) };
     let dimension = |name: &str| model.dimension(name).filter(|count| *count > 0);
@@ -132,19 +133,19 @@ pub fn unit_tensors(source: &Source<'_>) -> Result<Vec<UnitTensor>> {
     Ok(found)
 }
 
-/// What went of each layer.
+/// Report on the removed heads and neurons.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[non_exhaustive]
 pub struct WidthReport {
     /// `magnitude` or `fisher`.
     pub method: &'static str,
-    /// Heads of queries before and now, where some went.
+    /// Numbers of query heads before and after, if some were removed.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub heads: Option<[u64; 2]>,
-    /// Neurons before and now, where some went.
+    /// Numbers of neurons before and after, if some were removed.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub neurons: Option<[u64; 2]>,
-    /// What went of each layer.
+    /// Removed units of each layer.
     pub layers: Vec<LayerWidth>,
     /// Bytes that went.
     pub bytes: u64,
@@ -152,13 +153,13 @@ pub struct WidthReport {
     pub configuration: Vec<String>,
 }
 
-/// What went of a layer.
+/// Removed units of one layer.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize)]
 #[non_exhaustive]
 pub struct LayerWidth {
     /// Groups of heads: one head of keys and values each, with the heads of queries that share it.
     pub groups: Vec<u64>,
-    /// Neurons.
+    /// Numbers of the removed neurons.
     pub neurons: Vec<u64>,
 }
 
@@ -172,25 +173,28 @@ pub struct WidthPlan {
     report: WidthReport,
 }
 
-/// What stays of a tensor: ranges of its rows, or of its columns.
+/// Kept ranges of rows or columns of a tensor.
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Kept {
     of_columns: bool,
     ranges: Vec<Range<u64>>,
 }
 
-/// A unit that goes or stays as a whole: the same ranges of rows, or columns, of several tensors.
+/// Tensor of a unit, which is kept or removed as a whole together with its other tensors.
 struct Unit {
     tensor: usize,
     of_columns: bool,
-    /// Rows or columns of each unit, which lie together.
+    /// Number of consecutive rows or columns per unit.
     width: u64,
 }
 
-/// Decides which heads and neurons go: of each layer those with the smallest sum of squares over
-/// all their weights. With `gradients`, root mean squares of all elements by the names of tensors,
-/// squares are weighed by theirs: half of the sum is by how much the loss rises without the unit,
-/// to second order (Theis et al. 2018, arXiv:1801.05787).
+/// Decides which heads and neurons to remove: in each layer, those with the smallest sum of
+/// squares.
+///
+/// The sum covers all weights of a unit. With `gradients`, the root mean square gradients of all
+/// elements by tensor name, the squares are weighted with the squares of the gradients. Half of the
+/// sum then estimates to second order by how much the loss rises without the unit (Theis et al.
+/// 2018, arXiv:1801.05787).
 ///
 /// # Errors
 /// E001 for a model of an unknown family, one whose projections are not matrices of their own, a
@@ -398,12 +402,12 @@ fn gradients_of<'g>(all: &'g Gradients, info: &TensorInfo) -> Result<&'g [f32]> 
     })
 }
 
-/// How many sums rows `first` to `last` have: one a row, or one a column.
+/// Returns the number of sums for rows `first` to `last`: one per row, or one per column.
 fn sums_len(unit: &Unit, first: u64, last: u64, row_len: u64) -> Result<usize> {
     in_memory(if unit.of_columns { row_len } else { last - first })
 }
 
-/// Writes down what stays of the tensors of these units.
+/// Records the kept ranges of the tensors of these units.
 fn keep(kept: &mut [Option<Kept>], units: &[Unit], all: u64, gone: &[u64]) {
     for unit in units {
         let stay = (0..all).filter(|place| gone.binary_search(place).is_err());
@@ -551,8 +555,9 @@ impl CheckpointReader for Narrowed<'_> {
 }
 
 impl Narrowed<'_> {
-    /// Fills `out` with what `runs` of bytes, each `from` bytes further on, come to one after
-    /// another, from byte `at` of that on.
+    /// Fills `out` with the concatenated byte ranges `runs`, starting at byte `at` of the result.
+    ///
+    /// Each range is moved by `from` bytes in the source.
     fn gather(
         &self,
         tensor: usize,

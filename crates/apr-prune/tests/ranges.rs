@@ -34,14 +34,14 @@ fn model(values: &[f32]) -> Box<dyn CheckpointReader> {
     apr_registry::open(file, "model.safetensors", &Limits::default()).expect("a model")
 }
 
-/// Ranges of so many bytes: short, long, at odd places.
+/// Returns ranges within `len` bytes: short, long, and at odd offsets.
 fn ranges(len: usize) -> impl Iterator<Item = (usize, usize)> {
     let starts = (0..len).step_by(len / 23 + 1).chain([0, 1, len - 1]);
     starts.flat_map(move |start| [1, 3, 64, 1000, len].map(|count| (start, count.min(len - start))))
 }
 
 #[test]
-fn any_range_of_a_sparse_tensor_is_that_of_the_whole() {
+fn any_range_of_a_sparse_tensor_matches_the_whole() {
     let values = matrix();
     let dense: Vec<u8> = values.iter().flat_map(|value| value.to_le_bytes()).collect();
     let shape = Shape::from([ROWS, COLUMNS]);
@@ -68,7 +68,7 @@ fn any_range_of_a_sparse_tensor_is_that_of_the_whole() {
 }
 
 #[test]
-fn any_range_of_a_pruned_tensor_is_that_of_the_whole_and_the_share_is_exact() {
+fn any_range_of_a_pruned_tensor_matches_and_the_share_is_exact() {
     let values = matrix();
     let families = Families::builtin();
     for amount in [
@@ -98,7 +98,7 @@ fn any_range_of_a_pruned_tensor_is_that_of_the_whole_and_the_share_is_exact() {
 }
 
 #[test]
-fn any_range_of_a_narrower_tensor_is_that_of_the_whole() {
+fn any_range_of_a_narrower_tensor_matches_the_whole() {
     let folder = locate::fixture("tiny-llama");
     let open = || {
         let bytes = std::fs::read(folder.join("model.safetensors")).expect("a fixture");

@@ -20,7 +20,7 @@ fn golden(reader: &dyn CheckpointReader, name: &str) -> Vec<f32> {
 }
 
 #[test]
-fn weights_and_errors_are_those_of_the_papers_algorithm() {
+fn weights_and_errors_match_the_algorithm_of_the_paper() {
     const COLUMNS: usize = 144;
 
     let file = fs::read(locate::fixture("prune/sparsegpt.safetensors")).expect("the fixture");

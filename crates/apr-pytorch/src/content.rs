@@ -6,7 +6,7 @@ use crate::quantized::Quantized;
 use crate::sparse::Cells;
 use crate::view::View;
 
-/// Where a tensor's bytes come from.
+/// Source of a tensor's bytes.
 #[derive(Debug, Clone)]
 pub(crate) enum Content {
     Stored(View),
@@ -18,7 +18,7 @@ pub(crate) enum Content {
 /// The bytes of several parts, one after the other.
 #[derive(Debug, Clone)]
 pub(crate) struct Joined {
-    /// With where each ends in the tensor. There is one at least.
+    /// Parts in order, each with its end offset in the tensor. There is at least one part.
     parts: Vec<(u64, View)>,
 }
 
@@ -67,7 +67,7 @@ impl Content {
         }
     }
 
-    /// What reading all of it costs, as bytes that are read in a row.
+    /// Returns the cost of reading the whole tensor, in bytes of sequential reading.
     pub(crate) fn cost(&self) -> u64 {
         match self {
             Self::Stored(view) => view.cost(),
@@ -97,8 +97,9 @@ impl Content {
         }
     }
 
-    /// What two tensors that are one have in common, besides dtype and shape. Those with
-    /// scales or indices of their own are never compared.
+    /// Returns the key that two tied tensors share, besides dtype and shape.
+    ///
+    /// Returns `None` for tensors with scales or indices of their own, which are never compared.
     pub(crate) fn identity(&self) -> Option<(&View, Option<(u32, i64)>)> {
         match self {
             Self::Stored(view) => Some((view, None)),

@@ -26,51 +26,51 @@ pub(crate) struct Contents {
     pub(crate) checksums: Checksums,
     pub(crate) header_fields: Map<String, Value>,
     pub(crate) warnings: Vec<String>,
-    /// What the file has beside tensors and values, and nothing reads.
+    /// Content of the file besides tensors and values, which is not read.
     pub(crate) left_out: Vec<String>,
     /// The files of TorchScript's program, with their names as companions.
     pub(crate) code: Vec<(String, Entry)>,
-    /// Where the source's bytes are in the file, unless the source is the file.
+    /// Mapping from the source to the file, or `None` if the source is the file.
     pub(crate) origin: Option<ContentOrigin>,
     /// Tensors that TorchScript's program has in itself, as a frozen module has all of its weights:
     /// the program calls those of this tuple `CONSTANTS.c0`, `CONSTANTS.c1`.
     pub(crate) constants: Option<Box<Contents>>,
 }
 
-/// How a source comes from a file: it has a part of it, and after that the decoded bytes of
-/// compressed entries.
+/// Mapping from a source to its file.
+///
+/// The source consists of a part of the file, followed by the decoded bytes of compressed entries.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct ContentOrigin {
-    /// Where the part starts.
+    /// Offset of the part in the file.
     pub(crate) base: u64,
     /// Bytes of the part.
     pub(crate) len: u64,
     /// Bytes of the file.
     pub(crate) file_len: u64,
-    /// Where the compressed bytes of an entry lie in the file, by where its decoded ones start in
-    /// the source.
+    /// Ranges of compressed entries in the file, by the source offset of their decoded bytes.
     pub(crate) decoded: BTreeMap<u64, Range>,
 }
 
 impl ContentOrigin {
-    /// Of a source that is the file.
+    /// Creates the mapping for a source that is the whole file.
     pub(crate) fn whole(len: u64) -> Self {
         Self { len, file_len: len, ..Self::default() }
     }
 
-    /// The same for a file that has this one's file in it, from `base` on.
+    /// Returns the mapping for a file that contains this one's file from `base` on.
     pub(crate) fn within(self, base: u64, file_len: u64) -> Self {
         let moved =
             |(at, place): (u64, Range)| (at, Range { offset: base + place.offset, ..place });
         Self { base, file_len, decoded: self.decoded.into_iter().map(moved).collect(), ..self }
     }
 
-    /// Whether the source has these bytes as the file has them.
+    /// Returns `true` if the source has the bytes at this offset exactly as the file has them.
     pub(crate) fn is_verbatim(&self, offset: u64) -> bool {
         offset < self.len
     }
 
-    /// Where in the file the bytes are, or the compressed ones that they were decoded from.
+    /// Returns the file range of these bytes, or of the compressed bytes that decode to them.
     pub(crate) fn place(&self, range: Range) -> Range {
         if self.is_verbatim(range.offset) {
             return Range { offset: self.base + range.offset, ..range };
@@ -144,7 +144,7 @@ impl Contents {
         }
     }
 
-    /// Where the scales or indices of a tensor are in the file, beside its values.
+    /// Returns the offsets of a tensor's scales or indices in the file.
     pub(crate) fn beside(&self, found: &PickledTensor) -> Result<Vec<u64>> {
         let PickledTensor::Derived(derived) = found else { return Ok(Vec::new()) };
         let tensors = match &self.heap.derived[*derived as usize] {
@@ -193,7 +193,7 @@ impl Contents {
         View::new(tensor, self.locate(&self.heap.storages[tensor.storage as usize])?)
     }
 
-    /// Where a storage's bytes lie, once its declared length is known to be there.
+    /// Returns the range of a storage's bytes, after a check that the file has its declared length.
     fn locate(&self, storage: &Storage) -> Result<Range> {
         let Storage { key, element, len, view } = storage;
         let key = Escaped::short(key);

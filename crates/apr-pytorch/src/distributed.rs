@@ -39,8 +39,9 @@ const MAX_PIECES: usize = 4096;
 /// state with as many as there are objects.
 const MAX_WORK: u64 = 100_000_000;
 
-/// Bytes of all tensors together, as in a file: so many, and so many times those of the files. Each
-/// piece may repeat what is stored.
+/// Total tensor bytes allowed for any files, in addition to [`MAX_GROWTH`] times the files' bytes.
+///
+/// Each piece can repeat stored bytes, as in a single file.
 const FREE_BYTES: u64 = 1 << 30;
 const MAX_GROWTH: u64 = 16;
 
@@ -107,7 +108,7 @@ struct Index<'a> {
 }
 
 impl Index<'_> {
-    /// The tensors, and the names of values that are none.
+    /// Reads the tensors, and the names of the values that are not tensors.
     fn read(&self, root: Id) -> Result<(Vec<Item>, Vec<String>)> {
         let bad =
             |what: &str| Error::format(format!("the metadata of a distributed checkpoint {what}"));
@@ -283,7 +284,7 @@ impl Files<'_> {
     }
 }
 
-/// Whether the pieces lie within the tensor, do not overlap, and leave nothing out.
+/// Checks that the pieces are inside the tensor, do not overlap and cover it completely.
 fn check_tiling(size: &[u64], pieces: &[Piece]) -> Result<()> {
     let volume =
         |sizes: &[u64]| sizes.iter().try_fold(1_u64, |volume, &size| volume.checked_mul(size));
@@ -326,14 +327,14 @@ struct Piece {
     offsets: Vec<u64>,
     sizes: Vec<u64>,
     file: usize,
-    /// Where its archive starts in the file.
+    /// Offset of the piece's archive in the file.
     start: u64,
     source: Arc<dyn ByteSource>,
     reader: PytorchReader,
 }
 
 impl Piece {
-    /// What is stated about its bytes, by their places in the file.
+    /// Returns the stored checksums of the piece's bytes, with their ranges in the file.
     fn parts(&self) -> Vec<StoredPart<'_>> {
         let in_file = |range: StoredRange| StoredRange {
             file: self.file,
@@ -361,11 +362,10 @@ struct Tensor {
     pieces: Vec<Piece>,
 }
 
-/// Where a byte of a tensor is: in which piece, where in it, and how many follow it there as they
-/// do in the tensor.
+/// Location of a byte of a tensor: its piece, the offset there, and the run length.
 struct Run<'a> {
     piece: &'a Piece,
-    /// Which of the pieces it is.
+    /// Index of the piece.
     position: usize,
     offset: u64,
     len: u64,

@@ -8,20 +8,22 @@ use crate::pickle::{Heap, Id, Node};
 /// Containers inside each other.
 const MAX_DEPTH: usize = 128;
 
-/// Most values visited: for each of the pickle, and so many more. A pickle of a kilobyte may hold
-/// each of its containers twice in the next, and so on.
+/// Maximum visits per value of the pickle; [`FREE_VISITS`] more are allowed.
+///
+/// In a pickle of a kilobyte, each container can hold the previous one twice.
 const VISITS_EACH: usize = 16;
 const FREE_VISITS: usize = 1 << 16;
 
 /// Longest tensor name in bytes, as in the other formats.
 pub(crate) const MAX_NAME: usize = 65_535;
 
-/// Most bytes of names: for each of the values, and so many more. All tensors in a container have
-/// its name in theirs.
+/// Maximum bytes of names per value; [`FREE_NAME_BYTES`] more are allowed.
+///
+/// The names of all tensors in a container include the name of the container.
 const NAME_BYTES_EACH: u64 = 256;
 const FREE_NAME_BYTES: u64 = 1 << 20;
 
-/// Most plain values kept, and the longest text among them.
+/// Maximum number of plain values to keep; [`MAX_TEXT`] is the maximum length of each text.
 const MAX_VALUES: usize = 1024;
 const MAX_TEXT: usize = 4096;
 
@@ -255,7 +257,7 @@ impl Walk<'_> {
         self.members(modules, &[])
     }
 
-    /// What `state_dict()` would list: all but the buffers that are not saved.
+    /// Visits the members that `state_dict()` would list: all except the non-persistent buffers.
     fn members(&mut self, dict: Id, fleeting: &[Id]) -> Result<()> {
         let Node::Dict(pairs) = self.heap.get(dict) else {
             return Err(Error::format(
@@ -276,8 +278,9 @@ impl Walk<'_> {
         Ok(())
     }
 
-    /// TorchScript's objects have `training` beside their tensors; only texts and numbers tell
-    /// something.
+    /// Visits the attributes of a TorchScript object, except the flag `training`.
+    ///
+    /// Of the plain values, only texts and numbers are informative.
     fn attributes(&mut self, pairs: &[(Id, Id)]) -> Result<()> {
         for &(key, value) in pairs {
             match (self.heap.text(key), self.heap.get(value)) {

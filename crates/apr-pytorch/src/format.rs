@@ -34,7 +34,7 @@ pub static FORMAT: Format = Format {
     successor: None,
 };
 
-/// A ZIP archive, whose directory tells whether it is PyTorch's.
+/// A ZIP archive; its directory shows if PyTorch wrote it.
 pub static ZIP: Format = Format {
     id: "zip",
     name: "a ZIP archive (PyTorch or Keras)",

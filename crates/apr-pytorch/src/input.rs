@@ -3,7 +3,7 @@
 
 use apr_core::{ByteSource, Error, Limits, Result};
 
-/// Most bytes fetched at a time, and how many at first: many a pickle is short.
+/// Maximum number of bytes per read. The first read is shorter, because many pickles are short.
 const WINDOW: usize = 1 << 16;
 const FIRST_WINDOW: usize = 1 << 9;
 
@@ -15,29 +15,29 @@ pub(crate) struct Input<'a> {
     source: &'a dyn ByteSource,
     position: u64,
     end: u64,
-    /// Where the limit on pickled bytes, rather than the file, ends the stream.
+    /// Offset at which the limit on pickled bytes ends the stream, if the file does not end first.
     budget_end: u64,
-    /// What raises that limit.
+    /// Name of the setting that raises the limit.
     setting: &'static str,
     window: Vec<u8>,
     window_start: u64,
 }
 
 impl<'a> Input<'a> {
-    /// The bytes from `start` to `end`, which must lie within the source.
+    /// Creates an input from `start` to `end`, which must be inside the source.
     pub(crate) fn new(source: &'a dyn ByteSource, start: u64, end: u64, limits: &Limits) -> Self {
         let budget_end = start.saturating_add(limits.max_metadata);
         let (setting, window) = (limits.metadata_setting(), Vec::new());
         Self { source, position: start, end, budget_end, setting, window, window_start: start }
     }
 
-    /// The same without a limit on pickled bytes, for who keeps nothing of them.
+    /// Creates an input without a limit on pickled bytes, for callers that do not keep the bytes.
     pub(crate) fn unlimited(source: &'a dyn ByteSource, start: u64, end: u64) -> Self {
         let (window, budget_end, setting) = (Vec::new(), u64::MAX, "");
         Self { source, position: start, end, budget_end, setting, window, window_start: start }
     }
 
-    /// The same bytes from `start` on, without a limit.
+    /// Returns an input of the bytes from `start` on, without a limit.
     pub(crate) fn again_from(&self, start: u64) -> Self {
         Self::unlimited(self.source, start, self.end)
     }
@@ -126,7 +126,7 @@ impl<'a> Input<'a> {
         Ok(bytes)
     }
 
-    /// Goes past the next `len` bytes, which do not count as pickled.
+    /// Skips `len` bytes, which do not count as pickled.
     pub(crate) fn skip(&mut self, len: u64) -> Result<()> {
         if len > self.remaining() {
             let message = format!("{len} bytes are expected here, but the file ends before them");

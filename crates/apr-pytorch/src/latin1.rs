@@ -21,25 +21,27 @@ const WINDOW: u64 = 1 << 14;
 /// An array whose bytes are text.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct ArrayText {
-    /// Where the text lies in the file.
+    /// Range of the text in the file.
     pub(crate) text: Range,
-    /// Where its bytes are in a [`Latin1Source`].
+    /// Range of the decoded bytes in a [`Latin1Source`].
     pub(crate) decoded: Range,
 }
 
 /// A file, and after its end the bytes of texts in it.
 pub(crate) struct Latin1Source {
     file: Box<dyn ByteSource>,
-    /// In order, one after the other, from the end of the file on.
+    /// Texts in order. Their decoded bytes follow each other from the end of the file on.
     texts: Vec<(ArrayText, Pages)>,
     len: u64,
 }
 
-/// Where in the file the pages of a text start, as far as they are known: all from the first on.
+/// Offsets in the file of the first pages of a text, as far as they are known.
 type Pages = Mutex<Vec<u64>>;
 
 impl Latin1Source {
-    /// The texts lie within the file; their bytes follow its end without gaps.
+    /// Creates the source.
+    ///
+    /// The texts must be inside the file; their bytes follow its end without gaps.
     pub(crate) fn new(file: Box<dyn ByteSource>, texts: Vec<ArrayText>) -> Self {
         let end = texts.last().map(|text| text.decoded.offset + text.decoded.len);
         let len = end.unwrap_or_else(|| file.len());
@@ -47,7 +49,7 @@ impl Latin1Source {
         Self { texts: texts.collect(), len, file }
     }
 
-    /// Where the page of this number starts in the file. Its predecessors are counted first.
+    /// Returns the offset of a page in the file. Finds the earlier pages first.
     fn page(&self, text: &ArrayText, pages: &Pages, page: u64) -> Result<u64> {
         let mut pages = pages.lock().unwrap_or_else(PoisonError::into_inner);
         loop {
@@ -60,7 +62,7 @@ impl Latin1Source {
         }
     }
 
-    /// The place in the file that is so many characters after `at`.
+    /// Returns the offset in the file of the character that is `characters` after `at`.
     fn past(&self, text: &ArrayText, at: u64, characters: u64) -> Result<u64> {
         let (mut left, mut at) = (characters, at);
         let mut window = Vec::new();
@@ -136,7 +138,7 @@ impl Latin1Source {
     }
 }
 
-/// Whether a byte of UTF-8 begins a character.
+/// Returns `true` if a byte of UTF-8 begins a character.
 fn starts_character(byte: u8) -> bool {
     byte & 0xc0 != 0x80
 }

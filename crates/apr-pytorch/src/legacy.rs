@@ -128,7 +128,7 @@ fn of_storages(
     })
 }
 
-/// One pickle of NumPy's arrays by their names: what Paddle saves.
+/// Returns the contents of a pickle of named NumPy arrays, as Paddle saves them.
 fn of_arrays(
     source: &dyn ByteSource,
     mut heap: Heap,

@@ -8,8 +8,9 @@ use crate::content::Content;
 /// Names that a warning lists.
 const TOLD: usize = 4;
 
-/// Says which tensors overlap, if any do. Two names of one tensor are tied, which is not an
-/// overlap.
+/// Returns a warning with the tensors that overlap, if any.
+///
+/// Two names of one tensor are tied, which is not an overlap.
 pub(crate) fn warning<'a>(
     tensors: impl Iterator<Item = (&'a TensorInfo, &'a Content)>,
 ) -> Option<String> {
@@ -31,7 +32,7 @@ pub(crate) fn warning<'a>(
     ))
 }
 
-/// Names of the tensors that share bytes with another, or with themselves, by where they start.
+/// Returns the names of tensors that share bytes with another or with themselves, by start offset.
 fn overlapping<'a>(tensors: impl Iterator<Item = (&'a TensorInfo, &'a Content)>) -> Vec<&'a str> {
     let mut views: Vec<(&TensorInfo, u64, u64, bool)> = Vec::new();
     for (info, content) in tensors {

@@ -13,7 +13,7 @@ use apr_core::{Error, Escaped, Result};
 use crate::pickle::build::MAX_DIMS;
 use crate::pickle::{Derived, Heap, Id, Node};
 
-/// The entry that says which arrays are parts.
+/// Key of the entry that lists which arrays are parts of a larger one.
 const SPLIT: &str = "UnpackBigParamInfor@@";
 
 /// A parameter that is split.
@@ -98,7 +98,7 @@ fn split(
     }
 }
 
-/// Whether parts of one dimension and one dtype have the elements of the shape.
+/// Returns `true` if the parts are 1-D, have one dtype and add up to the elements of the shape.
 fn adds_up(heap: &Heap, parts: &[u32], shape: &[u64]) -> bool {
     let tensor = |part: &u32| &heap.tensors[*part as usize];
     let Some(dtype) = parts.first().map(|first| tensor(first).dtype) else { return false };

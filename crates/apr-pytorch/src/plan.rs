@@ -20,14 +20,13 @@ use crate::writer::{BYTE_ORDER, PytorchWriter, StateDictPlan, VERSION};
 /// the whole.
 const MAX_FOLDER: usize = 255;
 
-/// How to write.
+/// Options for writing a checkpoint.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct WriteOptions {
     /// Name of the file, `model.pt`. Without its extension it is also the folder inside the
     /// archive, as PyTorch has it.
     pub file_name: String,
-    /// Whether the file is announced to [`Sink::next_file`](apr_core::Sink::next_file), as folders
-    /// need it.
+    /// `true` to announce the file to [`Sink::next_file`](apr_core::Sink::next_file), for folders.
     pub named_files: bool,
 }
 
@@ -120,7 +119,7 @@ pub fn plan_script(
     archive(tensors, &storages, front, losses(metadata), options)
 }
 
-/// A module as it is pickled; each of the items is one module's.
+/// Returns a module in the form in which it is pickled. Each item belongs to one module.
 fn object<'a>(module: &'a ScriptModule, items: &mut [Option<Item<'a>>]) -> Object<'a> {
     let tensors = module
         .tensors
@@ -162,7 +161,7 @@ impl Storages {
     }
 }
 
-/// The archive: what is known beforehand, the storages, the version.
+/// Plans the archive: the entries with known content, the storages and the version.
 fn archive(
     tensors: &[TensorInfo],
     storages: &Storages,
@@ -294,7 +293,7 @@ fn item(tensor: &TensorInfo, storage: usize) -> Result<Item<'_>> {
     Ok(Item { name, kind, storage, elements, shape: shape.dims(), strides })
 }
 
-/// How PyTorch pickles tensors of a dtype, where it has it.
+/// Returns the form in which PyTorch pickles tensors of a dtype, or `None` if it has no such dtype.
 fn kind(dtype: DType) -> Option<ElementKind> {
     storage_class(dtype)
         .map(ElementKind::Typed)
@@ -314,7 +313,7 @@ fn strides(dims: &[u64]) -> Option<Vec<u64>> {
     Some(strides)
 }
 
-/// The folder in the archive: the file's name without its extension, where that is a plain name.
+/// Returns the folder in the archive: the file stem if it is a plain name, or `archive`.
 fn folder(file_name: &str) -> &str {
     let base = file_name.rsplit(['/', '\\']).next().unwrap_or_default();
     let stem = base.rsplit_once('.').map_or(base, |(stem, _)| stem);
@@ -344,7 +343,7 @@ fn losses(metadata: &Metadata) -> Vec<Loss> {
     metadata.iter().filter(lost).map(loss).collect()
 }
 
-/// Whether a safetensors header's text says no more than that the file is a model.
+/// Returns `true` if the text of a safetensors header has no key other than `format`.
 fn is_format(safetensors: &Value) -> bool {
     let text = safetensors.get("metadata").and_then(Value::as_object);
     text.is_none_or(|text| text.keys().all(|key| key == "format"))
@@ -355,7 +354,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn strides_are_those_of_pytorch() {
+    fn strides_match_pytorch() {
         assert_eq!(strides(&[]), Some(vec![]));
         assert_eq!(strides(&[2, 3, 4]), Some(vec![12, 4, 1]));
         assert_eq!(strides(&[2, 0, 3]), Some(vec![3, 3, 1]));

@@ -14,7 +14,7 @@ const SCALE_BYTES: u64 = 32;
 #[derive(Debug, Clone)]
 pub(crate) enum Scales {
     One(f32, i64),
-    /// One for each channel; so many elements, one after the other, are of the same channel.
+    /// A scale and zero point per channel, and the number of consecutive elements of one channel.
     Channels(Vec<(f32, i64)>, u64),
 }
 
@@ -65,7 +65,7 @@ impl Scales {
         Ok(Self::Channels(pairs, inner))
     }
 
-    /// Of the element at this position in the tensor.
+    /// Returns the scale and zero point of the element at this position in the tensor.
     fn at(&self, element: u64) -> (f32, i64) {
         match self {
             Self::One(scale, zero_point) => (*scale, *zero_point),
@@ -102,7 +102,7 @@ fn pair(scale: [u8; 8], zero_point: [u8; 8]) -> Result<(f32, i64)> {
 #[derive(Debug, Clone)]
 pub(crate) struct Quantized {
     pub(crate) view: View,
-    /// I8, U8 or I32.
+    /// Dtype of the integers: I8, U8 or I32.
     dtype: DType,
     scales: Scales,
     /// Bytes of the floats.
@@ -110,13 +110,13 @@ pub(crate) struct Quantized {
 }
 
 impl Quantized {
-    /// `None` where the floats take no possible number of bytes.
+    /// Creates a quantized tensor, or returns `None` if the byte length of its floats overflows.
     pub(crate) fn new(view: View, dtype: DType, scales: Scales) -> Option<Self> {
         let len = (view.len / dtype.block_bytes()).checked_mul(4)?;
         Some(Self { view, dtype, scales, len })
     }
 
-    /// Scale, as bits, and zero point, where all elements have the same.
+    /// Returns the scale, as bits, and the zero point, if they are the same for all elements.
     pub(crate) fn only_scale(&self) -> Option<(u32, i64)> {
         match self.scales {
             Scales::One(scale, zero_point) => Some((scale.to_bits(), zero_point)),

@@ -21,12 +21,13 @@ use crate::{archive, legacy, overlaps, rest, tar_checkpoint, trainer};
 /// Key of the plain values in the metadata: path to value.
 const VALUES: &str = "pytorch";
 
-/// Bytes of all tensors together: so much from any file, and so many times its length. Views of one
-/// storage, expanded ones above all, may claim any size.
+/// Total tensor bytes allowed for any file, in addition to [`MAX_GROWTH`] times its length.
+///
+/// Views of one storage, especially expanded ones, can declare any size.
 const FREE_BYTES: u64 = 1 << 30;
 const MAX_GROWTH: u64 = 16;
 
-/// Bytes that tell the containers apart: a TAR header.
+/// Number of bytes needed to detect the container: a TAR header.
 const HEAD_LEN: u64 = 512;
 
 /// Opens a checkpoint. Only its pickle is read; `name` appears in errors and in
@@ -119,7 +120,7 @@ pub struct PytorchReader {
     places: Vec<TensorLocation>,
     /// CRC-32 of storages, by file, offset and length.
     checksums: BTreeMap<(usize, u64, u64), u32>,
-    /// Where the bytes of each source are in its file.
+    /// Mapping of each source to its file.
     origins: Vec<ContentOrigin>,
     metadata: Metadata,
     header_fields: Map<String, Value>,
@@ -127,12 +128,12 @@ pub struct PytorchReader {
     warnings: Vec<String>,
     /// The files of TorchScript's program.
     companions: Vec<Companion>,
-    /// Where they are in the first source.
+    /// Locations of the program's files in the first source.
     code: Vec<Entry>,
     limits: Limits,
 }
 
-/// Where a tensor's elements are.
+/// Location of a tensor's elements.
 #[derive(Debug, Clone)]
 struct TensorLocation {
     file: usize,
@@ -239,8 +240,9 @@ impl PytorchReader {
         parts
     }
 
-    /// Where in the file lies what the source has there: itself, or the compressed bytes that it
-    /// was decoded from.
+    /// Returns the range in the file for a range of a source.
+    ///
+    /// For compressed entries, it is the range of the compressed bytes.
     fn place(&self, file: usize, offset: u64, len: u64) -> StoredRange {
         let Range { offset, len } = self.origins[file].place(Range { offset, len });
         StoredRange { file, offset, len }
@@ -417,7 +419,7 @@ impl CheckpointReader for PytorchReader {
         &crate::FORMAT
     }
 
-    /// For a tensor that does not lie flat, the range from its first element to its last.
+    /// For a tensor that is not contiguous, this is the range from its first element to its last.
     fn stored(&self, tensor: usize) -> Stored<'_> {
         let place @ TensorLocation { file, content, .. } = &self.places[tensor];
         let view = content.view();

@@ -23,7 +23,7 @@ const END_LEN: u64 = 22;
 /// Id and length in front of an extra field.
 const EXTRA_HEAD: u64 = 4;
 
-/// From here on, a number is in the ZIP64 extra field and its 32-bit field has this value.
+/// Smallest number that needs the ZIP64 extra field. Its 32-bit field then has this value.
 const WIDE: u64 = u32::MAX as u64;
 
 /// Flags: the name is UTF-8; checksum and sizes follow the content.
@@ -38,7 +38,7 @@ pub(crate) struct Record {
     header: u64,
     /// Offset of the content.
     pub(crate) offset: u64,
-    /// Offset of what follows the entry.
+    /// Offset of the byte after the entry.
     pub(crate) end: u64,
 }
 
@@ -74,7 +74,7 @@ impl Record {
         [&1_u16.to_le_bytes()[..], &narrow16(values.len() as u64), &values].concat()
     }
 
-    /// What precedes the content: the header, and padding up to the alignment.
+    /// Returns the bytes before the content: the header, and padding up to the alignment.
     pub(crate) fn local(&self) -> Vec<u8> {
         let wide = self.wide_fields();
         let start =
@@ -97,7 +97,9 @@ impl Record {
         bytes
     }
 
-    /// What follows the content: its checksum and, twice, its size. Nothing follows an empty one.
+    /// Returns the bytes after the content: its checksum and, twice, its size.
+    ///
+    /// Empty for empty content.
     pub(crate) fn descriptor(&self, crc32: u32) -> Vec<u8> {
         if self.len == 0 {
             return Vec::new();
@@ -140,7 +142,7 @@ impl Record {
 /// Bytes of [`end_records`].
 pub(crate) const END_RECORDS_LEN: u64 = END64_LEN + LOCATOR_LEN + END_LEN;
 
-/// What follows the directory. PyTorch has the ZIP64 record in every archive.
+/// Returns the records after the directory. PyTorch writes the ZIP64 record in every archive.
 pub(crate) fn end_records(count: u64, offset: u64, len: u64) -> Vec<u8> {
     let mut bytes = b"PK\x06\x06".to_vec();
     bytes.extend((END64_LEN - 12).to_le_bytes());
@@ -157,7 +159,7 @@ pub(crate) fn end_records(count: u64, offset: u64, len: u64) -> Vec<u8> {
     bytes
 }
 
-/// The largest value where the true one is in a wider field.
+/// Encodes a number in 32 bits, or the largest value if the number is in a wider field.
 fn narrow32(value: u64) -> [u8; 4] {
     u32::try_from(value).unwrap_or(u32::MAX).to_le_bytes()
 }

@@ -9,7 +9,7 @@ use apr_core::{ByteSource, Error, Escaped, Limits, Result};
 use crate::pickle::survey::PickleSurvey;
 use crate::pickle::uses::{Finding, Verdict};
 
-/// Pickles that are looked at: so many in any file, and one more for so many of its bytes.
+/// Number of pickles to examine in any file, plus one per [`BYTES_OF_A_LOOK`] bytes of the file.
 const FREE_LOOKS: u64 = 10_000;
 const BYTES_OF_A_LOOK: u64 = 64;
 
@@ -27,7 +27,7 @@ pub(crate) fn check_rest(
     Rest::new(source, limits).check(start, end)
 }
 
-/// The pickles beside the checkpoint's. What is spent on one of them is not there for the next.
+/// A checker for pickles next to the checkpoint's pickle. All of them share one budget.
 pub(crate) struct Rest<'a> {
     source: &'a dyn ByteSource,
     limits: &'a Limits,
@@ -40,7 +40,7 @@ impl<'a> Rest<'a> {
         Self { source, limits, looks }
     }
 
-    /// As [`check_rest`].
+    /// Does the same as [`check_rest`], with the remaining budget.
     ///
     /// # Errors
     /// E001 for a name that is not allowed, E008 when there is too much to look through.

@@ -58,11 +58,12 @@ pub fn open_index(
     open_index_with(index_json, index_name, set, limits, &OpenOptions::default())
 }
 
-/// Opens the shards that an index names, or a part of what they hold. The index has the names
-/// without a prefix taken off.
+/// Opens the shards of an index, or a part of their tensors.
+///
+/// The index has the names with the prefix.
 ///
 /// # Errors
-/// Those of [`open_index`]; E001 when no tensor has the prefix.
+/// The errors of [`open_index`]; E001 when no tensor has the prefix.
 pub fn open_index_with(
     index_json: &[u8],
     index_name: &str,

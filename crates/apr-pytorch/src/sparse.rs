@@ -8,7 +8,9 @@ use apr_core::{ByteSource, DType, Error, Result};
 
 use crate::view::{PartTensor, View};
 
-/// Dense bytes that any sparse tensor may take, and how many times its stored bytes.
+/// Dense bytes allowed for any sparse tensor.
+///
+/// Larger tensors may have up to [`MAX_GROWTH`] times their stored bytes.
 const FREE_BYTES: u64 = 64 << 20;
 const MAX_GROWTH: u64 = 64;
 
@@ -18,7 +20,7 @@ const BATCH: u64 = 1 << 16;
 /// Bytes that a place takes while the list is made: decoded, and beside its number.
 const PLACE_BYTES: u64 = 24;
 
-/// Where the values belong, as the file has it.
+/// Positions of the values, as the file stores them.
 pub(crate) enum Places<'a> {
     Coo(PartTensor<'a>),
     Csr(PartTensor<'a>, PartTensor<'a>),
@@ -33,8 +35,7 @@ impl Places<'_> {
         std::iter::once(first).chain(second)
     }
 
-    /// The dimensions of a tensor of this shape that indices are of, and those of each of its
-    /// values.
+    /// Splits a shape into the dimensions that the indices cover and the dimensions of each value.
     fn split<'s>(&self, shape: &'s [u64]) -> Option<(&'s [u64], &'s [u64])> {
         match self {
             Self::Coo(indices) => {
@@ -44,7 +45,9 @@ impl Places<'_> {
         }
     }
 
-    /// Whether a tensor of this shape may have such indices: those by rows are of matrices.
+    /// Returns `true` if a tensor of this shape can have such indices.
+    ///
+    /// Indices by row require a matrix.
     fn go_with(&self, shape: &[u64]) -> bool {
         matches!(self, Self::Coo(_)) || shape.len() == 2
     }
@@ -61,7 +64,9 @@ impl Places<'_> {
     }
 }
 
-/// Places with the numbers of their values, in the tensor's order; refused where two are the same.
+/// Sorts the positions and returns each with the number of its value.
+///
+/// Rejects duplicate positions.
 fn sorted(places: Vec<u64>) -> Result<Vec<(u64, u64)>> {
     let mut places: Vec<_> = places.into_iter().zip(0..).collect();
     if !places.is_sorted() {
@@ -175,8 +180,9 @@ impl Cells {
         Ok(())
     }
 
-    /// How many cells have values that follow each other in the file, up to what is read at a time;
-    /// at least one.
+    /// Returns the number of cells whose values are contiguous in the file, up to one batch.
+    ///
+    /// It is at least one if `due` is not empty.
     fn run(&self, due: &[(u64, u64)]) -> usize {
         let first = due.first().map_or(0, |(_, value)| *value);
         let most = usize::try_from((BATCH / self.cell).max(1)).unwrap_or(1);

@@ -100,8 +100,10 @@ fn contents(
     })
 }
 
-/// The tensors in TorchScript's program. `None` where there are none, or others than tensors that
-/// no values are read of: packed weights of quantized modules, objects of classes.
+/// Reads the tensors of TorchScript's program.
+///
+/// Returns `None` if there are none, or if the program has other objects: packed weights of
+/// quantized modules, or objects of classes.
 fn constants(
     source: &Source,
     archive: &Archive,

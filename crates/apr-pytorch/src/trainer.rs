@@ -14,15 +14,15 @@ use crate::pickle::{Heap, Id, Node};
 /// A trainer's checkpoint.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Trainer {
-    /// What it is, for people.
+    /// Name of the kind of checkpoint for people.
     pub(crate) name: &'static str,
-    /// The key of the weights; empty where all tensors are the optimizer's.
+    /// Key of the weights; empty if all tensors belong to the optimizer.
     weights: &'static str,
-    /// Keys that tell it, all of them.
+    /// Keys that identify the trainer. All of them must be present.
     keys: &'static [&'static str],
 }
 
-/// What DeepSpeed saves of the model.
+/// Name of the checkpoints in which DeepSpeed saves the model.
 const MODEL_STATES: &str = "DeepSpeed model states";
 
 /// The first whose keys are there.
@@ -50,14 +50,14 @@ const TRAINERS: &[Trainer] = &[
     },
 ];
 
-/// What is said of DeepSpeed's optimizer states, and of its model states under ZeRO 3.
+/// Warning for DeepSpeed's optimizer states, and for its model states with ZeRO 3.
 const PARTITIONS: &str = "the parameters are in partitions, in DeepSpeed's own order: \
     `zero_to_fp32.py`, which DeepSpeed saves beside the checkpoint, joins them";
 
-/// Keys under which scripts keep the weights. Where several have tensors, the first is read.
+/// Keys under which scripts keep the weights. If several have tensors, the first is read.
 const WEIGHTS: [&str; 4] = ["state_dict", "model_state_dict", "model_state", "model"];
 
-/// Words of keys that hold what training goes on with, as in `lr_scheduler` and `ema_state_dict`.
+/// Words in keys of training state, as in `lr_scheduler` and `ema_state_dict`.
 const OF_TRAINING: [&str; 18] = [
     "amp",
     "best",
@@ -81,22 +81,23 @@ const OF_TRAINING: [&str; 18] = [
 /// Beginnings of such words.
 const BEGINNINGS_OF_TRAINING: [&str; 2] = ["optim", "sched"];
 
-/// The weights of a checkpoint, and what it has beside them.
+/// The weights of a checkpoint, and a summary of its other content.
 pub(crate) struct Weights {
-    /// What the checkpoint is, for people; `None` for one that is its weights.
+    /// Kind of the checkpoint for people; `None` if it consists of the weights alone.
     pub(crate) kind: Option<&'static str>,
     /// The key that was taken off the names of the weights.
     pub(crate) key: Option<&'static str>,
     /// The weights under the names that the model has.
     pub(crate) tensors: Vec<(String, PickledTensor)>,
-    /// What is left out: each key with tensors, and how many those are.
+    /// Omitted tensors: each key with the number of its tensors.
     pub(crate) left_out: Vec<String>,
-    /// What is odd: a choice between several sets of weights.
+    /// Warning about a choice between several sets of weights, or about partitioned parameters.
     pub(crate) warning: Option<String>,
 }
 
-/// The weights among the tensors of a pickle. All as it is where there are no weights under the
-/// key: a trainer may keep them elsewhere.
+/// Selects the weights among the tensors of a pickle.
+///
+/// All tensors are kept if the key has no weights, because a trainer may keep them elsewhere.
 pub(crate) fn weights(heap: &Heap, root: Id, tensors: Vec<(String, PickledTensor)>) -> Weights {
     let trainer = recognise(heap, root);
     let kind = trainer.map(|trainer| trainer.name);
@@ -114,14 +115,15 @@ pub(crate) fn weights(heap: &Heap, root: Id, tensors: Vec<(String, PickledTensor
     }
 }
 
-/// What a checkpoint with these keys is, where they tell a trainer.
+/// Detects the trainer from the keys of a checkpoint.
 pub(crate) fn recognise(heap: &Heap, root: Id) -> Option<Trainer> {
     let has = |key: &&str| heap.entry(root, key).is_some();
     TRAINERS.iter().find(|trainer| trainer.keys.iter().all(has)).copied()
 }
 
-/// What is odd about weights of DeepSpeed that have no elements: with ZeRO 3, the model states hold
-/// their names alone.
+/// Returns a warning for DeepSpeed model states without elements.
+///
+/// With ZeRO 3, the model states have only the names of the weights.
 pub(crate) fn without_elements(kind: Option<&str>, tensors: &[TensorInfo]) -> Option<String> {
     let is_empty = |info: &TensorInfo| info.shape.elements() == Some(0);
     let is_odd = kind == Some(MODEL_STATES) && !tensors.is_empty() && tensors.iter().all(is_empty);
@@ -200,7 +202,7 @@ fn key_of(name: &str) -> &str {
     name.split('.').next().unwrap_or(name)
 }
 
-/// Returns `true` if what a key holds is what training goes on with, by its words.
+/// Returns `true` if the words of a key show that it holds training state.
 fn is_of_training(key: &str) -> bool {
     let lower = key.to_ascii_lowercase();
     let mut words = lower.split(|c: char| !c.is_ascii_alphanumeric());
@@ -215,7 +217,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn keys_of_training_are_told_by_their_words() {
+    fn keys_of_training_state_are_detected_by_their_words() {
         for key in ["optimizer", "optim_g", "lr_schedulers", "model_ema", "opt", "cuda_rng_state"] {
             assert!(is_of_training(key), "{key}");
         }

@@ -9,9 +9,9 @@ use crate::pickle::Tensor;
 const WINDOW: u64 = 1 << 18;
 const AFTER_A_JUMP: u64 = 512;
 
-/// Bytes that lie together, below which a view is gathered element by element.
+/// Run length in bytes below which a view is gathered element by element.
 const LONG_RUN: u64 = 64;
-/// What an element costs then, as bytes that are read in a row.
+/// Cost of a gathered byte, in bytes of sequential reading.
 const COST: u64 = 8;
 
 /// A part of the file.
@@ -21,7 +21,7 @@ pub(crate) struct Range {
     pub(crate) len: u64,
 }
 
-/// Where a tensor's elements lie in the file.
+/// Location of a tensor's elements in the file.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(crate) struct View {
     /// Offset of the first element in the file.
@@ -65,7 +65,7 @@ impl View {
         Ok(Self { offset: storage.offset + first, span, len, width, elements: elements.joined() })
     }
 
-    /// Whether the bytes lie in the file as the tensor has them.
+    /// Returns `true` if the file has the bytes in the order of the tensor.
     pub(crate) fn is_flat(&self) -> bool {
         self.len == 0 || matches!(self.elements.strides(), [] | [1])
     }
@@ -114,13 +114,15 @@ impl View {
         Ok(())
     }
 
-    /// Whether the innermost dimension has one element again and again.
+    /// Returns `true` if the innermost dimension repeats one element.
     fn repeats(&self) -> bool {
         self.elements.strides().last() == Some(&0) && self.width <= 16
     }
 
-    /// How many dimensions are around what is read at once, and how many bytes of the tensor that
-    /// is: the innermost dimension where it lies flat or repeats one element, or else an element.
+    /// Returns the number of dimensions around a run, and the bytes of the tensor in a run.
+    ///
+    /// A run is the innermost dimension if it is contiguous or repeats one element, or else a
+    /// single element.
     fn runs(&self) -> (usize, u64) {
         match (self.elements.dims(), self.elements.strides()) {
             ([outer @ .., dim], [.., stride]) if *stride == 1 || self.repeats() => {
@@ -130,8 +132,9 @@ impl View {
         }
     }
 
-    /// Distance in bytes of the run number `index` from the first one, where so many dimensions are
-    /// around runs.
+    /// Returns the distance in bytes from the first run to run `index`.
+    ///
+    /// `outer` is the number of dimensions around runs.
     fn distance(&self, outer: usize, mut index: u64) -> u64 {
         let mut elements = 0;
         let axes = self.elements.dims().iter().zip(self.elements.strides());
@@ -142,7 +145,7 @@ impl View {
         elements * self.width
     }
 
-    /// What reading all of it costs, as bytes that are read in a row.
+    /// Returns the cost of reading the whole view, in bytes of sequential reading.
     pub(crate) fn cost(&self) -> u64 {
         let is_slow = !self.is_flat() && !self.is_turned() && self.runs().1 < LONG_RUN;
         if is_slow { self.len.saturating_mul(COST) } else { self.len }
@@ -156,12 +159,12 @@ impl View {
         (self.is_turned() && whole).then(|| (start / row, len / row))
     }
 
-    /// Whether it is a transposed matrix.
+    /// Returns `true` if the view is a transposed matrix.
     fn is_turned(&self) -> bool {
         matches!(self.elements.strides(), [1, across] if *across > 1)
     }
 
-    /// Reads such rows column by column, for that is how they lie.
+    /// Reads rows of a transposed matrix column by column, in the order of the file.
     fn read_columns(
         &self,
         (first, rows): (u64, u64),
@@ -184,7 +187,7 @@ impl View {
     }
 }
 
-/// A tensor that says something of another one, and its shape.
+/// A tensor with data about another tensor, and its shape.
 pub(crate) struct PartTensor<'a> {
     pub(crate) view: View,
     pub(crate) dtype: DType,
@@ -192,8 +195,9 @@ pub(crate) struct PartTensor<'a> {
 }
 
 impl PartTensor<'_> {
-    /// Whether each element has bytes of its own, so that the file's length bounds what is made of
-    /// them.
+    /// Returns `true` if each element has bytes of its own.
+    ///
+    /// The file's length then limits the size of results.
     pub(crate) fn is_distinct(&self) -> bool {
         self.view.span >= self.view.len
     }

@@ -33,11 +33,11 @@ pub(crate) struct StateDictPlan {
     pub(crate) layout: Layout,
     /// Names of the layout's tensors.
     pub(crate) names: Vec<String>,
-    /// Those in front of the storages, the layout's tensors, version.
+    /// The entries before the storages, the entries of the layout's tensors, and the version.
     pub(crate) records: Vec<Record>,
     /// Contents of the entries in front of the storages.
     pub(crate) front: Vec<Vec<u8>>,
-    /// Whether the sink hears the file's name.
+    /// `true` if the sink receives the name of the file.
     pub(crate) named: bool,
 }
 
@@ -65,7 +65,9 @@ impl PytorchWriter {
         }
     }
 
-    /// Goes on while the tensor that is due is complete, which empty ones are from the start.
+    /// Finishes tensors as long as the current one is complete.
+    ///
+    /// Empty tensors are complete from the start.
     fn advance(&mut self, sink: &mut dyn Sink) -> Result<()> {
         while self.due.complete(&self.plan.layout).is_some() {
             let crc = std::mem::take(&mut self.crc).value();

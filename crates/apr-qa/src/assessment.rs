@@ -35,18 +35,19 @@ const CRITICAL: [(u8, usize); 14] = [
     (102, 60),
 ];
 
-/// What a critical point counts for, where another one counts for 1.
+/// Weight of a critical point in the score. Other points have the weight 1.
 const WEIGHT: usize = 4;
 
-/// What became of a point.
+/// Verdict on a point.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Verdict {
-    /// The claim holds, and what contradicts it is found where the point says so.
+    /// The claim holds, and counterexamples are detected if the point requires it.
     Passed,
-    /// It does not.
+    /// The claim does not hold.
     Failed,
-    /// It can't be judged of this model or by this program. Not counted as passed.
+    /// The point does not apply to this model, or this program can't check it. It does not count as
+    /// passed.
     NotApplicable,
 }
 
@@ -54,21 +55,21 @@ pub enum Verdict {
 #[derive(Debug, Clone, Serialize)]
 #[non_exhaustive]
 pub struct PointReport {
-    /// From 1 to 100; from 101 on, points beyond the plan.
+    /// Number of the point from 1 to 100, or from 101 for points beyond the plan.
     pub number: u8,
     /// The name in the quality plan.
     pub name: &'static str,
-    /// What is claimed.
+    /// Claim of the point.
     pub claim: &'static str,
     /// The category of the quality plan.
     pub category: Category,
     /// The heading of the score.
     pub heading: Heading,
-    /// What was judged.
+    /// Subject of the point.
     pub judged: Judged,
-    /// What became of it.
+    /// Verdict on the point.
     pub verdict: Verdict,
-    /// What was done and seen, or why it does not apply.
+    /// Observation, or the reason why the point does not apply.
     pub seen: String,
 }
 
@@ -76,21 +77,21 @@ pub struct PointReport {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[non_exhaustive]
 pub struct Critical {
-    /// From 1 to 100; from 101 on, points beyond the plan.
+    /// Number of the point from 1 to 100, or from 101 for points beyond the plan.
     pub number: u8,
     /// The name in the quality plan.
     pub name: &'static str,
     /// The most that a model scores with it.
     pub cap: usize,
-    /// What was seen.
+    /// Observation at the point.
     pub seen: String,
 }
 
-/// How many points of a heading passed.
+/// Number of points of a heading that passed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[non_exhaustive]
 pub struct Score {
-    /// The heading.
+    /// Heading of the points.
     pub heading: Heading,
     /// Points that passed.
     pub passed: usize,
@@ -98,7 +99,7 @@ pub struct Score {
     pub failed: usize,
     /// Points that do not apply.
     pub not_applicable: usize,
-    /// All of them.
+    /// Number of all points.
     pub points: usize,
 }
 
@@ -108,7 +109,7 @@ pub struct Score {
 pub struct Assessment {
     /// Version of this report: 1.
     pub version: u32,
-    /// The model.
+    /// Path of the model.
     pub path: String,
     /// The only category that was judged.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -134,18 +135,18 @@ pub struct Assessment {
     /// The most of them that can pass: the others take another program, or what this version does
     /// not have.
     pub attainable: usize,
-    /// The score that was asked for.
+    /// Required score.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub min_score: Option<usize>,
-    /// How many points were to pass.
+    /// Required number of passed points.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub min_points: Option<usize>,
     /// The headings, in the order of the report.
     pub headings: Vec<Score>,
-    /// The points, by number; none where only the score was asked for.
+    /// Points by number; empty if only the score was requested.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub points: Vec<PointReport>,
-    /// What the model learnt: points beyond the plan, which count for the score alone.
+    /// Points on what the model learnt. They are beyond the plan and count only for the score.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub learnt: Vec<PointReport>,
 }
@@ -199,25 +200,25 @@ impl Assessment {
         }
     }
 
-    /// The same with the score that is asked for.
+    /// Sets the required score.
     #[must_use]
     pub fn with_minimum(self, min_score: Option<usize>) -> Self {
         Self { min_score, ..self }
     }
 
-    /// The same with the number of points that are to pass.
+    /// Sets the number of points that must pass.
     #[must_use]
     pub fn with_minimum_of_points(self, min_points: Option<usize>) -> Self {
         Self { min_points, ..self }
     }
 
-    /// The same without the single points.
+    /// Removes the single points from the assessment.
     #[must_use]
     pub fn without_points(self) -> Self {
         Self { points: Vec::new(), learnt: Vec::new(), ..self }
     }
 
-    /// Whether the score is what was asked for, and as many points passed as were to.
+    /// Returns `true` if the score and the number of passed points meet the requirements.
     #[must_use]
     pub fn is_enough(&self) -> bool {
         self.min_score.is_none_or(|least| self.score.is_some_and(|score| score >= least))
@@ -239,8 +240,10 @@ fn critical(points: &[PointReport]) -> Vec<Critical> {
     found
 }
 
-/// The share of points that passed, in percent, of those that the model can fail: points about the
-/// model, and those about the program that failed, since some of them look at the model, too.
+/// Returns the share of passed points in percent, among the points that depend on the model.
+///
+/// These are the points about the model, and failed points about the program, since some of them
+/// also examine the model.
 fn score_of(points: &[PointReport]) -> Option<usize> {
     let weight = |point: &&PointReport| {
         let is_critical = CRITICAL.iter().any(|(number, _)| *number == point.number);

@@ -22,11 +22,11 @@ use crate::points::Category;
 use crate::ran::{NotRun, Ran};
 use crate::subject::Subject;
 
-/// Why a point about the command line does not apply.
+/// Reason why a point about the command line does not apply.
 pub(crate) const NO_PROGRAM: &str =
     "the program `apr` is not beside this one, and the point is about its command line";
 
-/// The model, and what is known of it already.
+/// Model and the known facts about it.
 pub(crate) struct Bench<'s> {
     pub(crate) subject: &'s Subject<'s>,
     host: Box<dyn Host + 's>,
@@ -38,10 +38,10 @@ pub(crate) struct Bench<'s> {
 }
 
 impl<'s> Bench<'s> {
-    /// Reads the model once where the points of a category ask for its weights.
+    /// Creates the bench. Reads the model once if the points of a category require its weights.
     ///
     /// # Errors
-    /// E002 and E007 when the model can't be read, E007 without room for temporary files.
+    /// E002 and E007 when the model can't be read, E007 if there is no space for temporary files.
     pub(crate) fn new<P: Pipeline>(
         subject: &'s Subject<'s>,
         category: Option<Category>,
@@ -96,35 +96,36 @@ impl<'s> Bench<'s> {
         &self.lint
     }
 
-    /// Whether the model is an APR2 file, which many points of the container are about.
+    /// Returns `true` if the model is an APR2 file. Many points are about this container.
     pub(crate) fn is_apr2(&self) -> bool {
         self.reader().format() == &apr2::FORMAT
     }
 
-    /// What one read of the model found.
+    /// Returns the validation report of the single read of the model.
     pub(crate) fn validation(&self) -> std::result::Result<&ValidateReport, Fault> {
         self.validation.as_ref().ok_or_else(|| Fault::new("the model was not read"))
     }
 
-    /// What a check of it came to.
+    /// Returns the outcome of a validation check.
     pub(crate) fn check(&self, check: Check) -> std::result::Result<&CheckOutcome, Fault> {
         let found = self.validation()?.checks.iter().find(|outcome| outcome.check == check);
         found.ok_or_else(|| Fault::new("the check was not made"))
     }
 
-    /// Why a check was not made.
+    /// Returns the reason why a check was skipped, if it was.
     pub(crate) fn skipped(&self, check: Check) -> std::result::Result<Option<&str>, Fault> {
         let outcome = self.check(check)?;
         Ok((outcome.status == Status::Skipped).then_some(&*outcome.detail))
     }
 
-    /// Why the weights were not looked at.
+    /// Returns the reason why the weights were not examined, if they were not.
     pub(crate) fn unread(&self) -> std::result::Result<Option<&str>, Fault> {
         self.skipped(Check::Finite)
     }
 
-    /// Whether the model has a configuration, by which shapes and sizes are known. Without one they
-    /// are read off the tensors, and would be held against themselves.
+    /// Returns `true` if the model has a configuration that determines shapes and sizes.
+    ///
+    /// Without one, they are derived from the tensors, so a comparison would be meaningless.
     pub(crate) fn has_configuration(&self) -> bool {
         self.reader().metadata().object(keys::ARCHITECTURE).is_some_and(|it| !it.is_empty())
     }
@@ -138,7 +139,7 @@ impl<'s> Bench<'s> {
         Ok(findings.filter(|finding| wanted(finding)).collect())
     }
 
-    /// What the model computes on an input, which is made once.
+    /// Returns the run of the model on one input, which is made once.
     pub(crate) fn ran(&self) -> std::result::Result<&Ran, &NotRun> {
         self.ran.get_or_init(|| Ran::of(self)).as_ref()
     }
@@ -166,13 +167,13 @@ impl<'s> Bench<'s> {
         Ok(folder)
     }
 
-    /// A pipeline that reads the model once more.
+    /// Returns a pipeline for another read of the model.
     pub(crate) fn pipeline(&self) -> Result<Threads> {
         let Subject { threads, max_memory, ref interrupt, .. } = *self.subject;
         Threads::new(threads, max_memory, interrupt.clone())
     }
 
-    /// What the program `apr` says in a folder; `None` where the program is not there.
+    /// Runs the program `apr` in a folder. Returns `None` without a program.
     pub(crate) fn apr(
         &self,
         folder: &Path,
@@ -184,8 +185,9 @@ impl<'s> Bench<'s> {
         Ok(Some(isolated(command.args(arguments), folder, environment).output()?))
     }
 
-    /// What a shell script says in a folder, in which `$APR` is the program; `None` where there is
-    /// no such program or no shell.
+    /// Runs a shell script in a folder, in which `$APR` is the program.
+    ///
+    /// Returns `None` if the program or the shell does not exist.
     pub(crate) fn shell(
         &self,
         folder: &Path,
@@ -200,7 +202,7 @@ impl<'s> Bench<'s> {
     }
 }
 
-/// A command away from what the user has set, which must not change what is seen.
+/// Isolates a command from the user's settings, which must not affect the result.
 fn isolated<'c>(
     command: &'c mut Command,
     folder: &Path,

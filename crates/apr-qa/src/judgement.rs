@@ -4,16 +4,16 @@ use std::fmt::Display;
 
 use crate::assessment::Verdict;
 
-/// A verdict, and what was done and seen; an error that nobody expected is a failure.
+/// Verdict with its observation. An unexpected error counts as a failure.
 pub(crate) type Judgement = Result<Seen, Fault>;
 
-/// A verdict, and what was done and seen.
+/// Verdict with its observation.
 pub(crate) struct Seen {
     pub(crate) verdict: Verdict,
     pub(crate) text: String,
 }
 
-/// What went otherwise than the point claims.
+/// Contradiction to the claim of a point.
 pub(crate) struct Fault(pub(crate) String);
 
 impl Fault {
@@ -41,7 +41,7 @@ pub(crate) fn absent(text: impl Into<String>) -> Judgement {
     Ok(Seen { verdict: Verdict::NotApplicable, text: text.into() })
 }
 
-/// Fails the point where a condition does not hold.
+/// Fails the point if a condition does not hold.
 pub(crate) fn ensure(holds: bool, otherwise: impl Display) -> Result<(), Fault> {
     if holds { Ok(()) } else { Err(Fault(otherwise.to_string())) }
 }

@@ -23,7 +23,7 @@ pub(crate) const VOCABULARY: usize = 64;
 pub(crate) const HIDDEN: usize = 32;
 /// Width of its feed-forward layer.
 const INTERMEDIATE: usize = 64;
-/// Tokens that it reads: enough for dead neurons to be told.
+/// Context length of the test model, enough to detect dead neurons.
 pub(crate) const CONTEXT: usize = 128;
 
 /// The token of the [model that repeats one](Made::repeating).
@@ -63,18 +63,18 @@ pub(crate) fn opened(file: Vec<u8>) -> Result<Box<dyn CheckpointReader>> {
     open(file, "test.apr", OpenOptions::default())
 }
 
-/// What `validate` finds in a file in memory.
+/// Validates a file in memory.
 pub(crate) fn validated(file: Vec<u8>) -> Result<ValidateReport> {
     let reader = opened(file)?;
     session(&*reader, &Families::default()).validate(ValidateOptions::default(), &Serial, &())
 }
 
-/// What `inspect` reports on a made file, of no family.
+/// Inspects a test file, without a family.
 pub(crate) fn inspected(reader: &dyn CheckpointReader) -> Result<InspectReport> {
     session(reader, &Families::default()).inspect()
 }
 
-/// What `lint` remarks on one.
+/// Lints a test file.
 pub(crate) fn linted(reader: &dyn CheckpointReader) -> Result<LintReport> {
     session(reader, &Families::default()).lint()
 }
@@ -83,7 +83,7 @@ fn session<'a>(reader: &'a dyn CheckpointReader, families: &'a Families) -> Sess
     Session::of(Source::new(reader, families).named("test.apr"))
 }
 
-/// How two made files differ.
+/// Compares two test files.
 pub(crate) fn compared(
     [left, right]: [&dyn CheckpointReader; 2],
     options: &DiffOptions,
@@ -101,7 +101,7 @@ pub(crate) fn refused(file: Vec<u8>, code: Code) -> std::result::Result<String, 
     }
 }
 
-/// Checks that the sound file has no such finding and the broken one has; returns its message.
+/// Checks that only the broken file has such a finding, and returns its message.
 pub(crate) fn found(
     sound: Vec<u8>,
     broken: Vec<u8>,
@@ -145,7 +145,7 @@ pub(crate) fn spread(seed: u64, count: usize) -> Vec<f32> {
 }
 
 impl Made {
-    /// A valid LLaMA.
+    /// Returns a valid LLaMA model.
     pub(crate) fn llama() -> Self {
         let config = json!({
             "model_type": "llama", "architectures": ["LlamaForCausalLM"],
@@ -237,7 +237,7 @@ impl Made {
         made
     }
 
-    /// Random weights of these shapes, those of norms around one.
+    /// Creates random weights of these shapes. Weights of norms are around 1.
     fn of(config: Value, shapes: &[(&str, &[usize])]) -> Self {
         let tensors = (0..).zip(shapes).map(|(seed, (name, shape))| {
             let mut values = spread(seed, shape.iter().product());
@@ -264,7 +264,7 @@ impl Made {
         self
     }
 
-    /// The model with a tokenizer of so many tokens, the first three of them special.
+    /// Adds a tokenizer of `size` tokens, the first three of which are special.
     pub(crate) fn with_tokenizer(mut self, size: usize) -> Self {
         let special = ["<unk>", "<s>", "</s>"];
         let text = |id: usize| {

@@ -14,7 +14,7 @@ use crate::made::scrambled;
 const TOKENS: usize = 64;
 /// The built-in sample that is noise.
 const NOISE: usize = 3;
-/// Pixels of an image's side where the model takes any.
+/// Side of an image in pixels, for models that accept any size.
 const SIDE: u32 = 64;
 /// Samples of a second of sound.
 const SECOND: u32 = 16_000;
@@ -24,18 +24,18 @@ pub(crate) struct Ran {
     pub(crate) kind: InputKind,
     pub(crate) trace: Trace,
     pub(crate) found: AnomalyReport,
-    /// Whether it writes down what is said.
+    /// `true` if the model transcribes audio.
     pub(crate) transcribes: bool,
-    /// What is read beside a picture.
+    /// Text input next to an image.
     text: Option<String>,
     size: (u32, u32),
-    /// A longer input, where the model reads text.
+    /// Longer input, if the model reads text.
     long: Option<Payload>,
 }
 
-/// Why a model did not run.
+/// Reason why a model did not run.
 pub(crate) struct NotRun {
-    /// Whether something is wrong with it.
+    /// `true` if the model is damaged.
     is_broken: bool,
     why: String,
 }
@@ -57,14 +57,14 @@ impl From<apr_core::Error> for NotRun {
 }
 
 impl NotRun {
-    /// What becomes of a point about what the model computes.
+    /// Returns the judgement for points about the model's computations.
     pub(crate) fn judgement(&self) -> Judgement {
         let text = format!("the model was not run: {}", self.why);
         if self.is_broken { failed(text) } else { absent(text) }
     }
 }
 
-/// What a model takes, and an input of that form.
+/// Input form of a model, and an input of this form.
 struct Taken {
     payload: Payload,
     transcribes: bool,
@@ -94,7 +94,7 @@ impl Ran {
         self.found.anomalies.iter().find(|anomaly| wanted(&anomaly.kind))
     }
 
-    /// Where values are NaN or infinite, behind which nothing is judged.
+    /// Returns the place of the first NaN or infinite value. Values after it are not judged.
     pub(crate) fn not_finite(&self) -> Option<String> {
         let is_such = |kind: &AnomalyKind| matches!(kind, AnomalyKind::NotFinite { .. });
         let anomaly = self.anomaly(is_such)?;
@@ -106,7 +106,7 @@ impl Ran {
         }
     }
 
-    /// What the model makes of noise; `None` where it takes neither sounds nor pictures.
+    /// Runs the model on noise. Returns `None` if it does not accept audio or images.
     pub(crate) fn on_noise(&self, bench: &Bench<'_>) -> Option<Result<Trace, NotRun>> {
         let name = "noise".to_owned();
         let payload = match self.kind {
@@ -120,14 +120,15 @@ impl Ran {
         Some(traced(bench, &payload, TOKENS))
     }
 
-    /// What the model makes of silence.
+    /// Runs the model on silence.
     pub(crate) fn on_silence(&self, bench: &Bench<'_>) -> Result<Trace, NotRun> {
         let payload = Payload::Audio { name: "silence".to_owned(), bytes: sound(|_| 0) };
         traced(bench, &payload, TOKENS)
     }
 
-    /// What the model makes of an input of many positions, of which none is generated; `None` where
-    /// the run itself has as many as there can be.
+    /// Runs the model on an input of many positions, without generating tokens.
+    ///
+    /// Returns `None` if the first run already has the maximum number of positions.
     pub(crate) fn on_many(&self, bench: &Bench<'_>) -> Option<Result<Trace, NotRun>> {
         Some(traced(bench, self.long.as_ref()?, 0))
     }
@@ -230,7 +231,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn noise_is_loud_and_neighbours_have_nothing_in_common() {
+    fn noise_is_loud_and_adjacent_samples_are_unrelated() {
         let samples: Vec<f64> = (0..16_000).map(|at| f64::from(noise(at)) / 32_768.0).collect();
         let count = 16_000.0;
         let mean = samples.iter().sum::<f64>() / count;

@@ -29,10 +29,10 @@ pub fn score(out: &mut dyn Write, report: &Assessment) -> io::Result<()> {
     }
 }
 
-/// Writes the headings and the total, as seed 001 §4.4 lays them out, and what the most is.
+/// Writes the headings, the total and the attainable maximum, in the layout of seed 001 §4.4.
 ///
 /// # Errors
-/// What writing ends with.
+/// Returns the errors of writing.
 pub fn headings(out: &mut dyn Write, report: &Assessment) -> io::Result<()> {
     let points = report.total;
     writeln!(out, "=== {points}-Point Quality Assessment ===")?;
@@ -73,10 +73,10 @@ pub fn learnt(out: &mut dyn Write, report: &Assessment) -> io::Result<()> {
     }
 }
 
-/// Writes the points that failed, and how many do not apply.
+/// Writes the points that failed, and the number of points that do not apply.
 ///
 /// # Errors
-/// What writing ends with.
+/// Returns the errors of writing.
 pub fn failures(out: &mut dyn Write, report: &Assessment) -> io::Result<()> {
     let points = report.points.iter().chain(&report.learnt);
     let failed = points.filter(|point| point.verdict == Verdict::Failed);
@@ -89,10 +89,10 @@ pub fn failures(out: &mut dyn Write, report: &Assessment) -> io::Result<()> {
     Ok(())
 }
 
-/// Writes a point with what was done and seen.
+/// Writes a point with its observation.
 ///
 /// # Errors
-/// What writing ends with.
+/// Returns the errors of writing.
 pub fn point(out: &mut dyn Write, point: &PointReport) -> io::Result<()> {
     let mark = match point.verdict {
         Verdict::Passed => "pass",

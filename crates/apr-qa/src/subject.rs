@@ -17,29 +17,30 @@ use crate::points::Category;
 pub struct Subject<'s> {
     /// The model, with the files beside it.
     pub source: &'s Source<'s>,
-    /// What the model says about itself.
+    /// Facts that the model states about itself.
     pub facts: &'s Facts,
     /// Threads that running it may take.
     pub threads: NonZeroUsize,
     /// Bytes that running it may take.
     pub max_memory: u64,
-    /// What stops the work from another thread or a signal.
+    /// Handle that stops the work from another thread or a signal.
     pub interrupt: Interrupt,
-    /// Opens the model anew, which is timed; without it, opening it is not.
+    /// Function that opens the model again to time it. Without it, opening is not timed.
     pub reopen: Option<&'s dyn Fn() -> Result<()>>,
     /// The program `apr`, by which points about the command line are judged; without it they do not
     /// apply.
     pub apr: Option<PathBuf>,
 }
 
-/// Judges a model and the tool by all points, or by those of one category.
+/// Judges a model and the tool by all points, or by the points of one category.
 ///
-/// The model is read once, in the memory of `pipeline`, and once more where it has no digests.
-/// Files that points make are small, and in a temporary folder that is gone afterwards. `progress`
-/// receives the bytes that were read first, and `judged` each point after that.
+/// The model is read once, in the memory of `pipeline`, and a second time if it does not have
+/// digests. Files that points create are small and in a temporary folder, which is removed
+/// afterwards. `progress` receives the bytes of the first read, and `judged` receives each point
+/// after that.
 ///
 /// # Errors
-/// E002 and E007 when the model can't be read, E007 without room for temporary files and where
+/// E002 and E007 when the model can't be read, E007 if there is no space for temporary files or
 /// `interrupt` was set.
 pub fn assess<'s, P: Pipeline>(
     subject: &'s Subject<'s>,

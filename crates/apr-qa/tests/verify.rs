@@ -27,7 +27,7 @@ fn report(model: &Path, arguments: &[&str]) -> Value {
 }
 
 #[test]
-fn a_report_begins_as_that_of_validate() {
+fn a_report_begins_like_the_report_of_validate() {
     let report = report(&llama(), &["--score"]);
     assert_eq!((&report["schema"], &report["command"]), (&"apr.points/1".into(), &"verify".into()));
 }
@@ -38,7 +38,7 @@ fn verdict(report: &Value, number: usize) -> &str {
 }
 
 #[test]
-fn every_point_is_listed_with_what_was_seen() {
+fn every_point_is_listed_with_its_observation() {
     let shown = text(&verify(&llama(), &[]));
     let points = shown
         .lines()
@@ -77,7 +77,7 @@ fn every_point_that_is_judged_of_made_files_passes() {
 }
 
 #[test]
-fn the_score_alone_has_no_points() {
+fn the_score_report_lists_no_points() {
     let shown = text(&verify(&llama(), &["--score"]));
     assert_eq!(shown.lines().count(), 7, "{shown}");
     assert!(shown.starts_with("=== 100-Point Quality Assessment ===\n"), "{shown}");
@@ -98,7 +98,7 @@ fn the_score_alone_has_no_points() {
 }
 
 #[test]
-fn memory_and_threads_are_those_that_are_given() {
+fn memory_and_threads_follow_the_options() {
     let tiny = verify(&llama(), &["--category", "physics", "--max-memory", "1KiB"]);
     assert_eq!(tiny.status.code(), Some(4), "{tiny:?}");
     assert!(String::from_utf8_lossy(&tiny.stderr).starts_with("error: E008: "), "{tiny:?}");
@@ -153,7 +153,7 @@ fn configured(changes: &[(&str, Value)]) -> tempfile::TempDir {
     folder
 }
 
-/// What is said of points of a category, each with its verdict.
+/// Checks the verdicts and observations of points of a category.
 #[track_caller]
 fn assert_seen(model: &Path, category: &str, expected: &[(u64, &str, &str)]) {
     let report = report(model, &["--category", category]);
@@ -167,7 +167,7 @@ fn assert_seen(model: &Path, category: &str, expected: &[(u64, &str, &str)]) {
 
 const ABSENT: &str = "not_applicable";
 
-/// The output of a conversion, encrypted for a key that nobody gives.
+/// Writes the output of a conversion, encrypted for a key that is not given.
 fn locked(convert: apr::Convert, path: &Path) -> PathBuf {
     use apr_registry::crypto::{DecryptionKey, EncrBlock, Lock};
     let public = DecryptionKey::from_bytes(&[5; 32]).public_bytes();
@@ -219,7 +219,7 @@ fn without_a_configuration_shapes_are_not_held_against_themselves() {
 }
 
 #[test]
-fn what_was_hardly_tried_is_not_passed() {
+fn points_with_too_little_evidence_do_not_pass() {
     // A context of 64 tokens has no 100 positions; one of 256 has.
     let few = "looked at for 63 positions";
     assert_seen(&llama(), "physics", &[(43, ABSENT, few)]);
@@ -261,7 +261,7 @@ fn a_filterbank_that_the_network_does_not_take_fails() {
 }
 
 #[test]
-fn a_header_of_another_format_is_not_measured_by_that_of_apr2() {
+fn the_apr2_header_points_do_not_apply_to_other_formats() {
     let folder = tempfile::tempdir().expect("a folder");
     let path = folder.path().join("m.apr");
     let tensors = [("w", 0, &[2_u32][..], older::f32s(&[0.5, 1.0]))];
@@ -294,7 +294,7 @@ fn a_point_that_was_made_to_fail_fails() {
 }
 
 #[test]
-fn what_does_not_open_has_the_exit_codes_of_apr() {
+fn a_model_that_does_not_open_has_the_exit_codes_of_apr() {
     let folder = tempfile::tempdir().expect("a folder");
     let path = folder.path().join("m.safetensors");
     std::fs::write(&path, "a letter, and no model").expect("a file");
@@ -305,7 +305,7 @@ fn what_does_not_open_has_the_exit_codes_of_apr() {
 }
 
 #[test]
-fn nothing_is_left_behind() {
+fn temporary_files_are_removed() {
     let temporary = tempfile::tempdir().expect("a folder");
     let mut command = Command::new(env!("CARGO_BIN_EXE_apr-qa"));
     command.env("TMPDIR", temporary.path()).arg("verify").arg(llama());

@@ -12,33 +12,36 @@ use crate::rows::{Agreement, centred};
 use crate::samples::Sample;
 use crate::subject::{Output, Reading, Subject, floats};
 
-/// How far outputs may be from each other.
+/// Maximum distances between outputs.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
 pub struct Thresholds {
-    /// Most of the mean relative L2 distance.
+    /// Maximum of the mean relative L2 distance.
     pub mean_l2: f64,
-    /// Most of the largest relative L2 distance.
+    /// Maximum of the largest relative L2 distance.
     pub max_l2: f64,
     /// Least of the mean cosine similarity.
     pub cosine: f64,
 }
 
-/// Most of the mean distance that a sound model has, by the bits of a weight from which on it
-/// holds: about one and a half times the worst of trained models of 22 to 135 million weights,
-/// which rounding changes most (docs/commands/quality.md, "What rounding costs").
+/// Maximum mean distance of a valid model, by the minimum number of bits per weight.
+///
+/// The limits are about one and a half times the worst result of trained models with 22 to 135
+/// million weights, which rounding changes most (docs/commands/quality.md, "What rounding costs").
 const OF_BITS: [(f64, f64); 6] =
     [(15.5, 0.02), (5.9, 0.1), (4.9, 0.25), (4.4, 0.5), (2.0, 0.7), (0.0, 1.0)];
 
 impl Default for Thresholds {
-    /// Those of seed 001 §4.8.4.
+    /// Returns the thresholds of seed 001 §4.8.4.
     fn default() -> Self {
         Self::at(0.1)
     }
 }
 
 impl Thresholds {
-    /// Those of a mean distance: five times as much for the largest one, and the cosine of two
-    /// vectors of one length at that distance, with as much again to spare.
+    /// Returns the thresholds for a maximum mean distance.
+    ///
+    /// The maximum of the largest distance is five times the mean. The cosine is that of two
+    /// vectors of equal length at the mean distance, with twice the margin.
     ///
     /// ```
     /// use apr_quality::Thresholds;
@@ -51,9 +54,11 @@ impl Thresholds {
         Self { mean_l2, max_l2: 5.0 * mean_l2, cosine: 1.0 - mean_l2.powi(2) }
     }
 
-    /// What rounding to the narrower of two models may cost, by the bits of a weight in either:
-    /// the narrowest type that a twentieth of the weights has. Models of equal types may be as far
-    /// as seed 001 says, or as the types are coarse.
+    /// Returns the thresholds for two models with `a` and `b` bits per weight.
+    ///
+    /// The narrower model determines the expected rounding error. The bits are those of the
+    /// narrowest type that at least a twentieth of the weights has. Models of equal types get at
+    /// least the thresholds of seed 001.
     #[must_use]
     pub fn of_bits(a: f64, b: f64) -> Self {
         let narrow = a.min(b);
@@ -68,7 +73,7 @@ impl Thresholds {
 #[derive(Debug, Clone, PartialEq, Serialize)]
 #[non_exhaustive]
 pub struct ComparisonReport {
-    /// Of each input and output.
+    /// Distances of each input and output.
     pub results: Vec<OutputDistance>,
     /// Mean over [`results`](Self::results).
     pub mean_l2: f64,
@@ -91,26 +96,26 @@ pub struct ComparisonReport {
     /// models that make no vector of a text, and for fewer than three inputs.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub same_neighbours: Option<f64>,
-    /// Of layers that both models have, in the order in which they run.
+    /// Drifts of the layers that both models have, in execution order.
     pub layers: Vec<LayerDrift>,
     /// Layers that were not compared for each input, as what they end with exceeds a quarter of
     /// [`RunOptions::max_memory`](apr_run::RunOptions::max_memory).
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub layers_left_out: Vec<String>,
-    /// What was allowed.
+    /// Thresholds of the comparison.
     pub thresholds: Thresholds,
     /// Outputs that only one of the models has.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub unmatched: Vec<String>,
-    /// Whether all thresholds are met.
+    /// `true` if all thresholds are met.
     pub passed: bool,
 }
 
-/// How far an output of B is from that of A.
+/// Distance between an output of B and the same output of A.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 #[non_exhaustive]
 pub struct OutputDistance {
-    /// The input.
+    /// Input that the output belongs to.
     pub input: String,
     /// The output, by A's name.
     pub output: String,
@@ -119,21 +124,23 @@ pub struct OutputDistance {
     pub l2: f64,
     /// Cosine of the angle between the two, of logits without the mean of their row.
     pub cosine: f64,
-    /// How the rows of logits agree.
+    /// Agreement of the rows of logits.
     #[serde(skip)]
     rows: Option<Agreement>,
-    /// Whether probabilities come of the logits by a softmax.
+    /// `true` if a softmax turns the logits into probabilities.
     #[serde(skip)]
     is_softmax: bool,
 }
 
-/// Gives two models the same samples, one at a time: the same ids of tokens too, which are those of
-/// the other's tokenizer where a model has none.
+/// Compares two models on the same samples, one at a time.
+///
+/// Both models get the same token ids. A model without a tokenizer uses the other model's
+/// tokenizer.
 ///
 /// # Errors
-/// [`RunError::Request`] where the models have no output in common, split a text into different
-/// tokens, or outputs differ in shape; E001 where A makes numbers that are not finite; those of
-/// [`Prepared::run`](apr_run::Prepared::run).
+/// [`RunError::Request`] if the models have no output in common, split a text into different
+/// tokens, or have outputs of different shapes; E001 if A computes numbers that are not finite; the
+/// errors of [`Prepared::run`](apr_run::Prepared::run).
 pub fn compare(
     a: &Subject<'_>,
     b: &Subject<'_>,

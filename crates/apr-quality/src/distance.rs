@@ -2,8 +2,9 @@
 
 use apr_tensor::drift::Drift;
 
-/// The relative L2 distance of `b` from `a`, and the cosine between them. What is not finite in `b`
-/// is infinitely far.
+/// Returns the relative L2 distance of `b` from `a` and their cosine.
+///
+/// Values in `b` that are not finite make the distance infinite.
 pub(crate) fn l2_and_cosine(a: &[f32], b: &[f32]) -> (f64, f64) {
     let drift = Drift::of(a, b);
     if drift.non_finite > 0 {

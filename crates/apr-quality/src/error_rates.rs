@@ -5,13 +5,13 @@ use serde::Serialize;
 
 use crate::samples::Sample;
 
-/// How far texts are from others that are taken for right.
+/// Error rates of texts, measured against reference texts.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
 #[non_exhaustive]
 pub struct ErrorRates {
     /// Insertions, deletions and changes of words, divided by the right words.
     pub word: f64,
-    /// The same of characters.
+    /// Insertions, deletions and changes of characters, divided by the right characters.
     pub character: f64,
 }
 
@@ -23,7 +23,7 @@ pub(crate) struct Edits {
 }
 
 impl Edits {
-    /// Adds a text.
+    /// Adds the edits from a found text to the right text.
     pub(crate) fn add(&mut self, right: &str, found: &str) {
         let words = [right, found].map(|text| text.split_whitespace().collect::<Vec<_>>());
         self.words[0] += edits(&words[0], &words[1]);
@@ -33,7 +33,8 @@ impl Edits {
         self.characters[1] += characters[0].len();
     }
 
-    /// Of all texts; edits where the right ones are empty.
+    /// Returns the error rates of all texts together, or the number of edits if the references are
+    /// empty.
     pub(crate) fn rates(self) -> ErrorRates {
         let rate = |[edits, len]: [usize; 2]| ratio(edits, len.max(1));
         ErrorRates { word: rate(self.words), character: rate(self.characters) }
@@ -74,9 +75,11 @@ fn transcriber<'t>(runner: &Runner<'t>) -> RunResult<Transcriber<'t>> {
 /// Items of a list that are compared with all of another one's.
 const PIECE: usize = 8192;
 
-/// Levenshtein distance of two lists. What lies between their common beginning and end is cut into
-/// pieces where it is long, so that time grows with the length and memory not at all; the distance
-/// is then an upper bound, as an edit that crosses two pieces counts twice.
+/// Returns the Levenshtein distance of two lists.
+///
+/// If the lists are long, the part between their common beginning and end is cut into pieces. Time
+/// then grows linearly with the length, and memory does not grow. In this case the distance is an
+/// upper bound, because an edit across two pieces counts twice.
 pub(crate) fn edits<T: PartialEq>(right: &[T], found: &[T]) -> usize {
     edits_by_pieces(right, found, PIECE)
 }
@@ -96,7 +99,7 @@ fn edits_by_pieces<T: PartialEq>(right: &[T], found: &[T], longest: usize) -> us
     (0..pieces).map(distance).sum()
 }
 
-/// What two lists have apart from the items that both begin and end with.
+/// Returns two lists without their common beginning and end.
 fn without_common_ends<'l, T: PartialEq>(left: &'l [T], right: &'l [T]) -> [&'l [T]; 2] {
     let begin = left.iter().zip(right).take_while(|(one, other)| one == other).count();
     let (left, right) = (&left[begin..], &right[begin..]);
@@ -128,7 +131,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn rates_are_those_of_all_texts_together() {
+    fn rates_cover_all_texts_together() {
         let mut sums = Edits::default();
         // jiwer.wer(["the cat sat down", "yes"], ["the cat sit", "yes"]) == 0.4, jiwer.cer 6 / 19
         sums.add("the cat sat down", "the cat sit");
@@ -152,7 +155,7 @@ mod tests {
     }
 
     #[test]
-    fn an_edit_amid_a_million_items_takes_no_time() {
+    fn an_edit_between_a_million_items_is_fast() {
         let right = vec![0_u8; 1_000_000];
         let mut found = right.clone();
         found[500_000] = 1;

@@ -11,13 +11,13 @@ use serde::Serialize;
 
 use crate::distance::l2_and_cosine;
 
-/// How far a layer of B is from the same layer of A.
+/// Distance between a layer of B and the same layer of A.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 #[non_exhaustive]
 pub struct LayerDrift {
-    /// Its path in the graph: `layers.3`.
+    /// Path of the layer in the graph: `layers.3`.
     pub layer: String,
-    /// Norm of the difference of what it ends with, divided by A's norm; mean over the inputs.
+    /// Norm of the difference of the layer outputs, divided by A's norm; mean over the inputs.
     pub l2: f64,
 }
 
@@ -29,7 +29,7 @@ pub(crate) struct Layers {
 }
 
 impl Layers {
-    /// Those of a graph; `prefix` goes before their names.
+    /// Finds the layers of a graph. `prefix` is put before their names.
     pub(crate) fn of(graph: &Graph, prefix: &str) -> Result<Self> {
         let sites = Sites::of(graph)?;
         let ends = sites.ends(|path| Level::Layer.step_of(path));
@@ -51,12 +51,12 @@ pub(crate) struct LayerTap<'t> {
     pub(crate) values: LayerValues,
 }
 
-/// What layers ended with, in the order in which they ran.
+/// Outputs of layers, in execution order.
 #[derive(Default)]
 pub(crate) struct LayerValues {
-    /// By their paths.
+    /// Outputs with the paths of their layers.
     pub(crate) kept: Vec<(String, Tensor)>,
-    /// Paths of those that there was no room for.
+    /// Paths of the layers that did not fit in memory.
     pub(crate) left_out: Vec<String>,
 }
 
@@ -73,7 +73,7 @@ impl LayerValues {
 }
 
 impl<'t> LayerTap<'t> {
-    /// Keeps so many bytes at most.
+    /// Creates a tap that stores at most `room` bytes.
     pub(crate) fn new(layers: &'t Layers, host: &'t dyn Host, room: u64) -> Self {
         Self { layers, host, room, values: LayerValues::default() }
     }
@@ -113,8 +113,10 @@ pub(crate) struct Drifts {
 }
 
 impl Drifts {
-    /// Adds what the layers of two models made of one input. Those that only one of them has, or
-    /// with other shapes, are left out; those that exceed the memory of either are remembered.
+    /// Adds the layer outputs of two models for one input.
+    ///
+    /// Layers that only one model has, or with different shapes, are skipped. Layers that exceed
+    /// the memory of either model are recorded.
     pub(crate) fn add(&mut self, a: &LayerValues, b: &LayerValues) -> Result<()> {
         for name in a.left_out.iter().chain(&b.left_out) {
             if !self.left_out.contains(name) {

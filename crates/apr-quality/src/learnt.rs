@@ -9,12 +9,13 @@ use crate::scores::{Logits, no_number};
 use crate::subject::{Subject, floats};
 use crate::windows::{Window, leading_token};
 
-/// Most tokens of a passage that are read.
+/// Maximum number of tokens per passage.
 const MOST: usize = 96;
 /// Tokens of the shortest text.
 const LEAST: usize = 8;
 
-/// Texts of kinds that models are trained on: a model knows one of them at least.
+/// Texts of the kinds that models are trained on. A language model should predict at least one of
+/// them.
 const PASSAGES: [(&str, &[&str]); 9] = [
     (
         "a story",
@@ -114,7 +115,7 @@ const SENTENCES: [[&str; 3]; 8] = [
     ],
 ];
 
-/// What a language model makes of a passage.
+/// Losses of a language model on a passage.
 #[derive(Debug, Clone, Copy, PartialEq)]
 #[non_exhaustive]
 pub struct PassageScore {
@@ -124,14 +125,14 @@ pub struct PassageScore {
     pub scored: usize,
     /// Mean negative log-likelihood of a token, in nats.
     pub loss: f64,
-    /// That of the same tokens in another order.
+    /// Loss on the same tokens in shuffled order.
     pub shuffled: f64,
-    /// That of a guess: the natural logarithm of the number of tokens.
+    /// Loss of a guess: the natural logarithm of the number of tokens.
     pub guess: f64,
 }
 
 impl PassageScore {
-    /// Nats of a token that the order of the text saves: 0 for a model that learnt nothing.
+    /// Returns the nats per token that the order of the text saves, 0 for an untrained model.
     #[must_use]
     pub fn gain(&self) -> f64 {
         self.shuffled - self.loss
@@ -152,7 +153,8 @@ impl PassageScore {
         Self { loss: self.loss / count, shuffled: self.shuffled / count, ..self }
     }
 
-    /// Whether the order saves as much as `enough` nats, and the text is likelier than a guess.
+    /// Returns `true` if the order saves at least `enough` nats and the text is likelier than a
+    /// guess.
     #[must_use]
     pub fn is_learnt(&self, enough: f64) -> bool {
         self.gain() >= enough && self.loss < self.guess
@@ -198,12 +200,13 @@ pub fn passages(
 struct Losses {
     scored: usize,
     sum: f64,
-    /// That of a token by guessing.
+    /// Loss per token of a guess.
     guess: f64,
 }
 
-/// The losses of the last third. What is before is context alone: of a sum, only the answer can be
-/// known, and many models are trained on answers alone.
+/// Returns the losses of the last third of the tokens. The tokens before it are only context.
+///
+/// In arithmetic, only the answer is predictable, and many models are trained on answers alone.
 fn losses(part: &Prepared<'_>, bos: Option<i64>, ids: &[i64]) -> RunResult<Losses> {
     let input: Vec<i64> = bos.into_iter().chain(ids.iter().copied()).collect();
     let first = input.len() - ids.len().div_ceil(3) - 1;
@@ -220,7 +223,7 @@ fn losses(part: &Prepared<'_>, bos: Option<i64>, ids: &[i64]) -> RunResult<Losse
     Ok(Losses { scored: window.targets.len(), sum, guess })
 }
 
-/// The tokens in an order that has nothing to do with the text, and is the same each time.
+/// Returns the tokens in an unrelated order, which is always the same for the same tokens.
 fn shuffled(ids: &[i64]) -> Vec<i64> {
     let mut state = 1_u64;
     let mut mixed = ids.to_vec();
@@ -231,11 +234,13 @@ fn shuffled(ids: &[i64]) -> Vec<i64> {
     mixed
 }
 
-/// How many of the built-in sentences lie nearer to one of their meaning than to one of their
-/// words, by the cosine of their vectors; `None` for a model that makes no vector of a text.
+/// Counts the built-in sentences that are closer to a paraphrase than to a sentence of similar
+/// words.
+///
+/// Closeness is the cosine of the embeddings. Returns `None` for a model without text embeddings.
 ///
 /// # Errors
-/// Those of [`Prepared::run`].
+/// Returns the errors of [`Prepared::run`].
 pub fn meanings(model: &Subject<'_>) -> RunResult<Option<MeaningScore>> {
     let reading = model.reading();
     if reading.pooling.is_none() || model.tokenizer().is_none() {
@@ -257,13 +262,13 @@ pub fn meanings(model: &Subject<'_>) -> RunResult<Option<MeaningScore>> {
     Ok(Some(MeaningScore { right, of: SENTENCES.len() }))
 }
 
-/// How many sentences a model finds the meaning of.
+/// Number of sentences whose meaning a model recognizes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct MeaningScore {
-    /// Sentences that lie nearer to one of their meaning.
+    /// Number of sentences that are closer to their paraphrase.
     pub right: usize,
-    /// All of them.
+    /// Number of all sentences.
     pub of: usize,
 }
 

@@ -22,8 +22,10 @@ pub fn wav(rate: u32, samples: &[i16]) -> Vec<u8> {
     file
 }
 
-/// A BMP file whose pixels have these three bytes at column and row, as they lie in the file: the
-/// lowest row first. `None` for one beyond 4 GiB, which the format can't have.
+/// Writes a BMP file of 24-bit pixels, or returns `None` for a file beyond the format's 4 GiB.
+///
+/// `pixel` returns the three bytes of a pixel, given its column and row in file order (lowest row
+/// first).
 #[must_use]
 pub fn bmp(width: u32, height: u32, mut pixel: impl FnMut(u32, u32) -> [u8; 3]) -> Option<Vec<u8>> {
     let row = width.checked_mul(3)?.checked_next_multiple_of(4)?;
@@ -47,7 +49,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn lengths_are_those_of_the_files() {
+    fn lengths_match_the_files() {
         let file = wav(16_000, &[1, -1, 256]);
         assert_eq!(file.len(), 50);
         assert_eq!(file[4..8], 42_u32.to_le_bytes());
@@ -60,7 +62,7 @@ mod tests {
     }
 
     #[test]
-    fn a_picture_beyond_4_gib_is_none() {
+    fn an_image_beyond_4_gib_is_rejected() {
         for (width, height) in [(u32::MAX, 1), (1 << 30, 1 << 30), (1 << 16, 1 << 16)] {
             assert_eq!(bmp(width, height, |_, _| [0; 3]), None);
         }

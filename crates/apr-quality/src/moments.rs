@@ -77,33 +77,33 @@ pub(crate) fn mean_of(values: impl Iterator<Item = f64>) -> Estimate {
     moments.mean(0)
 }
 
-/// How numbers are distributed.
+/// Distribution of numbers.
 #[derive(Debug, Clone, PartialEq, Default, Serialize)]
 #[non_exhaustive]
 pub struct Distribution {
-    /// Their mean.
+    /// Mean of the numbers.
     pub mean: Estimate,
-    /// The largest.
+    /// Largest number.
     pub max: f64,
     /// Percentiles by their per cent, interpolated between numbers, the largest first.
     pub percentiles: Vec<Percentile>,
     /// Half of the numbers are below.
     pub median: f64,
-    /// The smallest.
+    /// Smallest number.
     pub min: f64,
 }
 
-/// A number that so many per cent of all are below.
+/// Number below which a percentage of all numbers lies.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
 pub struct Percentile {
-    /// From 0 to 100.
+    /// Percentage from 0 to 100.
     pub percent: f64,
-    /// The number.
+    /// Number below which the percentage of numbers lies.
     pub value: f64,
 }
 
 impl Distribution {
-    /// Of these numbers, which it sorts.
+    /// Computes the distribution of these numbers and sorts them.
     pub(crate) fn of(values: &mut [f64], percents: &[f64]) -> Self {
         values.sort_unstable_by(f64::total_cmp);
         let percentile =
@@ -147,7 +147,7 @@ mod tests {
     }
 
     #[test]
-    fn a_covariance_is_that_of_the_means() {
+    fn the_covariance_of_means_matches_numpy() {
         // numpy.cov([1, 2, 4, 9], [2, 1, 5, 7])[0, 1] / 4 == 2.25
         let mut moments = PairMoments::default();
         for pair in [[1.0, 2.0], [2.0, 1.0], [4.0, 5.0], [9.0, 7.0]] {

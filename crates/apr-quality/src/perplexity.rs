@@ -31,14 +31,14 @@ pub struct PerplexityReport {
     pub scored: usize,
     /// Mean negative log-likelihood of a token, natural logarithm.
     pub negative_log_likelihood: Estimate,
-    /// Its exponential.
+    /// Exponential of the mean loss.
     pub perplexity: Estimate,
 }
 
-/// How the predictions of a model (Q) differ from those of another (base) on the same text.
+/// Difference between the predictions of a model (Q) and of another (base) on the same text.
 ///
-/// The figures are those of `llama-perplexity --kl-divergence`, computed from probabilities that
-/// were not rounded to 16 bits.
+/// The statistics are those of `llama-perplexity --kl-divergence`, computed from probabilities
+/// without rounding to 16 bits.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 #[non_exhaustive]
 pub struct DivergenceReport {
@@ -103,7 +103,7 @@ pub fn perplexity(
     Ok(PerplexityReport::of(windows, scored, moments.mean(0)))
 }
 
-/// What is computed of each target of a window, in their order, by the model's workers.
+/// Computes a value for each target of a window on the model's workers, and returns them in order.
 fn of_targets<T: Send + Sync>(
     part: &Prepared<'_>,
     window: &Window,
@@ -116,7 +116,7 @@ fn of_targets<T: Send + Sync>(
     found.into_iter().filter_map(OnceLock::into_inner).collect()
 }
 
-/// What the comparison of two models adds up.
+/// Sums over a comparison of two models.
 #[derive(Default)]
 struct Sums {
     /// Negative log-likelihoods of Q and of the base.
@@ -159,14 +159,14 @@ pub fn divergence(
     Ok(sums.report(windows))
 }
 
-/// What a model predicts on a text, to compare others with.
+/// Predictions of a model on a text, to compare other models with.
 pub struct Predictions(Vec<Logits>);
 
 impl Predictions {
-    /// Those of a model, in at most so many bytes.
+    /// Computes the predictions of a model, in at most `most` bytes.
     ///
     /// # Errors
-    /// E008 where they take more; else as [`perplexity`].
+    /// E008 if they need more memory; otherwise the errors of [`perplexity`].
     pub fn of(part: &Prepared<'_>, windows: &Windows, most: u64) -> RunResult<Self> {
         let (mut kept, mut bytes) = (Vec::new(), 0);
         for window in windows.iter() {
@@ -186,7 +186,7 @@ impl Predictions {
     }
 }
 
-/// How far predictions are from others, in two ways.
+/// Distance between predictions, by two measures.
 #[derive(Debug, Clone, Copy, PartialEq)]
 #[non_exhaustive]
 pub struct Distance {
@@ -200,10 +200,10 @@ pub struct Distance {
 }
 
 impl Predictions {
-    /// How far those of another model with the same vocabulary are.
+    /// Returns the distance to the predictions of another model with the same vocabulary.
     ///
     /// # Errors
-    /// As [`divergence`].
+    /// Returns the errors of [`divergence`].
     pub fn distance(
         &self,
         other: &Prepared<'_>,
@@ -235,8 +235,9 @@ impl Predictions {
     }
 }
 
-/// KL divergence. A token without a probability in the base adds nothing, whatever the other gives
-/// it.
+/// Returns the KL divergence.
+///
+/// A token with probability zero in the base does not contribute.
 fn divergence_of(base: &LogProbabilities<'_>, other: &LogProbabilities<'_>) -> f64 {
     let terms = base.iter().zip(other.iter()).filter(|(p, _)| *p > f64::NEG_INFINITY);
     terms.map(|(p, q)| p.exp() * (p - q)).sum()
@@ -253,7 +254,7 @@ fn check_widths(left: &Logits, right: &Logits) -> RunResult<()> {
     )))
 }
 
-/// What two models predict for a token.
+/// Predictions of two models for a token.
 struct Compared {
     /// Logarithms of the right token's probability, by the base and by the other.
     log_probabilities: [f64; 2],

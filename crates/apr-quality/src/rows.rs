@@ -6,7 +6,7 @@ use crate::scores::LogProbabilities;
 /// Likeliest places of A that are looked for among as many of B.
 const KEPT: usize = 5;
 
-/// How the rows of two models' logits agree, as sums over rows.
+/// Agreement of the rows of two models' logits, as sums over rows.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub(crate) struct Agreement {
     /// Rows that were compared.
@@ -94,14 +94,14 @@ mod tests {
     }
 
     #[test]
-    fn divergence_is_that_of_the_probabilities() {
+    fn divergence_matches_the_divergence_of_the_probabilities() {
         // scipy.stats.entropy(softmax([1, 3, 2]), softmax([2, 3, 1])) == 0.15469789788441718
         let found = Agreement::of(&[1.0, 3.0, 2.0], &[2.0, 3.0, 1.0], 3);
         assert!((found.divergence - 0.154_697_897_884_417_18).abs() < 1e-7, "{found:?}");
     }
 
     #[test]
-    fn a_constant_added_to_all_logits_is_no_difference() {
+    fn a_constant_added_to_all_logits_does_not_matter() {
         let (a, b) = ([1.0, 3.0, 2.0], [101.0, 103.0, 102.0]);
         assert!(Agreement::of(&a, &b, 3).divergence < 1e-12);
         let [mut a, mut b] = [a, b];

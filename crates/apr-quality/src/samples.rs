@@ -9,15 +9,15 @@ use crate::media::{bmp, wav};
 #[derive(Debug, Clone, Default)]
 #[non_exhaustive]
 pub struct Sample {
-    /// What reports call it.
+    /// Name in reports.
     pub name: String,
-    /// A text.
+    /// Text of the input.
     pub text: Option<String>,
-    /// Ids of tokens, where there is no text or no tokenizer.
+    /// Token ids, if there is no text or no tokenizer.
     pub tokens: Vec<i64>,
-    /// An audio file.
+    /// Bytes of an audio file.
     pub audio: Option<Vec<u8>>,
-    /// An image file.
+    /// Bytes of an image file.
     pub image: Option<Vec<u8>>,
     /// Arrays by the names of inputs; one without a name is for the only input.
     pub arrays: Vec<(Option<String>, Given)>,

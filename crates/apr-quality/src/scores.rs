@@ -20,8 +20,10 @@ pub(crate) struct Logits {
 }
 
 impl Logits {
-    /// Runs a model over a window. Positions before the first that is scored may have no logits:
-    /// in a small model with a large vocabulary, these are most of the work.
+    /// Runs a model over a window.
+    ///
+    /// Logits before the first scored position can be absent. In a small model with a large
+    /// vocabulary, computing them would be most of the work.
     pub(crate) fn of(part: &Prepared<'_>, window: &Window) -> RunResult<Self> {
         let (context, scored) = window.input.split_at(window.first);
         match part.logits_behind(context, scored)? {
@@ -78,7 +80,7 @@ impl Logits {
         floats.chunks_exact(self.width).map(LogProbabilities::of)
     }
 
-    /// Whether a row is scored.
+    /// Returns `true` if a row is scored.
     pub(crate) fn is_scored(&self, row: usize) -> bool {
         (self.first..self.first + self.rows).contains(&row)
     }
@@ -101,9 +103,9 @@ fn logits(part: &Prepared<'_>, ids: &[i64]) -> RunResult<Tensor> {
 /// Natural logarithms of the probabilities of all tokens.
 pub(crate) struct LogProbabilities<'f> {
     logits: &'f [f32],
-    /// What logits are divided by.
+    /// Divisor of the logits.
     temperature: f64,
-    /// What is taken off a logit then.
+    /// Number that is subtracted from a logit after the division.
     norm: f64,
     /// Index of the likeliest.
     pub(crate) top: usize,
@@ -116,7 +118,7 @@ impl<'f> LogProbabilities<'f> {
         Self { logits, temperature: 1.0, norm: 0.0, top }.softened(1.0)
     }
 
-    /// Those of the same logits, divided by a temperature.
+    /// Returns the log-probabilities of the same logits, divided by a temperature.
     pub(crate) fn softened(&self, temperature: f64) -> Self {
         let Self { logits, top, .. } = *self;
         let scaled = |logit: &f32| f64::from(*logit) / temperature;
@@ -125,7 +127,8 @@ impl<'f> LogProbabilities<'f> {
         Self { logits, temperature, norm: highest + sum.ln(), top }
     }
 
-    /// Of one token; NaN where the model has no such token, or no numbers.
+    /// Returns the log-probability of one token, or NaN if the model lacks the token or gives no
+    /// numbers.
     pub(crate) fn get(&self, token: i64) -> f64 {
         let at = usize::try_from(token).ok();
         at.and_then(|at| self.logits.get(at)).map_or(f64::NAN, |it| self.of_logit(*it))
@@ -135,13 +138,13 @@ impl<'f> LogProbabilities<'f> {
         f64::from(logit) / self.temperature - self.norm
     }
 
-    /// Of all.
+    /// Iterates over the log-probabilities of all tokens.
     pub(crate) fn iter(&self) -> impl Iterator<Item = f64> + '_ {
         self.logits.iter().map(|logit| self.of_logit(*logit))
     }
 }
 
-/// The first place where a model gave no number.
+/// Returns an error for the first window in which a model gives NaN or infinite logits.
 pub(crate) fn no_number(name: &str, chunk: usize) -> RunError {
     RunError::from(Error::format(format!(
         "{name} gives no probabilities in window {}: its logits are NaN or infinite",

@@ -12,7 +12,7 @@ use apr_run::{
 use crate::layers::{LayerTap, LayerValues, Layers};
 use crate::samples::Sample;
 
-/// Name of the part that goes on with kept keys and values, and computes what another does.
+/// Name of the decoder part that uses a KV cache, and computes the same as another part.
 const WITH_PAST: &str = "decoder_with_past_model";
 
 /// A model whose parts are ready to run one after the other.
@@ -21,24 +21,26 @@ pub struct Subject<'s> {
     parts: Vec<Prepared<'s>>,
     layers: Vec<Layers>,
     tokenizer: Option<Tokenizer<'s>>,
-    /// How the states of a text's tokens become its vector, where the model says it.
+    /// Pooling of a text's token states into its embedding, if the model defines it.
     head: Option<SentenceHead>,
 }
 
-/// How samples are read: both models of a comparison read them the same way.
+/// Method of reading samples, which both models of a comparison share.
 #[derive(Clone, Copy)]
 pub(crate) struct Reading<'r> {
-    /// How the states of a text's tokens become its vector.
+    /// Pooling of a text's token states into its embedding.
     pub(crate) pooling: Option<&'r SentenceHead>,
     tokenizer: Option<&'r Tokenizer<'r>>,
     /// The token that a decoder behind an encoder begins with.
     decoder_start: Option<i64>,
-    /// Most tokens of a text.
+    /// Maximum number of tokens in a text.
     context: usize,
 }
 
 impl Reading<'_> {
-    /// What is the same for two models: where one does not say, what the other says.
+    /// Returns the reading for two models: A's values, or B's values if A does not define them.
+    ///
+    /// The context is the shorter of both.
     pub(crate) fn shared<'r>(a: &'r Subject<'_>, b: &'r Subject<'_>) -> Reading<'r> {
         let (a, b) = (a.reading(), b.reading());
         Reading {
@@ -69,7 +71,7 @@ impl Reading<'_> {
     }
 }
 
-/// What a model made of a sample.
+/// Outputs of a model for a sample.
 #[derive(Default)]
 pub(crate) struct Made {
     pub(crate) outputs: Vec<Output>,
@@ -79,7 +81,7 @@ pub(crate) struct Made {
 /// An array that a model made.
 #[derive(Debug, Clone)]
 pub(crate) struct Output {
-    /// Name in the graph, behind the part's where there are several.
+    /// Name in the graph, prefixed with the part's name if there are several parts.
     pub(crate) name: String,
     pub(crate) meaning: Meaning,
     pub(crate) tensor: Tensor,
@@ -122,32 +124,32 @@ impl<'s> Subject<'s> {
         Ok(Self { runner, parts, layers, tokenizer, head: head.transpose()? })
     }
 
-    /// The model.
+    /// Returns the runner of the model.
     #[must_use]
     pub fn runner(&self) -> &Runner<'s> {
         &self.runner
     }
 
-    /// Its parts.
+    /// Returns the parts of the model.
     #[must_use]
     pub fn parts(&self) -> &[Prepared<'s>] {
         &self.parts
     }
 
-    /// Its tokenizer; `None` where it has none.
+    /// Returns the tokenizer, or `None` if the model does not have one.
     #[must_use]
     pub fn tokenizer(&self) -> Option<&Tokenizer<'s>> {
         self.tokenizer.as_ref()
     }
 
-    /// What it takes, in words; nothing where its inputs are arrays of no known meaning.
+    /// Returns descriptions of the inputs; empty if the inputs are arrays of unknown meaning.
     pub(crate) fn takes(&self) -> Vec<&'static str> {
         let kinds = [InputKind::Text, InputKind::Audio, InputKind::Image].into_iter();
         let taken = kinds.filter(|kind| self.parts.iter().any(|it| kind.fits(&it.graph().body)));
         taken.map(InputKind::name).collect()
     }
 
-    /// How it reads samples by itself.
+    /// Returns the model's own method of reading samples.
     pub(crate) fn reading(&self) -> Reading<'_> {
         let facts = self.runner.facts();
         Reading {
@@ -183,8 +185,10 @@ impl<'s> Subject<'s> {
         }
     }
 
-    /// What the parts make of a sample: logits where there are some, else states, else all floats.
-    /// With a pooling, the states of tokens become a vector.
+    /// Runs the parts on a sample and returns the logits, or else states, or else all float
+    /// outputs.
+    ///
+    /// With a pooling, the states of tokens become an embedding.
     pub(crate) fn made(&self, sample: &Sample, reading: Reading<'_>) -> RunResult<Made> {
         self.check_arrays(sample)?;
         let (mut made, mut states) = (Made::default(), None);
@@ -295,10 +299,11 @@ impl<'s> Subject<'s> {
         Ok(())
     }
 
-    /// Runs the first part on tokens as they are.
+    /// Runs the first part on tokens without changes to them.
     ///
     /// # Errors
-    /// Those of [`Prepared::run_watched`], and [`RunError::Request`] for inputs that are missing.
+    /// Returns the errors of [`Prepared::run_watched`], and [`RunError::Request`] for missing
+    /// inputs.
     pub fn run_tokens(&self, ids: &[i64], tap: &mut dyn Tap) -> RunResult<()> {
         let Some(part) = self.parts.first() else { return Ok(()) };
         let body = &part.graph().body;
@@ -366,7 +371,7 @@ fn input_for<'b>(
     named.or_else(|| only().filter(|_| has_no_name))
 }
 
-/// As much of a spectrum as the graph takes at once.
+/// Returns the first part of a spectrogram that fits the graph's input.
 fn first_window(body: &Body, name: &str, value: Value) -> RunResult<Value> {
     let input = body.inputs.iter().map(|id| body.value(*id)).find(|input| input.name == name);
     let input = input.filter(|input| input.meaning == Meaning::Mel);

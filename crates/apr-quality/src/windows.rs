@@ -4,13 +4,13 @@ use apr_core::counted;
 use apr_registry::Error;
 use apr_run::{RunError, RunResult, Runner, Tokenizer};
 
-/// Window where neither the caller nor the model says another one.
+/// Default window length, if neither the caller nor the model defines one.
 const DEFAULT_CONTEXT: usize = 512;
 
-/// Windows of one length, side by side; what remains at the end is not used.
+/// Consecutive windows of one length. The rest of the text at the end is not used.
 ///
-/// The first half of a window is context alone: tokens are scored from its middle on. Where the
-/// model begins texts with a token (BOS), that takes the place of each window's first token.
+/// The first half of a window is only context: tokens are scored from its middle on. If the model
+/// begins texts with a token (BOS), this token replaces the first token of each window.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Windows {
     tokens: Vec<i64>,
@@ -18,10 +18,10 @@ pub struct Windows {
     bos: Option<i64>,
 }
 
-/// One of them.
+/// Window of a text.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Window {
-    /// What the model is given.
+    /// Input of the model.
     pub(crate) input: Vec<i64>,
     /// Position of the first token whose successor is scored.
     pub(crate) first: usize,
@@ -29,13 +29,13 @@ pub(crate) struct Window {
     pub(crate) targets: Vec<i64>,
 }
 
-/// How a text is cut.
+/// Options for splitting a text into windows.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 #[non_exhaustive]
 pub struct WindowOptions {
     /// Tokens of a window; 512 by default, or the shortest context of the models.
     pub context: Option<usize>,
-    /// Most windows; all by default.
+    /// Maximum number of windows; all windows by default.
     pub chunks: Option<usize>,
 }
 
@@ -73,11 +73,12 @@ impl Windows {
         Self::of_tokens(tokens, bos, most, options)
     }
 
-    /// Cuts a list of tokens, whose windows begin with `bos` where there is one; `most` is the
-    /// shortest context of the models.
+    /// Splits a list of tokens into windows. Each window begins with `bos` if it is given.
+    ///
+    /// `most` is the shortest context of the models.
     ///
     /// # Errors
-    /// As [`of_text`](Self::of_text).
+    /// Returns the errors of [`of_text`](Self::of_text).
     pub fn of_tokens(
         mut tokens: Vec<i64>,
         bos: Option<i64>,
@@ -117,7 +118,7 @@ impl Windows {
         self.tokens.len() / self.context
     }
 
-    /// Whether there is none; never so for windows of a text.
+    /// Returns `true` if there is no window. Windows of a text are never empty.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.tokens.is_empty()
@@ -135,18 +136,18 @@ impl Windows {
         self.bos
     }
 
-    /// All tokens.
+    /// Returns all tokens of the text.
     #[must_use]
     pub fn tokens(&self) -> &[i64] {
         &self.tokens
     }
 
-    /// What the model is given for each window.
+    /// Returns the model input of each window.
     pub fn inputs(&self) -> impl Iterator<Item = Vec<i64>> + '_ {
         self.iter().map(|window| window.input)
     }
 
-    /// The part of so many equal ones that is number `part` of them, counted from 0.
+    /// Returns part number `part`, counted from 0, of `of` equal parts.
     #[must_use]
     pub fn part(&self, part: usize, of: usize) -> Self {
         let bound = |part: usize| part * self.len() / of.max(1) * self.context;

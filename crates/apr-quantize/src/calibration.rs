@@ -120,8 +120,9 @@ pub fn importance_from_csv(bytes: &[u8]) -> Result<ColumnStatistics> {
     })
 }
 
-/// The fields of a line: where there is a comma, semicolon or tab, that separates them, or else
-/// spaces do.
+/// Returns the fields of a line, split at commas, semicolons or tabs.
+///
+/// A line without these separators is split at spaces.
 fn fields(line: &str) -> Box<dyn Iterator<Item = &str> + '_> {
     let separator = [',', ';', '\t'].into_iter().find(|&separator| line.contains(separator));
     match separator {
@@ -173,7 +174,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_table_is_refused_with_its_line() {
+    fn a_file_that_is_not_a_table_is_rejected_with_its_line_number() {
         for (text, part) in [
             ("", "no samples"),
             ("a,b\n", "no samples"),
@@ -190,7 +191,7 @@ mod tests {
     }
 
     #[test]
-    fn importance_goes_to_rows_of_the_same_length_and_is_never_nothing() {
+    fn importance_is_for_rows_of_its_length_and_never_zero() {
         let table = importance_from_csv(b"2 0\n2 0\n").expect("a table");
         assert_eq!(table.importance(3), None);
         assert_eq!(table.importance(2), Some(vec![1.0, 0.5 * LEAST_SHARE]));

@@ -9,19 +9,21 @@ use super::role::Role;
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Candidate {
-    /// GGUF's name, `blk.0.attn_v.weight`, which the rules know; the tensor's own where it has none
-    /// in GGUF.
+    /// Name of the tensor in GGUF, such as `blk.0.attn_v.weight`, which the rules match.
+    ///
+    /// A tensor without a GGUF name keeps its own name.
     pub name: String,
-    /// What it is stored as.
+    /// Dtype of the stored tensor.
     pub dtype: DType,
     /// Outermost first.
     pub shape: Shape,
-    /// What it is for; `None` where the name is one of GGUF's, by which llama.cpp's rules tell.
+    /// Role of the tensor. `None` for GGUF names, whose role llama.cpp's rules derive from the
+    /// name.
     pub role: Option<Role>,
 }
 
 impl Candidate {
-    /// A tensor by its name in GGUF, which says what it is for.
+    /// Creates a candidate from the tensor's GGUF name, which determines its role.
     #[must_use]
     pub fn new(name: impl Into<String>, dtype: DType, shape: impl Into<Shape>) -> Self {
         Self { name: name.into(), dtype, shape: shape.into(), role: None }

@@ -2,14 +2,13 @@
 
 use apr_core::Shape;
 
-/// What a tensor is for, as coarsely as the choice of types needs it.
+/// Category of a tensor, as coarse as the choice of dtypes needs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Category {
     TokenEmbedding,
     Query,
     Key,
-    /// Values alone, or together with what shares their matrix: queries and keys, or the latent
-    /// keys.
+    /// Attention values, alone or in one matrix with queries and keys or with latent keys.
     Value,
     AttentionOutput,
     FeedForwardUp,
@@ -60,7 +59,7 @@ impl Category {
         part.or_else(|| Self::elsewhere(name)).unwrap_or(Self::Other)
     }
 
-    /// What the end of a name says that GGUF does not have.
+    /// Returns the category of a name from outside GGUF, based on the end of the name.
     pub(super) fn elsewhere(name: &str) -> Option<Self> {
         let stem = name.strip_suffix(".weight").unwrap_or(name);
         ENDS_ELSEWHERE.iter().find(|(end, _)| stem.ends_with(end)).map(|&(_, category)| category)
@@ -71,17 +70,17 @@ impl Category {
     }
 }
 
-/// Why a tensor is never quantized.
+/// Reason why a tensor is never quantized.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Kept {
-    /// Its elements are not floats.
+    /// Elements that are not floats.
     NotFloat,
     /// One row: vectors are small and matter much.
     Vector,
-    /// Its name does not end with `weight`: biases, scales, states.
+    /// Tensor whose name does not end with `weight`: biases, scales, states.
     NotWeight,
-    /// A norm.
+    /// Weight of a norm.
     Norm,
     /// Picks the experts.
     Router,
@@ -91,11 +90,11 @@ pub enum Kept {
     Small,
     /// A bias of more than one row.
     Bias,
-    /// Not learnt: masks, ids, frequencies.
+    /// Data that are not learnt: masks, ids, frequencies.
     Buffer,
     /// A table of scales or offsets, which multiplies no vector.
     Scale,
-    /// Its rows are so short that their scales would take what the values save.
+    /// Matrix with rows so short that the scales would take up the space that the values save.
     NoGain,
 }
 
@@ -156,7 +155,7 @@ const KEPT_PARTS: &[(&str, Kept)] = &[
     ("mm.a.code_embd", Kept::Small),
 ];
 
-/// The same tensors by the ends of the names they have outside GGUF, before `.weight`.
+/// Kept tensors by the ends of their names outside GGUF, before `.weight`.
 const KEPT_ELSEWHERE: &[(&str, Kept)] = &[
     ("position_embeddings", Kept::Position),
     ("position_embedding", Kept::Position),
@@ -189,7 +188,7 @@ const KEPT_OF_GLM5: &[&str] = &[
     "attn_v_b.weight",
 ];
 
-/// Why a tensor of floats is not quantized, or `None` for one that may be.
+/// Returns the reason why a float tensor is not quantized, or `None` if it can be.
 pub(super) fn kept(name: &str, shape: &Shape, architecture: &str) -> Option<Kept> {
     if !is_matrix(shape) {
         return Some(Kept::Vector);
@@ -212,19 +211,22 @@ pub(super) fn kept(name: &str, shape: &Shape, architecture: &str) -> Option<Kept
         .or_else(|| kept_elsewhere(name))
 }
 
-/// What the end of a name says that GGUF does not have.
+/// Returns the reason not to quantize a tensor, based on the end of a name from outside GGUF.
 pub(super) fn kept_elsewhere(name: &str) -> Option<Kept> {
     let stem = name.strip_suffix(".weight").unwrap_or(name);
     KEPT_ELSEWHERE.iter().find(|(end, _)| stem.ends_with(end)).map(|&(_, kept)| kept)
 }
 
-/// Whether there is more than one row. Leading dimensions of 1 do not count, since ggml has no
-/// trace of them.
+/// Returns `true` if the shape has more than one row.
+///
+/// Leading dimensions of 1 do not count, since ggml does not store them.
 pub(super) fn is_matrix(shape: &Shape) -> bool {
     shape.dims().split_last().is_some_and(|(_, outer)| outer.iter().any(|&dim| dim > 1))
 }
 
-/// Matrices of a tensor, as ggml has them: what multiplies rows and columns, 1 for a plain matrix.
+/// Returns the number of matrices in a tensor, as ggml counts them.
+///
+/// This is the dimension before rows and columns, or 1 for a plain matrix.
 pub(super) fn matrices(shape: &Shape) -> u64 {
     shape.dims().iter().rev().nth(2).copied().unwrap_or(1)
 }

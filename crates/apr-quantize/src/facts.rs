@@ -6,9 +6,9 @@ use apr_gguf::{Array, KeyValues, Value};
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 #[non_exhaustive]
 pub struct ModelFacts {
-    /// As GGUF's `general.architecture`: `llama`, `falcon`.
+    /// Architecture in the form of GGUF's `general.architecture`: `llama`, `falcon`.
     pub architecture: String,
-    /// Layers, with those of `extra_layers`.
+    /// Number of layers, including `extra_layers`.
     pub layers: u64,
     /// Layers at the end that predict further tokens.
     pub extra_layers: u64,
@@ -21,8 +21,9 @@ pub struct ModelFacts {
 }
 
 impl ModelFacts {
-    /// Reads what a GGUF file says; what it leaves out is 0, except for the key heads, which are
-    /// then as many as heads.
+    /// Reads the facts from the keys of a GGUF file.
+    ///
+    /// A missing key gives 0. A missing number of key heads gives the number of heads.
     #[must_use]
     pub fn from_gguf(keys: &KeyValues) -> Self {
         let architecture = keys.text("general.architecture").unwrap_or_default().to_owned();
@@ -58,8 +59,9 @@ impl ModelFacts {
         self.heads.checked_div(self.kv_heads).unwrap_or(0)
     }
 
-    /// Whether llama.cpp takes the model for one of 70 billion parameters, whose values have few
-    /// rows.
+    /// Returns `true` if llama.cpp counts the model as a 70-billion-parameter model.
+    ///
+    /// The values of such models have few rows.
     pub(super) fn is_70b(&self) -> bool {
         let layers = self.layers.saturating_sub(self.extra_layers);
 
@@ -75,7 +77,7 @@ impl ModelFacts {
     }
 }
 
-/// A whole number, or that of the first layer where there is one for each.
+/// Returns a whole number, or the first element of an array with one number per layer.
 fn first_number(value: &Value) -> Option<u64> {
     macro_rules! whole {
         ($($unsigned_or_signed:ident),*) => {

@@ -10,8 +10,9 @@ use super::{Candidate, Choices, Decision, DecisionReason, ModelFacts, SchemeKind
 /// Reasons that an error names before the rest is left out.
 const SHOWN: usize = 4;
 
-/// Refuses a quantization that leaves every tensor as it is. Casts may: a file of halves is one,
-/// whatever it was before.
+/// Rejects a quantization that changes no tensor.
+///
+/// Casts are exempt, because a cast file is valid whatever the dtype of the source was.
 pub(super) fn changes_something(
     candidates: &[Candidate],
     decisions: &[Decision],
@@ -63,7 +64,7 @@ pub(super) fn idle_choices(
     of_tensors.chain(question.overrides()).chain(of_all).collect()
 }
 
-/// What was chosen, and what came of it.
+/// User's choices and the decisions that result from them.
 struct Idle<'a> {
     candidates: &'a [Candidate],
     decisions: &'a [Decision],
@@ -72,7 +73,7 @@ struct Idle<'a> {
 }
 
 impl Idle<'_> {
-    /// Whether these choices, which lack one that was made, lead to the same types.
+    /// Returns `true` if `without`, the choices with one removed, leads to the same dtypes.
     fn is_same(&self, without: &Choices) -> bool {
         // Without it there may be an error, which the choice then keeps off.
         assign(self.candidates, self.facts, without).is_ok_and(|others| {
@@ -150,7 +151,7 @@ impl Idle<'_> {
     }
 }
 
-/// That [`Choices::requantize`] changed nothing.
+/// Returns the note that [`Choices::requantize`] had no effect.
 #[must_use]
 pub fn idle_requantize() -> String {
     "`requantize` changed nothing: no quantized tensor gets another type".to_owned()

@@ -9,16 +9,18 @@ use apr_view::NVFP4_BLOCKS;
 use super::record::{file_type_name, recorded_scheme};
 use super::scheme::Scheme;
 
-/// How a checkpoint is quantized.
+/// Quantization of a checkpoint.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum QuantizedLike {
-    /// It has floats.
+    /// No quantization: all weights are floats.
     Nothing,
-    /// As this scheme quantizes, with what codes and scales are stored as, where it has such: their
-    /// groups may be others than those of the scheme.
+    /// Quantization of this scheme, with the storage description of codes and scales, if there is
+    /// one.
+    ///
+    /// The group sizes can differ from those of the scheme.
     Scheme(Scheme, Option<String>),
-    /// In this way, which no scheme writes: `AWQ, 4 bits, groups of 128`.
+    /// Quantization that no scheme writes, such as `AWQ, 4 bits, groups of 128`.
     Other(String),
 }
 

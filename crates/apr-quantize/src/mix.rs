@@ -17,33 +17,33 @@ use super::scheme::{Scheme, SchemeKind};
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Decision {
-    /// The type to store; the candidate's own where it stays as it is.
+    /// Dtype to store; equal to the candidate's dtype if the tensor does not change.
     pub dtype: DType,
-    /// Why.
+    /// Reason for the dtype.
     pub reason: DecisionReason,
-    /// Whether the tensor must not be stored like that without importance of its own.
+    /// `true` if this dtype requires importance weights for this tensor.
     pub needs_importance: bool,
 }
 
-/// Why a tensor gets its type.
+/// Reason why a tensor gets its dtype.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum DecisionReason {
-    /// It is never quantized.
+    /// Tensor that is never quantized.
     Kept(Kept),
-    /// The type that the scheme is named after.
+    /// Dtype that the scheme is named after.
     AsAsked,
     /// The mix has a rule for this part of the model.
     Mix(&'static str),
-    /// The type asked for the token embeddings.
+    /// Dtype that the user chose for the token embeddings.
     Embedding,
-    /// The type asked for the output matrix.
+    /// Dtype that the user chose for the output matrix.
     Output,
-    /// This pattern asks for it.
+    /// Dtype of this override pattern.
     Override(String),
     /// The rows are not a multiple of the block of the type that was due.
     Fallback {
-        /// That type.
+        /// Dtype that was chosen first.
         wanted: DType,
         /// Elements of a row.
         row_len: u64,
@@ -70,11 +70,11 @@ impl fmt::Display for DecisionReason {
     }
 }
 
-/// Gives each tensor its type, by llama.cpp's rules where the scheme is one of ggml's.
+/// Assigns each tensor its dtype, by llama.cpp's rules if the scheme is a GGML scheme.
 ///
-/// The candidates must be all tensors of the model: whether there is an output matrix and how many
-/// attention values there are decides about others. The decisions are in the candidates' order; the
-/// rules count in llama.cpp's.
+/// The candidates must be all tensors of the model, because the presence of an output matrix and
+/// the number of attention values affect other tensors. The decisions are in the order of the
+/// candidates; the rules count tensors in llama.cpp's order.
 ///
 /// ```
 /// use apr_core::DType;
@@ -94,9 +94,10 @@ impl fmt::Display for DecisionReason {
 /// ```
 ///
 /// # Errors
-/// E001, naming the tensor: a type of so few bits that it needs importance, and there is none; a
-/// tensor that is quantized already, unless [`Choices::requantize`]; a feed-forward tensor of
-/// experts whose name does not say its layer.
+/// E001 with the tensor's name for:
+/// - a dtype with so few bits that it requires importance, if there is no importance;
+/// - a tensor that is already quantized, unless [`Choices::requantize`] is set;
+/// - a feed-forward tensor of experts whose name does not contain its layer.
 pub fn assign(
     candidates: &[Candidate],
     facts: &ModelFacts,
@@ -182,7 +183,8 @@ fn choose(
     Ok(fitted(candidate, wanted, reason))
 }
 
-/// The wanted type where the tensor's rows go with it and gain by it, and else what comes closest.
+/// Returns the wanted dtype if the rows fit it and become smaller, otherwise the closest
+/// alternative.
 fn fitted(candidate: &Candidate, wanted: DType, reason: DecisionReason) -> (DType, DecisionReason) {
     let row_len = candidate.shape.row_len();
     if !row_len.is_multiple_of(wanted.block_len()) {
@@ -194,7 +196,7 @@ fn fitted(candidate: &Candidate, wanted: DType, reason: DecisionReason) -> (DTyp
     }
 }
 
-/// The type that the user asked for this tensor in particular.
+/// Returns the dtype that the user chose for this tensor in particular.
 fn asked(
     candidate: &Candidate,
     category: Category,
@@ -224,8 +226,9 @@ fn asked(
     }
 }
 
-/// Whether a type takes less room: a scale for each row costs more than it saves where rows are as
-/// short as a kernel's.
+/// Returns `true` if the tensor is smaller in this dtype.
+///
+/// For rows as short as those of a kernel, one scale per row costs more than it saves.
 fn shrinks(candidate: &Candidate, wanted: DType) -> bool {
     wanted.stored_len(&candidate.shape) < candidate.dtype.stored_len(&candidate.shape)
 }
@@ -254,8 +257,10 @@ fn fallback(wanted: DType, row_len: u64, own: DType) -> DType {
     if row_len.is_multiple_of(smaller.block_len()) { smaller } else { DType::F16 }
 }
 
-/// Whether a type loses too much without importance. Embeddings and output are exempt, as
-/// importance never covers them, unless it is a type that can't be made without.
+/// Returns `true` if a dtype loses too much precision without importance.
+///
+/// Embeddings and output are exempt, because importance never covers them. They are not exempt from
+/// dtypes that can't be encoded without importance.
 fn needs_importance(dtype: DType, category: Category, scheme: Scheme) -> bool {
     if block::needs_importance(dtype) {
         return true;

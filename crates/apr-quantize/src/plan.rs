@@ -13,26 +13,26 @@ use super::{
     TensorTarget, assign,
 };
 
-/// What weighs the columns of a tensor.
+/// Source of the importance of a tensor's columns.
 #[derive(Debug, Clone)]
 pub enum Weighting {
-    /// What llama.cpp measured while the model ran.
+    /// Importance matrix that llama.cpp measured during a run of the model.
     Matrix {
         /// The measurements.
         matrix: Imatrix,
-        /// Name of the file that they came from.
+        /// Name of the file with the importance.
         file: String,
     },
     /// Mean squares of samples, for tensors whose rows are as long as a sample.
     Columns(ColumnStatistics),
 }
 
-/// What to quantize to, and with what weights.
+/// Target of a quantization and its importance weights.
 #[derive(Debug, Clone)]
 pub struct Quantization {
-    /// Types.
+    /// Chosen types.
     pub choices: Choices,
-    /// Weights.
+    /// Importance weights.
     pub weighting: Option<Weighting>,
 }
 
@@ -50,13 +50,13 @@ impl From<Scheme> for Quantization {
     }
 }
 
-/// What every tensor becomes, and what the user should know.
+/// Target of every tensor, and warnings for the user.
 #[derive(Debug, Clone, Default)]
 #[non_exhaustive]
 pub struct QuantizationPlan {
-    /// By position.
+    /// Targets by position.
     pub targets: Vec<Option<TensorTarget>>,
-    /// What is odd, and which choices changed nothing.
+    /// Warnings, including choices that had no effect.
     pub warnings: Vec<String>,
 }
 
@@ -66,11 +66,11 @@ impl QuantizationPlan {
     }
 }
 
-/// Decides about every tensor of a checkpoint, as a member of a family where that is known.
+/// Decides about every tensor of a checkpoint, with the rules of its family if it is known.
 ///
 /// # Errors
-/// Those of [`assign`], E001 where no tensor changes though the scheme is one of blocks or
-/// integers, and E001 for importance weights of another length than the tensor's rows.
+/// Returns the errors of [`assign`]. Also E001 if no tensor changes although the scheme uses blocks
+/// or integers, and E001 for importance weights of another length than the tensor's rows.
 pub fn plan(
     reader: &dyn CheckpointReader,
     model: Option<&FamilyModel<'_>>,
@@ -158,8 +158,10 @@ fn facts(
     Ok(ModelFacts::from_dimensions(architecture, |name| model.dimension(name)))
 }
 
-/// Patterns count for GGUF's names and for the tensors' own. One that is no whole name is a part of
-/// names, as in llama-quantize, where `attn_q` means the tensors with that in their names.
+/// Resolves override patterns, which match GGUF names and the tensors' own names.
+///
+/// A pattern that is not a whole name matches part of a name, as in llama-quantize: `attn_q`
+/// selects all tensors with `attn_q` in their names.
 fn overrides(
     reader: &dyn CheckpointReader,
     names: &[String],
@@ -227,12 +229,12 @@ pub fn importance(
     reader.tensors().iter().zip(names).map(of_tensor).collect()
 }
 
-/// The reason for everything but the type that was asked for.
+/// Returns the reason for a decision, or `None` for the dtype that the user chose.
 fn note(decision: &Decision) -> Option<String> {
     (decision.reason != DecisionReason::AsAsked).then(|| decision.reason.to_string())
 }
 
-/// That tensors have no importance weights though others have; `None` for no names.
+/// Returns the note that tensors lack importance weights that others have; `None` for no names.
 #[must_use]
 pub fn note_of_unweighted(names: &[&str]) -> Option<String> {
     const SHOWN: usize = 4;

@@ -8,16 +8,16 @@ use serde::Serialize;
 /// Tensors that the report names as the worst.
 const WORST: usize = 10;
 
-/// How far values moved.
+/// Quantization error of a set of values.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
 pub struct Quality {
     /// Root of the mean squared error.
     pub rmse: f64,
-    /// L2 norm of the error over the L2 norm of the values (0 where both are zero).
+    /// L2 norm of the error divided by the L2 norm of the values (0 if both are zero).
     pub relative_error: f64,
     /// Largest absolute error.
     pub max_error: f64,
-    /// Cosine of the angle between values before and after (1 where both are zero).
+    /// Cosine of the angle between the values before and after (1 if both are zero).
     pub cosine: f64,
 }
 
@@ -38,9 +38,9 @@ impl From<&Drift> for Quality {
 pub struct TensorQuality {
     /// Name in the target.
     pub name: String,
-    /// Its new dtype.
+    /// New dtype of the tensor.
     pub dtype: DType,
-    /// How far its values moved.
+    /// Quantization error of the tensor.
     #[serde(flatten)]
     pub quality: Quality,
 }
@@ -48,27 +48,27 @@ pub struct TensorQuality {
 /// All tensors of one new dtype.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct TypeQuality {
-    /// The dtype.
+    /// New dtype of the tensors.
     pub dtype: DType,
     /// Tensors that became it.
     pub tensor_count: usize,
-    /// Their elements.
+    /// Number of elements of these tensors.
     pub elements: u64,
     /// Bits per element, scales included.
     pub bits_per_weight: f64,
-    /// How far their values moved.
+    /// Quantization error of the tensors with this dtype.
     #[serde(flatten)]
     pub quality: Quality,
 }
 
-/// What a quantization cost.
+/// Quantization errors of a model.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct QuantizationReport {
     /// Each new dtype, the one with most elements first.
     pub by_type: Vec<TypeQuality>,
     /// All quantized tensors together.
     pub total: Quality,
-    /// That tensors moved by more than 5 %; `None` where none did.
+    /// Warning that tensors have an error above 5 %; `None` if no tensor does.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub degradation: Option<Degradation>,
     /// The tensors with the largest relative errors, at most ten, the worst first.
@@ -80,7 +80,7 @@ pub struct QuantizationReport {
 /// Relative error from which on a quantization is a degradation.
 pub const DEGRADED_ABOVE: f64 = 0.05;
 
-/// That values moved further than [`DEGRADED_ABOVE`].
+/// Warning that relative errors exceed [`DEGRADED_ABOVE`].
 #[derive(Debug, Clone, PartialEq, Serialize)]
 #[non_exhaustive]
 pub struct Degradation {
@@ -90,7 +90,7 @@ pub struct Degradation {
     pub tensor_count: usize,
     /// Quantized tensors.
     pub of: usize,
-    /// The limit.
+    /// Limit of the relative error.
     pub limit: f64,
 }
 
@@ -126,11 +126,11 @@ impl Degradation {
 pub struct Measured {
     /// Name in the target.
     pub name: String,
-    /// Its new dtype.
+    /// New dtype of the tensor.
     pub dtype: DType,
-    /// Its bytes as that.
+    /// Size in the new dtype, in bytes.
     pub bytes: u64,
-    /// How far its values moved.
+    /// Quantization error of the tensor.
     pub drift: Drift,
 }
 
@@ -140,7 +140,7 @@ pub struct QualityLog {
     tensors: Vec<Measured>,
 }
 
-/// What is summed over the tensors of one new dtype.
+/// Sums over the tensors of one new dtype.
 #[derive(Default)]
 struct TypeSums {
     tensors: usize,
@@ -155,14 +155,15 @@ impl QualityLog {
         self.tensors.push(Measured { name: name.to_owned(), dtype, bytes, drift: *drift });
     }
 
-    /// What was measured so far, in order.
+    /// Returns the tensors measured so far, in order.
     #[must_use]
     pub fn measured(&self) -> &[Measured] {
         &self.tensors
     }
 
-    /// The report; none if nothing was quantized. It is the same whichever logs the tensors come
-    /// from, as long as their order is.
+    /// Returns the report, or `None` if no tensor was quantized.
+    ///
+    /// The report depends only on the order of the tensors, not on the logs that recorded them.
     #[must_use]
     pub fn finish(self) -> Option<QuantizationReport> {
         if self.tensors.is_empty() {
@@ -212,8 +213,7 @@ impl Extend<Measured> for QualityLog {
     }
 }
 
-/// How far values may move between a source and what is written of it (`--quality-check`,
-/// `--max-drift`).
+/// Limits of the error between a source and its output (`--quality-check`, `--max-drift`).
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct QualityGate {
     /// Largest relative error of all tensors that changed together.
@@ -231,14 +231,17 @@ impl Default for QualityGate {
 }
 
 impl QualityGate {
-    /// A gate for the relative error of all tensors together, and five times that of each.
+    /// Creates a gate with this limit for all tensors together, and five times the limit for each
+    /// tensor.
     #[must_use]
     pub fn with_max_drift(max_drift: f64) -> Self {
         Self { max_drift, max_tensor_drift: 5.0 * max_drift, min_cosine: -1.0 }
     }
 
-    /// What exceeds the limits; empty if nothing does. `total` is of all tensors that changed
-    /// together; of these tensors each has its name, and how far its values moved.
+    /// Returns the exceeded limits; empty if all limits are met.
+    ///
+    /// `total` covers all changed tensors together. `tensors` has the name and the error of each
+    /// one.
     #[must_use]
     pub fn failures(
         &self,
@@ -266,7 +269,7 @@ impl QualityGate {
     }
 }
 
-/// Whether a value is greater than its limit; NaN is.
+/// Returns `true` if a value is greater than its limit, or NaN.
 fn exceeds(value: f64, limit: f64) -> bool {
     value > limit || value.is_nan()
 }

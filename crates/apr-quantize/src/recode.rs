@@ -17,19 +17,19 @@ const CHUNK_LEN: u64 = apr_registry::digest::CHUNK_LEN as u64;
 /// first-level cache.
 const STEP_ELEMENTS: usize = 4096;
 
-/// Longest row, in elements, that is handled in one step where a dtype or importance demands whole
+/// Longest row, in elements, that is handled in one step if a dtype or importance requires whole
 /// rows.
 const LONGEST_ROW: u64 = 4 << 20;
 
-/// What a tensor becomes.
+/// Target encoding of a tensor.
 #[derive(Debug, Clone, PartialEq)]
 #[non_exhaustive]
 pub struct TensorTarget {
-    /// The dtype.
+    /// Dtype of the target.
     pub dtype: DType,
-    /// What an error costs, per column of a row, or per column of each matrix of a stack.
+    /// Weight of an error per column of a row, or per column of each matrix of a stack.
     pub importance: Option<Arc<[f32]>>,
-    /// Why this dtype, for the report.
+    /// Reason for the dtype, for the report.
     pub why: Option<String>,
 }
 
@@ -52,7 +52,7 @@ impl From<DType> for TensorTarget {
     }
 }
 
-/// How a tensor is taken apart and put together again.
+/// Plan for re-encoding a tensor.
 #[derive(Debug, Clone)]
 pub struct Recode {
     /// The dtype before.
@@ -64,7 +64,7 @@ pub struct Recode {
     rows: u64,
     /// Bytes of a row of input.
     row_bytes: u64,
-    /// Whether to compare the values before and after.
+    /// `true` to compare the values before and after.
     pub measured: bool,
 }
 
@@ -77,23 +77,23 @@ pub struct Buffers {
     scratch: Scratch,
 }
 
-/// What was found on the way.
+/// Findings of re-encoding.
 #[derive(Debug, Clone, Default)]
 pub struct RecodeFindings {
-    /// What casts did to the values.
+    /// Effects of casts on the values.
     pub counts: CastCounts,
-    /// How far values moved.
+    /// Quantization error of the values.
     pub drift: Drift,
     /// Values that are not a number; they can't be quantized.
     pub nan: u64,
     /// Infinite values; neither can they.
     pub infinite: u64,
-    /// Of the values before, where they were wanted.
+    /// Statistics of the values before re-encoding, if requested.
     pub moments: Option<Moments>,
 }
 
 impl RecodeFindings {
-    /// Whether everything could be quantized.
+    /// Returns `true` if all values are finite, so that everything could be quantized.
     #[must_use]
     pub fn is_finite(&self) -> bool {
         self.nan + self.infinite == 0
@@ -158,13 +158,13 @@ impl Recode {
         Ok(recode)
     }
 
-    /// Whether a step must hold whole rows.
+    /// Returns `true` if a step must hold whole rows.
     fn needs_rows(&self) -> bool {
         // A row of this type has one scale, which all of its values decide.
         self.importance.is_some() || [self.from, self.to].contains(&DType::I8_ROW)
     }
 
-    /// The pieces of the input: whole rows, or whole blocks where rows do not matter.
+    /// Returns the pieces of the input: whole rows, or whole blocks if rows do not matter.
     #[must_use]
     pub fn pieces(&self) -> Vec<Chunk> {
         let unit = if self.needs_rows() { self.row_bytes } else { self.block_unit() };
@@ -248,7 +248,7 @@ impl Recode {
         found
     }
 
-    /// Rows that share importance weights; none where all do.
+    /// Returns the number of rows that share importance weights, or `None` if all rows share them.
     fn rows_of_matrix(&self) -> Option<u64> {
         let matrices = self.importance.as_ref().map(|weights| weights.len() / self.row_len)? as u64;
         (matrices > 1).then(|| (self.rows / matrices).max(1))
@@ -322,11 +322,13 @@ fn non_finite(values: &[f32]) -> (u64, u64) {
     (nan, values.iter().filter(|value| value.is_infinite()).count() as u64)
 }
 
-/// The tensor's way to its target, if its elements need one: none where it is copied, or cast from
-/// float to float without a look at what that costs.
+/// Returns the plan for a tensor, or `None` if its elements do not need one.
+///
+/// A tensor that is copied does not need a plan. Neither does a cast from float to float without
+/// measured errors.
 ///
 /// # Errors
-/// Those of [`Recode::plan`].
+/// Returns the errors of [`Recode::plan`].
 pub fn needed(
     reader: &dyn CheckpointReader,
     tensor: usize,
@@ -427,7 +429,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_finite_is_counted() {
+    fn values_that_are_not_finite_are_counted() {
         let mut values = noise(64);
         (values[3], values[40], values[41]) = (f32::NAN, f32::INFINITY, f32::NEG_INFINITY);
         let (_, found) = run(&info(DType::F32, &[2, 32]), &DType::Q8_0.into(), &bytes(&values));

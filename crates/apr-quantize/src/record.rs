@@ -13,7 +13,7 @@ use super::{Quantization, Weighting, category};
 /// Name of the scheme in upper case: `Q4_K_M`.
 const METHOD: &str = "method";
 
-/// GGUF's key for what most of the tensors are.
+/// GGUF key for the dtype of most tensors.
 const FILE_TYPE: &str = "general.file_type";
 
 /// ggml's version of the block layouts.
@@ -83,8 +83,9 @@ pub fn record_dequantized(view: &mut View<'_>, dtype: DType) -> Result<()> {
     set_pairs(view, &[KeyValue::new(FILE_TYPE, file_type(dtype))])
 }
 
-/// Writes down in the pairs of a GGUF file, where they state a type already, that its matrices are
-/// cast to another float.
+/// Records that the matrices of a GGUF file are cast to another float dtype.
+///
+/// Changes only key-value pairs that already declare a type.
 ///
 /// # Errors
 /// E001 when the metadata hold malformed pairs.
@@ -117,7 +118,7 @@ fn original_dtype(view: &View<'_>) -> Option<DType> {
     elements.into_iter().max_by_key(|&(_, count)| count).map(|(dtype, _)| dtype)
 }
 
-/// Sets pairs as llama.cpp does: what was there goes, what is new comes last.
+/// Sets pairs in the way llama.cpp does: old pairs are removed, new pairs are appended.
 fn set_pairs(view: &mut View<'_>, new: &[KeyValue]) -> Result<()> {
     let Some(pairs) = key_values(view.metadata())? else { return Ok(()) };
     let mut pairs = Arc::unwrap_or_clone(pairs);

@@ -7,7 +7,7 @@ use apr_registry::{CheckpointReader, DTypeKind, TensorInfo};
 
 use super::category::{Category, Kept, is_matrix, kept, kept_elsewhere};
 
-/// What a tensor is for.
+/// Role of a tensor.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Role {
@@ -17,7 +17,7 @@ pub enum Role {
     Output,
     /// Another matrix that multiplies vectors.
     Matrix,
-    /// Nothing that is quantized.
+    /// Tensor that is not quantized.
     Kept(Kept),
 }
 
@@ -25,14 +25,15 @@ pub enum Role {
 const GGUF_BEGINNINGS: [&str; 6] =
     ["blk.", "enc.blk.", "dec.blk.", "v.blk.", "a.blk.", "token_embd."];
 
-/// Whether llama.cpp's rules know a name like this.
+/// Returns `true` if llama.cpp's rules cover names like this.
 pub(super) fn is_gguf_name(name: &str) -> bool {
     GGUF_BEGINNINGS.iter().any(|beginning| name.starts_with(beginning))
 }
 
 impl Role {
-    /// What the family says a tensor is, where `kind` is known, and else what its shape says.
-    /// `tokens` is the number of tokens, 0 where nobody knows.
+    /// Returns the role by the family's `kind`, or by name and shape if `kind` is unknown.
+    ///
+    /// `tokens` is the number of tokens, or 0 if it is unknown.
     pub(super) fn of(info: &TensorInfo, kind: Option<TensorKind>, tokens: u64) -> Self {
         let Some(kind) = kind else { return Self::of_unknown(&info.name, &info.shape) };
         if !is_matrix(&info.shape) {
@@ -52,8 +53,10 @@ impl Role {
         }
     }
 
-    /// A tensor of a family that nobody knows: whatever its name, a matrix is one. The few names
-    /// that many models share tell embeddings, output matrices and what is better left alone.
+    /// Returns the role of a tensor of an unknown family.
+    ///
+    /// Each matrix is a weight, except for a few common names that identify embeddings, output
+    /// matrices and tensors that are better not quantized.
     pub(super) fn of_unknown(name: &str, shape: &Shape) -> Self {
         if !is_matrix(shape) {
             return Self::Kept(Kept::Vector);
@@ -70,7 +73,7 @@ impl Role {
     }
 }
 
-/// Why a matrix of this kind is never quantized, if that is so.
+/// Returns the reason why a matrix of this kind is never quantized, if there is one.
 fn kept_as(kind: TensorKind, shape: &Shape) -> Option<Kept> {
     match kind {
         TensorKind::Position => Some(Kept::Position),
@@ -84,7 +87,7 @@ fn kept_as(kind: TensorKind, shape: &Shape) -> Option<Kept> {
     }
 }
 
-/// What a tensor is for where its name and shape are all that is known.
+/// Returns the role of a tensor if only its name and shape are known.
 pub(super) fn by_name(name: &str, shape: &Shape) -> Role {
     if !is_gguf_name(name) && name != "output.weight" {
         return Role::of_unknown(name, shape);
@@ -102,7 +105,7 @@ fn rows(shape: &Shape) -> u64 {
     shape.dims().split_last().map_or(0, |(_, outer)| outer.iter().product())
 }
 
-/// The role of each tensor by position; `None` for one whose elements are no floats.
+/// Returns the role of each tensor by position; `None` for tensors whose elements are not floats.
 #[must_use]
 pub fn roles_of(
     reader: &dyn CheckpointReader,
@@ -128,9 +131,10 @@ fn is_of_floats(info: &TensorInfo) -> bool {
     matches!(info.dtype.kind(), DTypeKind::Float | DTypeKind::MiniFloat | DTypeKind::Quantized)
 }
 
-/// What a measurement of importance calls each tensor by position: its name in GGUF files, or its
-/// own where these do not have the family. A matrix of one expert is called after the stack that
-/// GGUF has of them, see [`measured_expert`].
+/// Returns the name of each tensor in an importance measurement, by position.
+///
+/// It is the name in GGUF files, or the tensor's own name if GGUF does not have the family. The
+/// matrix of one expert is named after its stack in GGUF, see [`measured_expert`].
 #[must_use]
 pub fn measured_names(
     reader: &dyn CheckpointReader,
@@ -150,7 +154,7 @@ pub fn measured_names(
         .collect()
 }
 
-/// What a measurement calls the matrix of one expert of a stack.
+/// Returns the name of one expert's matrix of a stack in an importance measurement.
 ///
 /// ```
 /// let name = apr_quantize::measured_expert("blk.0.ffn_up_exps.weight", 3);
@@ -175,8 +179,9 @@ pub(super) fn gguf_names(
     (0..reader.tensors().len()).map(name).collect()
 }
 
-/// The role of each tensor by position, `None` where llama.cpp's rules know the name: `names` are
-/// GGUF's where the family has such.
+/// Returns the role of each tensor by position; `None` if llama.cpp's rules cover the name.
+///
+/// `names` are the GGUF names, if the family has any.
 pub(super) fn roles(
     reader: &dyn CheckpointReader,
     model: Option<&FamilyModel<'_>>,

@@ -17,7 +17,7 @@ use super::scheme::Scheme;
 pub(super) struct Rules<'a> {
     facts: &'a ModelFacts,
     choices: &'a Choices,
-    /// Whether the token embeddings are the output matrix too.
+    /// `true` if the token embeddings are also the output matrix.
     tied: bool,
     /// Tensors of attention values, in all.
     values: u64,
@@ -202,8 +202,8 @@ impl<'a> Rules<'a> {
         }
     }
 
-    /// Whether values are shared by several queries: they are few then, and each error counts
-    /// several times.
+    /// Returns `true` if several queries share values. There are few values then, and each error
+    /// counts several times.
     fn shares_values(&self) -> bool {
         self.facts.queries_per_key() >= 4
     }
@@ -312,7 +312,7 @@ impl<'a> Rules<'a> {
         }
     }
 
-    /// The types whose rule asks whether there is importance.
+    /// Returns the dtype for schemes whose rule depends on importance.
     fn down_by_importance(&self, depth: Depth) -> DType {
         let first_eighth = depth.is_in_first(8);
         match (self.choices.scheme, self.choices.has_importance) {
@@ -335,8 +335,8 @@ impl<'a> Rules<'a> {
         Ok(if scheme == Scheme::IQ3_XS && in_the_middle { DType::IQ3_XXS } else { scheme.dtype() })
     }
 
-    /// The layer of a feed-forward tensor: how many came before, or what the name says where
-    /// experts are apart.
+    /// Returns the layer of a feed-forward tensor: the number of tensors before it, or the number
+    /// in the name if experts are separate tensors.
     fn layer_of(&self, name: &str, seen: u64) -> Result<u64> {
         if self.facts.experts <= 1 {
             return Ok(seen);
@@ -378,7 +378,7 @@ fn query_or_key(scheme: Scheme) -> DType {
     }
 }
 
-/// What a rule is for, in words.
+/// Returns the description of a rule's category.
 fn part(category: Category) -> &'static str {
     match category {
         Category::TokenEmbedding => "token embeddings",
@@ -394,7 +394,7 @@ fn part(category: Category) -> &'static str {
     }
 }
 
-/// Where in the network a layer is.
+/// Position of a layer in the network.
 #[derive(Clone, Copy)]
 struct Depth {
     layer: u64,
@@ -402,7 +402,7 @@ struct Depth {
 }
 
 impl Depth {
-    /// Whether the layer is among the first of `parts` equal parts.
+    /// Returns `true` if the layer is in the first of `parts` equal parts.
     fn is_in_first(self, parts: u64) -> bool {
         self.layer < self.layers / parts
     }
@@ -412,7 +412,7 @@ impl Depth {
     }
 }
 
-/// Whether a layer is among the first or last eighth, or every third in between.
+/// Returns `true` for layers in the first or last eighth, and for every third in between.
 fn deserves_more(layer: u64, layers: u64) -> bool {
     let eighth = layers / 8;
     // The first test keeps the difference from going below 0.

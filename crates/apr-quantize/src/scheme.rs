@@ -8,7 +8,7 @@ use apr_tensor::block::can_quantize;
 
 use apr_view::closest;
 
-/// How a scheme chooses the type of each tensor.
+/// Method by which a scheme chooses the dtype of each tensor.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum SchemeKind {
@@ -56,14 +56,14 @@ macro_rules! schemes {
                 match self { $(Self::$variant => DType::$dtype,)* }
             }
 
-            /// How the types of tensors are chosen.
+            /// Returns the method that chooses the dtypes of tensors.
             #[must_use]
             pub const fn kind(self) -> SchemeKind {
                 match self { $(Self::$variant => SchemeKind::$kind,)* }
             }
 
-            /// llama.cpp's number, which a GGUF file states under `general.file_type`; `None` where
-            /// it has none.
+            /// Returns llama.cpp's number, which a GGUF file states under `general.file_type`, or
+            /// `None`.
             #[must_use]
             pub const fn file_type(self) -> Option<u32> {
                 match self { $(Self::$variant => $file_type,)* }
@@ -113,45 +113,45 @@ schemes! {
     Q5_0 = "q5_0", Q5_0, Blocks, Some(8);
     /// 6 bits a weight.
     Q5_1 = "q5_1", Q5_1, Blocks, Some(9);
-    /// Q2_K, with Q3_K and Q4_K where it matters.
+    /// Q2_K, with Q3_K and Q4_K for important tensors.
     Q2_K = "q2_k", Q2_K, Blocks, Some(10);
     /// Q2_K, with Q4_K in the first layers; needs importance.
     Q2_K_S = "q2_k_s", Q2_K, Blocks, Some(21);
-    /// Q3_K.
+    /// Q3_K, the small mix.
     Q3_K_S = "q3_k_s", Q3_K, Blocks, Some(11);
-    /// Q3_K, with Q4_K and Q5_K where it matters.
+    /// Q3_K, with Q4_K and Q5_K for important tensors.
     Q3_K_M = "q3_k_m", Q3_K, Blocks, Some(12);
-    /// Q3_K, with Q5_K where it matters.
+    /// Q3_K, with Q5_K for important tensors.
     Q3_K_L = "q3_k_l", Q3_K, Blocks, Some(13);
     /// Q4_K, with Q5_K in the first layers.
     Q4_K_S = "q4_k_s", Q4_K, Blocks, Some(14);
-    /// Q4_K, with Q6_K where it matters.
+    /// Q4_K, with Q6_K for important tensors.
     Q4_K_M = "q4_k_m", Q4_K, Blocks, Some(15);
-    /// Q5_K.
+    /// Q5_K, the small mix.
     Q5_K_S = "q5_k_s", Q5_K, Blocks, Some(16);
-    /// Q5_K, with Q6_K where it matters.
+    /// Q5_K, with Q6_K for important tensors.
     Q5_K_M = "q5_k_m", Q5_K, Blocks, Some(17);
     /// 6.6 bits a weight.
     Q6_K = "q6_k", Q6_K, Blocks, Some(18);
-    /// 1.6 bits a weight, with Q2_K and IQ2_XXS where it matters; needs importance.
+    /// 1.6 bits per weight, with Q2_K and IQ2_XXS for important tensors; requires importance.
     IQ1_S = "iq1_s", IQ1_S, Blocks, Some(24);
-    /// 1.8 bits a weight, with Q2_K and IQ2_XXS where it matters; needs importance.
+    /// 1.8 bits per weight, with Q2_K and IQ2_XXS for important tensors; requires importance.
     IQ1_M = "iq1_m", IQ1_M, Blocks, Some(31);
-    /// 2.1 bits a weight, with Q2_K where it matters; needs importance.
+    /// 2.1 bits per weight, with Q2_K for important tensors; requires importance.
     IQ2_XXS = "iq2_xxs", IQ2_XXS, Blocks, Some(19);
-    /// 2.3 bits a weight, with Q2_K where it matters; needs importance.
+    /// 2.3 bits per weight, with Q2_K for important tensors; requires importance.
     IQ2_XS = "iq2_xs", IQ2_XS, Blocks, Some(20);
-    /// IQ2_XS, with IQ3_S where it matters; needs importance.
+    /// IQ2_XS, with IQ3_S for important tensors; requires importance.
     IQ2_S = "iq2_s", IQ2_XS, Blocks, Some(28);
-    /// IQ2_S of 2.6 bits a weight, with IQ3_S where it matters; needs importance.
+    /// IQ2_S with 2.6 bits per weight, with IQ3_S for important tensors; requires importance.
     IQ2_M = "iq2_m", IQ2_S, Blocks, Some(29);
-    /// 3.1 bits a weight, with IQ2_S and IQ3_S by what matters; needs importance.
+    /// 3.1 bits per weight, with IQ2_S and IQ3_S depending on the tensor; requires importance.
     IQ3_XXS = "iq3_xxs", IQ3_XXS, Blocks, Some(23);
-    /// IQ3_S, with IQ3_XXS where it matters less; needs importance.
+    /// IQ3_S, with IQ3_XXS for less important tensors; requires importance.
     IQ3_XS = "iq3_xs", IQ3_S, Blocks, Some(22);
     /// 3.4 bits a weight.
     IQ3_S = "iq3_s", IQ3_S, Blocks, Some(26);
-    /// IQ3_S, with Q4_K where it matters.
+    /// IQ3_S, with Q4_K for important tensors.
     IQ3_M = "iq3_m", IQ3_S, Blocks, Some(27);
     /// 4.5 bits a weight, unevenly spaced values.
     IQ4_NL = "iq4_nl", IQ4_NL, Blocks, Some(25);
@@ -165,8 +165,9 @@ schemes! {
     TQ1_0 = "tq1_0", TQ1_0, Blocks, Some(36);
     /// 2.1 bits a weight: -1, 0 and 1.
     TQ2_0 = "tq2_0", TQ2_0, Blocks, Some(37);
-    /// OCP microscaling floats of 4 bits. llama.cpp makes them only of experts, but has no other
-    /// number for them.
+    /// OCP microscaling floats of 4 bits.
+    ///
+    /// llama.cpp uses them only for experts, but does not have another number for them.
     MXFP4 = "mxfp4", MXFP4, Blocks, Some(38);
     /// OCP microscaling floats of 4 bits for experts, Q8_0 for the rest.
     MXFP4_MOE = "mxfp4_moe", MXFP4, Blocks, Some(38);
@@ -174,7 +175,7 @@ schemes! {
     NVFP4 = "nvfp4", NVFP4, Blocks, Some(39);
 }
 
-/// Other names of schemes. The first three are llama-quantize's.
+/// Further names of schemes. The first three are from llama-quantize.
 const ALIASES: &[(&str, Scheme)] = &[
     ("q3_k", Scheme::Q3_K_M),
     ("q4_k", Scheme::Q4_K_M),
@@ -201,7 +202,7 @@ const DTYPE_ALIASES: &[(&str, DType)] = &[
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct UnknownType {
-    /// What was asked for.
+    /// Name that the user passed.
     pub name: String,
     /// Names most like it, best first.
     pub nearest: Vec<&'static str>,
@@ -257,7 +258,7 @@ impl fmt::Display for Scheme {
     }
 }
 
-/// Whether weights can be made this type: floats, and blocks that there is a quantizer for.
+/// Returns `true` if weights can be stored as this dtype: floats, and block types with a quantizer.
 const fn is_target(dtype: DType) -> bool {
     match dtype {
         DType::F64 => false,

@@ -32,7 +32,7 @@ struct Model {
     name: String,
     facts: ModelFacts,
     candidates: Vec<Candidate>,
-    /// How many candidates there are that differ in the layer alone.
+    /// Number of candidates that differ only in the layer.
     rows: Vec<usize>,
 }
 
@@ -103,7 +103,7 @@ fn choices(run: &str, options: &Json) -> Choices {
     }
 }
 
-/// `d3f` as the letters of four layers; a single letter stands for all.
+/// Expands `d3f` to the letters of four layers; a single letter applies to all layers.
 fn letters(word: &str, count: usize) -> Vec<char> {
     let mut letters: Vec<char> = Vec::new();
     let mut chars = word.chars().peekable();
@@ -231,7 +231,7 @@ fn schemes_that_llama_cpp_lacks_follow_its_rules_for_others() {
 }
 
 #[test]
-fn reasons_say_what_happened() {
+fn reasons_describe_the_decisions() {
     let candidates = [
         candidate("blk.0.ffn_up.weight", DType::F32, &[8, 288]),
         candidate("blk.0.ffn_norm.weight", DType::F32, &[288]),
@@ -263,7 +263,7 @@ fn reasons_say_what_happened() {
 }
 
 #[test]
-fn what_is_quantized_is_quantized_again_only_on_request() {
+fn quantized_tensors_are_requantized_only_on_request() {
     let candidates = [candidate("blk.0.attn_q.weight", DType::Q4_0, &[8, 256])];
     let facts = ModelFacts::default();
     let error = assign(&candidates, &facts, &Choices::new(Scheme::Q8_0)).expect_err("q4_0 to q8_0");

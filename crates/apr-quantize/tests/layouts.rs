@@ -41,7 +41,7 @@ impl Random {
         self.0 >> 11
     }
 
-    /// From -1 to 1.
+    /// Returns a number from -1 to 1.
     fn unit(&mut self) -> f32 {
         let number = u16::try_from(self.next() % 65_536).expect("16 bits");
         f32::from(number) / 32_768.0 - 1.0
@@ -135,7 +135,7 @@ fn decoded(laid: Laid<'static>) -> Vec<Vec<f32>> {
 }
 
 #[test]
-fn what_is_written_is_read_as_the_values_that_are_reported() {
+fn written_layouts_decode_to_the_reported_values() {
     for (scheme, dtype) in SCHEMES.into_iter().flat_map(|scheme| DTYPES.map(|of| (scheme, of))) {
         for seed in 1..4 {
             let rows = rows(dtype.1, seed);
@@ -249,12 +249,13 @@ fn sums_of_products_and_biases_that_were_rounded_are_stored_exactly() {
     }
 }
 
-/// What rounding a value to `bf16` may change, twice: that of a scale, and that of a product.
+/// Returns the largest change by rounding to `bf16` twice: once for a scale, once for a product.
 fn of_rounding(value: f32) -> f32 {
     value.abs() / 128.0
 }
 
-/// How far a value may be from the one that it is read as, in a layout whose scale is this.
+/// Returns the maximum distance between a value and its decoded value, for a layout with this
+/// scale.
 fn bound(scheme: Scheme, value: f32, scale: f32) -> f32 {
     let size = value.abs();
     let (near, most) = match scheme {
@@ -298,7 +299,7 @@ fn values_are_as_near_as_the_format_has_them() {
     }
 }
 
-/// The scale of each group, with the bias where there is one, and the columns of a group.
+/// Returns the scale of each group, with the bias if there is one, and the columns of a group.
 fn scales_of(scheme: Scheme, laid: &Laid<'_>, dtype: DType) -> (Vec<(f32, Option<f32>)>, usize) {
     let of = |end: &str, dtype: DType| {
         let mut values = Vec::new();
@@ -326,7 +327,7 @@ fn scales_of(scheme: Scheme, laid: &Laid<'_>, dtype: DType) -> (Vec<(f32, Option
 }
 
 #[test]
-fn a_searched_scale_is_no_worse_than_the_one_of_the_largest() {
+fn a_searched_scale_is_at_least_as_good_as_the_scale_of_the_largest_value() {
     for dtype in DTYPES {
         for seed in 1..6 {
             let rows = rows(dtype.1, seed);
@@ -357,7 +358,7 @@ fn a_searched_scale_is_no_worse_than_the_one_of_the_largest() {
 }
 
 #[test]
-fn zero_points_are_no_worse_than_those_of_compressed_tensors() {
+fn zero_points_are_at_least_as_good_as_in_compressed_tensors() {
     for seed in 1..6 {
         let rows = rows(DType::F32, seed);
         let laid = laid(Scheme::W4A16Asym, DTYPES[0], &rows);
@@ -455,7 +456,7 @@ fn llama() -> Box<dyn CheckpointReader> {
 }
 
 #[test]
-fn what_stays_dense_is_stated_and_the_configuration_says_the_rest() {
+fn dense_tensors_are_listed_and_the_configuration_is_complete() {
     let families = apr_arch::Families::builtin();
     for scheme in SCHEMES {
         let layout = Layout::of(scheme).expect("a layout");
@@ -505,7 +506,8 @@ fn what_stays_dense_is_stated_and_the_configuration_says_the_rest() {
     }
 }
 
-/// What `config.json` has to say, as libraries that load the folder were seen to need it.
+/// Returns the expected quantization entry of `config.json`, as libraries that load the folder
+/// require it.
 fn expected(scheme: Scheme, ignore: &[&str]) -> Value {
     let (format, weights) = match scheme {
         Scheme::W4A16 => (

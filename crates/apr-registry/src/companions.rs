@@ -4,8 +4,8 @@ use apr_core::digest::ChunkSums;
 use apr_core::{CheckpointWriter, FileInfo, Layout, Loss, Notes, Result, Sink};
 use apr_format::apr2::CompanionFile;
 
-/// Writes companions as files of their own after the weights, or reports them lost where there is
-/// no folder.
+/// Writer that stores companions as separate files after the weights, or reports them lost without
+/// a folder.
 pub(crate) struct WithCompanions<W> {
     weights: W,
     companions: Vec<CompanionFile>,

@@ -15,11 +15,12 @@ use apr_format::apr2::Header;
 /// Length of the head of a trailer block, and of the footer, in bytes.
 const BLOCK_HEAD: usize = 16;
 
-/// What the reader asks for at once: of a longer rest it may need only the first bytes.
+/// Maximum length of a trailer that is read in one request; the reader may need only the start of a
+/// longer one.
 const LONGEST_TRAILER: u64 = 64 << 20;
 
-/// Whether the bytes read last are kept, for those who read them twice; shared by a loader and its
-/// sources.
+/// Switch for keeping the bytes read last, for callers that read them twice. A loader and its
+/// sources share it.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Hold(Arc<AtomicBool>);
 
@@ -49,13 +50,13 @@ pub(crate) struct FewReads<S> {
     hold: Hold,
 }
 
-/// What was read ahead, until the file is open.
+/// Bytes that were read ahead, until the file is open.
 #[derive(Default)]
 struct Held {
     header: Option<Header>,
-    /// Where the bytes start that were read last, and the bytes.
+    /// Offset of the bytes read last, and the bytes.
     range: Option<(u64, Vec<u8>)>,
-    /// The trailer has come: from here on the bytes wanted are those of tensors.
+    /// `true` once the trailer was read; later reads are for tensors.
     has_trailer: bool,
     is_open: bool,
 }
@@ -73,7 +74,7 @@ impl<S: ByteSource> FewReads<S> {
         Self { inner, limits: *limits, held: Mutex::default(), hold: hold.clone() }
     }
 
-    /// The range to read where this one is asked for, if that is a longer one.
+    /// Returns the length of the range to read instead of the requested one, if it is longer.
     fn longer(&self, held: &Held, offset: u64, len: usize) -> Option<u64> {
         let header = held.header.filter(|_| !held.has_trailer)?;
         let (metadata, index) = (u64::from(header.metadata_size), u64::from(header.index_size));

@@ -14,17 +14,19 @@ use crate::model_files::TERMS;
 use crate::weights::{CONFIG, CONFIGS, find_weights, has_index, what_names_the_shards};
 use crate::{OpenOptions, open_in};
 
-/// Companions up to this length stay in memory once they were read: all who learn from a model ask
-/// for its configuration, and a job that carries the files along asks for them again.
+/// Maximum length of companions that stay in memory after they were read.
+///
+/// The configuration is read for each inspection of a model, and again when a job copies the
+/// companions.
 const KEPT_LEN: u64 = 1 << 20;
 
 /// A checkpoint together with the companions of its folder.
 pub struct FolderCheckpoint {
     inner: Box<dyn CheckpointReader>,
     metadata: Metadata,
-    /// Those inside the weights' file, then those of the folder.
+    /// Companions inside the weights file, followed by the companions of the folder.
     companions: Vec<Companion>,
-    /// Of the companions of the folder.
+    /// Sources of the folder's companions.
     beside: Vec<Beside>,
     left_out: Vec<String>,
     limits: Limits,
@@ -34,7 +36,7 @@ pub struct FolderCheckpoint {
 /// A file beside the weights.
 struct Beside {
     source: Box<dyn ByteSource>,
-    /// Its bytes, once they were read, if they are few.
+    /// Bytes of the file after the first read, if it is small.
     kept: OnceLock<Vec<u8>>,
 }
 
@@ -123,11 +125,13 @@ pub fn with_companions(
     Ok(checkpoint)
 }
 
-/// A model of one file together with its folder: with the companions there, if a configuration says
-/// that they belong to it, or with a warning if the file is one shard of several.
+/// Opens a model of one file together with the companions in its folder.
+///
+/// The companions are added if a configuration shows that they belong to the model. If the file is
+/// one shard of several, a warning is added.
 ///
 /// # Errors
-/// E007 when the folder or one of the companions can't be read.
+/// E007 if the folder or one of the companions can't be read.
 pub fn with_neighbours(
     reader: Box<dyn CheckpointReader>,
     set: &dyn SourceSet,
@@ -152,11 +156,12 @@ fn plain_name(path: &str) -> &str {
     path.rsplit(['/', '\\']).next().unwrap_or(path)
 }
 
-/// Folders of the modules that `modules.json` of sentence-transformers lists: what they hold is
-/// part of the model, the weights of a dense layer too.
+/// Returns the folders of the modules listed in `modules.json` of sentence-transformers.
+///
+/// Their files are part of the model, including the weights of a dense layer.
 ///
 /// # Errors
-/// E007 when the file can't be read, E008 when it exceeds the limits.
+/// E007 if the file can't be read, E008 if it exceeds the limits.
 fn modules(set: &dyn SourceSet, names: &[String], limits: &Limits) -> Result<Vec<String>> {
     if !names.iter().any(|name| name == MODULES) {
         return Ok(Vec::new());
@@ -172,11 +177,14 @@ fn modules(set: &dyn SourceSet, names: &[String], limits: &Limits) -> Result<Vec
 /// The list of a sentence-transformers model's modules.
 const MODULES: &str = "modules.json";
 
-/// A checkpoint with a configuration that does not lie beside its weights: the bytes of a
-/// `config.json`, which becomes one of its companions.
+/// Adds a configuration from another folder to a checkpoint.
+///
+/// The configuration is the bytes of a `config.json`, which becomes one of the checkpoint's
+/// companions.
 ///
 /// # Errors
-/// E001 for what is no configuration, E007 when it can't be read, E008 when it exceeds the limits.
+/// E001 if the bytes are not a configuration, E007 if it can't be read, E008 if it exceeds the
+/// limits.
 pub fn with_config(
     inner: Box<dyn CheckpointReader>,
     config: Box<dyn ByteSource>,
@@ -211,11 +219,12 @@ pub fn with_config(
     Ok(checkpoint)
 }
 
-/// A checkpoint that was opened by itself, with a warning where it is one shard of several; `set`
-/// is the folder it is in.
+/// Returns a checkpoint that was opened by itself, with a warning if it is one shard of several.
+///
+/// `set` is the folder of the checkpoint.
 ///
 /// # Errors
-/// E007 when the folder can't be read.
+/// E007 if the folder can't be read.
 pub fn alone(
     inner: Box<dyn CheckpointReader>,
     set: &dyn SourceSet,
@@ -235,7 +244,7 @@ pub fn alone(
     }))
 }
 
-/// That a file is one shard of several, and what names all of them.
+/// Returns a warning if the file is one shard of several, with the name of the shards' index.
 fn shard_warning(inner: &dyn CheckpointReader, names: &[String]) -> Option<String> {
     // Parts of a split GGUF model need no index, and their reader reports what is missing, as that
     // of .apr shards does.
@@ -252,8 +261,10 @@ fn shard_warning(inner: &dyn CheckpointReader, names: &[String]) -> Option<Strin
     })
 }
 
-/// What of a model's file is not its weights: of an ONNX file, and of others that have a graph.
-/// They travel also where their formats are not built in.
+/// Companions that store the rest of a model's file besides its weights: of an ONNX file, and of
+/// others with a graph.
+///
+/// They are copied even if their formats are not built in.
 const SKELETONS: [&str; 2] = ["model.onnx.graph", "model.graph"];
 
 /// Configuration, tokenizer, chat template, model card and licence, by the names the hub uses.
@@ -303,7 +314,8 @@ impl FolderCheckpoint {
         Ok(())
     }
 
-    /// Takes family and hyperparameters from the configuration, where the weights don't know them.
+    /// Copies family and hyperparameters from the configuration, if the weights file does not have
+    /// them.
     fn describe(&mut self) -> Result<()> {
         let Some(position) = self.companions.iter().position(|companion| companion.name == CONFIG)
         else {
@@ -332,14 +344,17 @@ impl FolderCheckpoint {
     }
 }
 
-/// What of a configuration's entry describes the network: scalars, short lists of them (the
-/// channels of convolutions) and of such lists, those of a part with a configuration of its own (`text_config`), and
-/// how positions and quantized weights are to be computed with. Null, too: it means that there is
-/// none, where a missing entry means the default. Tables of labels are neither.
+/// Returns the part of a configuration entry that describes the network.
+///
+/// It keeps scalars, short lists of scalars (such as the channels of convolutions), lists of such
+/// lists, the entries of a part with its own configuration (`text_config`), and settings of
+/// positions and quantized weights. It also keeps null, because a missing entry means the default.
+/// Tables of labels are left out.
 fn hyperparameter(key: &str, value: &Value, top: bool) -> Option<Value> {
     /// Longest list that is kept.
     const LONGEST: usize = 256;
-    /// Entries that are objects; those of rotary positions may have one for each kind of layer.
+    /// Entries that are objects; objects for rotary positions may have one entry for each kind of
+    /// layer.
     const OBJECTS: [&str; 7] = [
         "text_config",
         "vision_config",

@@ -41,29 +41,29 @@ pub type NamedGraphs = Vec<(String, apr_graph::Graph)>;
 type GraphsOf = fn(&dyn CheckpointReader, &apr_core::Limits) -> Result<Option<NamedGraphs>>;
 type PlanWriter = fn(&[TensorInfo], &Metadata, Vec<CompanionFile>, &PlanOptions) -> Result<Writer>;
 
-/// A format, with what reads and writes it.
+/// Format with its reader and writer.
 pub(crate) struct Registration {
-    /// What it says of itself.
+    /// Description of the format.
     pub(crate) format: &'static Format,
-    /// Opens one file; `None` where files are told apart and not read.
+    /// Opens one file; `None` if the format is only detected, not read.
     pub(crate) open: Option<Open>,
     /// Opens a file that belongs to others of its folder.
     pub(crate) open_set: Option<OpenSet>,
-    /// Opens the model whose shards an index names, where their extension is one of the format's.
+    /// Opens the model of a shard index, if the shards have one of the format's extensions.
     pub(crate) open_index: Option<OpenIndex>,
-    /// Makes a writer; there is one exactly where the format is a target.
+    /// Creates a writer; set exactly if the format can be written.
     pub(crate) plan: Option<PlanWriter>,
-    /// Whether a file may keep its weights in other files of its folder, without a name that shows
-    /// it.
+    /// `true` if a file may keep its weights in other files of its folder, without a name that
+    /// shows it.
     pub(crate) spans_files: bool,
-    /// How the weights of a model's folder are called.
+    /// Names of the weights in a model folder.
     pub(crate) in_folder: InFolder,
-    /// Reads the graphs of a model that came from a file of the format.
+    /// Reads the graphs of a model that was read from a file of the format.
     #[cfg(feature = "graphs")]
     pub(crate) graphs: Option<GraphsOf>,
 }
 
-/// All formats that were built in. Where several would take a file, the first does.
+/// All formats that are built in. If several match a file, the first one is used.
 pub(crate) static FORMATS: &[Registration] = &[
     Registration {
         open: Some(|source, name, options| Ok(Box::new(open_apr2(source, name, options)?))),
@@ -374,7 +374,7 @@ pub(crate) static FORMATS: &[Registration] = &[
     told_apart(crate::unread::NAMED[4]),
 ];
 
-/// An entry that says nothing but the format.
+/// Returns an entry for a format that is only detected.
 const fn told_apart(format: &'static Format) -> Registration {
     Registration {
         format,
@@ -389,7 +389,7 @@ const fn told_apart(format: &'static Format) -> Registration {
     }
 }
 
-/// An entry of a format of TensorFlow, whose files are told apart once they are open.
+/// Returns an entry for a TensorFlow format, whose files are distinguished when they are opened.
 #[cfg(feature = "tensorflow")]
 const fn of_tensorflow(format: &'static Format) -> Registration {
     Registration {
@@ -404,15 +404,17 @@ const fn of_tensorflow(format: &'static Format) -> Registration {
     }
 }
 
-/// Whether a file of the format may keep its weights in other files of its folder, without a name
-/// that shows it.
+/// Returns `true` if a file of the format may keep its weights in other files of its folder.
+///
+/// The names of such files do not show it.
 #[must_use]
 pub fn may_span_files(format: &Format) -> bool {
     FORMATS.iter().any(|entry| entry.spans_files && entry.format == format)
 }
 
-/// Whether a file's name says that others of its folder complete it: a part of a split GGUF model,
-/// or what describes the files of a distributed checkpoint.
+/// Returns `true` if a file's name shows that it is completed by other files of its folder.
+///
+/// Examples are a part of a split GGUF model, and the file that describes a distributed checkpoint.
 #[must_use]
 pub fn is_part_name(name: &str) -> bool {
     #[cfg(feature = "gguf")]
@@ -458,8 +460,8 @@ pub fn graphs_of(
     Ok(None)
 }
 
-/// Whether loaders run code that files of the format name, so that a scan has to look at what is in
-/// them.
+/// Returns `true` if loaders run code that files of the format name, so that a scan must examine
+/// their contents.
 ///
 /// ```
 /// assert!(!apr_registry::may_hold_code(&apr_registry::gguf::FORMAT));

@@ -1,25 +1,24 @@
 //! How files of a model's folder are called.
 
-/// How weights of a format are called in a model's folder. [`InFolder::NONE`] is what an entry
-/// starts from.
+/// Names of a format's weights in a model folder. Entries start from [`InFolder::NONE`].
 pub(crate) struct InFolder {
     /// Weights of the lowest rank are taken; several files of one rank are several models.
     pub(crate) rank: u8,
-    /// A file that describes all those with an extension; it goes before any other weights.
+    /// File that describes all files with an extension; it takes precedence over any other weights.
     pub(crate) description: Option<(&'static str, &'static str)>,
-    /// The name of weights that go before all but such a description.
+    /// Name of weights that take precedence over everything except such a description.
     pub(crate) whole: Option<&'static str>,
     /// Names of an adapter's weights.
     pub(crate) adapters: &'static [&'static str],
-    /// Names of weights, the first that is there; where there are none, an extension is enough.
+    /// Names of weights, in order of precedence; if empty, an extension is enough.
     pub(crate) names: &'static [&'static str],
     /// Extensions that only weights have.
     pub(crate) extensions: &'static [&'static str],
-    /// What stands for a model in several files.
+    /// File that represents a model in several files.
     pub(crate) shards: Shards,
 }
 
-/// What stands for a model in several files.
+/// File that represents a model in several files.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Shards {
     /// An index with this ending, `.safetensors.index.json`.
@@ -42,19 +41,19 @@ impl InFolder {
         shards: Shards::First,
     };
 
-    /// Whether a file has an extension that only weights of the format have.
+    /// Returns `true` if a file has an extension that only weights of the format have.
     pub(crate) fn has_extension_of(&self, name: &str) -> bool {
         self.extensions.contains(&extension(name))
     }
 }
 
-/// Whether a name is that of one shard of several.
+/// Returns `true` if a name is the name of one shard of several.
 #[must_use]
 pub fn is_shard_name(name: &str) -> bool {
     shard_number(name).is_some()
 }
 
-/// What the names of a model's shards start with: `model` of `model-00001-of-00003.apr`.
+/// Returns the common start of a model's shard names: `model` for `model-00001-of-00003.apr`.
 #[must_use]
 pub fn shard_stem(name: &str) -> Option<&str> {
     shard_number(name)?;
@@ -72,12 +71,12 @@ pub fn shard_number(name: &str) -> Option<(u32, u32)> {
     (count > 1).then_some((number, count))
 }
 
-/// Whether a name is that of an index of shards.
+/// Returns `true` if a name is the name of a shard index.
 pub(crate) fn is_index(name: &str) -> bool {
     name.ends_with(".index.json")
 }
 
-/// What follows the last point of a name.
+/// Returns the text after the last dot of a name.
 pub(crate) fn extension(name: &str) -> &str {
     name.rsplit_once('.').map_or("", |(_, extension)| extension)
 }

@@ -13,7 +13,7 @@ pub enum ModelFile {
     Companion,
 }
 
-/// What weights are called without their extensions and the numbers of shards.
+/// Names of weights without extensions and shard numbers.
 const STEMS: [&str; 8] = [
     "model",
     "adapter_model",
@@ -25,8 +25,10 @@ const STEMS: [&str; 8] = [
     "weights",
 ];
 
-/// Companions by name. That any `.json` may travel with a model does not make each a model's: what
-/// is replaced with a folder must be known.
+/// Names of companions.
+///
+/// Copying accepts any `.json` as a companion. The files that are replaced together with a folder,
+/// however, must be known by name.
 const COMPANIONS: [&str; 38] = [
     "README.md",
     "added_tokens.json",
@@ -101,14 +103,14 @@ pub fn model_file(name: &str) -> Option<ModelFile> {
     is_companion.then_some(ModelFile::Companion)
 }
 
-/// Whether a folder is called like a module of sentence-transformers: `2_Dense`.
+/// Returns `true` if a folder is named like a module of sentence-transformers: `2_Dense`.
 fn is_module(folder: &str) -> bool {
     folder.split_once('_').is_some_and(|(number, name)| {
         !number.is_empty() && number.bytes().all(|byte| byte.is_ascii_digit()) && !name.is_empty()
     })
 }
 
-/// Whether a name is that of terms: `LICENSE`, `LICENSE.txt`.
+/// Returns `true` if a name is the name of terms: `LICENSE`, `LICENSE.txt`.
 fn is_terms(file: &str, prefix: &str) -> bool {
     file.strip_prefix(prefix).is_some_and(|rest| rest.is_empty() || [".txt", ".md"].contains(&rest))
 }
@@ -141,7 +143,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn weights_of_every_layout_and_what_travels_with_them_are_known_and_other_files_are_not() {
+    fn weights_and_companions_of_every_layout_are_recognized_by_name() {
         let weights = [
             "model.safetensors",
             "model-00001-of-00002.safetensors",

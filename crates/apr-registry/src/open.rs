@@ -10,8 +10,8 @@ use crate::formats::{FORMATS, Registration};
 use crate::options::OpenOptions;
 use crate::unread;
 
-/// The format that the first bytes of a file speak for: [`HEAD_LEN`] are enough, fewer may be too
-/// few.
+/// Returns the format that the first bytes of a file match. [`HEAD_LEN`] bytes are enough; fewer
+/// may not be.
 ///
 /// ```
 /// let format = |head: &[u8]| apr_registry::recognise(head).map(|format| format.id);
@@ -81,7 +81,7 @@ pub fn open<S: ByteSource + 'static>(
     fitting(open(Box::new(source), name, &options)?, &options.limits, name)
 }
 
-/// A model that was opened, if there is memory for what is made of so many tensors.
+/// Returns an opened model, if its number of tensors is within the memory limit.
 fn fitting(
     reader: Box<dyn CheckpointReader>,
     limits: &Limits,
@@ -92,7 +92,7 @@ fn fitting(
     Ok(reader)
 }
 
-/// Whether a file is the manifest of a sharded APR2 model, by its name and its first bytes.
+/// Returns `true` if a file is the manifest of a sharded APR2 model, by its name and first bytes.
 #[must_use]
 pub fn is_manifest(name: &str, head: &[u8]) -> bool {
     extension(name) == "apr" && apr2::is_manifest(head) && mistaken_for_a_model(head).is_none()
@@ -166,7 +166,7 @@ fn shard_extension(index_json: &[u8]) -> Option<String> {
     Some(extension(shard).to_owned())
 }
 
-/// What a file of no known format is said to be.
+/// Error message for a file of an unknown format.
 pub const UNKNOWN_FORMAT: &str = "unknown model format";
 
 /// Refuses what downloads leave behind in place of a model.
@@ -177,8 +177,7 @@ fn check_mistaken(head: &[u8], name: &str) -> Result<()> {
     }
 }
 
-/// What hubs and stores answer where a file is not there, or not for everybody: in plain text, JSON
-/// or XML.
+/// Responses of hubs and object stores for missing or restricted files, in plain text, JSON or XML.
 const ANSWERS: [&str; 12] = [
     "Entry not found",
     "Repository not found",
@@ -232,7 +231,7 @@ fn mistaken_for_a_model(head: &[u8]) -> Option<String> {
     })
 }
 
-/// Whether the bytes begin an object whose first key is `error`.
+/// Returns `true` if the bytes start with a JSON object whose first key is `error`.
 fn is_error_json(text: &[u8]) -> bool {
     let inner = text.strip_prefix(b"{").map(<[u8]>::trim_ascii_start);
     inner
@@ -249,7 +248,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_downloads_leave_behind_is_named() {
+    fn files_left_by_failed_downloads_are_rejected_with_their_cause() {
         let cases = [
             ("", "empty"),
             (

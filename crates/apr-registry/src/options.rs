@@ -3,20 +3,22 @@
 use apr_core::{Error, Format, Limits, Result, Target};
 use apr_format::apr2::{self, Keys};
 
-/// How to open: within which limits, and what to take on trust.
+/// Options for opening a model: limits, hints and keys.
 #[derive(Debug, Clone, Default)]
 pub struct OpenOptions {
-    /// How much of a file's claims are believed.
+    /// Limits for the sizes that a file declares.
     pub limits: Limits,
-    /// The family of a legacy GGML file, which does not say it, where detection fails.
+    /// Family of a legacy GGML file, which does not contain it, if detection fails.
     pub family: Option<String>,
     /// Full names of classes, as `__main__.Net`, whose pickled instances are read for their
     /// parameters. Nothing of the class runs.
     pub pickle_classes: Vec<String>,
-    /// Every entry of a PyTorch checkpoint under its full path, where otherwise a training
-    /// checkpoint gives its weights alone: for jobs that select entries by a prefix.
+    /// `true` to read every entry of a PyTorch checkpoint under its full path, for jobs that select
+    /// entries by prefix.
+    ///
+    /// Otherwise only the weights of a training checkpoint are read.
     pub all_entries: bool,
-    /// What opens an encrypted model.
+    /// Keys for an encrypted model.
     pub keys: Keys,
 }
 
@@ -33,8 +35,10 @@ impl From<&Self> for OpenOptions {
 }
 
 impl OpenOptions {
-    /// These within so many bytes of memory ([`Limits::within`]): headers, graphs and companions
-    /// that are read, and what the key of a password takes to derive.
+    /// Limits the memory to `max_memory` bytes ([`Limits::within`]).
+    ///
+    /// The limit applies to headers, graphs and companions that are read, and to deriving the key
+    /// from a password.
     ///
     /// ```
     /// use apr_registry::{Code, OpenOptions};
@@ -79,33 +83,34 @@ impl OpenOptions {
     }
 }
 
-/// How the output is laid out.
+/// Options for the layout of the output.
 #[derive(Debug, Clone)]
 pub struct PlanOptions {
     /// The format, which must be one that is written.
     pub format: &'static Format,
-    /// Name of the file, which shards and index are named after.
+    /// Name of the file. Names of shards and of the index are derived from it.
     pub file_name: String,
     /// Write a folder: named files, companions beside the weights.
     pub folder: bool,
-    /// Most bytes of tensors in a shard.
+    /// Maximum number of bytes of tensors in a shard.
     pub shard_size: Option<u64>,
     /// Write only this one of the shards, counted from 0; of APR2 output. `None` for all of them.
     pub shard: Option<usize>,
-    /// What tensors are aligned to, in bytes; `None` for the format's own choice: 64 in APR2, the
-    /// source's or 32 in GGUF.
+    /// Alignment of tensors in bytes. `None` uses the format's own choice: 64 in APR2, the source's
+    /// or 32 in GGUF.
     pub alignment: Option<u32>,
-    /// How APR2 tensors are stored; alignment, order and `file_name` are the ones here.
+    /// Storage of APR2 tensors; alignment, order and `file_name` are taken from the fields of this
+    /// type.
     pub apr2: apr2::WriteOptions,
-    /// The tensors come in the order of their first use, and the file says so.
+    /// `true` if the tensors are in the order of their first use, which the file then declares.
     pub streaming: bool,
     /// Sort safetensors entries as its library does instead of keeping the source's order.
     pub canonical: bool,
-    /// What the model computes, where the format says that: a file for each, in a folder if there
+    /// Graphs of the model, for formats that store them: one file for each, in a folder if there
     /// are several.
     #[cfg(feature = "onnx")]
     pub models: Vec<apr_onnx::write::Model>,
-    /// Where an ONNX model has the bytes of its tensors.
+    /// Location of an ONNX model's tensor data.
     #[cfg(feature = "onnx")]
     pub external_data: apr_onnx::write::ExternalData,
 }
@@ -132,7 +137,7 @@ impl PlanOptions {
         }
     }
 
-    /// What the format can be written with.
+    /// Returns the capabilities of the format's writer.
     ///
     /// # Errors
     /// E001 for a format that is only read.

@@ -67,7 +67,8 @@ impl PlanOptions {
     }
 }
 
-/// What people call output of a format: by its extension, where that names the format.
+/// Returns the display name for output of a format: its extension, such as `.gguf`, or else its
+/// name.
 fn output_name(format: &'static Format) -> String {
     let extension = format.target.and_then(|target| target.extensions.first().copied());
     extension.map_or_else(|| format.name.to_owned(), |extension| format!(".{extension}"))
@@ -82,7 +83,7 @@ pub fn targets() -> impl Iterator<Item = &'static Format> {
     formats().filter(|format| format.target.is_some())
 }
 
-/// The format of outputs with this extension, which comes without the dot.
+/// Returns the format of outputs with this extension, which is passed without the dot.
 #[must_use]
 pub fn target_by_extension(extension: &str) -> Option<&'static Format> {
     targets()

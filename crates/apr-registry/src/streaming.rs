@@ -20,16 +20,17 @@ use crate::options::OpenOptions;
 pub struct Tensor {
     /// Name, dtype and shape.
     pub info: TensorInfo,
-    /// Its bytes, little-endian, in the layout of its dtype; shared with the loader's cache.
+    /// Bytes of the tensor, little-endian, in the layout of its dtype; shared with the loader's
+    /// cache.
     pub bytes: Arc<[u8]>,
 }
 
 /// Loads a model piece by piece.
 pub trait StreamingLoader {
-    /// Metadata only: small, at once.
+    /// Returns the metadata only, which is small and fast.
     ///
     /// # Errors
-    /// What the format's reader says.
+    /// Returns the errors of the format's reader.
     fn load_metadata(&mut self) -> Result<Metadata>;
 
     /// Names, dtypes and shapes of the tensors, in the order their bytes are stored.
@@ -38,23 +39,26 @@ pub trait StreamingLoader {
     /// What the format's reader says.
     fn load_index(&mut self) -> Result<Vec<TensorInfo>>;
 
-    /// One tensor, checked against its digest where the file has one.
+    /// Returns one tensor, verified against its digest if the file has one.
     ///
     /// # Errors
-    /// E001 when there is no such tensor, E004 when its bytes don't match its digest, E007 when
-    /// reading fails, E008 when it exceeds the address space.
+    /// E001 if there is no such tensor, E004 if its bytes do not match its digest, E007 if reading
+    /// fails, E008 if it exceeds the address space.
     fn load_tensor(&mut self, name: &str) -> Result<Tensor>;
 
-    /// Loads tensors that will be wanted next, as far as there is room for them. What fails here
-    /// fails again in [`load_tensor`](Self::load_tensor), which reports it.
+    /// Loads tensors that will be needed next, as far as the cache has space for them.
+    ///
+    /// Errors are reported by [`load_tensor`](Self::load_tensor), which fails again.
     fn prefetch(&mut self, names: &[&str]);
 }
 
-/// A [`StreamingLoader`] over any checkpoint, with a cache of a fixed size for what was prefetched.
+/// Implementation of [`StreamingLoader`] for any checkpoint, with a fixed-size cache for prefetched
+/// tensors.
 ///
-/// Over APR2 bytes it asks for as few ranges as the format allows, since each may be a request: the
-/// header, the rest of the front, the trailer, and one for each tensor. Of a sharded model the
-/// manifest is read, then so much of each shard that a tensor is wanted of.
+/// From APR2 sources it reads as few ranges as the format allows, because each may be a network
+/// request: the header, the rest of the front, the trailer, and one range for each tensor. For a
+/// sharded model it reads the manifest, and then the shards of the requested tensors in the same
+/// way.
 ///
 /// ```
 /// use apr_registry::{
@@ -79,12 +83,12 @@ pub struct TensorLoader {
     reader: Box<dyn CheckpointReader>,
     by_name: BTreeMap<String, usize>,
     cache: Cache,
-    /// Tells the source to keep what it reads, because it will be read again.
+    /// Switch that makes the source keep the bytes it reads, because they will be read again.
     held: Hold,
 }
 
 impl TensorLoader {
-    /// Loads from an opened checkpoint. `budget` is how many bytes of tensors are kept at most.
+    /// Creates a loader for an opened checkpoint that caches at most `budget` bytes of tensors.
     #[must_use]
     pub fn new(reader: Box<dyn CheckpointReader>, budget: u64) -> Self {
         let by_name =
@@ -92,11 +96,12 @@ impl TensorLoader {
         Self { reader, by_name, cache: Cache { budget, ..Cache::default() }, held: Hold::default() }
     }
 
-    /// Opens an APR2 file in three reads, and in one more where it is encrypted. Limits alone open
-    /// plain models; the keys of [`OpenOptions`] open encrypted ones.
+    /// Opens an APR2 file in three reads, or four if it is encrypted.
+    ///
+    /// Passing only limits opens plain models; the keys of [`OpenOptions`] open encrypted ones.
     ///
     /// # Errors
-    /// Those of [`apr2::open_with_keys`].
+    /// Returns the same errors as [`apr2::open_with_keys`].
     pub fn open<S: ByteSource + 'static>(
         source: S,
         name: &str,
@@ -144,7 +149,7 @@ impl TensorLoader {
         found.ok_or_else(|| self.located(Error::format("no such tensor")).for_tensor(name))
     }
 
-    /// With the name of the model, unless the error names the file.
+    /// Adds the name of the model to an error that does not name the file.
     fn located(&self, error: Error) -> Error {
         match self.reader.files().first() {
             Some(file) if error.file().is_none() => error.in_file(&file.name),
@@ -206,7 +211,7 @@ impl TensorLoader {
     }
 }
 
-/// The digest of a tensor's `len` bytes as they lie in the file.
+/// Returns the digest of a tensor's `len` bytes as stored in the file.
 fn stored_digest(encoded: Encoded<'_>, len: u64) -> Result<Digest> {
     let len = usize::try_from(len).map_err(|_| Error::memory("it exceeds memory"))?;
     let mut stored = vec![0; len];
@@ -234,8 +239,9 @@ impl StreamingLoader for TensorLoader {
         Ok(Tensor { info: self.reader.tensors()[tensor].clone(), bytes })
     }
 
-    /// In the order given, until the next one does not fit. Tensors of earlier calls make room, the
-    /// ones used longest ago first.
+    /// Loads the tensors in the given order, until the next one does not fit.
+    ///
+    /// Tensors of earlier calls are evicted, the least recently used first.
     fn prefetch(&mut self, names: &[&str]) {
         let wanted: Vec<usize> =
             names.iter().filter_map(|name| self.by_name.get(*name).copied()).collect();
@@ -267,7 +273,7 @@ impl std::fmt::Debug for TensorLoader {
 /// Tensors in memory, the one used longest ago first.
 #[derive(Default)]
 struct Cache {
-    /// Most bytes.
+    /// Maximum number of bytes.
     budget: u64,
     /// Bytes of `tensors`.
     held: u64,

@@ -85,7 +85,7 @@ pub(crate) static COREML: Format = Format {
     ..Format::READ_ONLY
 };
 
-/// Those that are told apart in every build.
+/// Formats that are detected but not read in every build.
 pub(crate) static NAMED: [&Format; 5] = [&TENSORRT, &EXECUTORCH, &OPENVINO, &RKNN, &NCNN];
 
 /// The version of the schema of an ExecuTorch program: a flatbuffer with the mark `ET12`.
@@ -104,7 +104,8 @@ fn openvino_version(head: &[u8]) -> Option<String> {
     version.bytes().all(|byte| byte.is_ascii_digit()).then(|| version.to_owned())
 }
 
-/// What is said of a file that begins with these bytes: what it is, which version, and what to do.
+/// Returns the error message for a file that starts with these bytes: its format, version, and what
+/// to do.
 pub(crate) fn refusal(format: &Format, head: &[u8]) -> String {
     let (version, advice) = match format.id {
         "tensorrt" => (
@@ -139,7 +140,7 @@ pub(crate) fn refusal(format: &Format, head: &[u8]) -> String {
     format!("{}{version} is recognised, not supported: {advice}", format.name)
 }
 
-/// What is said of a folder with these files, where it is a model that is not read.
+/// Returns the error message for a folder with these files, if it is a model that is not supported.
 pub(crate) fn folder(names: &[String]) -> Option<String> {
     let has = |wanted: &str| names.iter().any(|name| name == wanted);
     if has("coremldata.bin") || has("model.espresso.net") {
@@ -153,7 +154,7 @@ pub(crate) fn folder(names: &[String]) -> Option<String> {
     deepspeed(names)
 }
 
-/// What is said of a pipeline of diffusers: each of its models has a folder.
+/// Returns the error message for a diffusers pipeline, in which each model has its own folder.
 fn pipeline(names: &[String]) -> String {
     let is_weights =
         |file: &str| [".safetensors", ".bin", ".onnx"].iter().any(|end| file.ends_with(end));
@@ -172,8 +173,10 @@ fn pipeline(names: &[String]) -> String {
     format!("this is a pipeline of diffusers, which has several models: {found}")
 }
 
-/// What is said of a checkpoint of DeepSpeed whose weights are partitions of flat buffers: the
-/// order within these is DeepSpeed's own, and differs between its versions.
+/// Returns the error message for a DeepSpeed checkpoint whose weights are partitions of flat
+/// buffers.
+///
+/// Their order is specific to DeepSpeed and differs between its versions.
 pub(crate) fn deepspeed(names: &[String]) -> Option<String> {
     let plain = |name: &str| name.rsplit('/').next().unwrap_or(name).to_owned();
     let is_of = |name: &str, kind: &str| plain(name).ends_with(kind);
@@ -206,7 +209,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn files_are_told_apart_with_what_to_use_instead() {
+    fn unsupported_formats_are_detected_with_an_alternative() {
         let openvino = b"<?xml version=\"1.0\"?>\n<net name=\"m\" version=\"11\">";
         for (head, format, says) in [
             (&b"ptrt\0\0\0\0"[..], &TENSORRT, "use the ONNX file"),
@@ -233,7 +236,7 @@ mod tests {
     }
 
     #[test]
-    fn partitions_of_deepspeed_are_named_with_the_script_that_joins_them() {
+    fn deepspeed_partitions_are_rejected_with_the_script_that_joins_them() {
         let states = |model: &str| {
             let optimizer = |rank| format!("s/bf16_zero_pp_rank_{rank}_mp_rank_00_optim_states.pt");
             folder(&["latest".to_owned(), optimizer(0), optimizer(1), format!("s/{model}")])

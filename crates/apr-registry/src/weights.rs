@@ -8,7 +8,7 @@ use crate::formats::FORMATS;
 use crate::in_folder::{InFolder, Shards, extension, is_index, shard_number, shard_stem};
 use crate::unread;
 
-/// Configurations, which say that the weights beside them are one model.
+/// Configurations, whose presence means that the weights in the folder are one model.
 pub(crate) const CONFIGS: [&str; 2] = [CONFIG, ADAPTER_CONFIG];
 
 /// The configuration of a model.
@@ -34,8 +34,8 @@ pub(crate) const WEIGHTS: [&str; 12] = [
 ];
 
 impl InFolder {
-    /// Whether a file stands for a model by its extension, given the others at the top of the
-    /// folder.
+    /// Returns `true` if a file represents a model by its extension, given the other files at the
+    /// top of the folder.
     fn stands_for_a_model(&self, name: &str, top: &HashSet<&str>) -> bool {
         self.names.is_empty()
             && self.has_extension_of(name)
@@ -47,7 +47,7 @@ impl InFolder {
             }
     }
 
-    /// The model's files: what is named, or else indexes, or else what stands for it by its
+    /// Returns the candidate files for the model: a known name, indexes, and files by their
     /// extension.
     fn candidates<'n>(&self, top: &[&'n str]) -> Candidates<'n> {
         let ending = if let Shards::Index(ending) = self.shards { Some(ending) } else { None };
@@ -84,10 +84,10 @@ impl<'n> Candidates<'n> {
         self.files.extend(other.files);
     }
 
-    /// The one that is the model; `None` where there are none.
+    /// Returns the file of the model, or `None` if there are no candidates.
     ///
     /// # Errors
-    /// E001 when there are several.
+    /// E001 if there are several.
     fn choose(&self) -> Result<Option<&'n str>> {
         match (self.named, &*self.indexes, &*self.files) {
             (Some(name), ..) | (None, &[name], _) | (None, &[], &[name]) => Ok(Some(name)),
@@ -100,7 +100,7 @@ impl<'n> Candidates<'n> {
     }
 }
 
-/// What the formats say of names, most wanted first.
+/// Returns the naming rules of the formats, in order of preference.
 fn by_rank() -> Vec<&'static InFolder> {
     let mut all: Vec<_> = FORMATS.iter().map(|entry| &entry.in_folder).collect();
     all.sort_by_key(|in_folder| in_folder.rank);
@@ -159,8 +159,10 @@ pub(crate) fn find_weights(names: &[String]) -> Result<String> {
     Err(Error::format(format!("the folder has no supported weights file{found}")))
 }
 
-/// Refuses a folder of files that nothing makes one model: without a configuration, each file of
-/// weights is one. With it, they are the same model for several programs.
+/// Rejects a folder of several weights files that are not one model.
+///
+/// Without a configuration, each weights file is a model. With a configuration, they are the same
+/// model for several programs.
 fn check_one_model(top: &[&str]) -> Result<()> {
     /// Names that an error lists.
     const SHOWN: usize = 20;
@@ -195,7 +197,7 @@ fn check_one_model(top: &[&str]) -> Result<()> {
     )))
 }
 
-/// Whether the manifest of a shard is there.
+/// Returns `true` if the folder has the manifest of a shard.
 fn has_manifest(name: &str, top: &HashSet<&str>) -> bool {
     let manifests = FORMATS.iter().filter(|entry| entry.in_folder.shards == Shards::Manifest);
     let mut extensions = manifests.flat_map(|entry| entry.in_folder.extensions);
@@ -204,13 +206,16 @@ fn has_manifest(name: &str, top: &HashSet<&str>) -> bool {
     })
 }
 
-/// Whether shards of the format are found by an index, without which a shard says nothing of the
-/// others.
+/// Returns `true` if shards of the format are found by an index.
+///
+/// Without the index, such a shard does not identify the others.
 pub(crate) fn has_index(format: &Format) -> bool {
     FORMATS.iter().any(|entry| entry.format == format && entry.open_index.is_some())
 }
 
-/// What stands for the model that a shard is of, by its name; `None` where that is the first shard.
+/// Returns the kind of file that represents the model of a shard, by the shard's name.
+///
+/// Returns `None` if the first shard represents the model.
 pub(crate) fn what_names_the_shards(name: &str) -> Option<&'static str> {
     let of_name = |in_folder: &&InFolder| in_folder.has_extension_of(name);
     match by_rank()
@@ -228,7 +233,8 @@ pub(crate) fn what_names_the_shards(name: &str) -> Option<&'static str> {
 mod tests {
     use super::*;
 
-    /// The weights of a folder with a configuration, unless `files` say otherwise.
+    /// Returns the weights of a folder with a configuration, which is added unless `files` contain
+    /// one.
     fn found(files: &[&str]) -> Result<String> {
         let names: Vec<String> =
             files.iter().chain(&[CONFIG]).map(|name| (*name).to_owned()).collect();
@@ -236,7 +242,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_run_code_goes_first_and_what_is_quantized_last() {
+    fn files_that_can_not_run_code_are_preferred_and_quantized_ones_are_last() {
         let all = [
             ".metadata",
             "__0_0.distcp",
@@ -258,12 +264,12 @@ mod tests {
     }
 
     #[test]
-    fn what_describes_no_shards_is_no_checkpoint() {
+    fn a_description_without_shards_is_ignored() {
         assert_eq!(found(&[".metadata", "model.gguf"]).as_deref(), Ok("model.gguf"));
     }
 
     #[test]
-    fn an_adapter_goes_before_what_was_made_of_it_but_only_with_its_configuration() {
+    fn an_adapter_with_its_configuration_is_preferred_to_derived_files() {
         let files = ["adapter_model.safetensors", "adapter_model.bin", "merged.safetensors"];
         let with = [&files[..], &[ADAPTER_CONFIG]].concat();
         assert_eq!(found(&with).as_deref(), Ok("adapter_model.safetensors"));

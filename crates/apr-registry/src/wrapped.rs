@@ -48,7 +48,7 @@ pub(crate) static LLAMAFILE: Format = Format {
     ..Format::READ_ONLY
 };
 
-/// Whether a TAR archive begins with a member that NeMo puts first.
+/// Returns `true` if a TAR archive starts with a member that NeMo writes first.
 #[cfg(feature = "pytorch")]
 fn starts_like_nemo(head: &[u8]) -> bool {
     let name = head.split(|&byte| byte == 0).next().unwrap_or_default();
@@ -57,15 +57,15 @@ fn starts_like_nemo(head: &[u8]) -> bool {
         && (name.is_empty() || [&b"model_config.yaml"[..], b"model_weights.ckpt"].contains(&name))
 }
 
-/// A reader of a part of a file, with what lies beside that part.
+/// Reader of a part of a file, with the companions stored beside that part.
 struct Inside {
     inner: Reader,
-    /// Where the part starts in the file.
+    /// Offset of the part in the file.
     start: u64,
     files: Vec<FileInfo>,
     source: Arc<Bytes>,
     companions: Vec<Companion>,
-    /// Where the companions start in the file.
+    /// Offsets of the companions in the file.
     places: Vec<u64>,
     left_out: Vec<String>,
 }
@@ -107,10 +107,10 @@ impl CheckpointReader for Inside {
     }
 }
 
-/// Opens the GGUF model in a program: the largest, where there are several.
+/// Opens the GGUF model in an executable: the largest one if there are several.
 ///
 /// # Errors
-/// E001 where there is none, otherwise those of the archive and of GGUF.
+/// E001 if there is none, otherwise the errors of the archive and of GGUF.
 #[cfg(feature = "gguf")]
 pub(crate) fn open_llamafile(source: Bytes, name: &str, options: &OpenOptions) -> Result<Reader> {
     let source = Arc::new(source);
@@ -175,7 +175,7 @@ pub(crate) fn open_nemo(source: Bytes, name: &str, options: &OpenOptions) -> Res
 
 #[cfg(feature = "pytorch")]
 impl Inside {
-    /// Adds a file beside the weights as a companion, where it can be one.
+    /// Adds a file beside the weights as a companion, if it can be one.
     fn add(&mut self, member: &tar::Member, limits: &Limits) {
         let name = member.plain_name();
         let total = self.companions.iter().fold(member.len, |total, other| total + other.len);

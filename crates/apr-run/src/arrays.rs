@@ -10,7 +10,7 @@ use crate::assumed::AssumedInput;
 
 /// Elements of an output that are shown.
 const SHOWN: usize = 100_000;
-/// Most dimensions of nested JSON.
+/// Maximum number of dimensions of nested JSON.
 const DEEPEST: usize = 32;
 
 /// The arrays of a file, by their names.
@@ -39,7 +39,8 @@ fn array(reader: &dyn CheckpointReader, position: usize, info: &TensorInfo) -> R
     Tensor::unpack(element, shape, &bytes).map_err(named)
 }
 
-/// Lists inside lists, all of one shape. Numbers without a fraction are integers where all are.
+/// Converts nested lists of one shape to an array. The elements are integers if no number has a
+/// fraction.
 pub(super) fn nested(json: &Json) -> Result<Tensor> {
     let mut shape = Vec::new();
     let mut first = json;
@@ -94,46 +95,47 @@ fn collect<'j>(json: &'j Json, shape: &[usize], leaves: &mut Vec<&'j Json>) -> R
     }
 }
 
-/// What a run gave.
+/// Result of a run.
 #[derive(Debug, Serialize)]
 pub struct RunReport {
-    /// The model.
+    /// Path of the model.
     pub path: String,
-    /// Which of its parts ran.
+    /// Name of the part that ran.
     pub part: String,
-    /// Inputs that were not given, and what they were taken for.
+    /// Inputs that were not given, with their assumed values.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub assumed: Vec<AssumedInput>,
-    /// What came out.
+    /// Outputs of the run.
     pub outputs: Vec<ArrayReport>,
-    /// Most bytes that values took at the same time, between two nodes.
+    /// Peak size in bytes of all live values, measured between nodes.
     pub peak_bytes: u64,
     /// Steps of work that the run took, as --max-work bounds them.
     pub work: u64,
 }
 
-/// An output.
+/// Output of a run as an array.
 #[derive(Debug, Serialize)]
 #[non_exhaustive]
 pub struct ArrayReport {
     /// Name in the graph.
     pub name: String,
-    /// `f32`, `i64`, `text`; `sequence`, `map` and `nothing` for what is no array.
+    /// Element type, such as `f32`, `i64` or `text`. Values that are not arrays have `sequence`,
+    /// `map` or `nothing`.
     #[serde(rename = "type")]
     pub element: String,
     /// Dimensions, outermost first.
     pub shape: Vec<usize>,
-    /// Elements, the innermost dimension first. What JSON has no number for is a text: `NaN`,
-    /// `inf`, `-inf`.
+    /// Elements, the innermost dimension first. Values that JSON numbers can't represent are texts:
+    /// `NaN`, `inf`, `-inf`.
     pub values: Vec<Json>,
     /// Elements that are not shown.
     pub omitted: usize,
-    /// What a sequence holds; the keys and values of a map.
+    /// Values of a sequence, or the keys and values of a map.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub items: Vec<ArrayReport>,
 }
 
-/// Says what came out.
+/// Creates the report of a run.
 ///
 /// # Errors
 /// E003 for elements that can't be shown.

@@ -15,7 +15,7 @@ use apr_infer::{Tensor, Value};
 use apr_registry::Result;
 use serde::Serialize;
 
-/// An input that was not given, and what it became.
+/// An input that was not given, and its assumed value.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct AssumedInput {
     /// Name in the graph.
@@ -26,7 +26,7 @@ pub struct AssumedInput {
     pub value: String,
 }
 
-/// Values for those of the missing inputs that follow from what was given.
+/// Returns values for missing inputs that follow from the given inputs.
 ///
 /// # Errors
 /// E008 for values that take too much memory.
@@ -50,14 +50,14 @@ pub fn assumed(
     Ok(found)
 }
 
-/// Whether a shape is one that an input may have.
+/// Returns `true` if an input can have this shape.
 fn fits(value: &GraphValue, shape: &[usize]) -> bool {
     let Some(dims) = value.shape() else { return true };
     let agrees = |(dim, &size): (&Dim, &usize)| dim.size().is_none_or(|dim| dim == size as u64);
     dims.len() == shape.len() && dims.iter().zip(shape).all(agrees)
 }
 
-/// A graph's inputs, and those that were given.
+/// Inputs of a graph, with the given values.
 struct Inputs<'a> {
     body: &'a Body,
     given: &'a [(String, Value)],
@@ -77,7 +77,8 @@ impl<'a> Inputs<'a> {
         })
     }
 
-    /// Batch and length of what an input goes with: the decoder's for one that is called so.
+    /// Returns the batch and the length of the tokens that an input belongs to. Inputs named
+    /// `decoder_...` belong to the decoder's tokens.
     fn rows(&self, name: &str, of: &[Meaning]) -> Option<[usize; 2]> {
         let of_decoder = name.starts_with("decoder_");
         let mut shapes: Vec<_> = self.shapes(of).filter(|(_, shape)| shape.len() >= 2).collect();
@@ -96,7 +97,7 @@ impl<'a> Inputs<'a> {
         keys.next().and_then(|(_, shape)| shape.get(2).copied()).unwrap_or(0)
     }
 
-    /// What an input is taken for, and its elements.
+    /// Returns the description and the elements of an assumed value.
     fn of(&self, value: &GraphValue) -> Result<Option<(String, Tensor)>> {
         let name = value.name.as_str();
         let filled = |what: &str, [batch, len]: [usize; 2], element: i64| {
@@ -134,7 +135,7 @@ impl<'a> Inputs<'a> {
         })
     }
 
-    /// Positions of tokens after those that the cache has; the last dimension counts.
+    /// Returns the positions of tokens after the tokens in the cache, along the last dimension.
     fn positions(&self, shape: Vec<usize>) -> Result<(String, Tensor)> {
         let (past, len) = (self.past(), shape.last().copied().unwrap_or(0));
         let rows = shape.iter().rev().skip(1).product();
@@ -143,7 +144,8 @@ impl<'a> Inputs<'a> {
         Ok((format!("positions from {past}"), Tensor::new::<i64>(shape, all)?))
     }
 
-    /// Keys or values of no tokens: the batch comes first, and of the others one size is open.
+    /// Returns keys or values of zero tokens. The first dimension is the batch, and only one other
+    /// dimension may be open.
     fn empty(&self, value: &GraphValue) -> Result<Option<(String, Tensor)>> {
         // Some given and others not is a mistake, and no beginning.
         let is_begun = self.shapes(&[Meaning::PastKey, Meaning::PastValue]).next().is_some();
@@ -189,7 +191,7 @@ mod tests {
     }
 
     #[test]
-    fn what_follows_from_the_tokens_is_assumed_and_nothing_else() {
+    fn only_values_that_follow_from_the_tokens_are_assumed() {
         let row = array(ElementType::I64, &["batch", "len"]);
         let keys = array(ElementType::F32, &["batch", "4", "past", "8"]);
         let states = array(ElementType::F32, &["batch", "frames", "16"]);

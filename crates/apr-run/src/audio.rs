@@ -16,47 +16,47 @@ use crate::scores::{mean, normalize};
 use crate::speech::{Spoken, collapsed, spoken};
 use crate::text_encoder::Label;
 
-/// Hz of models that do not say theirs.
+/// Sample rate in Hz of models that do not declare one.
 const DEFAULT_RATE: u32 = 16_000;
 /// Samples of a window of silero's models, and those before it that they see again, at 16 and at 8
 /// kHz.
 const WINDOWS: [(u32, usize, usize); 2] = [(16_000, 512, 64), (8_000, 256, 32)];
 
-/// What a model makes of audio.
+/// Result of a model for an audio file.
 #[derive(Debug, Clone, Serialize)]
 #[non_exhaustive]
 pub struct AudioResult {
-    /// The file.
+    /// Audio file and its properties.
     pub sound: AudioFile,
-    /// What came out.
+    /// Result of the task.
     #[serde(flatten)]
     pub made: AudioTask,
 }
 
-/// An audio file.
+/// Audio file and its properties.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 #[non_exhaustive]
 pub struct AudioFile {
-    /// Its name.
+    /// Name of the file.
     pub path: String,
     /// Hz, of the file.
     pub rate: u32,
-    /// Of the file; they are averaged.
+    /// Number of channels in the file. Samples are averaged over them.
     pub channels: usize,
-    /// Length.
+    /// Length in seconds.
     pub seconds: f64,
     /// Hz that the model takes.
     pub model_rate: u32,
 }
 
-/// What a model makes of audio, by its head.
+/// Result of a model for audio, by the model's head.
 #[derive(Debug, Clone, Serialize)]
 #[serde(tag = "task", rename_all = "snake_case")]
 #[non_exhaustive]
 pub enum AudioTask {
     /// The letters of a CTC head.
     Transcription {
-        /// In a row.
+        /// The letters, joined to a text.
         text: String,
     },
     /// Labels of the whole file, the likeliest first.
@@ -66,19 +66,19 @@ pub enum AudioTask {
     },
     /// One vector: the mean of the frames' states.
     Embedding {
-        /// The vector.
+        /// Vector of the audio file.
         vector: Vec<f32>,
     },
     /// Voice activity.
     SpeechDetection {
-        /// Where somebody speaks.
+        /// Times at which there is speech.
         spoken: Vec<Spoken>,
-        /// Of speech, for each window.
+        /// Probability of speech for each window.
         probabilities: Vec<f32>,
     },
 }
 
-/// Audio at the rate of a model, and the file that it comes from.
+/// Audio at the sample rate of a model, with the file that contains it.
 pub(crate) struct Decoded {
     pub(crate) sound: Sound,
     pub(crate) file: AudioFile,
@@ -284,9 +284,9 @@ impl<'e> AudioEncoder<'e> {
 /// Letters by their numbers.
 struct Vocabulary {
     letters: Vec<String>,
-    /// Stands for no letter.
+    /// Index of the blank, which represents no letter.
     blank: usize,
-    /// Stands between words.
+    /// Separator between words.
     between: String,
 }
 

@@ -17,41 +17,42 @@ use crate::next::{Branches, Fork, Next};
 pub struct Hypothesis {
     /// Tokens that were generated, without one that ends the text.
     pub added: Vec<i64>,
-    /// Their text; `None` where the answer is written as tokens.
+    /// Text of the tokens; `None` if the answer is written as tokens.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub text: Option<String>,
-    /// Sum of the log probabilities, those of the end among them, by the number of tokens to the
+    /// Sum of the log probabilities, including the end, divided by the number of tokens to the
     /// power of the length penalty.
     pub score: f64,
-    /// Why it ended, as of a completion.
+    /// Reason why the text ended, with the values of a completion's reason.
     pub ended: &'static str,
-    /// Mean of the log probabilities, that of the end among them.
+    /// Mean of the log probabilities, including the end.
     #[serde(skip)]
     pub(crate) mean: f64,
     #[serde(skip)]
     pub(crate) logprobs: Vec<TokenLogProbabilities>,
 }
 
-/// What logits of the model make of a token.
+/// Function that describes a token by the model's logits.
 type Describe<'s> = dyn Fn(&[f32], i64) -> TokenLogProbabilities + 's;
 
-/// Changes the log probabilities of what may follow generated tokens.
+/// Function that changes the log probabilities of the tokens that may follow generated tokens.
 type Process<'s> = dyn Fn(&mut [f32], &[i64]) -> RunResult<()> + 's;
 
-/// What a search is about, beside the model.
+/// Settings of a search, besides the model.
 pub(crate) struct BeamSearch<'s> {
     pub(crate) beams: Beams,
     /// Tokens that end a text.
     pub(crate) ends: &'s [i64],
-    /// Most tokens of a text, and what it means to have so many.
+    /// Maximum number of tokens of a text, and the reason for its end at that length.
     pub(crate) limit: (usize, &'static str),
-    /// Changes the log probabilities of what may follow these generated tokens.
+    /// Function that changes the log probabilities of the tokens that may follow generated tokens.
     pub(crate) process: &'s Process<'s>,
-    /// Why a text ends with these generated tokens, of which the last is none that ends a text.
+    /// Function that returns the reason why a text ends after these generated tokens. The last of
+    /// them does not end a text by itself.
     pub(crate) stops: &'s dyn Fn(&[i64]) -> RunResult<Option<&'static str>>,
-    /// Says what the logits of the model make of a token, where that is wanted.
+    /// Function that describes a token by the model's logits, if descriptions are requested.
     pub(crate) describes: Option<&'s Describe<'s>>,
-    /// Whether the search is over, whatever it has.
+    /// Function that returns `true` to stop the search, whatever it has found.
     pub(crate) is_cancelled: &'s dyn Fn() -> bool,
 }
 
@@ -71,7 +72,7 @@ struct Candidate {
     beam: usize,
     token: i64,
     sum: f64,
-    /// Why the text ends with it.
+    /// Reason why the text ends with the token.
     ended: Option<&'static str>,
 }
 
@@ -211,7 +212,7 @@ impl BeamSearch<'_> {
         sum / (length as f64).powf(self.beams.length_penalty)
     }
 
-    /// Whether a text that grows can still be better than the worst that is finished.
+    /// Returns `true` if a growing text can still become better than the worst finished one.
     fn can_improve(&self, finished: &[Hypothesis], best: f64, length: usize) -> bool {
         if finished.len() < self.beams.count {
             return true;
@@ -247,7 +248,8 @@ pub(crate) fn log_softmax(logits: &[f32]) -> RunResult<Vec<f32>> {
     Ok(logits.iter().map(|logit| logit - highest - shift).collect())
 }
 
-/// So many tokens of the highest values, the highest first; none that is ruled out.
+/// Returns the `count` tokens with the highest values, the highest first, without tokens that are
+/// ruled out.
 fn likeliest(values: &[f32], count: usize) -> Vec<(i64, f32)> {
     let possible = |(token, value): (usize, &f32)| {
         (*value > f32::NEG_INFINITY).then_some((i64::try_from(token).ok()?, *value))
@@ -270,7 +272,7 @@ mod tests {
     #[derive(Clone)]
     struct Table(Vec<i64>);
 
-    /// Of three tokens: 2 ends a text.
+    /// A model of three tokens, of which 2 ends a text.
     impl Next for Table {
         fn next(&mut self, tokens: &[i64]) -> RunResult<Vec<f32>> {
             self.0.extend(tokens);
@@ -336,7 +338,7 @@ mod tests {
     }
 
     #[test]
-    fn tokens_that_are_ruled_out_are_no_candidates() {
+    fn tokens_that_are_ruled_out_are_not_candidates() {
         assert_eq!(
             likeliest(&[1.0, f32::NEG_INFINITY, 2.0, f32::NAN, 2.0], 9),
             [(2, 2.0), (4, 2.0), (0, 1.0)]

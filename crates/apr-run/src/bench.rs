@@ -15,10 +15,10 @@ use crate::timing::rate;
 
 /// Tokens that a model gets that reads texts as a whole.
 const READ: usize = 128;
-/// Height and width of images, where the graph takes any.
+/// Height and width of images in pixels, if the graph accepts any size.
 const SIDE: usize = 224;
 
-/// What is measured.
+/// Options of a benchmark.
 #[derive(Debug, Clone)]
 #[non_exhaustive]
 pub struct BenchOptions {
@@ -28,7 +28,7 @@ pub struct BenchOptions {
     pub generated: Vec<usize>,
     /// Numbers of tokens before each prompt or text, whose reading does not count; 0 by default.
     pub depths: Vec<usize>,
-    /// How often each is measured, after a run that does not count; 5 by default.
+    /// Repetitions per test, after one warm-up run. Default: 5.
     pub repeat: usize,
 }
 
@@ -38,20 +38,20 @@ impl Default for BenchOptions {
     }
 }
 
-/// A measurement.
+/// Result of a measurement.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 #[non_exhaustive]
 pub struct BenchResult {
     /// `pp512` for a prompt of 512 tokens, `tg128` for 128 tokens that are generated, with
     /// ` @ d1024` behind 1,024 others; `run` for a run of a model that generates none.
     pub test: String,
-    /// How weights in blocks were multiplied: `exact` or `fast`.
+    /// Arithmetic for weights in blocks: `exact` or `fast`.
     pub arithmetic: &'static str,
-    /// What keys and values were kept as ([`CacheType`](apr_infer::CacheType)); `None` where none
-    /// are kept.
+    /// Storage type of keys and values ([`CacheType`](apr_infer::CacheType)); `None` if none are
+    /// kept.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub cache_type: Option<&'static str>,
-    /// What is counted: `tokens` or `runs`.
+    /// Unit that is counted: `tokens` or `runs`.
     pub unit: &'static str,
     /// Units a second, the mean of the samples.
     pub per_second: f64,
@@ -61,12 +61,12 @@ pub struct BenchResult {
     pub samples: Vec<f64>,
 }
 
-/// Measures a part of a model, and hands on each result as it is there.
+/// Measures a part of a model, and passes each result to `each` as soon as it is available.
 ///
 /// # Errors
-/// E003 where the host has no clock, [`RunError::Request`] where a prompt exceeds the model's
-/// context, or there is a depth or a cache type for a model that generates no text; those of
-/// [`Session::run`](apr_infer::Session::run).
+/// E003 if the host has no clock. [`RunError::Request`] if a prompt exceeds the model's context, or
+/// if a depth or a cache type is given for a model that does not generate text. Otherwise, returns
+/// the errors of [`Session::run`](apr_infer::Session::run).
 pub fn bench(
     part: &Prepared<'_>,
     options: &BenchOptions,
@@ -179,7 +179,8 @@ fn outputs<'p>(part: &Prepared<'p>) -> Vec<&'p str> {
     body.outputs.iter().map(|id| body.value(*id).name.as_str()).collect()
 }
 
-/// Values for all inputs that have no default: tokens and what follows from them, and halves.
+/// Returns values for all inputs without a default: tokens, the values that follow from them, and
+/// 0.5 for the others.
 fn inputs(part: &Prepared<'_>) -> RunResult<Vec<(String, Value)>> {
     let body = part.body();
     let length = part.runner.facts.context().unwrap_or(READ).min(READ);
@@ -209,7 +210,7 @@ fn inputs(part: &Prepared<'_>) -> RunResult<Vec<(String, Value)>> {
     Ok(inputs)
 }
 
-/// Dimensions of an input: those that are open are 1, or the sides of an image.
+/// Returns the dimensions of an input. Open dimensions are 1, or the sides of an image.
 fn shape(value: &GraphValue) -> Vec<usize> {
     let dims = value.shape().unwrap_or_default();
     let is_image = dims.len() == 4;
@@ -226,7 +227,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn deviations_are_those_of_samples() {
+    fn the_deviation_is_the_sample_standard_deviation() {
         assert_eq!(mean_and_deviation(&[2.0]), (2.0, 0.0));
         assert_eq!(mean_and_deviation(&[1.0, 3.0]), (2.0, 2.0_f64.sqrt()));
     }

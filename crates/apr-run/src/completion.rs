@@ -28,29 +28,31 @@ use crate::runner::{Prepared, Runner};
 use crate::timing::{Stopwatch, Timings};
 use crate::tokens::Tokenizer;
 
-/// Maximum number of tokens where nothing says another one.
+/// Maximum number of tokens if no setting gives another one.
 const DEFAULT_TOKENS: usize = 128;
 
-/// How text is generated.
+/// Options of text generation.
 #[derive(Debug, Clone, Default)]
 pub struct GenerateOptions {
-    /// How tokens are chosen, and how many; what is `None` is as the model's own settings say.
+    /// Sampling settings and the maximum number of tokens. For `None`, the model's own settings
+    /// apply.
     pub sampling: GenerationOptions,
     /// Texts before which a completion ends; with [`Prompt::Tokens`], ids.
     pub stops: Vec<String>,
-    /// Log probabilities of each token and of so many of the likeliest at its position.
+    /// Number of the likeliest tokens at each position whose log probabilities are returned,
+    /// besides the generated token's.
     pub logprobs: Option<usize>,
-    /// What the chat template gets besides messages: tools, documents, arguments.
+    /// Inputs of the chat template besides messages: tools, documents, arguments.
     pub template: TemplateOptions,
-    /// What the text keeps to; not with [`Prompt::Tokens`].
+    /// Grammar that the text must match. It can't be used with [`Prompt::Tokens`].
     pub grammar: Option<Grammar>,
 }
 
-/// What a completion begins with.
+/// Beginning of a completion.
 #[derive(Debug, Clone, Copy)]
 #[non_exhaustive]
 pub enum Prompt<'p> {
-    /// A text, as it is.
+    /// A text, without changes.
     Text(&'p str),
     /// A message of a chat, written by the model's own template.
     Chat {
@@ -65,7 +67,7 @@ pub enum Prompt<'p> {
     Tokens(&'p [i64]),
 }
 
-/// What was generated.
+/// Result of a text generation.
 #[derive(Debug, Clone, Serialize)]
 #[non_exhaustive]
 pub struct Completion {
@@ -74,50 +76,54 @@ pub struct Completion {
     pub prompt: Option<String>,
     /// Tokens of the prompt.
     pub given: Vec<i64>,
-    /// How many of these were not read, since their keys and values were kept from before; `None`
-    /// where nothing was to be kept.
+    /// Number of these tokens that were not read, because their keys and values were already kept;
+    /// `None` if nothing was to be kept.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub reused: Option<usize>,
-    /// In a [`Conversation`](crate::Conversation), messages that the prompt leaves out, the oldest,
-    /// since they do not fit the model's context any more.
+    /// Number of the oldest messages of a [`Conversation`](crate::Conversation) that the prompt
+    /// omits, because they exceed the model's context.
     #[serde(skip_serializing_if = "is_zero")]
     pub dropped: usize,
     /// Tokens that were generated.
     pub added: Vec<i64>,
-    /// Their text; `None` for [`Prompt::Tokens`].
+    /// Text of the generated tokens; `None` for [`Prompt::Tokens`].
     #[serde(skip_serializing_if = "Option::is_none")]
     pub text: Option<String>,
     /// The bytes of the text in base64, if they are not UTF-8: in the text, replacement characters
     /// stand for them. [`Completion::bytes`] has them.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub text_base64: Option<String>,
-    /// The same of a chat, taken apart into thinking, text and tool calls, as the model's template
-    /// has them.
+    /// Generated text of a chat, split into thinking, text and tool calls by the model's template.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub answer: Option<Answer>,
-    /// Why generation ended: `end` for a token that ends a text, `stop` for a stop text,
-    /// `grammar` where nothing may follow by [`GenerateOptions::grammar`], `max_tokens`, `context`
-    /// where the model takes no more, or `interrupted` where the [`Host`](crate::Host) cancelled a
-    /// [`Conversation`](crate::Conversation)'s turn.
+    /// Reason why generation ended.
+    ///
+    /// - `end`: a token that ends a text
+    /// - `stop`: a stop text
+    /// - `grammar`: [`GenerateOptions::grammar`] allows no more tokens
+    /// - `max_tokens`: the maximum number of tokens
+    /// - `context`: the model accepts no more tokens
+    /// - `interrupted`: the [`Host`](crate::Host) cancelled a turn of a
+    ///   [`Conversation`](crate::Conversation)
     pub ended: &'static str,
-    /// How the text keeps to [`GenerateOptions::grammar`].
+    /// Match of the text with [`GenerateOptions::grammar`].
     #[serde(skip_serializing_if = "Option::is_none")]
     pub grammar: Option<KeptGrammar>,
-    /// How many texts grew side by side at most, this one among them; `None` where it grew alone
+    /// Maximum number of texts that grew side by side, including this one; `None` if it grew alone
     /// ([`Generator::generate_all`]).
     #[serde(skip_serializing_if = "Option::is_none")]
     pub batch: Option<usize>,
     /// Texts of a beam search, the best first, which is the answer; `None` without beams.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub beams: Option<Vec<Hypothesis>>,
-    /// How weights in blocks were multiplied: `exact` or `fast` ([`Arithmetic`]).
+    /// Arithmetic for weights in blocks: `exact` or `fast` ([`Arithmetic`]).
     pub arithmetic: &'static str,
-    /// What keys and values were kept as: `f32`, `f16` or `q8_0` ([`CacheType`]).
+    /// Storage type of keys and values: `f32`, `f16` or `q8_0` ([`CacheType`]).
     pub cache_type: &'static str,
-    /// How long it took; `None` without a clock.
+    /// Duration of the generation; `None` without a clock.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub timings: Option<Timings>,
-    /// Of each generated token, by [`GenerateOptions::logprobs`].
+    /// Log probabilities of each generated token, as requested by [`GenerateOptions::logprobs`].
     #[serde(skip_serializing_if = "Option::is_none")]
     pub logprobs: Option<Vec<TokenLogProbabilities>>,
     /// Settings of the model that are not supported, with their values.
@@ -158,13 +164,13 @@ pub struct Generator<'g> {
     options: GenerateOptions,
     /// Read when the first text needs it.
     tokenizer: Option<Tokenizer<'g>>,
-    /// What is kept of the last prompt, where prompts are kept.
+    /// Keys and values of the last prompt, if prompts are kept.
     pub(crate) kept: Option<Memory>,
-    /// What computes keys and values, as the files of prompts name it.
+    /// Identity of everything that keys and values depend on, as stored in files of prompts.
     pub(crate) identity: OnceCell<String>,
     /// State of the files that the model was read from.
     pub(crate) files: Option<String>,
-    /// Whether it was said what the chat template has no place for.
+    /// `true` if the ignored inputs of the chat template have been reported.
     told: Cell<bool>,
     /// The grammar of the options, once a text needs it.
     compiled: OnceCell<Compiled>,
@@ -177,33 +183,33 @@ enum Model<'g> {
     EncoderDecoder(Box<EncoderDecoder<'g>>, i64),
 }
 
-/// What a text begins with.
+/// Beginning of a text.
 struct Begin {
     /// The tokens before the first that is written.
     tokens: Vec<i64>,
-    /// How many of these are in the memory already.
+    /// Number of these tokens that are already in the memory.
     reused: Option<usize>,
-    /// What the encoder was given.
+    /// Tokens that the encoder has read.
     encoder: Vec<i64>,
-    /// How many fit the model, these among them.
+    /// Number of tokens that fit the model, including these.
     context: Option<usize>,
     arithmetic: Arithmetic,
     cache_type: CacheType,
-    /// Whether it is a turn of a conversation.
+    /// `true` for a turn of a conversation.
     is_turn: bool,
 }
 
-/// What a prompt finds of those before it.
+/// Keys and values that a prompt finds of earlier ones.
 enum Kept<'m> {
-    /// Nothing, and it leaves nothing.
+    /// No keys and values, and none are kept afterwards.
     Nothing,
     /// A prompt's keys and values, and it leaves its own.
     Prompt(&'m mut Memory),
-    /// Those of all turns, answers among them.
+    /// Keys and values of all turns, including answers.
     Conversation(&'m mut Memory),
 }
 
-/// What a completion is written for.
+/// Input of a completion.
 struct Asked<'a> {
     tokenizer: Option<&'a Tokenizer<'a>>,
     prompt: Option<String>,
@@ -260,7 +266,7 @@ impl<'g> Generator<'g> {
         Self { runner, model, settings, options, tokenizer, kept, identity, files, told, compiled }
     }
 
-    /// How tokens are chosen: by the model's settings and the options.
+    /// Returns the settings for the choice of tokens, from the model's settings and the options.
     #[must_use]
     pub fn settings(&self) -> &Generation {
         &self.settings
@@ -280,8 +286,9 @@ impl<'g> Generator<'g> {
         self.generate_bytes(prompt, &mut as_texts(sink))
     }
 
-    /// The same, and `sink` receives the bytes of the text as the model writes them: whole
-    /// characters at a time, and also what is no UTF-8.
+    /// Same as [`generate`](Self::generate), but `sink` receives bytes, which need not be UTF-8.
+    ///
+    /// `sink` receives whole characters at a time.
     ///
     /// # Errors
     /// Those of [`generate`](Self::generate).
@@ -317,7 +324,7 @@ impl<'g> Generator<'g> {
         self.read_tokenizer().map(drop)
     }
 
-    /// The tokenizer, read where it was not needed before.
+    /// Returns the tokenizer, which is read on the first call.
     pub(crate) fn read_tokenizer(&mut self) -> RunResult<&Tokenizer<'g>> {
         let tokenizer = match self.tokenizer.take() {
             Some(tokenizer) => tokenizer,
@@ -326,7 +333,8 @@ impl<'g> Generator<'g> {
         Ok(self.tokenizer.insert(tokenizer))
     }
 
-    /// What a text keeps to that begins behind these tokens; `None` for any text.
+    /// Returns the constraint of a text that begins after these tokens, or `None` if any text is
+    /// allowed.
     fn constraint(
         &self,
         tokenizer: Option<&Tokenizer<'_>>,
@@ -346,7 +354,7 @@ impl<'g> Generator<'g> {
         compiled.begin(tokenizer, begin).map(Some)
     }
 
-    /// A warning where a text is only the beginning of one that its grammar has.
+    /// Warns if a text is only the beginning of a text that its grammar accepts.
     fn warn_incomplete(&self, kept: Option<KeptGrammar>, ended: &str) {
         if kept.is_some_and(|kept| !kept.complete) {
             let remedy = (ended == "max_tokens").then_some(Remedy::MaxTokens);
@@ -374,7 +382,8 @@ impl<'g> Generator<'g> {
         Ok((Some(text), ids))
     }
 
-    /// Refuses what is longer than the model's context, or leaves out its end where that is wanted.
+    /// Rejects tokens beyond the model's context, or omits the last ones if truncation is
+    /// requested.
     fn fitting(&self, mut given: Vec<i64>, are_tokens: bool) -> RunResult<Vec<i64>> {
         let facts = self.runner.facts;
         let count = given.len();
@@ -399,10 +408,10 @@ impl<'g> Generator<'g> {
         Ok(given)
     }
 
-    /// Whether it can hold a conversation.
+    /// Checks that the generator can hold a conversation.
     ///
     /// # Errors
-    /// E003 where it has an encoder and a decoder, or no chat template.
+    /// E003 if it has an encoder and a decoder, or no chat template.
     pub(crate) fn check_chat(&self) -> RunResult<()> {
         self.causal()?;
         chat_template(&self.runner, false).map(drop)
@@ -419,12 +428,13 @@ impl<'g> Generator<'g> {
         }
     }
 
-    /// The answer to a chat, whose text and tokens these are, with what `memory` has of them; it
-    /// ends with the token under way where the host cancels it.
+    /// Generates the answer to a chat from its text and tokens, and from the keys and values in
+    /// `memory`. If the host cancels it, it ends after the current token.
     ///
     /// # Errors
-    /// E003 where the model does not continue its prompt, E007 where the host cancels the reading
-    /// of the prompt, those of [`Session::run`](apr_infer::Session::run) and of `sink`.
+    /// E003 if the model does not continue its prompt, E007 if the host cancels the reading of the
+    /// prompt. Otherwise, returns the errors of [`Session::run`](apr_infer::Session::run) and of
+    /// `sink`.
     pub(crate) fn answer(
         &self,
         (chat, given): (String, Vec<i64>),
@@ -496,7 +506,8 @@ impl<'g> Generator<'g> {
         }
     }
 
-    /// Maximum number of tokens behind so many, and `default` where nothing says one.
+    /// Returns the maximum number of tokens after `given` ones, or `default` if no setting gives
+    /// one.
     fn most(&self, given: usize, default: usize) -> usize {
         let most = self.settings.most(given).unwrap_or(default);
         if most == 0 && self.options.sampling.max_tokens.is_none() {

@@ -5,7 +5,7 @@ use serde_json::Value as Json;
 
 use super::Facts;
 
-/// What configurations call the longest text that a model was made for.
+/// Keys in configurations for the length of the longest text that a model was made for.
 const KEYS: [&str; 7] = [
     "max_position_embeddings",
     "n_positions",
@@ -16,7 +16,7 @@ const KEYS: [&str; 7] = [
     "max_target_positions",
 ];
 
-/// What ends the names of tables that have a row for each position: Hugging Face's and GGUF's.
+/// Suffixes of the names of tables with a row for each position, from Hugging Face and from GGUF.
 const TABLES: [&str; 5] = [
     "position_embeddings.weight",
     "position_embedding.weight",
@@ -25,7 +25,7 @@ const TABLES: [&str; 5] = [
     "position_embd.weight",
 ];
 
-/// Rows of the table of positions, where the model has one for its texts.
+/// Returns the number of rows in the table of positions, if the model has one for its texts.
 pub(super) fn position_rows(tensors: &[TensorInfo]) -> Option<usize> {
     // Towers for pictures, and encoders beside a decoder, have tables of their own.
     let is_other = |name: &str| {
@@ -45,7 +45,7 @@ fn size(json: &Json) -> Option<usize> {
 }
 
 impl Facts {
-    /// Most tokens of a text.
+    /// Returns the maximum number of tokens of a text.
     #[must_use]
     pub fn context(&self) -> Option<usize> {
         let own = self.configured(&KEYS).map(|own| self.without_padding(own.max(self.stretched())));
@@ -55,8 +55,8 @@ impl Facts {
         known.into_iter().flatten().filter(|size| *size > 0).min()
     }
 
-    /// Most tokens that a decoder behind an encoder writes, the first one among them; `None` where
-    /// positions are told by their distance.
+    /// Returns the maximum number of tokens that a decoder after an encoder writes, including the
+    /// first one. Returns `None` for models with relative positions.
     #[must_use]
     pub fn decoder_context(&self) -> Option<usize> {
         let kind = self.config("model_type").and_then(Json::as_str).unwrap_or_default();
@@ -68,7 +68,7 @@ impl Facts {
         found.or(self.position_rows).filter(|size| *size > 0)
     }
 
-    /// How many tokens the vocabulary has.
+    /// Returns the number of tokens in the vocabulary.
     #[must_use]
     pub fn vocabulary(&self) -> Option<usize> {
         self.configured(&["vocab_size"]).filter(|size| *size > 0)
@@ -87,7 +87,8 @@ impl Facts {
         places.into_iter().flatten().find_map(found)
     }
 
-    /// What YaRN stretches the context to, which configurations may leave at what it was.
+    /// Returns the length to which YaRN extends the context. Configurations may state only the
+    /// original length.
     fn stretched(&self) -> usize {
         let file = self.file("config.json");
         let text = file.and_then(|file| file.get("text_config"));
@@ -123,7 +124,7 @@ impl Facts {
         self.stated_switch.or_else(|| [file, text].into_iter().flatten().find_map(of))
     }
 
-    /// The first rows of RoBERTa's and MPNet's positions stand for padding.
+    /// Subtracts the first rows of RoBERTa's and MPNet's positions, which represent padding.
     fn without_padding(&self, own: usize) -> usize {
         let kind = self.config("model_type").and_then(Json::as_str).unwrap_or_default();
         let shifted = ["roberta", "camembert", "mpnet", "longformer", "data2vec-text", "luke"];
@@ -155,7 +156,7 @@ mod tests {
     }
 
     #[test]
-    fn configurations_say_their_context_in_many_ways() {
+    fn context_lengths_are_read_from_many_configuration_keys() {
         assert_eq!(context(json!({ "max_position_embeddings": 512 })), Some(512));
         assert_eq!(context(json!({ "n_positions": 1024 })), Some(1024));
         assert_eq!(context(json!({ "text_config": { "max_position_embeddings": 77 } })), Some(77));

@@ -18,7 +18,7 @@ use crate::error::{RunError, RunResult};
 pub struct Conversation<'g> {
     generator: Generator<'g>,
     system: Option<String>,
-    /// The roles `user` and `assistant` in turn, with what they said.
+    /// Texts with their roles, which are `user` and `assistant` in turn.
     messages: Vec<(String, String)>,
     memory: Memory,
 }
@@ -35,12 +35,14 @@ impl<'g> Conversation<'g> {
         Ok(Self { generator, system, messages: Vec::new(), memory: Memory::default() })
     }
 
-    /// A conversation that goes on: `messages` are the history, the oldest first, and `memory` is
-    /// what [`into_memory`](Self::into_memory) gave of an earlier part of it. Of a memory of
-    /// another history, the common beginning is used; one of another model gives wrong answers.
+    /// Continues a conversation from its history and its memory.
+    ///
+    /// `messages` is the history, the oldest first. `memory` is the result of
+    /// [`into_memory`](Self::into_memory) for an earlier part of it. From a memory of another
+    /// history, the common beginning is used. A memory of another model gives wrong answers.
     ///
     /// # Errors
-    /// Those of [`new`](Self::new).
+    /// Returns the errors of [`new`](Self::new).
     pub fn resumed(
         generator: Generator<'g>,
         system: Option<String>,
@@ -50,13 +52,14 @@ impl<'g> Conversation<'g> {
         Ok(Self { messages, memory, ..Self::new(generator, system)? })
     }
 
-    /// The keys and values of what was read, for a program that keeps no generator between turns.
+    /// Returns the keys and values of the tokens read, for a program that keeps no generator
+    /// between turns.
     #[must_use]
     pub fn into_memory(self) -> Memory {
         self.memory
     }
 
-    /// What generates the answers.
+    /// Returns the generator of the answers.
     #[must_use]
     pub fn generator(&self) -> &Generator<'g> {
         &self.generator
@@ -74,12 +77,12 @@ impl<'g> Conversation<'g> {
         self.system.as_deref()
     }
 
-    /// Replaces the system message, from the next turn on; the history stays.
+    /// Replaces the system message from the next turn on, and keeps the history.
     pub fn set_system(&mut self, system: Option<String>) {
         self.system = system;
     }
 
-    /// Forgets the history; the system message stays.
+    /// Forgets the history, and keeps the system message.
     pub fn reset(&mut self) {
         self.messages.clear();
         self.memory = Memory::default();
@@ -113,8 +116,8 @@ impl<'g> Conversation<'g> {
         Ok(made)
     }
 
-    /// The text and the tokens of a chat, without the oldest messages where all are too many, and
-    /// how many these are.
+    /// Returns the text and the tokens of a chat, and the number of omitted messages. The oldest
+    /// messages are omitted if all of them are too long.
     fn fitting(
         &mut self,
         messages: &mut Vec<(String, String)>,

@@ -14,9 +14,9 @@ use crate::runner::{Prepared, Runner};
 pub(crate) struct EncoderDecoder<'p> {
     pub(crate) encoder: Prepared<'p>,
     first: Prepared<'p>,
-    /// Goes on with the keys and values of earlier tokens.
+    /// Decoder that continues with the keys and values of earlier tokens.
     rest: Prepared<'p>,
-    /// What those of the decoder's own tokens are kept as.
+    /// Storage type of the keys and values of the decoder's own tokens.
     cache_type: CacheType,
 }
 
@@ -40,18 +40,18 @@ impl<'p> EncoderDecoder<'p> {
         Ok(Some(Self { encoder, first, rest, cache_type }))
     }
 
-    /// What keys and values of the decoder's own tokens are kept as; those of the encoder's states
-    /// stay as they are.
+    /// Returns the storage type of the keys and values of the decoder's own tokens. Keys and values
+    /// of the encoder's states are not converted.
     pub(crate) fn cache_type(&self) -> CacheType {
         self.cache_type
     }
 
-    /// Whether the encoder reads text, and not audio.
+    /// Returns `true` if the encoder reads text, `false` if it reads audio.
     pub(crate) fn reads_text(&self) -> bool {
         self.encoder.takes(Meaning::TokenIds)
     }
 
-    /// How weights in blocks are multiplied.
+    /// Returns the arithmetic for weights in blocks.
     pub(crate) fn arithmetic(&self) -> Arithmetic {
         self.first.session.arithmetic()
     }
@@ -76,27 +76,27 @@ impl<'p> EncoderDecoder<'p> {
             .ok_or_else(|| Error::format("the encoder has no output"))?)
     }
 
-    /// A decoder that has written nothing yet.
+    /// Creates a decoder that has not written any text.
     pub(crate) fn decoder(&self, states: Value) -> RunResult<Decoder<'_>> {
         let length = states.tensor()?.shape().get(1).copied().unwrap_or_default();
         Ok(Decoder { parts: self, states, length, past: BTreeMap::new() })
     }
 }
 
-/// A decoder, and what it keeps of the texts that it writes: one, or several side by side that
-/// began as one.
+/// A decoder with the keys and values of the texts that it writes: one text, or several side by
+/// side that began as one.
 #[derive(Clone)]
 pub(crate) struct Decoder<'d> {
     parts: &'d EncoderDecoder<'d>,
     states: Value,
-    /// How many vectors the encoder made.
+    /// Number of vectors from the encoder.
     length: usize,
-    /// Keys and values by the names of the inputs that they go into.
+    /// Keys and values by the names of their inputs.
     past: BTreeMap<String, Value>,
 }
 
 impl Decoder<'_> {
-    /// The logits of what follows these tokens.
+    /// Returns the logits after these tokens.
     pub(crate) fn next(&mut self, tokens: &[i64]) -> RunResult<Vec<f32>> {
         if tokens.is_empty() {
             return Err(Error::format("no tokens to continue from").into());
@@ -106,14 +106,14 @@ impl Decoder<'_> {
         Ok(logits[logits.len() - vocabulary..].to_vec())
     }
 
-    /// The logits of what follows each text and its token.
+    /// Returns the logits after each text and its new token.
     pub(crate) fn next_of_each(&mut self, tokens: &[i64]) -> RunResult<Vec<Vec<f32>>> {
         let logits = self.run(tokens, tokens.len())?;
         let vocabulary = logits.len() / tokens.len().max(1);
         Ok(logits.chunks_exact(vocabulary.max(1)).map(<[f32]>::to_vec).collect())
     }
 
-    /// Goes on with these texts, in this order; one may be there several times.
+    /// Keeps only these texts, in this order. A text may occur several times.
     pub(crate) fn select(&mut self, texts: &[usize]) -> RunResult<()> {
         self.states = self.states.clone().select(texts)?;
         for value in self.past.values_mut() {
@@ -123,7 +123,7 @@ impl Decoder<'_> {
         Ok(())
     }
 
-    /// The logits of tokens of so many texts.
+    /// Returns the logits of the tokens of `texts` texts.
     fn run(&mut self, tokens: &[i64], texts: usize) -> RunResult<Vec<f32>> {
         let part = if self.past.is_empty() { &self.parts.first } else { &self.parts.rest };
         let body = part.body();

@@ -4,7 +4,8 @@ use std::fmt;
 
 use apr_registry::Error;
 
-/// What the caller can change. A front end words it in its own terms, such as an option's name.
+/// Change that the caller can make. A front end describes it in its own terms, such as the name of
+/// an option.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Remedy {
@@ -32,14 +33,16 @@ pub enum Remedy {
     Fallback,
 }
 
-/// What a model lacks, and the file that has it. A folder is a model's by its config.json, and a
-/// packed model has its files within, so what is put beside it later changes nothing.
+/// Returns the message for something that a model lacks, and for the file that has it.
+///
+/// A folder is recognized as a model by its config.json, and a packed model contains its files. A
+/// file that is later put beside a packed model has no effect.
 pub(crate) fn absent(what: &str, file: &str) -> String {
     let place = if file == "config.json" { "the model" } else { "the model's config.json" };
     format!("{what}: put {file} next to {place}; for an .apr file, import that folder again")
 }
 
-/// Why a run did not happen.
+/// Error of a run.
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum RunError {
@@ -47,32 +50,32 @@ pub enum RunError {
     Model(Error),
     /// The model lacks what another request would not need.
     Lacking {
-        /// What it lacks.
+        /// The missing part, as an error.
         error: Error,
-        /// What the caller can change.
+        /// Change that the caller can make.
         remedy: Remedy,
     },
-    /// What was asked for does not go with the model.
+    /// The request does not fit the model.
     Request {
-        /// What is wrong.
+        /// Description of the problem.
         message: String,
-        /// What the caller can change.
+        /// Change that the caller can make.
         remedy: Option<Remedy>,
     },
 }
 
 impl RunError {
-    /// A request that the model can't meet.
+    /// Creates an error for a request that the model can't fulfil.
     pub fn request(message: impl Into<String>) -> Self {
         Self::Request { message: message.into(), remedy: None }
     }
 
-    /// A model that lacks something, by E003, and what to ask for instead.
+    /// Creates an error (E003) for a model that lacks something, with the request to make instead.
     pub fn lacking(message: impl Into<String>, remedy: Remedy) -> Self {
         Self::Lacking { error: Error::version(message), remedy }
     }
 
-    /// A request that the model can't meet, and what to change.
+    /// Creates an error for a request that the model can't fulfil, with the change to make.
     pub fn with_remedy(message: impl Into<String>, remedy: Remedy) -> Self {
         Self::Request { message: message.into(), remedy: Some(remedy) }
     }
@@ -102,5 +105,5 @@ impl std::error::Error for RunError {
     }
 }
 
-/// What running comes to.
+/// Result of running a model.
 pub type RunResult<T> = Result<T, RunError>;

@@ -12,18 +12,18 @@ use apr_source::companions::{Learnt, learn_from};
 use apr_source::sentence::Sentence;
 use serde_json::Value as Json;
 
-/// The facts of a model, from its metadata and the files that travel with it.
+/// Facts about a model, from its metadata and its companion files.
 #[derive(Debug, Clone, Default)]
 pub struct Facts {
     known: BTreeMap<String, Json>,
     files: BTreeMap<String, Json>,
     ends: Vec<i64>,
-    /// What a GGUF file says of its context.
+    /// Context length in a GGUF file.
     pub(super) stated_context: Option<usize>,
     /// Rows of the table of positions.
     pub(super) position_rows: Option<usize>,
     sentence: Option<Sentence>,
-    /// Whether they are those of a GGUF file.
+    /// `true` for the facts of a GGUF file.
     is_gguf: bool,
     /// The length up to which a GGUF file with factors for longer texts has others.
     pub(super) stated_switch: Option<usize>,
@@ -34,7 +34,7 @@ pub struct Facts {
 /// llama.cpp's name of the template that writes a query and a document.
 const RERANK: &str = "rerank";
 
-/// The key of that template, of what is known of a GGUF file.
+/// Key of that template in the facts of a GGUF file.
 pub(crate) const PAIR_TEMPLATE: &str = "tokenizer.rerank_template";
 
 /// Files that are read as JSON.
@@ -47,7 +47,7 @@ const FILES: [&str; 5] = [
 ];
 
 impl Facts {
-    /// Reads them.
+    /// Reads the facts of a checkpoint.
     ///
     /// # Errors
     /// E007 and E008 when a companion can't be read, E001 where those of sentence-transformers are
@@ -56,11 +56,11 @@ impl Facts {
         Self::with(reader, &learn_from(reader)?)
     }
 
-    /// The same, where it may be known already what the companions say: large vocabularies are read
-    /// once.
+    /// Reads the facts like [`of`](Self::of), but uses facts from the companion files that are
+    /// already known. Large vocabularies are read only once.
     ///
     /// # Errors
-    /// Those of [`of`](Self::of).
+    /// Returns the errors of [`of`](Self::of).
     pub fn of_source(source: &Source<'_>) -> Result<Self> {
         Self::with(source.reader(), source.learnt()?)
     }
@@ -91,7 +91,7 @@ impl Facts {
         Ok(facts)
     }
 
-    /// Those of one file alone.
+    /// Creates the facts of one file alone.
     #[cfg(test)]
     pub(super) fn of_file(name: &str, json: Json) -> Self {
         let files = [(name.to_owned(), json)].into();
@@ -100,7 +100,7 @@ impl Facts {
         facts
     }
 
-    /// What a GGUF file says in its keys.
+    /// Reads the keys of a GGUF file.
     fn read_keys(&mut self, reader: &dyn CheckpointReader) -> Result<()> {
         let Some(keys) = reader.metadata().key_values()? else { return Ok(()) };
         self.is_gguf = true;
@@ -154,8 +154,8 @@ impl Facts {
         Ok(())
     }
 
-    /// What ends a text: the generation's own settings say it alone; what other files say counts
-    /// where they do not.
+    /// Reads the tokens that end a text from the generation settings. Other files count only if
+    /// these settings have no such tokens.
     fn read_ends(&mut self) {
         let of = |file: &str| match self.file(file).and_then(|json| json.get("eos_token_id")) {
             Some(Json::Array(list)) => list.iter().filter_map(Json::as_i64).collect::<Vec<_>>(),
@@ -183,7 +183,7 @@ impl Facts {
         self.known.get(key)
     }
 
-    /// A file that travels with the model, as JSON.
+    /// Returns a companion file of the model as JSON.
     #[must_use]
     pub fn file(&self, name: &str) -> Option<&Json> {
         self.files.get(name)
@@ -201,9 +201,10 @@ impl Facts {
         &self.ends
     }
 
-    /// The token that a decoder begins with, where it stands behind an encoder: as the files say,
-    /// or else as in transformers, by the class of the configuration or with the token that begins
-    /// a text.
+    /// Returns the token with which a decoder after an encoder begins.
+    ///
+    /// It is read from the files. If they have none, it follows transformers: the class of the
+    /// configuration decides, or else the token that begins a text.
     #[must_use]
     pub fn decoder_start(&self) -> Option<i64> {
         let id = |key: &str| {
@@ -241,9 +242,11 @@ impl Facts {
         named.map_or_else(|| format!("LABEL_{class}"), str::to_owned)
     }
 
-    /// What the model's head is for, by the class that the configuration names: `CausalLM`,
-    /// `MaskedLM`; no text where it has no head, `None` where nothing says. sentence-transformers
-    /// leaves the head out, whatever that class is.
+    /// Returns the task of the model's head by the class in the configuration, such as `CausalLM`
+    /// or `MaskedLM`.
+    ///
+    /// The text is empty if the model has no head. The result is `None` if the task is unknown.
+    /// sentence-transformers omits the head, whatever that class is.
     #[must_use]
     pub fn task(&self) -> Option<String> {
         if let Some(task) = self.module_task() {
@@ -264,31 +267,33 @@ impl Facts {
         })
     }
 
-    /// Whether they are those of a GGUF file, which is complete by llama.cpp's defaults.
+    /// Returns `true` for the facts of a GGUF file, which llama.cpp's defaults complete.
     pub(crate) fn is_gguf(&self) -> bool {
         self.is_gguf
     }
 
-    /// What the head is for by the modules of sentence-transformers, whatever the configuration
-    /// says.
+    /// Returns the task of the head by the modules of sentence-transformers, whatever the
+    /// configuration states.
     pub(crate) fn module_task(&self) -> Option<&'static str> {
         self.sentence.as_ref().and_then(Sentence::task)
     }
 
-    /// The modules of sentence-transformers, whatever they make; those of
-    /// [`sentence`](Self::sentence) among them.
+    /// Returns the modules of sentence-transformers, whatever they compute, including those of
+    /// [`sentence`](Self::sentence).
     #[must_use]
     pub fn modules(&self) -> Option<&Sentence> {
         self.sentence.as_ref()
     }
 
-    /// Whether modules of sentence-transformers pool what a model without a head makes.
+    /// Returns `true` if modules of sentence-transformers pool the output of a model without a
+    /// head.
     #[must_use]
     pub fn makes_embeddings(&self) -> bool {
         self.sentence.as_ref().is_some_and(Sentence::makes_embeddings)
     }
 
-    /// How the vectors of tokens become that of a text; `None` where the model does not say.
+    /// Returns the pooling of token vectors to the vector of a text, or `None` if the model does
+    /// not define it.
     #[must_use]
     pub fn sentence(&self) -> Option<&Sentence> {
         self.sentence.as_ref().filter(|sentence| sentence.makes_embeddings())
@@ -303,7 +308,7 @@ mod tests {
 
     /// `BartConfig`, `MarianConfig` and `GenerationMixin` of transformers 5.23.
     #[test]
-    fn a_decoder_begins_with_what_it_begins_with_in_transformers() {
+    fn decoder_start_tokens_match_transformers() {
         let start = |config: Json| Facts::of_file("config.json", config).decoder_start();
         assert_eq!(start(json!({ "model_type": "t5", "decoder_start_token_id": 0 })), Some(0));
         assert_eq!(start(json!({ "model_type": "bart", "bos_token_id": 0 })), Some(2));

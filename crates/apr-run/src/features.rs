@@ -14,15 +14,15 @@ use crate::transcription::LogMelInput;
 #[derive(Debug, Clone)]
 #[non_exhaustive]
 pub struct AudioInput {
-    /// By their names.
+    /// Inputs by their names.
     pub inputs: Vec<(String, Value)>,
-    /// The file.
+    /// Audio file and its properties.
     pub file: AudioFile,
-    /// Its samples at the rate of the model, from -1 to 1.
+    /// Samples of the file at the model's sample rate, from -1 to 1.
     pub samples: Vec<f32>,
 }
 
-/// What goes into a graph for an audio file: its log-mel spectrum, or its waveform.
+/// Conversion of an audio file to the input of a graph: its log-mel spectrum, or its waveform.
 pub struct AudioFeatures<'f> {
     runner: Runner<'f>,
     body: &'f Body,
@@ -52,7 +52,7 @@ impl<'f> AudioFeatures<'f> {
         Ok(self.read(name, bytes)?.inputs)
     }
 
-    /// The same with the samples that they are made of.
+    /// Reads an audio file, and returns the inputs with the samples that they are made of.
     ///
     /// # Errors
     /// Those of [`inputs`](Self::inputs).

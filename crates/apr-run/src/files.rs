@@ -16,11 +16,11 @@ use serde_json::{Map, Value as Json, json};
 
 use super::arrays::array_report;
 
-/// How arrays are written.
+/// File format of arrays.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum ArrayFile {
-    /// One array.
+    /// A single array.
     Npy,
     /// Arrays by name.
     Npz,
@@ -31,7 +31,7 @@ pub enum ArrayFile {
 }
 
 impl ArrayFile {
-    /// By the extension of a path.
+    /// Returns the format for the extension of a path.
     #[must_use]
     pub fn by_extension(extension: &str) -> Option<Self> {
         match extension.to_ascii_lowercase().as_str() {
@@ -43,7 +43,8 @@ impl ArrayFile {
         }
     }
 
-    /// The bytes of a file with these values; those of a sequence or a map are JSON alone.
+    /// Returns the bytes of a file with these values. Sequences and maps can only be written as
+    /// JSON.
     ///
     /// # Errors
     /// E003 for elements and values that the format has no type for, and for several arrays in a

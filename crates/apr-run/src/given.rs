@@ -12,16 +12,17 @@ use super::protobuf;
 use super::typed::{array, element, map};
 use crate::error::{Remedy, RunError, RunResult};
 
-/// Most lists inside lists.
+/// Maximum nesting depth of lists.
 const DEEPEST: usize = 32;
 
-/// Something that goes in, before its type is known.
+/// A raw input whose element type is not known yet.
 #[derive(Debug, Clone)]
 #[non_exhaustive]
 pub enum Given {
-    /// An array.
+    /// Array of values.
     Array(Tensor),
-    /// Nested lists: an array, or a sequence of arrays; an object: a map; `null`: nothing.
+    /// JSON: nested lists for an array or a sequence of arrays, an object for a map, `null` for
+    /// nothing.
     Json(Json),
     /// A message of ONNX: `TensorProto`, `SequenceProto`, `OptionalProto` or `MapProto`.
     Protobuf(Vec<u8>),
@@ -30,19 +31,20 @@ pub enum Given {
 /// An array of a file.
 #[derive(Debug, Clone)]
 pub struct GivenArray {
-    /// Its name in the file, or the one that the user gave.
+    /// Name in the file, or the name that the user gave.
     pub name: Option<String>,
-    /// What it is.
+    /// Raw input in the file.
     pub value: Given,
     /// The file, for errors.
     pub file: String,
 }
 
 impl Given {
-    /// What a JSON text has: the fields of an object by their names, or one value, which has none.
+    /// Parses a JSON text. Returns the fields of an object with their names, or one value without a
+    /// name.
     ///
     /// # Errors
-    /// E001 where the text is not JSON.
+    /// E001 if the text is not JSON.
     pub fn from_json(text: &str) -> Result<Vec<(Option<String>, Self)>> {
         let wrong = |error| Error::format(format!("not valid JSON: {error}"));
         Ok(match serde_json::from_str(text).map_err(wrong)? {
@@ -60,10 +62,10 @@ impl Given {
         (protobuf::name(&bytes), Self::Protobuf(bytes))
     }
 
-    /// It as a value of a type; elements are cast to those of the type.
+    /// Returns the input as a value of a type. Elements are cast to the element type.
     ///
     /// # Errors
-    /// E001 for what is no such value, E003 for elements that are not computed with.
+    /// E001 if the input is not such a value, E003 for elements that are not computed with.
     pub fn value(&self, kind: &ValueType) -> Result<Value> {
         match self {
             Self::Json(json) => from_json(json, kind, DEEPEST),
@@ -82,12 +84,12 @@ impl Given {
     }
 }
 
-/// Arrays as the inputs of a graph, each as the type that the graph expects; `is_only_file` where
-/// all are of one file.
+/// Returns arrays as the inputs of a graph, each with the type that the graph expects.
+/// `is_only_file` means that all arrays are from one file.
 ///
 /// # Errors
-/// [`RunError::Request`] for names that the graph does not have or that are there twice; E001 for
-/// what is no value of an input's type.
+/// [`RunError::Request`] for names that the graph does not have or that occur twice. E001 for
+/// arrays that are not values of an input's type.
 pub fn array_inputs(
     body: &Body,
     found: &[GivenArray],
@@ -216,7 +218,7 @@ mod tests {
     }
 
     #[test]
-    fn the_type_of_an_input_says_what_lists_are() {
+    fn lists_are_read_by_the_type_of_their_input() {
         let of = ValueType::Sequence(Box::new(floats()));
         let Value::Sequence(items) = parsed("[[1, 2], [3]]", &of).unwrap() else { panic!() };
         assert_eq!(items[1].tensor().unwrap().values::<f32>().unwrap(), [3.0]);
@@ -250,7 +252,7 @@ mod tests {
     }
 
     #[test]
-    fn an_array_is_no_sequence() {
+    fn an_array_is_not_a_sequence() {
         let of = ValueType::Sequence(Box::new(floats()));
         assert!(Given::Array(Tensor::row(vec![1.0_f32])).value(&of).is_err());
     }

@@ -6,16 +6,16 @@ use apr_registry::Result;
 /// Receives the bytes of a text, piece by piece.
 pub(crate) type ByteSink<'s> = dyn FnMut(&[u8]) -> Result<()> + 's;
 
-/// Hands on pieces as texts; bytes that are no UTF-8 become replacement characters.
+/// Passes pieces on as texts. Bytes that are not UTF-8 become replacement characters.
 pub(crate) fn as_texts(
     sink: &mut dyn FnMut(&str) -> Result<()>,
 ) -> impl FnMut(&[u8]) -> Result<()> {
     |piece| sink(&String::from_utf8_lossy(piece))
 }
 
-/// The text as it grows, handed on as far as it is whole characters.
+/// Text that grows and is passed on in whole characters.
 pub(crate) struct GrowingText<'a> {
-    /// `None` where tokens are written as their ids.
+    /// Decoder of the tokens; `None` if tokens are written as their ids.
     stream: Option<TextStream<'a>>,
     /// Texts before which it ends.
     stops: Vec<String>,
@@ -25,7 +25,7 @@ pub(crate) struct GrowingText<'a> {
 }
 
 impl<'a> GrowingText<'a> {
-    /// One that is empty; `stream` is `None` where tokens are written as their ids.
+    /// Creates an empty text. `stream` is `None` if tokens are written as their ids.
     pub(crate) fn new(
         stream: Option<TextStream<'a>>,
         stops: Vec<String>,
@@ -34,7 +34,7 @@ impl<'a> GrowingText<'a> {
         Self { stream, stops, sink, text: Vec::new(), shown: 0 }
     }
 
-    /// Adds a token; true where the text has come to a stop text.
+    /// Adds a token. Returns `true` if the text has reached a stop text.
     pub(crate) fn add(&mut self, token: i64) -> Result<bool> {
         let stop = match &mut self.stream {
             Some(stream) => {
@@ -67,8 +67,8 @@ impl<'a> GrowingText<'a> {
         Ok(self.text)
     }
 
-    /// Hands on what is new: of a character that is not whole, and of what may be the beginning of
-    /// a stop text, nothing before the end.
+    /// Passes on new text. An incomplete character, or the possible beginning of a stop text, is
+    /// held back until the end.
     fn show(&mut self, all: bool) -> Result<()> {
         let mut end = self.text.len();
         if !all {
@@ -86,7 +86,7 @@ impl<'a> GrowingText<'a> {
     }
 }
 
-/// Where the last character ends before `end` that is not cut there.
+/// Returns the end of the last character before `end` that is not cut there.
 fn whole(text: &[u8], end: usize) -> usize {
     // A character has four bytes at most, and begins with one that is no continuation.
     let tail = &text[end.saturating_sub(4)..end];
@@ -97,7 +97,7 @@ fn whole(text: &[u8], end: usize) -> usize {
     end - cut.map_or(0, <[u8]>::len)
 }
 
-/// Where a text begins within another.
+/// Returns the position of a text in another.
 fn find(text: &[u8], part: &[u8]) -> Option<usize> {
     text.windows(part.len().max(1)).position(|window| window == part)
 }

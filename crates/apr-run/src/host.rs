@@ -8,24 +8,24 @@ use apr_registry::{Error, Result};
 
 use crate::error::Remedy;
 
-/// The surroundings of a run. `apr-io` has that of a native program; [`NoHost`] is enough for a
-/// page.
+/// The surroundings of a run. `apr-io` has the host of a native program; [`NoHost`] is enough for a
+/// web page.
 pub trait Host: Sync {
     /// Threads for the operators.
     fn workers(&self) -> &dyn Workers;
 
-    /// Whether the run is to stop; asked before every operator.
+    /// Returns `true` to stop the run. It is called before every operator.
     fn is_cancelled(&self) -> bool {
         false
     }
 
-    /// Receives a warning, and what changes it.
+    /// Receives a warning, and the change that avoids it.
     fn warn(&self, message: &str, remedy: Option<Remedy>);
 
     /// Seconds since 1970, for chat templates that print the date.
     fn now(&self) -> i64;
 
-    /// Time since any fixed moment, for measuring; `None` where there is no clock.
+    /// Returns the time since any fixed moment, for measurements, or `None` if there is no clock.
     fn elapsed(&self) -> Option<Duration> {
         None
     }
@@ -72,7 +72,7 @@ impl Host for NoHost {
     }
 }
 
-/// What isolated work returns.
+/// Runs work in isolation and returns its result.
 pub(crate) fn isolated<T: Send + 'static>(
     host: &dyn Host,
     what: &str,

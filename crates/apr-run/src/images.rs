@@ -14,7 +14,7 @@ use crate::scores::{largest, sigmoid, softmax};
 use crate::text_encoder::Label;
 use crate::tokens::Tokenizer;
 
-/// What a model makes of an image.
+/// Result of a model for an image.
 #[derive(Debug, Clone, Serialize)]
 #[non_exhaustive]
 pub struct ImageResult {
@@ -24,12 +24,12 @@ pub struct ImageResult {
     pub width: usize,
     /// Pixels, of the file.
     pub height: usize,
-    /// What came out.
+    /// Result of the task.
     #[serde(flatten)]
     pub made: ImageTask,
 }
 
-/// What a model makes of an image, by its head.
+/// Result of a model for an image, by the model's head.
 #[derive(Debug, Clone, Serialize)]
 #[serde(tag = "task", rename_all = "snake_case")]
 #[non_exhaustive]
@@ -39,25 +39,25 @@ pub enum ImageTask {
         /// At most [`RunOptions::top`](crate::RunOptions::top).
         labels: Vec<Label>,
     },
-    /// How well the candidate texts fit, the best first.
+    /// Scores of the candidate texts, the best first.
     Fit {
-        /// All of them.
+        /// Scores of all candidate texts.
         texts: Vec<TextScore>,
     },
     /// One vector for the image.
     Embedding {
-        /// The vector.
+        /// Vector of the image.
         vector: Vec<f32>,
     },
 }
 
-/// How well a text fits an image.
+/// Score of how well a text fits an image.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 #[non_exhaustive]
 pub struct TextScore {
-    /// The candidate.
+    /// Candidate text.
     pub text: String,
-    /// Probability.
+    /// Probability of the text.
     pub score: f64,
     /// The model's own score.
     pub logit: f32,
@@ -150,7 +150,7 @@ impl<'e> ImageEncoder<'e> {
     }
 }
 
-/// What goes into a graph for an image, and for the texts beside it.
+/// Conversion of an image, and of the texts beside it, to the inputs of a graph.
 pub struct ImageFeatures<'f> {
     runner: Runner<'f>,
     body: &'f Body,

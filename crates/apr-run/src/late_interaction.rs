@@ -11,7 +11,7 @@ use crate::runner::{Prepared, Runner};
 use crate::sentence::SentenceHead;
 use crate::tokens::Tokenizer;
 
-/// What a text is.
+/// Role of a text.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Role {
     Query,
@@ -39,9 +39,9 @@ pub(crate) struct LateInteraction {
 /// The tokens of a text with those behind it.
 struct Tokens {
     ids: Vec<i64>,
-    /// How many are those of the text.
+    /// Number of tokens that belong to the text.
     own: usize,
-    /// Whether the model sees all of them.
+    /// `true` if the model attends to all of them.
     sees_all: bool,
     left_out: usize,
 }
@@ -69,8 +69,8 @@ impl LateInteraction {
         Ok(Self { head, sentence: sentence.clone(), skipped })
     }
 
-    /// The vectors of a text's tokens, and how many of its tokens were left out, since the model
-    /// takes no more.
+    /// Returns the vectors of a text's tokens, and the number of tokens omitted because the model
+    /// accepts no more.
     pub(crate) fn vectors(
         &self,
         part: &Prepared<'_>,
@@ -138,8 +138,8 @@ impl LateInteraction {
     }
 }
 
-/// The tokens of a prompt and a text, `most` at most, and how many are left out. A prefix of old
-/// folders that is a token is put behind the one that begins a text.
+/// Returns at most `most` tokens of a prompt and a text, and the number of omitted ones. In old
+/// folders, a prefix that is a token is inserted after the token that begins a text.
 fn encoded(
     tokenizer: &Tokenizer<'_>,
     late: &Late,

@@ -18,7 +18,7 @@ use crate::facts::Facts;
 use crate::recognised::PARTS;
 use crate::runner::{RunOptions, graph_options};
 
-/// What a run is estimated for.
+/// Options of a memory estimate.
 #[derive(Debug, Clone)]
 #[non_exhaustive]
 pub struct MemoryOptions {
@@ -26,7 +26,7 @@ pub struct MemoryOptions {
     pub context: Option<usize>,
     /// Texts or other inputs side by side; 1 by default.
     pub batch: usize,
-    /// What keys and values are kept as; single precision by default.
+    /// Storage type of keys and values. Default: single precision.
     pub cache_type: Option<CacheType>,
 }
 
@@ -56,27 +56,27 @@ pub struct MemoryEstimate {
     /// Tokens of a text; `None` for models whose inputs have another size.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub context: Option<u64>,
-    /// Where that number comes from.
+    /// Origin of that number.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub context_origin: Option<ContextOrigin>,
     /// Inputs side by side.
     pub batch: u64,
-    /// Weights by dtype, as they are stored.
+    /// Weights by dtype, in stored form.
     pub weights: Vec<DTypeShare>,
     /// Bytes of all weights.
     pub weight_bytes: u64,
-    /// What keys and values are kept as; `None` for models that keep none.
+    /// Storage type of keys and values; `None` for models that keep none.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub cache_type: Option<&'static str>,
     /// Bytes of keys, values and states that are kept.
     pub cache_bytes: u64,
-    /// Most bytes of other values at once, in the part that needs most.
+    /// Peak size in bytes of other values, in the part with the largest peak.
     pub activation_bytes: u64,
     /// Weights, cache and activations.
     pub total_bytes: u64,
     /// The parts, which run one after the other.
     pub parts: Vec<PartMemory>,
-    /// What is not included, and what is beyond the model.
+    /// Values that are not included, and options beyond the model.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub warnings: Vec<String>,
 }
@@ -85,11 +85,11 @@ pub struct MemoryEstimate {
 #[derive(Debug, Clone, PartialEq, Serialize)]
 #[non_exhaustive]
 pub struct PartMemory {
-    /// Its name.
+    /// Name of the part.
     pub name: String,
     /// Bytes of keys, values and states that it keeps.
     pub cache_bytes: u64,
-    /// Most bytes of other values at once.
+    /// Peak size in bytes of other values.
     pub activation_bytes: u64,
     /// The node that runs then.
     pub activations_at: String,
@@ -98,16 +98,16 @@ pub struct PartMemory {
     pub tokens_at_once: Option<u64>,
 }
 
-/// Estimates the memory that a run takes; reads no weights. A model without a graph has an estimate
-/// of its weights alone.
+/// Estimates the memory that a run takes, without reading weights. For a model without a graph, the
+/// estimate covers only its weights.
 ///
-/// Long prompts are read in pieces, as [`LanguageModel::next`](apr_infer::LanguageModel::next)
-/// reads them, and decoders behind an encoder write token by token. Activations are those of the
-/// graph: an engine that fuses operators needs less.
+/// Long prompts are read in pieces, as in [`LanguageModel::next`](apr_infer::LanguageModel::next),
+/// and decoders after an encoder write token by token. Activations are those of the graph. An
+/// engine that fuses operators needs less.
 ///
 /// # Errors
-/// [`RunError::Request`] for a context, a batch or a cache type that the model has no use for; E003
-/// where keys and values can't be kept as the cache type.
+/// [`RunError::Request`] for a context, a batch or a cache type that the model does not use. E003
+/// if keys and values can't be stored as the cache type.
 pub fn estimate_memory(
     source: &Source<'_>,
     facts: &Facts,
@@ -214,7 +214,7 @@ fn to_usize(size: u64) -> usize {
     usize::try_from(size).unwrap_or(usize::MAX)
 }
 
-/// Whether a graph takes what was kept of earlier tokens.
+/// Returns `true` if a graph reads values that are kept of earlier tokens.
 fn keeps(body: &Body) -> bool {
     body.inputs.iter().any(|id| body.value(*id).meaning.is_kept())
 }
@@ -224,7 +224,7 @@ struct Estimator {
     batch: u64,
     cache_type: CacheType,
     has_decoder: bool,
-    /// Vectors that the encoder makes, as far as it is known.
+    /// Number of vectors from the encoder, if known.
     encoded: Option<u64>,
     has_tokens: bool,
     has_batch: bool,
@@ -339,7 +339,7 @@ fn states(body: &Body) -> Option<&Dim> {
     outputs.find(|value| wanted.contains(&value.meaning))?.shape()?.get(1)
 }
 
-/// Symbols of the inputs' dimensions, by what they are the size of.
+/// Symbols in the dimensions of the inputs, grouped by their meaning.
 #[derive(Default)]
 struct Symbols {
     batch: BTreeSet<String>,
@@ -347,7 +347,7 @@ struct Symbols {
     tokens: BTreeSet<String>,
     /// Earlier tokens.
     past: BTreeSet<String>,
-    /// Earlier tokens and those of the run.
+    /// Earlier tokens and the tokens of the run.
     all: BTreeSet<String>,
 }
 

@@ -7,26 +7,26 @@ use crate::encoder_decoder::Decoder;
 use crate::error::RunResult;
 use crate::runner::{Runner, UntilCancelled};
 
-/// Whatever computes the logits of the next token.
+/// Model that computes the logits of the next token.
 pub(crate) trait Next {
-    /// The logits of what follows all tokens so far and these.
+    /// Returns the logits after all tokens so far and `tokens`.
     fn next(&mut self, tokens: &[i64]) -> RunResult<Vec<f32>>;
 }
 
-/// What several texts can go on from.
+/// State from which several texts can continue.
 pub(crate) trait Fork {
     type Branches: Branches;
 
-    /// A text that goes on by itself with what was read so far.
+    /// Returns a text that continues on its own from the tokens read so far.
     fn fork(&self) -> RunResult<Self::Branches>;
 }
 
 /// Texts that grow side by side, a token each at a time.
 pub(crate) trait Branches {
-    /// The logits of what follows each text and its token.
+    /// Returns the logits after each text and its new token.
     fn next(&mut self, tokens: &[i64]) -> RunResult<Vec<Vec<f32>>>;
 
-    /// Goes on with these texts, in this order; one may be there several times.
+    /// Keeps only these texts, in this order. A text may occur several times.
     fn select(&mut self, texts: &[usize]) -> RunResult<()>;
 }
 
@@ -54,13 +54,13 @@ impl Branches for Decoder<'_> {
     }
 }
 
-/// A language model, and what it keeps of the text so far.
+/// A language model with the keys and values of the text so far.
 pub(crate) struct Causal<'r> {
     pub(crate) runner: Runner<'r>,
     pub(crate) language: &'r LanguageModel<'r, 'r>,
     pub(crate) memory: &'r mut Memory,
-    /// Whether a single token is computed to its end, whatever the host says: one that is stopped
-    /// halfway takes all keys and values with it.
+    /// `true` to compute a single token to its end even if the host cancels. A token that is
+    /// stopped halfway loses all keys and values.
     pub(crate) finishes: bool,
 }
 
@@ -133,7 +133,8 @@ impl Branches for CausalBranches<'_> {
     }
 }
 
-/// Keeps what is known of the beginning of a prompt, and returns how many of its tokens that is.
+/// Keeps the keys and values of the beginning that a prompt shares with the memory, and returns its
+/// number of tokens.
 pub(crate) fn keep_common(
     language: &LanguageModel<'_, '_>,
     memory: &mut Memory,

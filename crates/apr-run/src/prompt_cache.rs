@@ -40,7 +40,7 @@ const TOKENS: &str = "tokens";
 /// Bytes of a sample of a tensor, of which there are three.
 const SAMPLE: u64 = 1024;
 
-/// Bytes of a tensor that are read at once.
+/// Number of bytes of a tensor that are read at a time.
 const PIECE: u64 = 1 << 20;
 
 impl Generator<'_> {
@@ -59,9 +59,11 @@ impl Generator<'_> {
         Ok(())
     }
 
-    /// Says in which state the files are that the model was read from: a text that is another one
-    /// when any of them was changed or replaced. Weights without digests are then not read as a
-    /// whole to tell which model a prompt cache belongs to.
+    /// Sets the state of the files from which the model was read, as a text that differs when any
+    /// of them is changed or replaced.
+    ///
+    /// Weights without digests are then not read as a whole to identify the model of a prompt
+    /// cache.
     pub fn read_from_files(&mut self, state: String) {
         self.files = Some(state);
         self.identity = std::cell::OnceCell::new();
@@ -117,10 +119,11 @@ impl Generator<'_> {
     }
 }
 
-/// What keys and values depend on: the graph, the arithmetic, the cache type, and the weights.
+/// Returns the identity of everything that keys and values depend on: the graph, the arithmetic,
+/// the cache type, and the weights.
 ///
 /// # Errors
-/// Those of reading the weights.
+/// Returns the errors of reading the weights.
 fn identity(part: &Prepared<'_>, files: Option<&str>) -> Result<String> {
     let mut digest = Hashed(TensorDigest::new());
     let arithmetic = part.session().arithmetic().name();

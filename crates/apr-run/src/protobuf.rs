@@ -19,7 +19,8 @@ fn cut_off() -> Error {
     Error::corrupt("truncated ONNX message")
 }
 
-/// The fields of a message, by their numbers. Numbers of 32 and 64 bits come as bytes.
+/// Returns the fields of a message with their numbers. Values of 32 and 64 bits are returned as
+/// bytes.
 fn fields(mut rest: &[u8]) -> impl Iterator<Item = Result<(u64, Field<'_>)>> {
     std::iter::from_fn(move || {
         if rest.is_empty() {
@@ -68,7 +69,7 @@ fn add(numbers: &mut Vec<u64>, field: Field<'_>) -> Result<()> {
     Ok(())
 }
 
-/// The name of a message that is a tensor; others have none in this field.
+/// Returns the name of a message that is a tensor. Other messages have no name in this field.
 pub(super) fn name(bytes: &[u8]) -> Option<String> {
     let name = |field: Result<(u64, Field<'_>)>| match field {
         Ok((8, Field::Bytes(name))) => String::from_utf8(name.to_vec()).ok(),
@@ -97,8 +98,8 @@ pub(super) fn value(bytes: &[u8], kind: &ValueType, deepest: usize) -> Result<Va
     }
 }
 
-/// What a sequence or an optional value holds: tensors, sequences, maps and optional values have
-/// fields of their own.
+/// Returns the contents of a sequence or an optional value. Tensors, sequences, maps and optional
+/// values have fields of their own.
 fn messages(bytes: &[u8]) -> Result<Vec<&[u8]>> {
     let mut found = Vec::new();
     for field in fields(bytes) {
@@ -168,7 +169,8 @@ fn tensor(bytes: &[u8]) -> Result<Tensor> {
     Tensor::unpack(element, shape, bytes)
 }
 
-/// Numbers of a field as the bytes of elements; those of less than a byte are packed already.
+/// Returns the numbers of a field as the bytes of elements. Elements of less than a byte are
+/// already packed.
 fn little_endian(element: ElementType, numbers: &[u64]) -> Vec<u8> {
     let width = usize::try_from(element.bits().div_ceil(8)).unwrap_or(8).clamp(1, 8);
     numbers.iter().flat_map(|number| number.to_le_bytes().into_iter().take(width)).collect()
@@ -188,7 +190,7 @@ mod tests {
     }
 
     #[test]
-    fn messages_are_what_the_type_says() {
+    fn messages_are_read_by_type() {
         let one = value(&TENSOR, &floats(), 8).unwrap();
         assert_eq!(one.tensor().unwrap().values::<f32>().unwrap(), [1.5]);
         let sequence = [&[0x10, 1, 0x1a, 10][..], &TENSOR, &[0x1a, 10], &TENSOR].concat();
@@ -200,7 +202,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_cut_off_or_no_message_is_an_error() {
+    fn truncated_or_invalid_messages_are_errors() {
         for len in 1..TENSOR.len() {
             assert!(value(&TENSOR[..len], &floats(), 8).is_err(), "{len}");
         }

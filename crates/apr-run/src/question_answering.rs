@@ -14,11 +14,11 @@ use crate::runner::Prepared;
 use crate::scores::{largest, softmax};
 use crate::tokens::Tokenizer;
 
-/// Tokens of a window at most, and how many of the text two windows share at most.
+/// Maximum number of tokens of a window, and of text tokens that two windows share.
 const WINDOW: Windows = Windows { most: 384, shared: 128 };
 /// Tokens of an answer at most.
 const LONGEST: usize = 15;
-/// Score of a token that is none of the text.
+/// Score of a token outside of the text.
 const HIDDEN: f32 = -10_000.0;
 /// The answers to a question, the likeliest first.
 #[derive(Debug, Clone, Serialize)]
@@ -26,23 +26,23 @@ const HIDDEN: f32 = -10_000.0;
 pub struct Answers {
     /// `question_answering`.
     pub task: &'static str,
-    /// As it was asked.
+    /// The question, unchanged.
     pub question: String,
     /// At most [`RunOptions::top`](crate::RunOptions::top).
     pub answers: Vec<Answer>,
 }
 
-/// A span of the text; an empty one says that the text has no answer.
+/// A span of the text. An empty span means that the text has no answer.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Answer {
-    /// Probability that the answer starts here, times that of its end. Spans of the same text add
-    /// up; that of no answer is the least of all windows.
+    /// Probability that the answer starts here, times the probability of its end. Spans of the same
+    /// text are added up. The score of no answer is the smallest of all windows.
     pub score: f64,
     /// First character of the text.
     pub start: usize,
     /// Character after the last one.
     pub end: usize,
-    /// The span.
+    /// Text of the span.
     pub answer: String,
 }
 
@@ -138,14 +138,14 @@ impl<'q> QuestionAnswering<'q> {
         Ok(([starts, ends], no_start * no_end))
     }
 
-    /// Id of the token that stands in front of all, which takes the share of no answer.
+    /// Returns the id of the token before all others, which gets the score of no answer.
     fn class_token(&self) -> Option<i64> {
         let special = self.part.runner.facts.special_tokens();
         let (_, token) = special.iter().find(|(role, _)| role == "cls_token")?;
         self.tokenizer.vocabulary().id(token)
     }
 
-    /// Adds a span of bytes, or its score to that of the same answer.
+    /// Adds a span of bytes, or adds its score to the same answer.
     fn add(&self, answers: &mut Vec<Answer>, span: Range<usize>, score: f64) {
         let answer = self.text.get(span.clone()).unwrap_or_default();
         let lower = answer.to_lowercase();

@@ -8,7 +8,7 @@ pub(crate) const PARTS: [&str; 3] = ["encoder_model", "decoder_model", "decoder_
 /// Outputs of extractive question answering.
 pub(crate) const ENDS: [&str; 2] = ["start_logits", "end_logits"];
 
-/// Whether a graph is one of silero's, which are told apart by what goes in and what comes out.
+/// Returns `true` if a graph is one of silero's, which are recognized by their inputs and outputs.
 pub(crate) fn detects_speech(body: &Body) -> bool {
     let has = |list: &[ValueId], name: &str| list.iter().any(|id| body.value(*id).name == name);
     let open =

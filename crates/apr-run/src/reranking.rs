@@ -33,16 +33,17 @@ const PROBES: [(&str, &str); 3] = [("alpha", "bravo"), ("charlie", "bravo"), ("a
 #[derive(Debug, Clone, Serialize)]
 #[non_exhaustive]
 pub struct Ranking {
-    /// `reranking`.
+    /// Name of the task, `reranking`.
     pub task: &'static str,
-    /// As it was asked.
+    /// The query, unchanged.
     pub query: String,
-    /// What the logits went through: `identity`, `sigmoid`, `softmax`, `tanh`, `relu`.
+    /// Activation of the logits: `identity`, `sigmoid`, `softmax`, `tanh`, `relu`.
     pub activation: &'static str,
     /// The prompt that was put before the query.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub prompt: String,
-    /// The best first; in the order in which they were given where a pair has several labels.
+    /// Documents, the best first. If a pair has several labels, they are in the order in which they
+    /// were given.
     pub documents: Vec<Ranked>,
 }
 
@@ -50,19 +51,19 @@ pub struct Ranking {
 #[derive(Debug, Clone, Serialize)]
 #[non_exhaustive]
 pub struct Ranked {
-    /// Its place among those that were given, from 0.
+    /// Index among the given documents, from 0.
     pub index: usize,
-    /// The text.
+    /// Text of the document.
     pub document: String,
-    /// The score; `None` where a pair has several labels.
+    /// Score; `None` if a pair has several labels.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub score: Option<f32>,
-    /// The scores of labels, in the model's order, where a pair has several.
+    /// Scores of labels in the model's order, if a pair has several labels.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub labels: Vec<Label>,
-    /// What the model computed, before the activation.
+    /// Logits of the model, before the activation.
     pub logits: Vec<f32>,
-    /// Tokens of query and document that were left out, since the model takes no more.
+    /// Number of tokens of query and document that were omitted because the model accepts no more.
     #[serde(skip_serializing_if = "is_zero")]
     pub left_out: usize,
 }
@@ -72,7 +73,7 @@ fn is_zero(count: &usize) -> bool {
     *count == 0
 }
 
-/// What the logits of a pair go through.
+/// Activation of the logits of a pair.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Activation {
     Identity,
@@ -83,7 +84,8 @@ enum Activation {
 }
 
 impl Activation {
-    /// By the class of torch that a configuration names; `None` for classes that are not known.
+    /// Returns the activation for a PyTorch class in a configuration, or `None` for an unknown
+    /// class.
     fn of_class(class: &str) -> Option<Self> {
         let name = class.strip_prefix("torch.nn.")?.rsplit('.').next()?;
         Some(match name {
@@ -119,28 +121,28 @@ impl Activation {
     }
 }
 
-/// What makes logits of the tokens of a pair.
+/// Source of the logits of a pair.
 enum Scorer {
     /// The head of the model.
     Classifier,
     /// Modules behind a model without a head.
     Modules(Box<SentenceHead>),
-    /// The logit of a token behind the pair, less that of another.
+    /// Logit of a token after the pair, minus the logit of another.
     NextToken(usize, Option<usize>),
     /// The vectors of tokens, compared one by one.
     LateInteraction(Box<LateInteraction>),
-    /// A classifier of llama.cpp whose labels are these tokens: its probabilities are those of the
-    /// first against the second.
+    /// A classifier of llama.cpp with these tokens as labels. Its probabilities compare the first
+    /// token with the second.
     YesOrNo,
 }
 
-/// How two texts become the input of the model.
+/// Form in which two texts become the input of the model.
 enum Form {
-    /// By the tokenizer, which knows pairs.
+    /// Pair encoding of the tokenizer.
     Pair,
-    /// By the model's chat template, from messages of the roles `query` and `document`.
+    /// Chat template of the model, with messages of the roles `query` and `document`.
     Chat,
-    /// By a text with `{query}` and `{document}`.
+    /// A text with `{query}` and `{document}`.
     Text(String),
 }
 
@@ -165,16 +167,16 @@ pub struct Reranker<'r> {
     tokenizer: Tokenizer<'r>,
     scorer: Scorer,
     form: Form,
-    /// `None` where the number of labels decides.
+    /// Activation of the logits; `None` if the number of labels decides.
     activation: Option<Activation>,
-    /// Most tokens of a pair.
+    /// Maximum number of tokens of a pair.
     most: usize,
-    /// What a chat template gets besides the messages.
+    /// Inputs of a chat template besides the messages.
     template: TemplateOptions,
 }
 
-/// What the chat template gets besides the messages: sentence-transformers begins no answer unless
-/// the folder says so.
+/// Returns the inputs of the chat template besides the messages. As in sentence-transformers, no
+/// answer is begun unless the folder requests it.
 fn template_options(part: &Prepared<'_>) -> TemplateOptions {
     const BEGIN: &str = "add_generation_prompt";
     let facts = part.runner.facts;
@@ -266,7 +268,7 @@ impl<'r> Reranker<'r> {
         })
     }
 
-    /// How pairs are written.
+    /// Returns the form in which pairs are written.
     fn found_form(&self) -> RunResult<Form> {
         let facts = self.part.runner.facts;
         let said = facts.modules().and_then(|modules| modules.takes_messages);
@@ -297,7 +299,8 @@ impl<'r> Reranker<'r> {
         Ok(Form::Pair)
     }
 
-    /// Whether the chat template writes a query and a document, as sentence-transformers finds out.
+    /// Returns `true` if the chat template writes a query and a document, by the check of
+    /// sentence-transformers.
     fn writes_both_roles(&self) -> bool {
         let written = PROBES.map(|(query, document)| self.chat(query, document).ok());
         let [Some(base), Some(query), Some(document)] = written else { return false };
@@ -319,12 +322,12 @@ impl<'r> Reranker<'r> {
         runner.prompt_of(runner.facts.modules())
     }
 
-    /// Scores documents, and returns them with the best first, `most` of them at most. Where a pair
-    /// has several labels, they stay in their order, and `most` can't be asked for.
+    /// Scores documents and returns at most `most` of them, the best first. If a pair has several
+    /// labels, the documents keep their order, and `most` can't be given.
     ///
     /// # Errors
-    /// [`RunError::Request`] for a prompt that the model does not have; E001 and E008 where the
-    /// tokenizer fails; those of [`Session::run`](apr_infer::Session::run).
+    /// [`RunError::Request`] for a prompt that the model does not have. E001 and E008 if the
+    /// tokenizer fails. Otherwise, returns the errors of [`Session::run`](apr_infer::Session::run).
     pub fn rank<T: AsRef<str>>(
         &self,
         query: &str,
@@ -406,7 +409,8 @@ impl<'r> Reranker<'r> {
         }
     }
 
-    /// The vectors of a text's tokens, and how many were left out, which is said.
+    /// Returns the vectors of a text's tokens and the number of omitted tokens, with a warning if
+    /// any are omitted.
     fn token_vectors(
         &self,
         late: &LateInteraction,
@@ -423,7 +427,7 @@ impl<'r> Reranker<'r> {
         Ok(made)
     }
 
-    /// The logits of a pair, and how many of its tokens are left out.
+    /// Returns the logits of a pair, and the number of its tokens that are omitted.
     fn logits(&self, query: &str, document: &str) -> RunResult<(Vec<f32>, usize)> {
         let (ids, types, left_out) = self.tokens(query, document)?;
         if left_out > 0 {
@@ -475,7 +479,8 @@ impl<'r> Reranker<'r> {
         Ok((logits, left_out))
     }
 
-    /// The tokens of a pair, their types where the tokenizer knows them, and how many are left out.
+    /// Returns the tokens of a pair, their types if the tokenizer has types, and the number of
+    /// omitted tokens.
     fn tokens(
         &self,
         query: &str,
@@ -534,7 +539,7 @@ fn stated_activation(part: &Prepared<'_>) -> RunResult<Option<Activation>> {
     })
 }
 
-/// Most tokens of a pair: as the model says, or its tokenizer.
+/// Returns the maximum number of tokens of a pair, from the model and its tokenizer.
 fn most_tokens(part: &Prepared<'_>) -> usize {
     let facts = part.runner.facts;
     let size = |json: Option<&Json>| usize::try_from(json?.as_u64()?).ok();
@@ -550,7 +555,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn activations_are_named_by_their_class_of_torch() {
+    fn activations_are_named_by_their_torch_class() {
         let of = Activation::of_class;
         assert_eq!(of("torch.nn.modules.activation.Sigmoid"), Some(Activation::Sigmoid));
         assert_eq!(of("torch.nn.modules.linear.Identity"), Some(Activation::Identity));

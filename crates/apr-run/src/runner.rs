@@ -22,14 +22,14 @@ use crate::tokens::Tokenizer;
 /// The class of transformers whose head continues texts.
 const GENERATES: &str = "CausalLM";
 
-/// What a run is to do, whatever goes in.
+/// Options of a run, whatever its inputs are.
 #[derive(Debug, Clone)]
 #[non_exhaustive]
 pub struct RunOptions {
-    /// What the head is for, such as `CausalLM` or `text-classification`; that of the configuration
-    /// by default.
+    /// Task of the head, such as `CausalLM` or `text-classification`. Default: the task in the
+    /// configuration.
     pub task: Option<String>,
-    /// Whether graphs are those of the family, even if the file has one.
+    /// `true` to use the graphs of the family, even if the file has one.
     pub family_graphs: bool,
     /// The part of a model that has several, such as `encoder_model`.
     pub part: Option<String>,
@@ -45,22 +45,22 @@ pub struct RunOptions {
     /// Leaves out the end of a text that is longer than the model's context, which is an error
     /// otherwise.
     pub truncate: bool,
-    /// How the states of tokens become one vector; as the model says by default, else their mean.
+    /// Pooling of token states to one vector. Default: the model's pooling, or else the mean.
     pub pooling: Option<PoolingMode>,
     /// The prompt of the model that is put before each text that becomes a vector, by its name; the
     /// model's default one, if it has one, where this is `None`.
     pub prompt_name: Option<String>,
-    /// How many numbers of a vector are kept, for models that were trained so that the first ones
-    /// say most (Matryoshka); all by default.
+    /// Number of elements of a vector that are kept, for models whose first elements contain most
+    /// information (Matryoshka). Default: all.
     pub dimensions: Option<usize>,
-    /// Whether "no answer" is one of the answers to a question, as models of SQuAD 2.0 give it.
+    /// `true` to allow "no answer" as an answer to a question, as models of SQuAD 2.0 do.
     pub no_answer: bool,
     /// Number of labels, tokens or answers to return; 5 by default.
     pub top: usize,
-    /// How weights in blocks are multiplied; exactly by default.
+    /// Arithmetic for weights in blocks. Default: exact.
     pub arithmetic: Arithmetic,
-    /// What keys and values of earlier tokens are kept as; single precision by default. Decoders
-    /// that follow an encoder take no other.
+    /// Storage type of the keys and values of earlier tokens. Default: single precision. In
+    /// decoders that follow an encoder, it applies to the decoder's own tokens.
     pub cache_type: CacheType,
 }
 
@@ -86,12 +86,12 @@ impl Default for RunOptions {
     }
 }
 
-/// Calls `then` with a model that is ready to run. Each tensor is compared with what its file
-/// states of it when it is read first, unless the source says [otherwise](Source::verifying).
+/// Calls `then` with a model that is ready to run. The first read of each tensor compares it with
+/// the digest in its file, unless the source is set [otherwise](Source::verifying).
 ///
 /// # Errors
-/// E003 where the model has no graph and its family is not known, E004 from whatever reads a tensor
-/// that was changed, what reading its files ends with, and what `then` ends with.
+/// E003 if the model has no graph and its family is unknown, E004 when a changed tensor is read.
+/// Otherwise, returns the errors of reading its files and of `then`.
 pub fn with_runner<R, E: From<Error>>(
     source: &Source<'_>,
     facts: &Facts,
@@ -105,7 +105,7 @@ pub fn with_runner<R, E: From<Error>>(
     }
 }
 
-/// What is wanted of the graphs of a model.
+/// Returns the options of a model's graphs.
 pub(crate) fn graph_options(facts: &Facts, options: &RunOptions) -> GraphOptions {
     let own_task =
         || facts.task().filter(|_| options.family_graphs || facts.module_task().is_some());
@@ -117,7 +117,7 @@ pub(crate) fn graph_options(facts: &Facts, options: &RunOptions) -> GraphOptions
     }
 }
 
-/// The same with weights that are taken as they are read.
+/// Calls `then` like [`with_runner`], with weights that are used as they are read.
 fn with_weights<R, E: From<Error>>(
     source: &Source<'_>,
     facts: &Facts,
@@ -135,21 +135,21 @@ fn with_weights<R, E: From<Error>>(
     })
 }
 
-/// A model, and what every task of it needs.
+/// A model with everything that its tasks need.
 #[derive(Clone, Copy)]
 pub struct Runner<'r> {
     pub(crate) host: &'r dyn Host,
     pub(crate) options: &'r RunOptions,
     /// The model as its file has it.
     pub(crate) reader: &'r dyn CheckpointReader,
-    /// Its tensors by the names that the graphs use.
+    /// Tensors by the names that the graphs use.
     weights: &'r dyn CheckpointReader,
     parts: &'r [Runnable],
     pub(crate) facts: &'r Facts,
 }
 
 impl<'r> Runner<'r> {
-    /// Its graphs: one, or several where an encoder and a decoder run apart.
+    /// Returns the graphs: one, or several if an encoder and a decoder run separately.
     #[must_use]
     pub fn parts(&self) -> &'r [Runnable] {
         self.parts
@@ -161,19 +161,19 @@ impl<'r> Runner<'r> {
         self.reader
     }
 
-    /// Whether it has an encoder, and a decoder that writes token by token.
+    /// Returns `true` if the model has an encoder, and a decoder that writes token by token.
     #[must_use]
     pub fn has_decoder(&self) -> bool {
         PARTS.iter().all(|name| self.parts.iter().any(|part| part.name == *name))
     }
 
-    /// What the model says about itself.
+    /// Returns the facts about the model.
     #[must_use]
     pub fn facts(&self) -> &'r Facts {
         self.facts
     }
 
-    /// Its tensors by the names that the graphs use.
+    /// Returns the tensors by the names that the graphs use.
     #[must_use]
     pub fn weights(&self) -> &'r dyn CheckpointReader {
         self.weights
@@ -185,7 +185,7 @@ impl<'r> Runner<'r> {
         self.host
     }
 
-    /// What the run is to do.
+    /// Returns the options of the run.
     #[must_use]
     pub fn options(&self) -> &'r RunOptions {
         self.options
@@ -268,10 +268,10 @@ impl<'r> Runner<'r> {
         Ok(Prepared { runner: *self, part, session })
     }
 
-    /// The model's tokenizer; `None` where it has none.
+    /// Returns the model's tokenizer, or `None` if it has none.
     ///
     /// # Errors
-    /// Those of [`Tokenizer::find`].
+    /// Returns the errors of [`Tokenizer::find`].
     pub fn tokenizer(&self) -> RunResult<Option<Tokenizer<'r>>> {
         Ok(Tokenizer::find(self.reader, self.host)?)
     }
@@ -281,7 +281,7 @@ impl<'r> Runner<'r> {
     }
 }
 
-/// Whether a model with these facts writes texts, rather than reading them once.
+/// Returns the class of the task in the options, or else the task of the model.
 pub(crate) fn task_of(facts: &Facts, options: &RunOptions) -> Option<String> {
     let own = facts.task();
     let asked = options.task.as_deref().map(|task| class_for(task, own.as_deref()).into_owned());
@@ -295,7 +295,7 @@ impl RunOptions {
         Self { keeps_past: false, ..Self::default() }
     }
 
-    /// Whether the head generates text, so that keeping keys and values pays.
+    /// Returns `true` if the head generates text, so that keeping keys and values is worth it.
     #[must_use]
     pub fn generates(&self, facts: &Facts) -> bool {
         task_of(facts, self)
@@ -329,7 +329,7 @@ impl<'p> Prepared<'p> {
         self.part
     }
 
-    /// What it computes.
+    /// Returns the graph of the part.
     #[must_use]
     pub fn graph(&self) -> &'p Graph {
         &self.part.graph
@@ -345,19 +345,20 @@ impl<'p> Prepared<'p> {
         &self.session
     }
 
-    /// Whether an input means this.
+    /// Returns `true` if an input has this meaning.
     #[must_use]
     pub fn takes(&self, meaning: Meaning) -> bool {
         self.input(meaning).is_some()
     }
 
-    /// Whether it takes the samples of audio, rather than a spectrum.
+    /// Returns `true` if the part reads samples of audio, `false` if it reads a spectrum.
     #[must_use]
     pub fn takes_waveforms(&self) -> bool {
         self.takes(Meaning::Waveform) || detects_speech(self.body())
     }
 
-    /// Whether it continues texts: by its head, or by the keys and values that it keeps.
+    /// Returns `true` if the part continues texts, by its head or by the keys and values that it
+    /// keeps.
     #[must_use]
     pub fn generates(&self) -> bool {
         let generates = self.runner.task().map_or_else(
@@ -367,7 +368,7 @@ impl<'p> Prepared<'p> {
         generates && self.output(Meaning::Logits).is_some()
     }
 
-    /// Whether it says where an answer to a question starts and ends.
+    /// Returns `true` if the part predicts the start and the end of an answer to a question.
     #[must_use]
     pub fn answers_questions(&self) -> bool {
         let body = self.body();
@@ -396,10 +397,11 @@ impl<'p> Prepared<'p> {
         self.run_watched(inputs, wanted, &mut UntilCancelled(self.runner.host))
     }
 
-    /// The same with a tap, which stops it where the [`Host`] cancels it.
+    /// Runs the part like [`run`](Self::run), with a tap that stops the run if the [`Host`] cancels
+    /// it.
     ///
     /// # Errors
-    /// Those of [`run`](Self::run); E007 where the tap stops it.
+    /// Returns the errors of [`run`](Self::run), and E007 if the tap stops the run.
     pub fn run_watched(
         &self,
         inputs: Vec<(String, Value)>,
@@ -413,7 +415,7 @@ impl<'p> Prepared<'p> {
         Ok(outcome)
     }
 
-    /// One array that comes out.
+    /// Runs the part and returns one output array.
     pub(crate) fn one(&self, inputs: Vec<(String, Value)>, wanted: &str) -> RunResult<Tensor> {
         let outcome = self.run(inputs, &[wanted])?;
         let value =
@@ -421,21 +423,21 @@ impl<'p> Prepared<'p> {
         Ok(value.tensor()?.clone())
     }
 
-    /// The part as a language model, with keys and values as the options say.
+    /// Returns the part as a language model, with keys and values stored as the options request.
     ///
     /// # Errors
-    /// E003 where the graph does not continue texts, or does not take
-    /// [`RunOptions::cache_type`].
+    /// E003 if the graph does not continue texts, or does not support [`RunOptions::cache_type`].
     pub(crate) fn language(&self) -> Result<LanguageModel<'_, '_>, Error> {
         let language = LanguageModel::new(&self.session)?.with_switch(self.runner.facts.switch());
         language.with_cache_type(self.runner.options.cache_type)
     }
 
-    /// The logits of what follows each of some tokens behind others, whose own are not computed:
-    /// `[1, tokens, vocabulary]`. `None` where the graph keeps no keys and values to read on from.
+    /// Returns the logits after each of `tokens`, which follow `context`: `[1, tokens,
+    /// vocabulary]`. The logits of `context` are not computed. Returns `None` if the graph keeps no
+    /// keys and values to continue from.
     ///
     /// # Errors
-    /// Those of [`run`](Self::run).
+    /// Returns the errors of [`run`](Self::run).
     pub fn logits_behind(&self, context: &[i64], tokens: &[i64]) -> RunResult<Option<Tensor>> {
         let Ok(language) = LanguageModel::new(&self.session) else { return Ok(None) };
         let language = language.with_switch(self.runner.facts.switch());
@@ -444,15 +446,17 @@ impl<'p> Prepared<'p> {
         Ok(language.logits_behind(context, tokens, host.workers(), &mut tap)?)
     }
 
-    /// Tokens as the inputs of the graph: ids, and a mask, types and positions where it takes them.
+    /// Returns tokens as the inputs of the graph: ids, and a mask, types and positions if it has
+    /// such inputs.
     ///
     /// # Errors
-    /// [`RunError::Request`] where it takes something else as well.
+    /// [`RunError::Request`] if the graph requires other inputs.
     pub fn token_inputs(&self, ids: &[i64]) -> RunResult<Vec<(String, Value)>> {
         token_inputs(self.body(), ids)
     }
 
-    /// The same with a type of each token, where the graph takes them.
+    /// Returns tokens as the inputs of the graph, with a type for each token if it has such an
+    /// input.
     pub(crate) fn typed_inputs(
         &self,
         ids: &[i64],
@@ -468,21 +472,22 @@ impl<'p> Prepared<'p> {
         Ok(inputs)
     }
 
-    /// The same for texts of one number of tokens.
+    /// Returns all inputs for texts with equal numbers of tokens.
     pub(crate) fn batch_inputs(&self, rows: &[&[i64]]) -> RunResult<Vec<(String, Value)>> {
         all_inputs(self.body(), known_batch(self.body(), rows)?)
     }
 }
 
-/// Tokens as the inputs of a graph: ids, and a mask, types and positions where it takes them.
+/// Returns tokens as the inputs of a graph: ids, and a mask, types and positions if it has such
+/// inputs.
 ///
 /// # Errors
-/// [`RunError::Request`] where it takes something else as well.
+/// [`RunError::Request`] if the graph requires other inputs.
 pub fn token_inputs(body: &Body, ids: &[i64]) -> RunResult<Vec<(String, Value)>> {
     all_inputs(body, known_inputs(body, ids)?)
 }
 
-/// Inputs, where they are all that the graph takes.
+/// Returns the inputs, or an error if the graph requires others.
 fn all_inputs(body: &Body, inputs: Vec<(String, Value)>) -> RunResult<Vec<(String, Value)>> {
     let is_known = |name: &str| inputs.iter().any(|(known, _)| known == name);
     let mut needed = body
@@ -499,15 +504,15 @@ fn all_inputs(body: &Body, inputs: Vec<(String, Value)>) -> RunResult<Vec<(Strin
     }
 }
 
-/// Those of a graph's inputs that tokens are, and nothing of the others.
+/// Returns the inputs of a graph that follow from tokens, without its other inputs.
 ///
 /// # Errors
-/// E003 where the graph takes tokens of a type that numbers have no place in.
+/// E003 if the graph expects tokens of a type that is not numeric.
 pub fn known_inputs(body: &Body, ids: &[i64]) -> RunResult<Vec<(String, Value)>> {
     known_batch(body, &[ids])
 }
 
-/// The same for texts of one number of tokens.
+/// Returns the inputs that follow from texts with equal numbers of tokens.
 fn known_batch(body: &Body, rows: &[&[i64]]) -> RunResult<Vec<(String, Value)>> {
     let (texts, tokens) = (rows.len(), rows.first().map_or(0, |row| row.len()));
     let mut inputs = Vec::new();
@@ -527,7 +532,7 @@ fn known_batch(body: &Body, rows: &[&[i64]]) -> RunResult<Vec<(String, Value)>> 
     Ok(inputs)
 }
 
-/// What people have for a model.
+/// Kind of input that users have for a model.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum InputKind {
     /// Text, or ids of tokens.
@@ -541,7 +546,7 @@ pub enum InputKind {
 }
 
 impl InputKind {
-    /// As errors call it.
+    /// Returns the name used in error messages.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
@@ -552,7 +557,7 @@ impl InputKind {
         }
     }
 
-    /// Whether a graph takes it.
+    /// Returns `true` if a graph accepts this kind of input.
     #[must_use]
     pub fn fits(self, body: &Body) -> bool {
         let takes = |what| meaning(body, &body.inputs, what).is_some();

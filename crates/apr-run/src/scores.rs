@@ -1,6 +1,6 @@
 //! Scores and vectors: from what a model puts out to what people read.
 
-/// Probabilities that come to 1.
+/// Returns probabilities that add up to 1.
 #[must_use]
 pub fn softmax(logits: &[f32]) -> Vec<f64> {
     let highest = logits.iter().copied().fold(f32::NEG_INFINITY, f32::max);
@@ -26,7 +26,7 @@ pub fn largest(values: &[f64], count: usize) -> Vec<usize> {
     order
 }
 
-/// The mean of vectors, which lie one after the other.
+/// Returns the mean of vectors, which are stored one after the other.
 #[must_use]
 pub fn mean(states: &[f32], width: usize) -> Vec<f32> {
     let rows: Vec<&[f32]> = states.chunks_exact(width.max(1)).collect();
@@ -38,7 +38,7 @@ pub fn mean(states: &[f32], width: usize) -> Vec<f32> {
     (0..width).map(mean).map(narrow).collect()
 }
 
-/// Brings a vector to length 1. One of zeros stays so.
+/// Scales a vector to length 1. A vector of zeros is unchanged.
 pub fn normalize(vector: &mut [f32]) {
     // PyTorch's `normalize` divides by no less either.
     let length =

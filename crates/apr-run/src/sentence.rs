@@ -9,7 +9,7 @@ use apr_source::sentence::Sentence;
 use crate::error::RunResult;
 use crate::runner::Runner;
 
-/// What makes the vector of a text of the vectors of its tokens.
+/// Pooling of the vectors of tokens to the vector of a text.
 #[derive(Debug)]
 pub struct SentenceHead {
     sentence: Sentence,
@@ -17,16 +17,16 @@ pub struct SentenceHead {
 }
 
 impl SentenceHead {
-    /// The modules that a model has, or those that stand in for them.
+    /// Creates the head from the modules of a model, or from those that replace them.
     ///
     /// # Errors
-    /// E003 for a module that is not known, and whatever reading their weights ends with.
+    /// E003 for an unknown module. Otherwise, returns the errors of reading the modules' weights.
     pub fn new(runner: &Runner<'_>, sentence: Sentence) -> Result<Self> {
         let graph: Graph = sentence_graph(runner.reader(), &sentence)?;
         Ok(Self { sentence, part: Runnable::new("sentence".to_owned(), graph) })
     }
 
-    /// What the modules are.
+    /// Returns the modules.
     #[must_use]
     pub fn sentence(&self) -> &Sentence {
         &self.sentence

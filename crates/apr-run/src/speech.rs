@@ -2,8 +2,8 @@
 
 use serde::Serialize;
 
-/// The tokens of a row in which each frame has one: repeated ones once, without those that stand
-/// for nothing (CTC: Graves et al. 2006).
+/// Returns the tokens of a row with one token per frame. Repeated tokens are collapsed, and blanks
+/// are removed (CTC: Graves et al. 2006).
 #[must_use]
 pub(crate) fn collapsed(frames: &[usize], blank: usize) -> Vec<usize> {
     let mut last = blank;

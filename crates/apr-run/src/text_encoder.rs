@@ -18,45 +18,46 @@ use crate::scores::{largest, softmax};
 use crate::sentence::SentenceHead;
 use crate::tokens::Tokenizer;
 
-/// Most tokens of texts that are run together: as many as a long text has, which is what the memory
-/// of a run is made for.
+/// Maximum number of tokens in texts that are run together. It is the length of a long text, for
+/// which the memory of a run is planned.
 const BATCH: usize = 512;
 
-/// What a model makes of a text, by its head.
+/// Result of a model for a text, by the model's head.
 #[derive(Debug, Clone, Serialize)]
 #[serde(tag = "task", rename_all = "snake_case")]
 #[non_exhaustive]
 pub enum TextTask {
     /// One vector for the text.
     Embedding {
-        /// How the states of tokens became one vector: [`Pooling::name`](crate::Pooling::name),
-        /// several of them joined by `+`, or `model` where the graph does it.
+        /// Pooling of the token states: names as in [`Pooling::name`](crate::Pooling::name), joined
+        /// by `+`, or `model` if the graph pools them.
         pooling: String,
-        /// Whether it was brought to length 1; one that was cut to
-        /// [`RunOptions::dimensions`](crate::RunOptions::dimensions) is so before that.
+        /// `true` if the vector was scaled to length 1. A vector that is cut to
+        /// [`RunOptions::dimensions`](crate::RunOptions::dimensions) is scaled before the cut.
         normalized: bool,
         /// The prompt that was put before the text.
         #[serde(skip_serializing_if = "String::is_empty")]
         prompt: String,
-        /// What compares two vectors, as the model says: `cosine`, `dot`, `euclidean`, `manhattan`.
+        /// Function that compares two vectors, if the model names one: `cosine`, `dot`,
+        /// `euclidean`, `manhattan`.
         #[serde(skip_serializing_if = "Option::is_none")]
         similarity: Option<String>,
-        /// The vector.
+        /// Vector of the text.
         vector: Vec<f32>,
     },
     /// A number for each word of the vocabulary, most of them 0 (SPLADE).
     SparseEmbedding {
-        /// How the numbers of tokens became one: `max` or `sum`.
+        /// Pooling of the numbers of tokens: `max` or `sum`.
         pooling: String,
         /// The prompt that was put before the text.
         #[serde(skip_serializing_if = "String::is_empty")]
         prompt: String,
-        /// What compares two vectors.
+        /// Function that compares two vectors, if the model names one.
         #[serde(skip_serializing_if = "Option::is_none")]
         similarity: Option<String>,
-        /// How many numbers the whole vector has.
+        /// Number of elements of the whole vector.
         size: usize,
-        /// Those above 0, the largest first.
+        /// Words with numbers above 0, the largest first.
         words: Vec<WordWeight>,
     },
     /// A vector for each token, for late interaction (ColBERT).
@@ -64,7 +65,7 @@ pub enum TextTask {
         /// The prompt that was put before the text.
         #[serde(skip_serializing_if = "String::is_empty")]
         prompt: String,
-        /// Those of the tokens that are compared, in the order of the text.
+        /// Vectors of the tokens that are compared, in the order of the text.
         vectors: Vec<Vec<f32>>,
     },
     /// Labels of the whole text, the likeliest first.
@@ -74,12 +75,12 @@ pub enum TextTask {
     },
     /// The likeliest label of each token.
     TokenLabels {
-        /// In the order of the text.
+        /// Tokens in the order of the text.
         tokens: Vec<TokenLabel>,
     },
     /// Tokens for each mask, the likeliest first.
     FillMask {
-        /// In the order of the text.
+        /// Candidates for each mask, in the order of the text.
         gaps: Vec<Vec<MaskToken>>,
     },
 }
@@ -88,9 +89,9 @@ pub enum TextTask {
 #[derive(Debug, Clone, PartialEq, Serialize)]
 #[non_exhaustive]
 pub struct Label {
-    /// As the configuration names it.
+    /// Name in the configuration.
     pub label: String,
-    /// From 0 to 1.
+    /// Probability from 0 to 1.
     pub score: f64,
 }
 
@@ -98,11 +99,11 @@ pub struct Label {
 #[derive(Debug, Clone, PartialEq, Serialize)]
 #[non_exhaustive]
 pub struct WordWeight {
-    /// Its place in the vector, which is its id.
+    /// Index in the vector, which is the word's id.
     pub id: usize,
-    /// As the vocabulary spells it.
+    /// Spelling in the vocabulary.
     pub token: String,
-    /// Its number.
+    /// Number in the vector.
     pub weight: f32,
 }
 
@@ -110,9 +111,9 @@ pub struct WordWeight {
 #[derive(Debug, Clone, PartialEq, Serialize)]
 #[non_exhaustive]
 pub struct TokenLabel {
-    /// As the vocabulary spells it.
+    /// Spelling in the vocabulary.
     pub token: String,
-    /// Its likeliest label.
+    /// Likeliest label of the token.
     #[serde(flatten)]
     pub label: Label,
 }
@@ -121,11 +122,11 @@ pub struct TokenLabel {
 #[derive(Debug, Clone, PartialEq, Serialize)]
 #[non_exhaustive]
 pub struct MaskToken {
-    /// In the vocabulary.
+    /// Id in the vocabulary.
     pub id: i64,
-    /// Its text, or its spelling where it has none.
+    /// Text of the token, or its spelling if it has no text.
     pub token: String,
-    /// Probability.
+    /// Probability of the token.
     pub score: f64,
 }
 
@@ -135,9 +136,9 @@ pub struct MaskToken {
 pub struct TextEncoder<'e> {
     part: Prepared<'e>,
     tokenizer: Tokenizer<'e>,
-    /// How vectors of tokens become one.
+    /// Pooling of the vectors of tokens.
     head: OnceCell<SentenceHead>,
-    /// How many tokens the prompt has.
+    /// Number of tokens of the prompt.
     prompt_len: OnceCell<usize>,
 }
 
@@ -161,7 +162,7 @@ impl<'e> TextEncoder<'e> {
         Ok(Self { part, tokenizer, head: OnceCell::new(), prompt_len: OnceCell::new() })
     }
 
-    /// Whether [`read`](Self::read) returns embeddings.
+    /// Returns `true` if [`read`](Self::read) returns embeddings.
     #[must_use]
     pub fn embeds(&self) -> bool {
         let sentence = self.part.runner.facts.sentence();
@@ -170,7 +171,7 @@ impl<'e> TextEncoder<'e> {
             || self.own_vectors().is_some()
     }
 
-    /// Reads a text.
+    /// Reads a text and returns the result of the model's task.
     ///
     /// # Errors
     /// [`RunError::Request`] for a text longer than the model's context ([`Remedy::Truncate`]) and
@@ -185,11 +186,12 @@ impl<'e> TextEncoder<'e> {
         self.task(output.meaning, &self.run(output, &ids)?, &ids)
     }
 
-    /// Reads texts, and returns what [`read`](Self::read) makes of each. Those of one number of
-    /// tokens are run together, so that none is padded, and weights are read once for all of them.
+    /// Reads texts, and returns the result of [`read`](Self::read) for each. Texts with the same
+    /// number of tokens are run together, so that none is padded and weights are read once for all
+    /// of them.
     ///
     /// # Errors
-    /// Those of [`read`](Self::read).
+    /// Returns the errors of [`read`](Self::read).
     pub fn read_all<T: AsRef<str>>(&self, texts: &[T]) -> RunResult<Vec<TextTask>> {
         if self.keeps_tokens() {
             return texts.iter().map(|text| self.token_vectors(text.as_ref())).collect();
@@ -222,12 +224,13 @@ impl<'e> TextEncoder<'e> {
         Ok(made.into_iter().flatten().collect())
     }
 
-    /// Whether a text keeps the vectors of its tokens.
+    /// Returns `true` if the vectors of a text's tokens are not pooled.
     fn keeps_tokens(&self) -> bool {
         self.part.runner.facts.sentence().is_some_and(Sentence::keeps_tokens)
     }
 
-    /// The vectors of a text's tokens: of a document's, unless the prompt of queries is asked for.
+    /// Returns the vectors of a text's tokens. The text is a document, unless the prompt of queries
+    /// is requested.
     fn token_vectors(&self, text: &str) -> RunResult<TextTask> {
         let Runner { facts, options, .. } = self.part.runner;
         if options.pooling.is_some() || options.dimensions.is_some() {
@@ -252,7 +255,7 @@ impl<'e> TextEncoder<'e> {
         Ok(TextTask::TokenEmbeddings { prompt: prompt.to_owned(), vectors })
     }
 
-    /// The tokens of a text, behind those of the prompt where vectors are made.
+    /// Returns the tokens of a text. For embeddings, the tokens of the prompt precede them.
     fn ids(&self, meaning: Meaning, text: &str) -> RunResult<Vec<i64>> {
         let runner = &self.part.runner;
         if meaning == Meaning::Logits {
@@ -271,7 +274,8 @@ impl<'e> TextEncoder<'e> {
         runner.prompt_of(runner.facts.sentence())
     }
 
-    /// How many tokens of each text are those of the prompt, without what ends a text.
+    /// Returns the number of tokens of each text that belong to the prompt, without tokens that end
+    /// a text.
     fn prompt_len(&self) -> RunResult<usize> {
         if let Some(len) = self.prompt_len.get() {
             return Ok(*len);
@@ -319,8 +323,8 @@ impl<'e> TextEncoder<'e> {
         })
     }
 
-    /// The vectors of texts that the graph makes itself, which count where nothing else is said of
-    /// them.
+    /// Returns the output for text vectors that the graph computes itself. It is used only if no
+    /// pooling is requested or defined.
     fn own_vectors(&self) -> Option<Output<'_>> {
         let Runner { facts, options, .. } = self.part.runner;
         let is_said = options.pooling.is_some() || facts.sentence().is_some();
@@ -329,8 +333,8 @@ impl<'e> TextEncoder<'e> {
         own.next().map(|value| Output { meaning: Meaning::Pooled, name: &value.name })
     }
 
-    /// Whether the graph takes several texts at a time, and the answer to each is small: logits of
-    /// all tokens are not.
+    /// Returns `true` if the graph accepts several texts at a time, and the output for each is
+    /// small. Logits of all tokens are not small.
     fn takes_batches(&self, output: Output<'_>) -> bool {
         let body = self.part.body();
         // Graphs of families state no shapes of outputs.
@@ -344,7 +348,7 @@ impl<'e> TextEncoder<'e> {
         is_small && self.part.runner.options.max_work.is_none() && given.all(is_open)
     }
 
-    /// What the model makes of an output, which is that of one text.
+    /// Returns the model's result from an output for one text.
     fn task(&self, meaning: Meaning, made: &Tensor, ids: &[i64]) -> RunResult<TextTask> {
         match meaning {
             Meaning::Logits if made.rank() == 2 => self.classes(made),
@@ -397,7 +401,7 @@ impl<'e> TextEncoder<'e> {
         vectors.into_iter().map(|vector| self.vector(pooling.clone(), normalized, vector)).collect()
     }
 
-    /// The answer, cut to as many numbers as are asked for.
+    /// Returns the embedding, cut to the requested number of elements.
     fn vector(
         &self,
         pooling: String,
@@ -429,7 +433,7 @@ impl<'e> TextEncoder<'e> {
         Ok(TextTask::Embedding { pooling, normalized, prompt, similarity, vector })
     }
 
-    /// The words of a sparse vector, those of the largest numbers first.
+    /// Returns the words of a sparse vector, those with the largest numbers first.
     fn words(&self, vector: &[f32]) -> Vec<WordWeight> {
         let vocabulary = self.tokenizer.vocabulary();
         let token = |id: usize| i64::try_from(id).ok().and_then(|id| vocabulary.token(id));
@@ -482,7 +486,7 @@ impl<'e> TextEncoder<'e> {
         Ok(TextTask::Classification { labels: self.part.runner.labels(&logits.floats()?) })
     }
 
-    /// Whether the logits are those of tokens, and not of labels.
+    /// Returns `true` if the logits are for tokens, `false` if they are for labels.
     fn fills_masks(&self, logits: &Tensor) -> bool {
         let Runner { facts, options, .. } = self.part.runner;
         let labels = facts.get("num_labels").and_then(Json::as_u64);

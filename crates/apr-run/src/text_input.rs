@@ -31,9 +31,11 @@ impl Runner<'_> {
         })
     }
 
-    /// Returns whether each of so many logits is a probability of its own, by a sigmoid, and not
-    /// one of several that come to 1: where a model may give several labels, has one alone, or
-    /// compares pictures with texts as SigLIP does.
+    /// Returns `true` if each of `logits` logits is a probability of its own, by a sigmoid.
+    ///
+    /// Otherwise, they become several probabilities that add up to 1. The probabilities are
+    /// separate if a model may give several labels, has only one label, or compares images with
+    /// texts as SigLIP does.
     #[must_use]
     pub fn scores_each(&self, logits: usize) -> bool {
         let several = self.facts.config("problem_type").and_then(Json::as_str)

@@ -6,7 +6,7 @@ use serde::Serialize;
 
 use crate::host::Host;
 
-/// Tokens that were processed, and how long that took.
+/// Number of processed tokens, and the time that they took.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
 #[non_exhaustive]
 pub struct Timing {
@@ -14,7 +14,7 @@ pub struct Timing {
     pub tokens: usize,
     /// Wall-clock time.
     pub seconds: f64,
-    /// Tokens by seconds; 0 where no time passed.
+    /// Tokens per second; 0 if no time passed.
     pub tokens_per_second: f64,
 }
 
@@ -25,12 +25,12 @@ impl Timing {
     }
 }
 
-/// How often something happens in a second.
+/// Returns the number of events per second.
 pub(crate) fn rate(count: usize, seconds: f64) -> f64 {
     if seconds > 0.0 { count as f64 / seconds } else { 0.0 }
 }
 
-/// How long a completion took.
+/// Duration of a completion.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
 #[non_exhaustive]
 pub struct Timings {
@@ -40,7 +40,7 @@ pub struct Timings {
     pub decode: Timing,
 }
 
-/// Measures a completion, where the host has a clock.
+/// Stopwatch for a completion, if the host has a clock.
 pub(crate) struct Stopwatch<'h> {
     host: &'h dyn Host,
     start: Option<Duration>,
@@ -59,7 +59,7 @@ impl<'h> Stopwatch<'h> {
         }
     }
 
-    /// The times, for so many tokens of the prompt and so many runs of the model.
+    /// Returns the times for `prompt` tokens of the prompt and `runs` runs of the model.
     pub(crate) fn finish(self, prompt: usize, runs: usize) -> Option<Timings> {
         let (start, end) = (self.start?, self.host.elapsed()?);
         let first = self.first.unwrap_or(end);

@@ -13,7 +13,7 @@ use apr_registry::{CheckpointReader, Result};
 use crate::error::{Remedy, RunError, RunResult, absent};
 use crate::host::{Host, isolated};
 
-/// What errors call it.
+/// Name of the tokenizer in errors.
 const WHAT: &str = "the tokenizer";
 
 /// A model's tokenizer.
@@ -24,10 +24,10 @@ pub struct Tokenizer<'h> {
 }
 
 impl<'h> Tokenizer<'h> {
-    /// Reads it; `None` where the model has none.
+    /// Reads the tokenizer, or returns `None` if the model has none.
     ///
     /// # Errors
-    /// E001 for files that are no tokenizer, E003 for a kind that is not known, E008 over a limit.
+    /// E001 for files that are not a tokenizer, E003 for an unknown kind, E008 over a limit.
     pub fn find(reader: &dyn CheckpointReader, host: &'h dyn Host) -> Result<Option<Self>> {
         let source = TokenizerSource::of(reader)?;
         let Some((tokens, warnings)) = isolated(host, WHAT, move || source.read())? else {
@@ -37,7 +37,7 @@ impl<'h> Tokenizer<'h> {
         Ok(Some(Self { host, tokens: Arc::new(tokens) }))
     }
 
-    /// Reads it.
+    /// Reads the tokenizer, which the model must have.
     ///
     /// # Errors
     /// Those of [`find`](Self::find), and E003 where the model has none.
@@ -48,29 +48,29 @@ impl<'h> Tokenizer<'h> {
         })
     }
 
-    /// The tokens of a text; `special` adds those that begin and end one.
+    /// Returns the tokens of a text. `special` adds the tokens that begin and end a text.
     ///
     /// # Errors
-    /// E001 and E008 where the tokenizer fails.
+    /// E001 and E008 if the tokenizer fails.
     pub fn encode(&self, text: &str, special: bool) -> Result<Vec<i64>> {
         let text = text.to_owned();
         self.isolated(move |tokens| tokens.encode(&text, special))
     }
 
-    /// The tokens of a text that has this many at most, and how many it has more.
+    /// Returns at most `most` tokens of a text, and the number of further tokens.
     ///
     /// # Errors
-    /// E001 and E008 where the tokenizer fails.
+    /// E001 and E008 if the tokenizer fails.
     pub fn encode_at_most(&self, text: &str, most: usize) -> Result<(Vec<i64>, usize)> {
         let text = text.to_owned();
         self.isolated(move |tokens| tokens.encode_at_most(&text, most))
     }
 
-    /// The tokens of a text with the bytes that they cover; `special` adds those that begin and end
-    /// one.
+    /// Returns the tokens of a text with the bytes that they cover. `special` adds the tokens that
+    /// begin and end a text.
     ///
     /// # Errors
-    /// E001 and E008 where the tokenizer fails.
+    /// E001 and E008 if the tokenizer fails.
     pub fn pieces(&self, text: &str, special: bool) -> Result<Vec<Piece>> {
         let text = text.to_owned();
         self.isolated(move |tokens| tokens.pieces(&text, special))
@@ -86,7 +86,7 @@ impl<'h> Tokenizer<'h> {
         Ok((ids, types))
     }
 
-    /// The same for tokens of which there are this many at most, and how many are left out.
+    /// Returns at most `most` tokens of two texts, and the number of omitted tokens.
     pub(crate) fn pair_at_most(
         &self,
         first: &str,
@@ -108,10 +108,10 @@ impl<'h> Tokenizer<'h> {
         self.isolated(move |tokens| tokens.pair(&question, &text, windows))
     }
 
-    /// The text of tokens; `special` spells out those that stand for no text.
+    /// Returns the text of tokens. `special` spells out the tokens that represent no text.
     ///
     /// # Errors
-    /// E001 and E008 where the tokenizer fails.
+    /// E001 and E008 if the tokenizer fails.
     pub fn decode(&self, ids: &[i64], special: bool) -> Result<String> {
         let ids = ids.to_vec();
         self.isolated(move |tokens| match special {
@@ -126,7 +126,7 @@ impl<'h> Tokenizer<'h> {
         &self.tokens
     }
 
-    /// Decodes tokens one after the other, behind those of a prompt.
+    /// Returns a decoder of tokens one after the other, which follow a prompt.
     pub(crate) fn stream(&self, prompt: &[i64]) -> Result<TextStream<'_>> {
         TextStream::behind(&self.tokens, prompt)
     }
@@ -138,8 +138,8 @@ impl<'h> Tokenizer<'h> {
         self.isolated_as(WHAT, work)
     }
 
-    /// Works with the tokenizer where a library that may panic or take forever does no harm; errors
-    /// name `what` it is about.
+    /// Runs work with the tokenizer in isolation, because a library may panic or not return. Errors
+    /// name `what` as their subject.
     pub(crate) fn isolated_as<T: Send + 'static>(
         &self,
         what: &str,

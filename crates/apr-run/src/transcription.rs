@@ -25,49 +25,49 @@ use crate::whisper::{TokenSegment, WhisperTokens};
 /// Frames of the spectrum for each state of the encoder.
 const FRAMES_A_STEP: usize = 2;
 
-/// How speech is transcribed.
+/// Options of a transcription.
 #[derive(Debug, Clone, Default)]
 pub struct TranscriptionOptions {
     /// Source language, such as `en`; detected by default.
     pub language: Option<String>,
     /// Translate into English.
     pub translate: bool,
-    /// The model is asked for the time of each segment.
+    /// The model writes the time of each segment.
     pub timestamps: bool,
     /// A window whose text repeats itself or is unlikely is written again with higher and higher
     /// temperatures, and one of silence is left out (Radford et al. 2022, section 4.5).
     pub fallback: bool,
-    /// How tokens are chosen, and how many at most for each file.
+    /// Sampling settings, and the maximum number of tokens for each file.
     pub sampling: GenerationOptions,
 }
 
-/// What was said.
+/// Transcription of an audio file.
 #[derive(Debug, Clone, Serialize)]
 #[non_exhaustive]
 pub struct Transcription {
-    /// The file.
+    /// Audio file and its properties.
     pub sound: AudioFile,
     /// `transcription`.
     pub task: &'static str,
-    /// Its code, where the model knows several.
+    /// Code of the language, if the model has several languages.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub language: Option<String>,
-    /// All segments.
+    /// Text of all segments.
     pub text: String,
     /// Parts of the text with their times.
     pub segments: Vec<Segment>,
-    /// Tokens of all windows, with those of times.
+    /// Tokens of all windows, including timestamps.
     pub tokens: Vec<i64>,
-    /// Why transcription ended: `end` of the audio, or `max_tokens`.
+    /// Reason why transcription ended: `end` of the audio, or `max_tokens`.
     pub ended: &'static str,
-    /// What keys and values of the decoder's own tokens were kept as: `f32`, `f16` or `q8_0`.
+    /// Storage type of the keys and values of the decoder's own tokens: `f32`, `f16` or `q8_0`.
     pub cache_type: &'static str,
     /// Settings of the model that are not supported, with their values.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub ignored: Vec<String>,
 }
 
-/// A part of what was said.
+/// Segment of a transcription.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 #[non_exhaustive]
 pub struct Segment {
@@ -75,14 +75,14 @@ pub struct Segment {
     pub start: f64,
     /// Seconds from the beginning.
     pub end: f64,
-    /// As the tokens spell it.
+    /// Text as the tokens spell it.
     pub text: String,
-    /// Of the window that it is in: mean log probability of a token, natural logarithm.
+    /// Mean log probability of a token in the window of the segment, as a natural logarithm.
     pub avg_logprob: f64,
-    /// Of the text of the window: bytes by those that zlib makes of them; above 2.4, it repeats
-    /// itself.
+    /// Compression ratio of the window's text: bytes divided by the bytes that zlib compresses them
+    /// to. Above 2.4, the text repeats itself.
     pub compression_ratio: f64,
-    /// Of the window: probability that nothing is said, with
+    /// Probability that the window has no speech, with
     /// [`fallback`](TranscriptionOptions::fallback).
     #[serde(skip_serializing_if = "Option::is_none")]
     pub no_speech_prob: Option<f64>,
@@ -90,7 +90,7 @@ pub struct Segment {
     pub temperature: f32,
 }
 
-/// How a Whisper's spectrum is made.
+/// Settings of the spectrum for a Whisper model.
 pub(crate) struct LogMelInput {
     mel: LogMel,
     /// Name of the input.
@@ -170,14 +170,14 @@ pub struct Transcriber<'t> {
     special: WhisperTokens,
     hearing: LogMelInput,
     settings: Generation,
-    /// The same at the temperatures of the fallback, the lowest first.
+    /// Settings at the temperatures of the fallback, the lowest first.
     fallbacks: Vec<(f32, Generation)>,
-    /// Most tokens of a window.
+    /// Maximum number of tokens of a window.
     longest: usize,
 }
 
 impl<'t> Transcriber<'t> {
-    /// Whether a model has an encoder of audio and a decoder of text.
+    /// Returns `true` if a model has an encoder for audio and a decoder for text.
     #[must_use]
     pub fn fits(runner: &Runner<'_>) -> bool {
         let encoder = runner.parts().iter().find(|part| part.name == "encoder_model");
@@ -226,7 +226,7 @@ impl<'t> Transcriber<'t> {
         })
     }
 
-    /// How tokens are chosen: by the model's settings and the options.
+    /// Returns the settings for the choice of tokens, from the model's settings and the options.
     #[must_use]
     pub fn settings(&self) -> &Generation {
         &self.settings
@@ -339,11 +339,12 @@ impl<'t> Transcriber<'t> {
         })
     }
 
-    /// The tokens that a text begins with, and those that are written behind them for the encoder's
-    /// states of one window: `most` at most. `language` is that of the options by default.
+    /// Returns the tokens with which a text begins, and at most `most` tokens written after them
+    /// for the encoder's states of one window. The default of `language` is the language in the
+    /// options.
     ///
     /// # Errors
-    /// Those of [`transcribe`](Self::transcribe).
+    /// Returns the errors of [`transcribe`](Self::transcribe).
     pub fn window_tokens(
         &self,
         states: &Value,
@@ -358,19 +359,19 @@ impl<'t> Transcriber<'t> {
         Ok((begin, written))
     }
 
-    /// The text of tokens, without those that stand for times and tasks.
+    /// Returns the text of tokens, without the tokens for timestamps and tasks.
     ///
     /// # Errors
-    /// E001 where the tokenizer fails.
+    /// E001 if the tokenizer fails.
     pub fn text_of(&self, tokens: &[i64]) -> RunResult<String> {
         Ok(self.tokenizer.vocabulary().decode(&self.special.text_of(tokens))?)
     }
 
-    /// The encoder's states of an audio file that is no longer than a window, with silence behind
-    /// it.
+    /// Returns the encoder's states of an audio file that is not longer than a window, padded with
+    /// silence.
     ///
     /// # Errors
-    /// E001 for a longer one; those of [`transcribe`](Self::transcribe).
+    /// E001 for a longer file. Otherwise, returns the errors of [`transcribe`](Self::transcribe).
     pub fn window_states(&self, name: &str, bytes: Vec<u8>) -> RunResult<Value> {
         let AudioInput { inputs, samples, file } = self.hearing.read(&self.runner, name, bytes)?;
         if samples.len() > self.hearing.window() {
@@ -389,7 +390,7 @@ impl<'t> Transcriber<'t> {
         self.parts.encode(inputs)
     }
 
-    /// The part of a spectrum that begins at a frame, with nothing behind its end.
+    /// Returns the part of a spectrum that begins at a frame, padded with zeros after its end.
     fn window(&self, spectrum: &[f32], all: usize, place: usize) -> RunResult<Value> {
         let (mels, frames) = (self.hearing.mels, self.hearing.frames);
         let here = frames.min(all - place);
@@ -401,8 +402,8 @@ impl<'t> Transcriber<'t> {
         Ok(Tensor::new(vec![1, mels, frames], values)?.into())
     }
 
-    /// The tokens that a text begins with: the language, which the model detects where it is not
-    /// given, and the task.
+    /// Returns the tokens with which a text begins: the language, which the model detects if it is
+    /// not given, and the task.
     fn begin(&self, states: &Value, language: Option<&str>) -> RunResult<Vec<i64>> {
         let special = &self.special;
         let mut begin = vec![special.start];
@@ -424,7 +425,7 @@ impl<'t> Transcriber<'t> {
         Ok(begin)
     }
 
-    /// Whether marks of time are written: where they are asked for.
+    /// Returns `true` if timestamps are requested and supported.
     fn times(&self) -> bool {
         self.options.timestamps && self.special.no_times.is_some()
     }
@@ -457,7 +458,7 @@ impl<'t> Transcriber<'t> {
     }
 }
 
-/// The weights of the bands, which travel with the model or follow from its settings.
+/// Returns the weights of the bands, which are stored with the model or follow from its settings.
 fn filterbank(reader: &dyn CheckpointReader) -> RunResult<Vec<f32>> {
     let floats = |bytes: &[u8]| {
         bytes

@@ -4,7 +4,7 @@ use apr_graph::{ElementType, ValueType};
 use apr_infer::{Tensor, Value};
 use apr_registry::{Error, Result};
 
-/// The type of the elements, where it says one.
+/// Returns the element type, if the type declares one.
 pub(super) fn element(kind: &ValueType) -> Option<ElementType> {
     match kind {
         ValueType::Tensor(tensor) | ValueType::SparseTensor(tensor) => tensor.element,
@@ -12,7 +12,7 @@ pub(super) fn element(kind: &ValueType) -> Option<ElementType> {
     }
 }
 
-/// A tensor with the elements that a type says.
+/// Casts a tensor to the element type of a type.
 pub(super) fn array(tensor: &Tensor, kind: &ValueType) -> Result<Value> {
     tensor.cast(element(kind).unwrap_or(tensor.element())).map(Value::from)
 }

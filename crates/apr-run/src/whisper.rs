@@ -6,7 +6,7 @@ use serde_json::Value as Json;
 
 use super::Facts;
 
-/// The tokens of a Whisper that do not stand for text, and when they may come.
+/// Tokens of a Whisper model that do not represent text, with the rules for where they may occur.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub(crate) struct WhisperTokens {
     /// Begins every text.
@@ -19,14 +19,14 @@ pub(crate) struct WhisperTokens {
     pub transcribe: Option<i64>,
     /// Writes in English.
     pub translate: Option<i64>,
-    /// Says that no marks of time follow; they come behind it.
+    /// Token after which no timestamps are written. The ids of timestamps follow its id.
     pub no_times: Option<i64>,
-    /// Last mark of time that may come first.
+    /// Last timestamp that may be the first one of a text.
     first_time: Option<i64>,
 }
 
 impl WhisperTokens {
-    /// Of a model; `None` where its configuration does not name the tokens.
+    /// Returns the tokens of a model, or `None` if its configuration does not name them.
     #[must_use]
     pub(crate) fn of(facts: &Facts) -> Option<Self> {
         let both = [facts.file("generation_config.json"), facts.file("config.json")];
@@ -64,8 +64,8 @@ impl WhisperTokens {
         written.iter().copied().filter(|id| *id < mark).collect()
     }
 
-    /// Leaves out of the logits what may not come behind `written` where marks of time are wanted:
-    /// these come in pairs, and never go back.
+    /// Rules out the logits of tokens that may not follow `written` if timestamps are requested.
+    /// Timestamps occur in pairs and never decrease.
     pub(crate) fn rule_out(&self, logits: &mut [f32], written: &[i64]) {
         let (mark, all) = (self.first_mark(), logits.len() as i64);
         self.no_times.into_iter().for_each(|id| silence(logits, id, id.saturating_add(1)));
@@ -96,7 +96,7 @@ impl WhisperTokens {
         self.prefer_times(logits);
     }
 
-    /// Where some mark of time is likelier than each text, one comes.
+    /// Forces a timestamp if all timestamps together are likelier than each token of text.
     fn prefer_times(&self, logits: &mut [f32]) {
         let Some(mark) =
             usize::try_from(self.first_mark()).ok().filter(|mark| *mark < logits.len())
@@ -112,9 +112,8 @@ impl WhisperTokens {
         }
     }
 
-    /// The parts of what was written for a window, by the marks of time in it, and how many of
-    /// their steps the window may be moved on by; `None` for the whole of it. `steps` is how many
-    /// it has.
+    /// Returns the segments written for a window, split at its timestamps, and the number of steps
+    /// to move the window. `None` moves it by its whole length, which is `steps`.
     #[must_use]
     pub(crate) fn segments(&self, written: &[i64], steps: i64) -> (Vec<TokenSegment>, Option<i64>) {
         let mark = self.first_mark();
@@ -168,14 +167,14 @@ fn silence(logits: &mut [f32], from: i64, to: i64) {
     }
 }
 
-/// A part of a text, and when it is said, in steps from the beginning of its window.
+/// Segment of a text with its time, in steps from the beginning of its window.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub(crate) struct TokenSegment {
-    /// When it begins.
+    /// Start of the segment.
     pub start: i64,
-    /// When it ends.
+    /// End of the segment.
     pub end: i64,
-    /// Its tokens, with the marks of time around them.
+    /// Tokens of the segment, with the timestamps around them.
     pub tokens: Vec<i64>,
 }
 

@@ -28,7 +28,7 @@ const DTYPES: [(&str, DType); 22] = [
     ("U64", DType::U64),
 ];
 
-/// The dtype that a header calls `name`; `None` for names the format does not have.
+/// Returns the dtype with this name in headers, or `None` for names that the format does not have.
 ///
 /// ```
 /// use apr_core::DType;
@@ -41,7 +41,8 @@ pub fn dtype_from_name(name: &str) -> Option<DType> {
     DTYPES.iter().find(|(known, _)| *known == name).map(|&(_, dtype)| dtype)
 }
 
-/// What a header calls `dtype`; `None` for quantized blocks, which the format can't describe.
+/// Returns the name of `dtype` in a header, or `None` for quantized blocks, which the format can't
+/// describe.
 ///
 /// ```
 /// use apr_core::DType;

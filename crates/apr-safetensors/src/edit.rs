@@ -53,14 +53,14 @@ pub fn with_texts(
 }
 
 impl SafetensorsReader {
-    /// Returns the bytes before the data with these names and metadata, if the header is no longer
-    /// than it was: the file is then changed by writing them at its start. `None` where the tensors
-    /// would have to move.
+    /// Returns the bytes before the data with these names and metadata, if the header does not get
+    /// longer. Writing them at the start of the file changes it in place. Returns `None` if the
+    /// tensors would have to move.
     ///
-    /// `tensors` are the reader's own but for their names.
+    /// `tensors` are the reader's own except for their names.
     ///
     /// # Errors
-    /// Those of [`plan`](crate::plan()), and E007 when reading fails.
+    /// The errors of [`plan`](crate::plan()), and E007 when reading fails.
     pub fn front_in_place(
         &self,
         tensors: &[TensorInfo],
@@ -92,7 +92,7 @@ mod tests {
     use super::*;
     use crate::open;
 
-    /// Two tensors of a byte each behind a header with some room.
+    /// Returns a file of two tensors of a byte each, with `room` spaces in its header.
     fn file(room: usize) -> Vec<u8> {
         let header = r#"{"__metadata__":{"b":"1","a":"2"},"x":{"dtype":"U8","shape":[1],"#
             .to_owned()

@@ -29,7 +29,8 @@ pub static FORMAT: Format = Format {
     successor: None,
 };
 
-/// The length of the header comes first, then JSON; the upper half of a plausible length is zero.
+/// Returns `true` if the file starts with a plausible header length, whose upper half is zero, and
+/// JSON.
 fn recognises(head: &[u8]) -> bool {
     head.get(4..8) == Some(&[0; 4]) && head.get(8) == Some(&b'{')
 }

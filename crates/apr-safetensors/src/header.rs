@@ -14,8 +14,8 @@ const MAX_HEADER: u64 = 100_000_000;
 /// Bytes of the header's length in front of it.
 pub(crate) const LENGTH_BYTES: u64 = 8;
 
-/// Most dimensions: NumPy and PyTorch stop here, and a shape of a million would make any message
-/// about it as long.
+/// Maximum number of dimensions, as in NumPy and PyTorch. A shape of a million dimensions would
+/// make any message about it as long.
 pub(crate) const MAX_DIMS: usize = 64;
 
 /// A parsed header; names are checked and unique, ranges are not checked.
@@ -25,7 +25,7 @@ pub(crate) struct Header {
     pub(crate) entries: Vec<Entry>,
 }
 
-/// What the header says of a tensor. The range counts from the first byte after the header.
+/// A tensor as the header describes it. The range counts from the first byte after the header.
 #[derive(Debug)]
 pub(crate) struct Entry {
     pub(crate) info: TensorInfo,
@@ -34,8 +34,8 @@ pub(crate) struct Entry {
 }
 
 impl Header {
-    /// The bytes before the data: length, JSON, padding. The range of each entry follows that of
-    /// the one before it.
+    /// Returns the bytes before the data: length, JSON, padding. The range of each entry follows
+    /// the range of the previous one.
     pub(crate) fn encode(text: Option<&Text>, entries: &[(&TensorInfo, u64)]) -> Result<Vec<u8>> {
         let mut json = String::from("{");
         if let Some(Text(pairs)) = text {

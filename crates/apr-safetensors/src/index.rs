@@ -18,7 +18,7 @@ pub(crate) fn encode(total_size: u64, weights: &BTreeMap<&str, &str>) -> Vec<u8>
     json.into_bytes()
 }
 
-/// A JSON string in ASCII, which is what Python writes by default.
+/// Appends a JSON string in ASCII, as Python writes it by default.
 fn push_ascii(json: &mut String, text: &str) {
     json.push('"');
     for c in text.chars() {
@@ -37,7 +37,8 @@ fn push_ascii(json: &mut String, text: &str) {
     json.push('"');
 }
 
-/// What stands behind the backslash where a character has a short escape.
+/// Returns the character after the backslash of a short escape, or `None` if the character has
+/// none.
 fn short_escape(c: char) -> Option<char> {
     match c {
         '"' | '\\' => Some(c),

@@ -5,7 +5,7 @@ use apr_core::{Error, Result};
 /// Key of the text in a header; no tensor may have this name.
 pub(crate) const METADATA: &str = "__metadata__";
 
-/// Longest tensor name in bytes: what a 16-bit length can count, far beyond any real one.
+/// Longest tensor name in bytes: the maximum of a 16-bit length, far beyond any real name.
 const MAX_NAME: usize = 65_535;
 
 pub(crate) fn check_tensor_name(name: &str) -> Result<()> {

@@ -41,9 +41,9 @@ impl Header {
 #[derive(Default)]
 struct Parse {
     header: Header,
-    /// Whether `__metadata__` was there, even if it said nothing.
+    /// `true` once `__metadata__` was read, even if it had no contents.
     has_text: bool,
-    /// Which part is at fault, once one is.
+    /// Part of the header that caused an error.
     fault: Fault,
     /// An objection of ours, while the JSON parser unwinds.
     refusal: Option<Error>,
@@ -58,8 +58,8 @@ enum Fault {
 }
 
 impl Parse {
-    /// The reason for a failure: our own objection, or the JSON parser's, at the byte and with the
-    /// tensor it met.
+    /// Returns the reason for a failure: our own error, or the JSON parser's, with the byte and the
+    /// tensor.
     fn explain(&mut self, error: &serde_json::Error, text: &str) -> Error {
         let what = if matches!(self.fault, Fault::Text) { METADATA } else { "the header" };
         let parser = json::error(error, what, text, LENGTH_BYTES);
@@ -76,7 +76,7 @@ impl Parse {
         E::custom("refused")
     }
 
-    /// Some writers say `null` where there is nothing to say.
+    /// Stores the text of the header. Some writers put `null` there if there is no text.
     fn text<E: serde::de::Error>(&mut self, text: Result<Option<Text>, E>) -> Result<(), E> {
         let text = text.inspect_err(|_| self.fault = Fault::Text)?;
         if std::mem::replace(&mut self.has_text, true) {

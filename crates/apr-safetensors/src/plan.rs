@@ -18,24 +18,25 @@ use crate::writer::{SafetensorsPlan, SafetensorsWriter};
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 #[non_exhaustive]
 pub enum Order {
-    /// As handed to [`plan`]: a file that was read keeps its order.
+    /// The order in which they are passed to [`plan`]. A file that was read keeps its order.
     #[default]
     AsGiven,
-    /// As the reference library writes: by dtype, widest first, then by name.
+    /// The order of the reference library: by dtype, widest first, then by name.
     Canonical,
 }
 
-/// How to write.
+/// Options for writing.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct WriteOptions {
-    /// Name of the file, `model.safetensors`; those of shards and index are made from it.
+    /// Name of the file, `model.safetensors`; the names of shards and index are derived from it.
     pub file_name: String,
-    /// Most bytes of tensors in a file; more than that are cut into shards. `None`: one file.
+    /// Maximum number of bytes of tensors in a file; a larger model is split into shards. `None`
+    /// means one file.
     pub shard_size: Option<u64>,
     /// Order of the tensors within a file.
     pub order: Order,
-    /// Whether an only file is announced to [`Sink::next_file`](apr_core::Sink::next_file) too, as
-    /// folders need it. Shards always are.
+    /// `true` if a single file is also announced to [`Sink::next_file`](apr_core::Sink::next_file),
+    /// as folders require. Shards always are.
     pub named_files: bool,
 }
 
@@ -50,12 +51,11 @@ impl Default for WriteOptions {
     }
 }
 
-/// Plans a checkpoint: one file, or shards and their index where `shard_size` asks for it.
+/// Plans a checkpoint as one file, or as shards and their index if `shard_size` requires it.
 ///
-/// Shards are cut as transformers cuts them: tensors in the given order while they fit, and one
-/// that exceeds the limit alone gets a shard of its own. `__metadata__` is what
-/// [`keys::SAFETENSORS`] holds; for checkpoints from other formats, which lack that key, it is
-/// `{"format": "pt"}`.
+/// Shards are split as transformers splits them: tensors in the given order while they fit. A
+/// tensor that exceeds the limit alone gets a shard of its own. `__metadata__` is read from
+/// [`keys::SAFETENSORS`]. Checkpoints from other formats lack that key and get `{"format": "pt"}`.
 ///
 /// ```
 /// use apr_core::{CheckpointWriter, DType, MemoryFolder, Metadata, Notes, Shape, TensorInfo};
@@ -150,7 +150,7 @@ pub fn plan(
     Ok(SafetensorsWriter::new(SafetensorsPlan { layout, names, headers, index, named }))
 }
 
-/// Refuses what our own reader would refuse, and gives the tensor's length.
+/// Rejects a tensor that our own reader would reject, and returns its length.
 fn check_tensor(tensor: &TensorInfo) -> Result<u64> {
     check_tensor_name(&tensor.name)?;
     let dims = tensor.shape.dims().len();
@@ -161,7 +161,7 @@ fn check_tensor(tensor: &TensorInfo) -> Result<u64> {
     tensor.byte_len()
 }
 
-/// Positions of the tensors of each shard.
+/// Returns the positions of the tensors of each shard.
 fn split(lens: &[u64], shard_size: Option<u64>) -> Result<Vec<Vec<usize>>> {
     let limit = match shard_size {
         Some(0) => return Err(Error::format("a shard size of 0 holds no tensor")),

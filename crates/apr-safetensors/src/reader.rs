@@ -71,7 +71,8 @@ impl OpenFile {
     }
 }
 
-/// The header's length, once it is known that so many bytes are there and that they may be read.
+/// Returns the header's length, after checking that the file has that many bytes and that the
+/// limits permit them.
 fn header_len(source: &dyn ByteSource, file_len: u64, limits: &Limits) -> Result<u64> {
     let truncated = |what: &str| {
         Error::corrupt(format!("{what}, but the file is truncated: it ends at byte {file_len}"))
@@ -108,7 +109,7 @@ fn header_len(source: &dyn ByteSource, file_len: u64, limits: &Limits) -> Result
     Ok(header_len)
 }
 
-/// Sorts entries as they are stored, and checks that they cover the data without holes or overlaps.
+/// Sorts entries in stored order, and checks that they cover the data without holes or overlaps.
 fn check_ranges(entries: &mut [Entry], data_start: u64, file_len: u64) -> Result<()> {
     for Entry { info, begin, end } in entries.iter() {
         check_length(info, *begin, *end).map_err(|error| error.for_tensor(&info.name))?;
@@ -226,9 +227,8 @@ impl SafetensorsReader {
         reader
     }
 
-    /// Shards that are each in the reference library's order are given in that order as a whole,
-    /// which is the one that the file had before it was cut; a large tensor gets its shard before
-    /// smaller ones that precede it.
+    /// Merges shards that are each in the reference library's order into that order, which the file
+    /// had before it was split. A large tensor gets its shard before smaller ones that precede it.
     fn merge_canonical_shards(&mut self) {
         let key =
             |&at: &usize| (Reverse(rank(self.tensors[at].dtype)), self.tensors[at].name.as_str());

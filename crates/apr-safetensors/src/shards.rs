@@ -8,8 +8,8 @@ use crate::reader::{OpenFile, SafetensorsReader};
 /// Opens the shards that an index (`*.index.json`) names, through the set, and checks index and
 /// shards against each other.
 ///
-/// Tensors come in the reference library's order where each shard keeps it, otherwise shard by
-/// shard, shards sorted by name. [`CheckpointReader::files`] lists the shards, not the index.
+/// Tensors are listed in the reference library's order if each shard keeps it, otherwise shard by
+/// shard, with shards sorted by name. [`CheckpointReader::files`] lists the shards, not the index.
 ///
 /// ```
 /// use apr_core::{ByteSource, CheckpointReader, Error, IoCause, Limits, Result, SourceSet};
@@ -43,8 +43,7 @@ use crate::reader::{OpenFile, SafetensorsReader};
 ///
 /// # Errors
 /// As [`open`](crate::open) for each shard; E001 for an index that is malformed or names a file
-/// outside the folder, E002 where index and shards disagree on the tensors, E007 for an absent
-/// shard.
+/// outside the folder, E002 if index and shards disagree on the tensors, E007 for an absent shard.
 pub fn open_index(
     index_json: &[u8],
     index_name: &str,
@@ -62,7 +61,8 @@ pub fn open_index(
     Ok(reader)
 }
 
-/// Says what of the index's metadata is wrong or goes unused; neither makes the weights unreadable.
+/// Adds warnings about wrong or unused metadata in the index. The weights stay readable in both
+/// cases.
 fn check_metadata(index: &ShardIndex<Number>, reader: &mut SafetensorsReader, index_name: &str) {
     let index_name = Escaped::short(index_name);
     let total: u128 =

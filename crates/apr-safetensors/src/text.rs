@@ -37,8 +37,8 @@ impl<'de> Visitor<'de> for TextVisitor {
 }
 
 impl Text {
-    /// The value for [`keys::SAFETENSORS`]. JSON objects are sorted here, so an order other than
-    /// that is kept beside it.
+    /// Returns the value for [`keys::SAFETENSORS`]. JSON objects are sorted here, so any other
+    /// order is stored separately.
     pub(crate) fn to_value(text: Option<&Self>) -> Value {
         let Some(Self(pairs)) = text else { return json!({}) };
         let map: Map<String, Value> =
@@ -50,7 +50,7 @@ impl Text {
         json!({ "metadata": map, "metadata_order": order })
     }
 
-    /// What a header should hold for a checkpoint with this metadata.
+    /// Returns the text of a header for a checkpoint with this metadata.
     pub(crate) fn from_metadata(metadata: &Metadata) -> Result<Option<Self>> {
         let Some(value) = metadata.get(keys::SAFETENSORS) else {
             // From another format. transformers refuses files that do not say which framework they

@@ -3,10 +3,10 @@
 use apr_core::digest::ChunkSums;
 use apr_core::{CheckpointWriter, Due, Layout, Notes, PlannedTensor, Result, Sink};
 
-/// A safetensors checkpoint being written; [`plan`](crate::plan()) makes it.
+/// A safetensors checkpoint being written; [`plan`](crate::plan()) creates it.
 ///
-/// Nothing is ever patched, so any sink will do, a pipe too. Shards follow each other, the index
-/// comes last. Losses have no place in the format: callers report them.
+/// Written bytes are never changed, so any sink works, including a pipe. Shards are written one
+/// after the other, and the index last. The format can't record losses: callers report them.
 #[derive(Debug)]
 pub struct SafetensorsWriter {
     plan: SafetensorsPlan,
@@ -22,7 +22,7 @@ pub(crate) struct SafetensorsPlan {
     /// Length, JSON and padding of each file.
     pub(crate) headers: Vec<Vec<u8>>,
     pub(crate) index: Option<Vec<u8>>,
-    /// Whether the sink hears the files' names.
+    /// `true` if the sink receives the files' names.
     pub(crate) named: bool,
 }
 
@@ -58,7 +58,8 @@ impl SafetensorsWriter {
         sink.write_all(&self.plan.headers[file])
     }
 
-    /// Goes on while the tensor that is due is complete, which empty ones are from the start.
+    /// Moves on to the next tensor while the current one is complete. Empty tensors are complete
+    /// from the start.
     fn advance(&mut self, sink: &mut dyn Sink) -> Result<()> {
         while let Some(PlannedTensor { file, .. }) = self.due.complete(&self.plan.layout) {
             if let Some(next) = self.due.tensor(&self.plan.layout).filter(|next| next.file != file)

@@ -6,11 +6,11 @@ use crate::report::FileVerdict;
 
 /// A file, or a file in an archive, in which no pickle, archive or array was found.
 pub(crate) struct Leaf<'a> {
-    /// Its bytes.
+    /// Bytes of the file.
     pub(crate) source: &'a dyn ByteSource,
-    /// Its name, with the folders in the archive.
+    /// Name of the file, with the folders in the archive.
     pub(crate) name: &'a str,
-    /// Whether it is part of the code of a TorchScript archive.
+    /// `true` if the file is part of the code of a TorchScript archive.
     pub(crate) is_torchscript: bool,
     /// The name of the archive or stream that it is in.
     pub(crate) within: Option<&'a str>,
@@ -18,6 +18,6 @@ pub(crate) struct Leaf<'a> {
 
 /// Judges what loaders of other formats than PyTorch's would run.
 pub(crate) trait Examine {
-    /// What there is to say about these bytes: nothing where they were examined and are harmless.
+    /// Returns the findings in these bytes. Empty if they were examined and are harmless.
     fn examine(&self, leaf: &Leaf<'_>) -> Vec<(FileVerdict, String)>;
 }

@@ -59,32 +59,33 @@ pub use apr_pytorch::{Action, Finding, Verdict};
 pub use layers::scan_pickles;
 pub use report::{FileVerdict, PickleReport, Reached, Remark, ScanReport};
 
-/// What an import has learnt of a model's tokenizer.
+/// Metadata key under which an import stores the chat template of a model's tokenizer.
 const TEMPLATE_KEY: &str = "tokenizer.chat_template";
 
-/// What a scan of several files found.
+/// Summary of a scan of several files.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[non_exhaustive]
 pub struct ScanSummary {
     /// The worst verdict on any file.
     pub verdict: FileVerdict,
-    /// How many files are clean.
+    /// Number of clean files.
     pub clean: usize,
-    /// How many are scripts, programs or notes that loading a model does not run. They were not
-    /// examined; beside files that are clean they do not count for the verdict.
+    /// Number of scripts, programs or notes that loading a model does not run.
+    ///
+    /// They were not examined. Next to clean files they do not count for the verdict.
     pub not_run: usize,
-    /// How many were not examined as a whole, with nothing odd in the rest.
+    /// Number of files that were not completely examined, without findings in the rest.
     pub not_examined: usize,
-    /// How many are suspicious.
+    /// Number of suspicious files.
     pub suspicious: usize,
-    /// How many are accepted by a baseline, whatever was found. They are not counted otherwise.
+    /// Number of files that a baseline accepts, whatever was found. The other counts exclude them.
     #[serde(skip_serializing_if = "is_zero")]
     pub accepted: usize,
-    /// How many could not be looked into as a whole.
+    /// Number of files that could not be completely examined.
     pub unreadable: usize,
-    /// How many are dangerous.
+    /// Number of dangerous files.
     pub dangerous: usize,
-    /// Each file.
+    /// Reports of the files.
     pub files: Vec<ScanReport>,
 }
 
@@ -136,15 +137,18 @@ fn is_zero(count: &usize) -> bool {
     *count == 0
 }
 
-/// Whether a file that starts with these bytes is unpickled by the loaders of its format, or by any
-/// loader as far as can be told.
+/// Returns `true` if loaders may unpickle a file that starts with these bytes.
+///
+/// This is the case for formats whose loaders unpickle, and for unknown formats.
 #[must_use]
 pub fn may_hold_pickles(head: &[u8]) -> bool {
     recognise(head).is_none_or(|format| [&ZIP, &PICKLE, &TAR, &NPY, &NPZ].contains(&format))
 }
 
-/// Lists what loading a file of any format would run. A file of a format that has no pickles is
-/// looked at for one all the same, since a loader may take it for one.
+/// Lists the code that loading a file of any format would run.
+///
+/// Files of formats without pickles are also searched for pickles, since a loader may read such a
+/// file as a pickle.
 ///
 /// ```
 /// use apr_registry::Limits;
@@ -258,10 +262,10 @@ fn remark(report: &mut ScanReport, found: ContentRemarks) {
     }
 }
 
-/// What the templates and configurations inside a model reach for.
+/// Examines the templates and configurations inside a model.
 ///
 /// # Errors
-/// Those of the reader: other readers may get at a template where this one does not.
+/// The errors of the reader: other readers may reach a template even if this one fails.
 fn templates<S: ByteSource + 'static>(
     source: S,
     name: &str,

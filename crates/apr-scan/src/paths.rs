@@ -1,7 +1,8 @@
 //! Names of other files in a model's files.
 
-/// Whether a path leaves the folder that it is relative to: an absolute one, one with `..`, a drive
-/// of Windows, the home folder, a URL.
+/// Returns `true` if a path leaves the folder that it is relative to.
+///
+/// Such paths are absolute, contain `..`, or start with a Windows drive, the home folder or a URL.
 pub(crate) fn leads_out(path: &str) -> bool {
     let is_drive = path.as_bytes().get(1) == Some(&b':');
     path.starts_with(['/', '\\', '~'])
@@ -10,8 +11,9 @@ pub(crate) fn leads_out(path: &str) -> bool {
         || path.split(['/', '\\']).any(|part| part == "..")
 }
 
-/// Whether a name is one under which formats keep the values of an array, and nothing else: chunks
-/// of zarr (`0.0`, `c/0/0`), nodes of OCDBT, shards of TensorFlow.js.
+/// Returns `true` for names under which formats store only the values of an array.
+///
+/// These are chunks of zarr (`0.0`, `c/0/0`), nodes of OCDBT and shards of TensorFlow.js.
 pub(crate) fn is_values(path: &str) -> bool {
     let mut parts = path.rsplit('/');
     let base = parts.next().unwrap_or_default();
@@ -44,7 +46,7 @@ mod tests {
     }
 
     #[test]
-    fn names_of_values_are_those_of_arrays_alone() {
+    fn names_of_array_values_match_only_names_of_arrays() {
         for path in [
             "a/0.0",
             "a/c/0/1",

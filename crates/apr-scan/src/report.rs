@@ -7,7 +7,7 @@ use apr_pytorch::{Finding, Verdict};
 use crate::content::UNKNOWN;
 use crate::content::text::OF_TRANSFORMERS;
 
-/// What a scan found.
+/// Result of a scan.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[non_exhaustive]
 pub struct ScanReport {
@@ -15,24 +15,26 @@ pub struct ScanReport {
     pub path: String,
     /// Judgement on the file.
     pub verdict: FileVerdict,
-    /// Whether a baseline accepts what was found, so that it does not count for the summary.
+    /// `true` if a baseline accepts the findings, so that they do not count for the summary.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub accepted: bool,
-    /// What it was read as: `pickle`, `ZIP archive`, and so on.
+    /// Detected format: `pickle`, `ZIP archive`, and so on.
     pub kind: String,
     /// Each pickle of the file.
     pub pickles: Vec<PickleReport>,
-    /// What was found in what is no pickle.
+    /// Findings in content that is not a pickle.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub remarks: Vec<Remark>,
-    /// What is odd about the file around its pickles, and what they hold that nothing reads.
+    /// Warnings about the file around its pickles, and about unread content of the pickles.
     pub warnings: Vec<String>,
-    /// What was looked at less closely than the rest, and why; no judgement on the file.
+    /// Notes on content that was examined less closely, with the reason.
+    ///
+    /// They do not affect the verdict.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub notes: Vec<String>,
-    /// What could not be looked into, and why.
+    /// Content that could not be examined, with the reason.
     pub problems: Vec<String>,
-    /// Files beside this one that hold nothing but the numbers of its tensors.
+    /// Companion files that contain only the numbers of this file's tensors.
     #[serde(skip)]
     pub(crate) data: Vec<String>,
 }
@@ -41,17 +43,17 @@ pub struct ScanReport {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum FileVerdict {
-    /// All of it was looked into, and nothing in it would run anything but what tensors are made
-    /// by.
+    /// The file was completely examined, and would run only the functions that create tensors.
     Clean,
-    /// It is a script, a program or the like, which was not examined, and which loading a model
-    /// does not run.
+    /// The file is a script, a program or similar.
+    ///
+    /// It was not examined; loading a model does not run it.
     NotRun,
-    /// Some of it is of a kind that is not looked into, and the rest holds nothing odd.
+    /// The file has content of a kind that is not examined. The rest has no findings.
     NotExamined,
-    /// It uses names that are not known to be harmless, or is packed as no loader packs.
+    /// The file uses names that are not known to be harmless, or is packed in an unusual way.
     Suspicious,
-    /// Some of it could not be looked into, and the rest holds nothing dangerous.
+    /// The file has content that could not be examined. The rest is not dangerous.
     Unreadable,
     /// Loading it runs code, or reaches files, processes or the network.
     Dangerous,
@@ -72,46 +74,46 @@ impl FileVerdict {
     }
 }
 
-/// What was found in bytes that are no pickle, or that nothing examined them.
+/// A finding in bytes that are not a pickle, or a note that they were not examined.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Remark {
-    /// Where they are: the entry of an archive; empty where they are the file.
+    /// Location of the bytes: the entry of an archive. Empty if they are the file.
     pub entry: String,
     /// The judgement on them.
     pub verdict: FileVerdict,
-    /// Why.
+    /// Reason for the verdict.
     pub message: String,
 }
 
-/// What one pickle would do.
+/// Effects of one pickle.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[non_exhaustive]
 pub struct PickleReport {
-    /// Where it is: the entry of an archive, and what it is wrapped in; empty where it is the file.
+    /// Location of the pickle: the archive entry and the layers around it. Empty if it is the file.
     pub entry: String,
-    /// Where it starts, in bytes from the start of the file.
+    /// Start offset in bytes from the start of the file.
     pub offset: u64,
-    /// Whether offsets count decoded bytes instead, because it was compressed or encoded.
+    /// `true` if offsets count decoded bytes, because the pickle is compressed or encoded.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub decoded: bool,
-    /// Who would load it.
+    /// Program that would load the pickle.
     pub reached: Reached,
     /// Names it imports and calls, in order of appearance.
     pub findings: Vec<Finding>,
-    /// Why it was not read to its end.
+    /// Reason for not reading the pickle to its end.
     pub problem: Option<String>,
 }
 
-/// Who would load a pickle.
+/// Program that would load a pickle.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 #[non_exhaustive]
 pub enum Reached {
-    /// Whoever loads the file.
+    /// The loader of the file.
     Loader,
-    /// What the pickle around it calls, or a program that takes the value out.
+    /// A function that the enclosing pickle calls, or a program that extracts the value.
     Value,
-    /// No loader of this kind of archive; a program that asks for it by name.
+    /// A program that requests the entry by name. Loaders of this kind of archive do not read it.
     Nobody,
 }
 
@@ -155,7 +157,7 @@ impl ScanReport {
         self.pickles.iter().flat_map(|pickle| &pickle.findings)
     }
 
-    /// Whether nothing is known of the file, and nothing else was found.
+    /// Returns `true` if the format is unknown and there are no other findings.
     pub(crate) fn is_unknown(&self) -> bool {
         self.pickles.is_empty()
             && self.warnings.is_empty()
@@ -178,7 +180,7 @@ impl ScanReport {
         self.path.rsplit_once('/').map_or("", |(folder, _)| folder)
     }
 
-    /// Whether it is a configuration that names sources of Python beside it.
+    /// Returns `true` for a configuration that refers to Python source files in its folder.
     pub(crate) fn maps_code(&self) -> bool {
         self.remarks.iter().any(|remark| remark.message.contains("'auto_map'"))
     }
@@ -200,7 +202,7 @@ impl ScanReport {
         self.judge();
     }
 
-    /// Takes a file of an unknown format for what another file says that it is.
+    /// Sets the kind of a file of an unknown format, if another file declares it.
     pub(crate) fn is_named(&mut self, kind: &str) {
         self.remarks.clear();
         kind.clone_into(&mut self.kind);

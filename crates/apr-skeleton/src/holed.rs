@@ -12,8 +12,10 @@ pub struct Holed {
 }
 
 impl Holed {
-    /// The file of `len` bytes whose rest is in `bytes` from `start` on; `None` where that does not
-    /// fit.
+    /// Returns the file of `len` bytes whose bytes outside of the holes are in `bytes` from `start`
+    /// on.
+    ///
+    /// Returns `None` if the lengths do not match.
     #[must_use]
     pub fn new(bytes: Vec<u8>, start: usize, holes: &[(u64, u64)], len: u64) -> Option<Self> {
         let (mut parts, mut at, mut from) = (Vec::with_capacity(holes.len() + 1), 0_u64, start);
@@ -27,8 +29,10 @@ impl Holed {
         (from == bytes.len()).then_some(Self { bytes, parts, len })
     }
 
-    /// The file of `len` bytes of which `bytes` has these ranges, one after the other; `None` where
-    /// they are out of order or past its end.
+    /// Returns the file of `len` bytes for which `bytes` contains the ranges `kept`, one after the
+    /// other.
+    ///
+    /// Returns `None` if the ranges are out of order or beyond the end of the file.
     #[must_use]
     pub fn of_parts(bytes: Vec<u8>, kept: &[(u64, u64)], len: u64) -> Option<Self> {
         let (mut parts, mut at, mut from) = (Vec::with_capacity(kept.len()), 0_u64, 0_usize);
@@ -47,8 +51,9 @@ impl Holed {
         self.parts.iter().map(|(_, _, held)| held).sum()
     }
 
-    /// A range cut where parts begin and end: the bytes that are there, and the lengths of what is
-    /// not.
+    /// Splits a range at the borders of the stored parts.
+    ///
+    /// Returns the stored bytes, and the lengths of the holes between them.
     #[must_use]
     pub fn pieces(&self, offset: u64, len: u64) -> Vec<std::result::Result<&[u8], u64>> {
         let end = offset.saturating_add(len);
@@ -71,7 +76,7 @@ impl Holed {
         pieces
     }
 
-    /// Whether a part of the range is not there.
+    /// Returns `true` if a part of the range is missing.
     #[must_use]
     pub fn lacks(&self, offset: u64, len: u64) -> bool {
         let part = self.parts.partition_point(|(start, ..)| *start <= offset).checked_sub(1);
@@ -124,7 +129,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_was_cut_out_reads_as_zeros() {
+    fn holes_read_as_zeros() {
         // A file 0..10 with the holes 2..4 and 4..5 and 9..10.
         let holed = Holed::new(vec![99, 0, 1, 5, 6, 7, 8], 1, &[(2, 2), (4, 1), (9, 1)], 10)
             .expect("it fits");

@@ -51,10 +51,10 @@ use serde::{Deserialize, Serialize};
 
 pub use holed::Holed;
 
-/// What a checkpoint calls the companion.
+/// Name of the companion in a checkpoint.
 pub const COMPANION: &str = "model.graph";
 
-/// Most bytes of a tensor whose data stay.
+/// Maximum size in bytes of a tensor whose data are kept.
 pub const SMALL: u64 = 1024;
 
 /// The first bytes; the last of them is the version.
@@ -63,20 +63,20 @@ const MAGIC: &[u8; 8] = b"APRGRPH\x01";
 /// Bytes in front of the header.
 const HEAD: usize = 12;
 
-/// What is known of the file.
+/// Header with information about the file.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 struct Header {
     /// The format's id.
     format: String,
     /// The file's plain name.
     file: String,
-    /// Its length in bytes.
+    /// Length of the file in bytes.
     len: u64,
-    /// Offsets and lengths of what was cut out, in order.
+    /// Offsets and lengths of the holes, in order.
     holes: Vec<(u64, u64)>,
 }
 
-/// What is to be cut out of a file.
+/// Ranges to cut out of a file.
 #[derive(Debug, Clone)]
 pub struct Cut {
     header: Header,
@@ -84,8 +84,10 @@ pub struct Cut {
 }
 
 impl Cut {
-    /// Of a file of `len` bytes, in which the data of tensors are in these ranges: offsets and
-    /// lengths in bytes, in any order. They may overlap; what is past the file's end is ignored.
+    /// Creates the cut for a file of `len` bytes from the ranges of its tensors' data.
+    ///
+    /// Ranges are offsets and lengths in bytes, in any order. They may overlap; a range that
+    /// extends beyond the file's end is ignored.
     #[must_use]
     pub fn new(
         format: &str,
@@ -157,11 +159,11 @@ pub struct Skeleton {
 }
 
 impl Skeleton {
-    /// The skeleton that travels with a checkpoint, where that came from a file of one of these
-    /// formats, by their ids.
+    /// Returns the skeleton stored with a checkpoint that was converted from one of these formats,
+    /// given by id.
     ///
     /// # Errors
-    /// E002 for a damaged companion, E007 when reading fails, E008 over the limits.
+    /// E002 for a damaged companion, E007 if reading fails, E008 if it exceeds the limits.
     pub fn of(
         reader: &dyn CheckpointReader,
         formats: &[&str],
@@ -207,7 +209,7 @@ impl Skeleton {
         &self.header.file
     }
 
-    /// The file. What was cut out reads as zeros.
+    /// Returns the file, in which holes read as zeros.
     #[must_use]
     pub fn source(&self) -> &Holed {
         &self.source
@@ -217,7 +219,8 @@ impl Skeleton {
     /// larger allocations, than one of the bytes that are there.
     #[must_use]
     pub fn limits(&self, limits: &Limits) -> Limits {
-        /// What tables of a few bytes cost, read once for every use of them.
+        /// Allowed bytes for each stored byte: a table of a few bytes is read once for every use of
+        /// it.
         const EACH: u64 = 64;
         const LEAST: u64 = 1 << 20;
 

@@ -15,10 +15,10 @@ use apr_core::{CheckpointReader, Convention, Result, TensorInfo};
 use serde::Serialize;
 use serde_json::{Map, Value};
 
-/// The configuration that lies beside an adapter's weights.
+/// Name of the configuration file of an adapter, in the folder of its weights.
 pub const ADAPTER_CONFIG: &str = "adapter_config.json";
 
-/// What the parts of a pair are called: the one that is applied first, then the other.
+/// Names of the halves of a pair, and whether each is the half that is applied first.
 const HALVES: [(&str, bool); 8] = [
     ("lora_A", true),
     ("lora_a", true),
@@ -34,35 +34,35 @@ const HALVES: [(&str, bool); 8] = [
 #[derive(Debug, Clone, PartialEq, Serialize)]
 #[non_exhaustive]
 pub struct Adapter {
-    /// `LoRA`, or what its configuration calls another kind.
+    /// Kind of the adapter: `LoRA`, or the name of another kind in its configuration.
     pub kind: String,
-    /// The model that it is for, where it says so.
+    /// Base model, if the adapter names it.
     pub base: Option<String>,
-    /// Ranks of its matrices, each once, the smallest first; as the configuration has it where
-    /// there are no matrices.
+    /// Ranks of the matrices, each once, in ascending order. Without matrices, the rank in the
+    /// configuration.
     pub ranks: Vec<u64>,
-    /// What the product of its matrices is multiplied by, times the rank.
+    /// Factor of the product of the matrices, times the rank.
     pub alpha: Option<f64>,
     /// Modules that it changes.
     pub targets: Vec<String>,
     /// Pairs of matrices.
     pub pairs: usize,
-    /// What does not fit together.
+    /// Contradictions between the tensors.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub problems: Vec<AdapterProblem>,
 }
 
-/// A tensor of an adapter that does not go with the others.
+/// A tensor of an adapter that does not fit the others.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct AdapterProblem {
-    /// Its name.
+    /// Name of the tensor.
     pub tensor: String,
-    /// What is wrong.
+    /// Description of the problem.
     pub message: String,
 }
 
 impl std::fmt::Display for Adapter {
-    /// `LoRA adapter for BASE: rank 16, alpha 32, on q_proj, v_proj`.
+    /// Formats the adapter as `LoRA adapter for BASE: rank 16, alpha 32, on q_proj, v_proj`.
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "{} adapter", self.kind)?;
         if let Some(base) = &self.base {
@@ -77,15 +77,15 @@ impl std::fmt::Display for Adapter {
     }
 }
 
-/// Whether most of these tensors are parts of pairs, as in an adapter's file.
+/// Returns `true` if most of these tensors are halves of pairs, as in an adapter's file.
 #[must_use]
 pub fn is_adapter(tensors: &[TensorInfo]) -> bool {
     let parts = tensors.iter().filter(|info| half_of(&info.name).is_some()).count();
     parts > 0 && parts * 2 >= tensors.len()
 }
 
-/// Whether a tensor is the half of a pair that starts as zeros, so that an adapter changes nothing
-/// before it is trained.
+/// Returns `true` if a tensor is the half of a pair that starts as zeros, so that an untrained
+/// adapter has no effect.
 #[must_use]
 pub fn starts_at_zero(name: &str) -> bool {
     half_of(name).is_some_and(|(_, half, is_first)| match half {
@@ -95,7 +95,7 @@ pub fn starts_at_zero(name: &str) -> bool {
     })
 }
 
-/// The adapter that a checkpoint holds, if it does.
+/// Returns the adapter in a checkpoint, if there is one.
 ///
 /// # Errors
 /// E007 and E008 when its configuration can't be read.
@@ -208,7 +208,7 @@ impl Adapter {
 /// Pairs whose modules are listed: with more, a file is not one that people look at.
 const MAX_PAIRS: usize = 1 << 16;
 
-/// Which of two halves does not go with the other, and why.
+/// Returns the half that does not fit the other one, and the reason.
 fn unfit<'t>(
     first: &'t TensorInfo,
     second: &'t TensorInfo,
@@ -230,7 +230,7 @@ fn unfit<'t>(
     Some((first, format!("rank {rank}, but the configuration states {told}")))
 }
 
-/// What a pair is for, which half of it a tensor is, and whether that is the one applied first.
+/// Returns the module of a pair, the half that a tensor is, and whether that half is applied first.
 fn half_of(name: &str) -> Option<(&str, &'static str, bool)> {
     let (half, is_first) =
         *HALVES.iter().find(|(half, _)| name.split('.').any(|part| part == *half))?;
@@ -255,7 +255,7 @@ fn text(value: &Value) -> Option<String> {
     value.as_str().filter(|text| !text.is_empty()).map(str::to_owned)
 }
 
-/// A number of peft's configuration, or of MLX's, which has them in a part of its own.
+/// Returns a number in peft's configuration, or in MLX's, which has a separate part for it.
 fn number(config: &Map<String, Value>, peft: &str, mlx: &str) -> Option<f64> {
     config.get(peft).or_else(|| config.get("lora_parameters")?.get(mlx)).and_then(Value::as_f64)
 }
@@ -336,7 +336,7 @@ mod tests {
     }
 
     #[test]
-    fn halves_that_do_not_go_together_are_named() {
+    fn halves_that_do_not_fit_together_are_reported() {
         let a = tensor("q_proj.lora_A.weight", [4, 32]);
         let alone = held(std::slice::from_ref(&a), false, None);
         assert_eq!(alone.problems[0].message, "the other matrix of the pair is missing");

@@ -9,8 +9,8 @@ use apr_registry::onnx::{METADATA, TENSORS};
 use apr_view::{Change, TensorOrigin, View};
 use serde_json::{Map, Value};
 
-/// The checkpoint with the names and the layout that its tensors have in the ONNX file that it
-/// comes from. Its tensors must have the names that they had before an import renamed them.
+/// Returns the checkpoint with the names and the layout of its tensors in the ONNX file that it was
+/// read from. Its tensors must have the names that they had before an import renamed them.
 ///
 /// # Errors
 /// E001 for a tensor that can't be transposed, because it is quantized or no matrix.
@@ -45,7 +45,7 @@ pub fn as_stored(reader: &dyn CheckpointReader) -> Result<View<'_>> {
     Ok(view)
 }
 
-/// Dimensions as metadata have them.
+/// Returns the dimensions in a value of the metadata.
 fn shape_of(value: &Value) -> Option<Vec<u64>> {
     value.as_array()?.iter().map(Value::as_u64).collect()
 }

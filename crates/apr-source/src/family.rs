@@ -8,16 +8,16 @@ use apr_view::SCALES_FILE;
 
 use crate::adapter::is_adapter;
 
-/// Which family a checkpoint is taken for.
+/// Family of a checkpoint.
 #[derive(Clone, Default)]
 #[non_exhaustive]
 pub enum Architecture {
-    /// The one that its metadata or its names say.
+    /// The family that the metadata or the tensor names indicate.
     #[default]
     Auto,
     /// The family of this name.
     Named(String),
-    /// None of the families: a mapper of the caller's own.
+    /// A mapper of the caller instead of a family.
     Custom(Arc<dyn TensorNameMapper>),
 }
 
@@ -47,7 +47,7 @@ pub fn family_of<'a>(
     family_in(reader.tensors(), reader.metadata(), families, architecture)
 }
 
-/// Whether a checkpoint holds a quantized model as integers and scales
+/// Returns `true` if a checkpoint holds a quantized model as integers and scales
 /// ([`Unpacked`](apr_view::Unpacked)), unless the family is given.
 #[must_use]
 pub fn is_unpacked(reader: &dyn CheckpointReader, architecture: &Architecture) -> bool {

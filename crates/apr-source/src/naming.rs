@@ -17,8 +17,8 @@ use crate::companions::Learnt;
 /// The metadata key.
 pub const NAMES: &str = "names";
 
-/// The checkpoint under the canonical names of its family; tensors that the family does not know
-/// keep their names.
+/// Returns the checkpoint under the canonical names of its family. Tensors that the family does not
+/// know keep their names.
 #[must_use]
 pub fn canonical<'a>(reader: &'a dyn CheckpointReader, model: &FamilyModel<'_>) -> View<'a> {
     let mut view = View::new(reader);
@@ -58,14 +58,15 @@ pub fn canonical<'a>(reader: &'a dyn CheckpointReader, model: &FamilyModel<'_>) 
     view
 }
 
-/// The `model_type` of a related family says more than the family it belongs to.
+/// Returns the `model_type` of a related family, which is more specific, or the name of the family.
 fn family_name(reader: &dyn CheckpointReader, model: &FamilyModel<'_>) -> String {
     let told =
         reader.metadata().text(keys::MODEL_TYPE).filter(|told| model.family().is_called(told));
     told.unwrap_or(model.family().name()).to_owned()
 }
 
-/// Canonical names by position; none for a tensor whose canonical name another one has already.
+/// Returns canonical names by position, or `None` for a tensor whose canonical name is already
+/// taken.
 fn canonical_names(reader: &dyn CheckpointReader, model: &FamilyModel<'_>) -> Vec<Option<String>> {
     let unknown = reader
         .tensors()
@@ -80,8 +81,8 @@ fn canonical_names(reader: &dyn CheckpointReader, model: &FamilyModel<'_>) -> Ve
         .collect()
 }
 
-/// The checkpoint under the names that its source had, or where the target has a convention of its
-/// own, under those; without what an import added for `.apr` alone.
+/// Returns the checkpoint under the names of its source, or under the target's own convention if it
+/// has one. Leaves out additions that an import made for `.apr` alone.
 ///
 /// # Errors
 /// E007 and E008 when a companion can't be read.
@@ -106,8 +107,8 @@ pub fn original<'a>(source: &Source<'a>, target: &'static Format) -> Result<View
     Ok(view)
 }
 
-/// Metadata keys that only repeat what the companions say, and so are not lost where the companions
-/// go along.
+/// Returns the metadata keys that only repeat facts in the companions. They are not lost if the
+/// companions are copied.
 pub fn derived_keys<'l>(
     reader: &'l dyn CheckpointReader,
     learnt: &'l Learnt,
@@ -118,7 +119,8 @@ pub fn derived_keys<'l>(
         .map(|(key, _)| key.as_str())
 }
 
-/// Canonical name to source name; none where the checkpoint has the names of its source already.
+/// Returns the source name of each canonical name, or `None` if the checkpoint already has the
+/// names of its source.
 fn source_names(
     source: &Source<'_>,
     target: &'static Format,
@@ -156,7 +158,7 @@ fn source_names(
     Ok(Some(names.collect()))
 }
 
-/// The family and naming that an import wrote down.
+/// Returns the family and naming that an import recorded.
 fn recorded_rule<'f>(
     record: &Map<String, Value>,
     families: &'f Families,
@@ -175,7 +177,7 @@ fn recorded_rule<'f>(
     ))
 }
 
-/// Those of a checkpoint that has canonical names without saying where they come from.
+/// Returns the naming of a checkpoint that has canonical names but does not record their origin.
 fn canonical_rule<'f>(source: &Source<'f>) -> Result<Option<(&'f Family, Naming)>> {
     let model = source.family()?.filter(|model| model.naming().convention == CANONICAL);
     let family = model.and_then(|model| source.families().find(model.family().name()));

@@ -21,28 +21,29 @@ use self::module::module;
 #[derive(Debug, Clone, Default, PartialEq)]
 #[non_exhaustive]
 pub struct Sentence {
-    /// What each module computes.
+    /// Modules in the order of computation.
     pub modules: Vec<Module>,
-    /// Texts that are put before what is encoded, by name.
+    /// Texts that are put before the encoded text, by name.
     pub prompts: BTreeMap<String, String>,
-    /// The prompt that is put before every text unless another one is asked for.
+    /// Name of the prompt that is put before every text by default.
     pub default_prompt: Option<String>,
-    /// What compares two vectors: `cosine`, `dot`, `euclidean`, `manhattan`.
+    /// Function that compares two vectors: `cosine`, `dot`, `euclidean`, `manhattan`.
     pub similarity: Option<String>,
-    /// Most tokens of a text: more are left out.
+    /// Maximum number of tokens of a text; the rest is cut off.
     pub max_tokens: Option<u64>,
-    /// Whether texts are brought to lower case, whatever the tokenizer does.
+    /// `true` if texts are lowercased, regardless of the tokenizer.
     pub lowercases: bool,
-    /// The class, where it is not that of sentence embeddings: `SparseEncoder`, `CrossEncoder`,
-    /// `MultiVectorEncoder`.
+    /// Class of the model, if it is not the class of sentence embeddings: `SparseEncoder`,
+    /// `CrossEncoder`, `MultiVectorEncoder`.
     pub other_class: Option<String>,
-    /// The class of torch that scores of a `CrossEncoder` go through.
+    /// The torch class of the activation of a `CrossEncoder`'s scores.
     pub score_activation: Option<String>,
-    /// How vectors of tokens are compared (late interaction).
+    /// Settings for comparing vectors of tokens (late interaction).
     pub late: Late,
-    /// Whether texts are written by the model's chat template; `None` where nothing says.
+    /// `Some(true)` if texts are formatted with the model's chat template; `None` if it is not
+    /// stated.
     pub takes_messages: Option<bool>,
-    /// Whether the template begins an answer.
+    /// `true` if the template begins an answer.
     pub begins_answer: bool,
 }
 
@@ -56,29 +57,30 @@ pub enum Module {
     StaticEmbedding,
     /// Vectors of tokens become one.
     Pooling {
-        /// Each makes a vector; they are joined in this order.
+        /// Modes that each make a vector; the vectors are joined in this order.
         modes: Vec<PoolingMode>,
-        /// Whether the tokens of a prompt count.
+        /// `true` if the tokens of a prompt count.
         include_prompt: bool,
     },
     /// A product with a matrix, and an activation.
     Dense {
         /// Name of the folder with its weights.
         folder: String,
-        /// Where it reads.
+        /// Input.
         from: Slot,
-        /// Where it writes.
+        /// Output.
         to: Slot,
         /// The name of the activation in configurations of transformers; `None` for none.
         activation: Option<&'static str>,
-        /// Whether its input is added, through a matrix of its own where the widths differ.
+        /// `true` if the input is added to the result, through a matrix of its own if the widths
+        /// differ.
         residual: bool,
     },
     /// Length 1.
     Normalize {
-        /// Where it reads.
+        /// Input.
         from: Slot,
-        /// Where it writes.
+        /// Output.
         to: Slot,
     },
     /// Layer normalization.
@@ -94,30 +96,30 @@ pub enum Module {
         no: Option<u64>,
     },
     /// Scores of all words of the vocabulary for each token become one vector, most of whose
-    /// numbers are 0: those above 0 through `log(1 + x)` (SPLADE).
+    /// numbers are 0. Scores above 0 are mapped by `log(1 + x)` (SPLADE).
     Splade {
-        /// Whether the numbers of tokens are added, rather than the largest taken.
+        /// `true` if the numbers of tokens are added; otherwise the largest is taken.
         sums: bool,
-        /// Whether they go through the logarithm twice.
+        /// `true` if the logarithm is applied twice.
         twice: bool,
     },
-    /// Which tokens have a vector that is compared (late interaction).
+    /// Selection of the tokens whose vectors are compared (late interaction).
     TokenMask {
-        /// Tokens that have none.
+        /// Tokens without a vector.
         skipped: Vec<String>,
-        /// What they are skipped in: `query`, `document`.
+        /// Tasks in which the tokens are skipped: `query`, `document`.
         tasks: Vec<String>,
     },
-    /// What is left out when a model is used.
+    /// A module that has no effect when a model is used.
     Dropout,
     /// A module that is not known, or a setting of one.
     Unsupported(
-        /// What it is, for messages.
+        /// Description for messages.
         String,
     ),
 }
 
-/// What modules read and write.
+/// Data that modules read and write.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Slot {
     /// Vectors of tokens, `[batch, tokens, width]`.
@@ -126,17 +128,17 @@ pub enum Slot {
     Sentence,
 }
 
-/// How the vectors of tokens become one.
+/// Method of pooling the vectors of tokens into one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum PoolingMode {
     /// The mean of all.
     Mean,
-    /// That of the first token, which some models train for it.
+    /// The vector of the first token, which some models train for this purpose.
     First,
     /// The largest number of each dimension.
     Max,
-    /// That of the last token.
+    /// The vector of the last token.
     Last,
     /// The sum, divided by the square root of the number of tokens.
     MeanSqrt,
@@ -145,7 +147,7 @@ pub enum PoolingMode {
 }
 
 impl PoolingMode {
-    /// The name that people type.
+    /// Returns the name that users type.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
@@ -158,7 +160,7 @@ impl PoolingMode {
         }
     }
 
-    /// By the name in `pooling_mode`.
+    /// Returns the mode with this name in `pooling_mode`.
     fn named(name: &str) -> Option<Self> {
         Some(match name {
             "mean" => Self::Mean,
@@ -171,7 +173,8 @@ impl PoolingMode {
         })
     }
 
-    /// By llama.cpp's number of it (`enum llama_pooling_type`); 0 is none, 4 that of rerankers.
+    /// Returns the mode with llama.cpp's number (`enum llama_pooling_type`). 0 means no pooling,
+    /// and 4 is for rerankers.
     #[must_use]
     pub const fn of_gguf(number: i64) -> Option<Self> {
         match number {
@@ -182,7 +185,7 @@ impl PoolingMode {
         }
     }
 
-    /// llama.cpp's number of it; `None` where llama.cpp does not pool so.
+    /// Returns llama.cpp's number of the mode, or `None` if llama.cpp does not have the mode.
     #[must_use]
     pub const fn gguf(self) -> Option<u32> {
         match self {
@@ -197,7 +200,7 @@ impl PoolingMode {
 /// The class that scores pairs of texts.
 const CROSS_ENCODER: &str = "CrossEncoder";
 
-/// The classes of late interaction: that of sentence-transformers, and PyLate's.
+/// The classes of late interaction: sentence-transformers' and PyLate's.
 const LATE: &str = "MultiVectorEncoder";
 const PYLATE: &str = "ColBERT";
 
@@ -215,11 +218,11 @@ const TRANSFORMER: [&str; 7] = [
 /// The list of modules.
 pub const MODULES: &str = "modules.json";
 
-/// Prompts, and what compares vectors.
+/// File with the prompts and the similarity function.
 pub const SETTINGS: &str = "config_sentence_transformers.json";
 
-/// What writes `{query}` and `{document}` for Qwen3-Reranker, as it was trained; its first folders
-/// have no template for pairs.
+/// Template that formats `{query}` and `{document}` for Qwen3-Reranker, as it was trained. Its
+/// first folders have no template for pairs.
 pub const QWEN3_RERANKER: &str = concat!(
     "<|im_start|>system\nJudge whether the Document meets the requirements based on the Query and ",
     "the Instruct provided. Note that the answer can only be \"yes\" or \"no\".<|im_end|>\n",
@@ -234,18 +237,19 @@ pub const QWEN3_RERANKER: &str = concat!(
 pub struct ModuleTensor {
     /// Dimensions, outermost first.
     pub shape: Vec<u64>,
-    /// Its numbers.
+    /// Elements of the tensor.
     pub values: Vec<f32>,
 }
 
 impl Sentence {
-    /// Reads `modules.json` and what it names; `None` where the model has no modules.
+    /// Reads `modules.json` and the files that it names. Returns `None` if the model has no
+    /// modules.
     ///
-    /// A module that is not known is [`Module::Unsupported`]: who computes with it ends with
+    /// An unknown module becomes [`Module::Unsupported`]; computations that use it fail with
     /// [`check`](Self::check).
     ///
     /// # Errors
-    /// E001 where a file is no JSON or a list is malformed, E007 and E008 when one can't be read.
+    /// E001 if a file is not JSON or a list is malformed, E007 and E008 when one can't be read.
     pub fn of(reader: &dyn CheckpointReader) -> Result<Option<Self>> {
         let Some(modules) = json(reader, MODULES)? else { return Ok(None) };
         let malformed = |why: &str| Error::format(why).in_file(MODULES);
@@ -288,8 +292,8 @@ impl Sentence {
         Ok(Some(sentence))
     }
 
-    /// The modules that a GGUF file has by its type of pooling. llama.cpp brings vectors to length
-    /// 1 where it is asked for embeddings.
+    /// Returns the modules of a GGUF file with this pooling type. llama.cpp normalizes vectors to
+    /// length 1 if embeddings are requested.
     #[must_use]
     pub fn of_gguf(pooling: i64) -> Option<Self> {
         let mode = PoolingMode::of_gguf(pooling)?;
@@ -299,14 +303,14 @@ impl Sentence {
         Some(Self { modules, ..Self::default() })
     }
 
-    /// Those of a model that says nothing of them, for vectors pooled in this way.
+    /// Returns the modules of a model that does not state them, for vectors pooled in this way.
     #[must_use]
     pub fn pooled_by(mode: PoolingMode) -> Self {
         let pooling = Module::Pooling { modes: vec![mode], include_prompt: true };
         Self { modules: vec![Module::Transformer, pooling], ..Self::default() }
     }
 
-    /// The same with another way to pool.
+    /// Sets the pooling mode.
     #[must_use]
     pub fn with_pooling(mut self, mode: PoolingMode) -> Self {
         for module in &mut self.modules {
@@ -342,20 +346,20 @@ impl Sentence {
         Ok(())
     }
 
-    /// Whether the vectors have a number for each word of the vocabulary, most of them 0.
+    /// Returns `true` if the vectors have a number for each word of the vocabulary, most of them 0.
     #[must_use]
     pub fn is_sparse(&self) -> bool {
         self.modules.iter().any(|module| matches!(module, Module::Splade { .. }))
     }
 
-    /// Whether a text keeps the vectors of its tokens, which are compared one by one (late
-    /// interaction).
+    /// Returns `true` if a text keeps the vectors of its tokens, which are compared one by one
+    /// (late interaction).
     #[must_use]
     pub fn keeps_tokens(&self) -> bool {
         matches!(self.other_class.as_deref(), Some(LATE | PYLATE))
     }
 
-    /// Whether they make vectors of what the first module computes.
+    /// Returns `true` if the modules make embeddings from the output of the first module.
     #[must_use]
     pub fn makes_embeddings(&self) -> bool {
         let pools = |module: &Module| matches!(module, Module::Pooling { .. });
@@ -370,14 +374,14 @@ impl Sentence {
             }
     }
 
-    /// Whether a pair of texts becomes scores.
+    /// Returns `true` if the model scores pairs of texts.
     #[must_use]
     pub fn scores_pairs(&self) -> bool {
         self.other_class.as_deref() == Some(CROSS_ENCODER)
     }
 
-    /// The end of the class of transformers that the first module is: no text where it has no head,
-    /// `None` where it is the one of the configuration.
+    /// Returns the end of the transformers class of the first module: empty if it has no head,
+    /// `None` if the class is the one in the configuration.
     #[must_use]
     pub fn task(&self) -> Option<&'static str> {
         let pools = |module: &Module| matches!(module, Module::Pooling { .. });
@@ -389,7 +393,7 @@ impl Sentence {
         is_headless.then_some("")
     }
 
-    /// Whether the vectors of tokens are those of a table, and no model computes them.
+    /// Returns `true` if the vectors of tokens are read from a table and not computed by a model.
     #[must_use]
     pub fn is_table(&self) -> bool {
         self.modules.first() == Some(&Module::StaticEmbedding)
@@ -410,7 +414,7 @@ impl Sentence {
         }
     }
 
-    /// The ways to pool, joined by `+`, as reports show them; `None` without a pooling.
+    /// Returns the pooling modes, joined by `+`, as reports show them, or `None` without pooling.
     #[must_use]
     pub fn pooling_name(&self) -> Option<String> {
         self.modules.iter().find_map(|module| match module {
@@ -423,14 +427,14 @@ impl Sentence {
         })
     }
 
-    /// Whether the vectors have length 1.
+    /// Returns `true` if the vectors have length 1.
     #[must_use]
     pub fn normalizes(&self) -> bool {
         let last = self.modules.iter().rev().find(|module| **module != Module::Dropout);
         matches!(last, Some(Module::Normalize { to: Slot::Sentence, .. }))
     }
 
-    /// Whether the tokens of a prompt count in the vector of a text.
+    /// Returns `true` if the tokens of a prompt count in the vector of a text.
     #[must_use]
     pub fn includes_prompt(&self) -> bool {
         let leaves_out =
@@ -438,10 +442,10 @@ impl Sentence {
         !self.modules.iter().any(leaves_out)
     }
 
-    /// The prompt of this name, or the default one; no text where there is none.
+    /// Returns the prompt of this name, or the default one; empty if there is none.
     ///
     /// # Errors
-    /// The names of all prompts, where none has this one.
+    /// The names of all prompts, if none has this name.
     pub fn prompt(&self, name: Option<&str>) -> std::result::Result<&str, Vec<&str>> {
         let Some(name) = name.or(self.default_prompt.as_deref()) else { return Ok("") };
         let found = self.prompts.get(name).map(String::as_str);
@@ -449,9 +453,12 @@ impl Sentence {
     }
 }
 
-/// The class of torch that scores of a reranker go through, as `CrossEncoder` finds it: by the
-/// modules' settings, or by the newest of the keys that `config.json` has had for it. `None` where
-/// nothing says: one label then goes through the sigmoid, and several stay as they are.
+/// Returns the torch class of the activation of a reranker's scores, as `CrossEncoder` determines
+/// it.
+///
+/// It is read from the modules' settings, or from the newest of the keys that `config.json` has had
+/// for it. `None` means that it is not stated: a single label then goes through the sigmoid, and
+/// several labels stay unchanged.
 #[must_use]
 pub fn score_activation(modules: Option<&Sentence>, config: &Map<String, Value>) -> Option<String> {
     let of_modules = modules.and_then(|modules| modules.score_activation.as_deref());
@@ -461,10 +468,10 @@ pub fn score_activation(modules: Option<&Sentence>, config: &Map<String, Value>)
     of_modules.or_else(of_config).map(str::to_owned)
 }
 
-/// A tensor of a module's own file, which travels with the model.
+/// Reads a tensor of a module's own file, which is a companion of the model.
 ///
 /// # Errors
-/// E001 where the file or the tensor is missing, and whatever reading them ends with.
+/// E001 if the file or the tensor is missing, and the errors of reading them.
 pub fn module_tensor(
     reader: &dyn CheckpointReader,
     folder: &str,
@@ -477,10 +484,10 @@ pub fn module_tensor(
     })
 }
 
-/// The same for one that a module need not have.
+/// Reads a tensor like [`module_tensor`], or returns `None` if the module does not have it.
 ///
 /// # Errors
-/// E001 where the file is missing, and whatever reading it ends with.
+/// E001 if the file is missing, and the errors of reading it.
 pub fn find_module_tensor(
     reader: &dyn CheckpointReader,
     folder: &str,

@@ -10,8 +10,8 @@ use apr_view::{Checked, Verified};
 use crate::companions::{Learnt, learn_from};
 use crate::{Architecture, family_of};
 
-/// A model that was opened. Its family and what its companions say are found when they are first
-/// asked for, and kept.
+/// A model that was opened. Its family and the facts in its companions are determined on first use,
+/// and kept.
 ///
 /// ```
 /// use apr_arch::Families;
@@ -41,7 +41,7 @@ pub struct Source<'a> {
     verifies: bool,
 }
 
-/// What was found out about a model, for all the [`Source`]s that are made of it.
+/// Facts determined about a model, shared by all the [`Source`]s made of it.
 #[derive(Default)]
 pub struct Knowledge {
     /// The name of the family that was detected.
@@ -52,7 +52,7 @@ pub struct Knowledge {
 }
 
 impl<'a> Source<'a> {
-    /// A model whose family is detected, without a name.
+    /// Creates a source whose family is detected, without a name.
     #[must_use]
     pub fn new(reader: &'a dyn CheckpointReader, families: &'a Families) -> Self {
         Self {
@@ -67,34 +67,34 @@ impl<'a> Source<'a> {
         }
     }
 
-    /// Keeps what is found out where other sources of the same reader, families and architecture
-    /// find it.
+    /// Shares the determined facts with other sources of the same reader, families and
+    /// architecture.
     #[must_use]
     pub fn sharing(self, knowledge: &'a Knowledge) -> Self {
         Self { shared: Some(knowledge), ..self }
     }
 
-    /// With what errors call it.
+    /// Sets the name used in error messages.
     #[must_use]
     pub fn named(self, name: &'a str) -> Self {
         Self { name, ..self }
     }
 
-    /// Taken for one of this family.
+    /// Sets the architecture that the model is opened as.
     #[must_use]
     pub fn taken_for(self, architecture: &Architecture) -> Self {
         Self { architecture: architecture.clone(), family: OnceCell::new(), ..self }
     }
 
-    /// With or without a look at checksums before somebody computes with its weights; with, by
-    /// default.
+    /// Sets whether checksums are verified before the weights are used in a computation. Default:
+    /// yes.
     #[must_use]
     pub fn verifying(self, verifies: bool) -> Self {
         Self { verifies, ..self }
     }
 
-    /// The same model seen through another reader, of which everything is found anew but what is
-    /// known of the bytes in its files.
+    /// Returns the same model seen through another reader. All facts are determined again, except
+    /// those about the bytes in its files.
     #[must_use]
     pub fn through<'b>(&self, reader: &'b dyn CheckpointReader) -> Source<'b>
     where
@@ -108,47 +108,47 @@ impl<'a> Source<'a> {
         }
     }
 
-    /// The same model, read by `verified`, which [`verified`](Self::verified) gave.
+    /// Returns the same model, read by `verified`, which [`verified`](Self::verified) returned.
     #[must_use]
     pub fn read_by<'b>(&'b self, verified: &'b dyn CheckpointReader) -> Source<'b> {
         self.through(verified).sharing(self.knowledge())
     }
 
-    /// Its reader, which compares every tensor with what its file states of it before it gives the
-    /// first byte; `None` where that is not wanted.
+    /// Returns the reader, wrapped so that every tensor is compared with its file's checksums
+    /// before its first byte is returned. Returns `None` if verification is off.
     #[must_use]
     pub fn verified(&self) -> Option<Verified<'_>> {
         self.verifies.then(|| Verified::new(self.reader, &self.knowledge().checked))
     }
 
-    /// Its reader.
+    /// Returns the reader.
     #[must_use]
     pub fn reader(&self) -> &'a dyn CheckpointReader {
         self.reader
     }
 
-    /// What errors call it.
+    /// Returns the name used in error messages.
     #[must_use]
     pub fn name(&self) -> &'a str {
         self.name
     }
 
-    /// The families that are known.
+    /// Returns the known families.
     #[must_use]
     pub fn families(&self) -> &'a Families {
         self.families
     }
 
-    /// What it is taken for.
+    /// Returns the architecture that the model is opened as.
     #[must_use]
     pub fn architecture(&self) -> &Architecture {
         &self.architecture
     }
 
-    /// Its family, as [`family_of`] finds it.
+    /// Returns the family, as [`family_of`] determines it.
     ///
     /// # Errors
-    /// E001 when the family that was asked for is not known.
+    /// E001 when the requested family is not known.
     pub fn family(&self) -> Result<Option<&FamilyModel<'a>>> {
         if let Some(family) = self.family.get() {
             return Ok(family.as_ref());
@@ -165,10 +165,10 @@ impl<'a> Source<'a> {
         Ok(self.family.get_or_init(|| found).as_ref())
     }
 
-    /// The family in a view of the model, which may have other names and another layout.
+    /// Returns the family in a view of the model, which may have other names and another layout.
     ///
     /// # Errors
-    /// Those of [`family`](Self::family).
+    /// The errors of [`family`](Self::family).
     pub fn family_in<'b>(
         &'b self,
         view: &'b dyn CheckpointReader,
@@ -182,7 +182,7 @@ impl<'a> Source<'a> {
         }
     }
 
-    /// What its companions say.
+    /// Returns the facts in the companions.
     ///
     /// # Errors
     /// E007 and E008 when a companion can't be read.
@@ -210,7 +210,7 @@ mod tests {
 
     use super::*;
 
-    /// Counts who looks at the tensors' names, and who reads a companion.
+    /// Counts reads of the tensors' names and of companions.
     struct Counted<'a> {
         base: &'a dyn CheckpointReader,
         looks: AtomicUsize,

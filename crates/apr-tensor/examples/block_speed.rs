@@ -13,7 +13,7 @@ use serde_json::{Map, Value};
 const COLUMNS: usize = 4096;
 const ROWS: usize = 256;
 
-/// What is measured of each type.
+/// Headings of the measurements for each type.
 const HEADINGS: [&str; 3] = ["quantize", "importance", "dequantize"];
 
 fn main() {
@@ -49,7 +49,7 @@ fn main() {
     println!("drift    {compared:9.2}");
 }
 
-/// In the order of the headings; none for types that are only read.
+/// Returns the speeds in the order of the headings; `None` for types that are only read.
 fn speeds(dtype: DType, values: &[f32]) -> [Option<f64>; 3] {
     let importance: Vec<f32> = values[..COLUMNS].iter().map(|value| value * value + 0.1).collect();
     // Random blocks where none can be made: their scales may be NaN, which costs the same.

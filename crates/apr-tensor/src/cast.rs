@@ -9,8 +9,10 @@ pub use crate::narrow::CastCounts;
 use crate::narrow::{Narrow, ToBf16, ToF8E4m3, ToF8E5m2, ToF16, ToF32};
 use crate::wire::{self, Wire};
 
-/// Whether [`cast_float`] takes a pair: from `f64`, `f32`, `f16`, `bf16` or an 8-bit float, to
-/// `f32`, `f16`, `bf16`, `f8_e4m3` or `f8_e5m2`.
+/// Returns `true` if [`cast_float`] supports a pair of dtypes.
+///
+/// It casts from `f64`, `f32`, `f16`, `bf16` or an 8-bit float, to `f32`, `f16`, `bf16`, `f8_e4m3`
+/// or `f8_e5m2`.
 #[must_use]
 pub const fn can_cast(from: DType, to: DType) -> bool {
     (from.is_float() || matches!(from, DType::F8_E8M0))

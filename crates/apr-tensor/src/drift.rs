@@ -58,7 +58,7 @@ impl Drift {
         self.max_error = self.max_error.max(other.max_error);
     }
 
-    /// Root of the mean squared difference of finite pairs; `None` if there are none.
+    /// Returns the root of the mean squared difference of finite pairs; `None` without any.
     #[must_use]
     pub fn rmse(&self) -> Option<f64> {
         let finite = self.count - self.non_finite;
@@ -146,7 +146,7 @@ mod tests {
     }
 
     #[test]
-    fn sums_equal_those_of_a_plain_loop() {
+    fn sums_match_a_plain_loop() {
         let (original, new) = pair();
         let drift = Drift::of(&original, &new);
         let sum = |term: fn(f64, f64) -> f64| -> f64 {
@@ -182,7 +182,7 @@ mod tests {
     }
 
     #[test]
-    fn what_has_no_answer_is_none() {
+    fn undefined_results_are_none() {
         let empty = Drift::of(&[], &[]);
         assert_eq!((empty.rmse(), empty.cosine(), empty.relative_error()), (None, None, Some(0.0)));
         let from_zero = Drift::of(&[0.0], &[1.0]);

@@ -11,7 +11,7 @@ use apr_core::{DType, DTypeKind};
 use crate::wire::{Real, Wire};
 use crate::{kernel, small_float};
 
-/// Whether this module decodes a dtype: all but those that store blocks or rows with scales.
+/// Returns `true` if this module decodes a dtype: all without blocks or rows with scales.
 #[must_use]
 pub const fn is_decodable(dtype: DType) -> bool {
     !matches!(dtype.kind(), DTypeKind::Quantized)

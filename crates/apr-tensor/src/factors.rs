@@ -46,7 +46,7 @@ const HEADER: u64 = 8;
 /// Numbers of a factor that are in memory at a time, and of the product.
 const BATCH: u64 = 1 << 18;
 
-/// Whether tensors of a dtype can be stored as factors.
+/// Returns `true` if tensors of a dtype can be stored as factors.
 #[must_use]
 pub const fn suits(dtype: DType) -> bool {
     matches!(dtype, DType::F32 | DType::F16 | DType::BF16)
@@ -59,10 +59,10 @@ pub fn stored_len(matrix: Matrix, rank: u64) -> Option<u64> {
     sides.checked_mul(rank)?.checked_mul(matrix.element_bytes())?.checked_add(HEADER)
 }
 
-/// The stored bytes of factors: the first has `rank` numbers a row, the second so many rows.
+/// Returns the stored bytes of factors: `left` has `rank` numbers per row, `right` has `rank` rows.
 ///
 /// # Errors
-/// E001 for a rank that `u32` does not count, and for a dtype that does not [suit](suits).
+/// E001 for a rank that does not fit in a `u32`, and for a dtype that does not [suit](suits).
 pub fn encode(dtype: DType, rank: usize, left: &[f32], right: &[f32]) -> Result<Vec<u8>> {
     if !suits(dtype) {
         return Err(no_dtype(dtype));
@@ -220,7 +220,7 @@ fn steps(range: Range<u64>, step: u64) -> impl Iterator<Item = Range<u64>> {
 
 /// Rows and columns of a factor.
 struct Block {
-    /// Where the factor starts.
+    /// Start of the factor.
     start: u64,
     /// Elements of its rows.
     stride: u64,

@@ -14,27 +14,30 @@ use crate::kernel::{
 use crate::small_float;
 use crate::wire::{self, Wire};
 
-/// What is done with a code, the scale and the zero point of its group; sums are of codes that are
-/// `u8`.
+/// Computation of a value from a code and the scale and zero point of its group.
+///
+/// Sums require codes that are `u8`.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum Rule {
     /// `(code - zero) * scale`, then times this number, which is 1 for values that are not of
     /// single precision.
     Difference(f32),
-    /// The same with the difference rounded to the dtype of the values, of codes that are `u8`.
+    /// Like `Difference`, with the difference rounded to the dtype of the values.
+    ///
+    /// The codes must be `u8`.
     RoundedDifference,
     /// `code * scale + zero`, each in single precision.
     Sum,
-    /// The same with the product rounded to the dtype of the values.
+    /// Like `Sum`, with the product rounded to the dtype of the values.
     RoundedSum,
 }
 
-/// What a code is as a number.
+/// Interpretation of a code as a number.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum Code {
     /// A byte of this dtype: `u8`, `i8`, `f8_e4m3`, `f8_e5m2` or `f8_e4m3fnuz`.
     Number(DType),
-    /// Four bits that stand for a number of a table, of which differences are made.
+    /// Index of four bits into a table of numbers, for which the rule must be a difference.
     Table([f32; 16]),
 }
 
@@ -53,16 +56,16 @@ pub struct RowGroups<'a> {
     pub skipped: usize,
     /// A scale for each group.
     pub scales: &'a [f32],
-    /// A zero point for each group; none where they are all 0.
+    /// Zero points of the groups; empty if they are all 0.
     pub zeros: &'a [f32],
 }
 
-/// How the codes of a weight become its values.
+/// Decoding of a weight's codes to values.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Decoding {
-    /// What a code is as a number.
+    /// Interpretation of a code as a number.
     pub code: Code,
-    /// What is done with it.
+    /// Computation of a value from a code.
     pub rule: Rule,
     /// The dtype that values are rounded to: `f16`, `bf16` or `f32`.
     pub dtype: DType,
@@ -152,7 +155,7 @@ impl Decoding {
         }
     }
 
-    /// The same of a row of codes of four bits that [`pack_nibbles`] packed.
+    /// Same as [`decode_row`](Self::decode_row), for 4-bit codes that [`pack_nibbles`] packed.
     ///
     /// # Panics
     /// Those of [`decode_row`](Self::decode_row).
@@ -169,7 +172,7 @@ impl Decoding {
 }
 
 impl RowGroups<'_> {
-    /// Those of some columns of the row.
+    /// Returns the groups of some columns of the row.
     fn part(self, first: usize, columns: usize) -> Self {
         let Self { group, skipped, scales, zeros } = self;
         let first = skipped + first;
@@ -195,14 +198,15 @@ pub fn unpack_nibbles(packed: &[u8], out: &mut [u8]) {
     kernel::unpack_nibbles(packed, out);
 }
 
-/// Columns that are decoded at a time: their codes stay in the first-level cache.
+/// Number of columns that are decoded together: their codes stay in the first-level cache.
 const AT_ONCE: usize = 16 * PACKED;
 
 /// Columns that are packed together: the first half in the low four bits of as many bytes.
 pub const PACKED: usize = 32;
 
-/// Appends a row of codes of four bits, two in a byte. The last bytes of a row that is no multiple
-/// of 32 long have zeros in them.
+/// Appends a row of four-bit codes, two per byte.
+///
+/// If the length of the row is not a multiple of 32, the last bytes are filled up with zeros.
 pub fn pack_nibbles(codes: &[u8], out: &mut Vec<u8>) {
     for codes in codes.chunks(PACKED) {
         let code = |at: usize| codes.get(at).copied().unwrap_or_default() & 0xf;

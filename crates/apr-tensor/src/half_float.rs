@@ -48,7 +48,9 @@ pub(crate) fn f32_to_f16(value: f32) -> u16 {
     sign | (if magnitude > f32::INFINITY.to_bits() { nan } else { bounded }) as u16
 }
 
-/// To the nearest half, ties to even, as single precision; a NaN stays one.
+/// Rounds to the nearest half-precision value, ties to even, and returns it in single precision.
+///
+/// NaN stays NaN.
 #[inline(always)]
 pub(crate) fn round_to_f16(value: f32) -> f32 {
     // Sums with 0.5 are in units of 2^-24, as halves below 2^-14 are.

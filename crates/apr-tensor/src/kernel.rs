@@ -28,8 +28,9 @@ use crate::narrow::{CastCounts, Narrow, ToF16, narrow_anywhere};
 use crate::scale::Scale;
 use crate::wire::{self, Real, Wire};
 
-/// Elements of a block: short enough for `f64` to stay in the first-level cache between two passes
-/// over it.
+/// Number of elements in a block.
+///
+/// A block of `f64` is short enough to stay in the first-level cache between two passes over it.
 pub(crate) const BLOCK: usize = 4096;
 
 macro_rules! for_several_targets {
@@ -84,7 +85,9 @@ for_several_targets! {
 }
 
 for_several_targets! {
-    /// The least and the greatest finite value; infinity and negative infinity if there are none.
+    /// Returns the least and the greatest finite value.
+    ///
+    /// Returns infinity and negative infinity if there are no finite values.
     pub(crate) fn finite_range(values: &[f64]) -> (f64, f64) {
         finite_range_anywhere(values)
     }
@@ -104,7 +107,7 @@ for_several_targets! {
     }
 }
 
-/// [`widen`] of f16, with the processor's instruction for it where it has one.
+/// Widens f16 like [`widen`], with the processor's instruction if it has one.
 pub(crate) fn widen_f16(stored: &[[u8; 2]], values: &mut [f32]) {
     if avx2::widen_f16(stored, values) {
         return;
@@ -112,7 +115,7 @@ pub(crate) fn widen_f16(stored: &[[u8; 2]], values: &mut [f32]) {
     widen::<wire::F16, f32>(stored, values);
 }
 
-/// [`narrow`] to f16, with the processor's instruction for it where it has one.
+/// Narrows to f16 like [`narrow`], with the processor's instruction if it has one.
 pub(crate) fn narrow_to_f16<W: Wire<Value = f32>>(
     stored: &[W::Stored],
     rounded: &mut [[u8; 2]],
@@ -173,8 +176,10 @@ pub(crate) struct Block {
     pub(crate) zeros: u32,
     pub(crate) min: f64,
     pub(crate) max: f64,
-    /// Not finite if the sum exceeds `f64`, or if an element is not finite: then no other field is
-    /// of use.
+    /// Mean of the elements.
+    ///
+    /// If the sum exceeds `f64`, or if an element is not finite, the mean is not finite. The other
+    /// fields are then of no use.
     pub(crate) mean: f64,
     /// Sum of the squared differences from the mean.
     pub(crate) squares: f64,

@@ -4,7 +4,7 @@ use crate::half_float::{bf16_to_f32, f16_to_f32, f32_to_bf16, f32_to_f16, f64_to
 use crate::small_float::{F8_E4M3, F8_E5M2, f32_to_f8_e4m3, f32_to_f8_e5m2};
 use crate::wire::Wire;
 
-/// What a cast changed. A NaN stays a NaN and is not counted.
+/// Numbers of values that a cast changed. A NaN stays a NaN and is not counted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct CastCounts {
     /// Finite values that became infinite or, in the 8-bit floats, the greatest value although they
@@ -12,7 +12,7 @@ pub struct CastCounts {
     pub overflowed: u64,
     /// Values other than zero that became zero.
     pub flushed: u64,
-    /// Values that are not equal to what they were, including the overflowed and the flushed.
+    /// Number of values that changed, including the overflowed and the flushed.
     pub inexact: u64,
 }
 
@@ -32,7 +32,7 @@ pub(crate) trait Narrow {
     /// The nearest element and its value.
     fn round(value: f64) -> (Self::Stored, f32);
 
-    /// Whether a value that was rounded is beyond the dtype's finite values.
+    /// Returns `true` if a rounded value exceeds the dtype's finite values.
     #[inline(always)]
     fn overflows(value: f64, rounded: f64) -> bool {
         rounded.is_infinite() & value.is_finite()

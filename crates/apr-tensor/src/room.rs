@@ -2,11 +2,11 @@
 
 use apr_core::{DType, DTypeKind};
 
-/// What a dtype can hold: every value of a block is kept to within a share of the block's largest.
+/// Precision of a dtype: the maximum error as a share of a block's largest value.
 ///
-/// The share is half of a step, where a dtype of *n* bits has 2^*n* steps from minus to plus the
-/// largest value. Quantizers choose scales that make the error of a whole tensor small, so the
-/// bound is one on the norm over a tensor, and not on every value.
+/// The share is half of a step. A dtype of *n* bits has 2^*n* steps from minus to plus the largest
+/// value. Quantizers choose scales that make the error of a whole tensor small. The bound therefore
+/// applies to the norm over a tensor, and not to every value.
 ///
 /// ```
 /// use apr_core::DType;
@@ -17,14 +17,14 @@ use apr_core::{DType, DTypeKind};
 /// ```
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Room {
-    /// Values that share a scale; `None` where it is a row of unknown length.
+    /// Number of values that share a scale; `None` for a row of unknown length.
     block: Option<usize>,
-    /// Of the largest value of a block.
+    /// Maximum error as a share of the largest value of a block.
     share: f64,
 }
 
 impl Room {
-    /// Returns that of a dtype; a share of 0 for one that is taken for exact.
+    /// Returns the precision of a dtype. The share is 0 for a dtype that is treated as exact.
     #[must_use]
     pub fn of(dtype: DType) -> Self {
         use DType::*;
@@ -53,9 +53,10 @@ impl Room {
         }
     }
 
-    /// Returns what each of two tensors may be off from what both were made of, as sums of squared
-    /// errors. Values of one dtype were not made of each other; else the side that holds values
-    /// better stands for the original.
+    /// Returns the maximum errors of two tensors from their common original, as sums of squares.
+    ///
+    /// Both are 0 for tensors of the same dtype, because neither was made from the other. Otherwise
+    /// the tensor with the higher precision represents the original.
     #[must_use]
     pub fn of_pair(dtypes: [DType; 2], values: [&[f64]; 2]) -> [f64; 2] {
         if dtypes[0] == dtypes[1] {
@@ -66,7 +67,7 @@ impl Room {
         rooms.map(|room| room.squared(original))
     }
 
-    /// Returns the number of values that share a scale in a row of so many.
+    /// Returns the number of values that share a scale in a row of `row` values.
     #[must_use]
     pub fn block_len(&self, row: usize) -> usize {
         self.block.unwrap_or(row).max(1)

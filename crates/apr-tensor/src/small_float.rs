@@ -12,7 +12,7 @@ use crate::half_float::f16_to_f32;
 enum Special {
     /// The largest exponent means infinity and NaN, as in IEEE 754.
     Ieee,
-    /// Only all ones (either sign) means NaN; there is no infinity.
+    /// Only the code of all ones (with either sign) is NaN; there is no infinity.
     AllOnesNan,
     /// The code of negative zero means NaN; there is neither infinity nor negative zero.
     NegativeZeroNan,
@@ -21,7 +21,7 @@ enum Special {
 }
 
 impl Special {
-    /// Whether a mantissa below `one` makes a number of the largest exponent.
+    /// Returns `true` if a mantissa below `one` is a number for the largest exponent.
     const fn is_number(self, mantissa: usize, one: usize) -> bool {
         match self {
             Self::Ieee => false,
@@ -30,7 +30,7 @@ impl Special {
         }
     }
 
-    /// What the largest exponent stands for with a mantissa that makes no number of it.
+    /// Returns the value of the largest exponent with a mantissa that is not a number.
     const fn beyond(self, mantissa: usize) -> f32 {
         match self {
             Self::Ieee if mantissa == 0 => f32::INFINITY,
@@ -118,8 +118,9 @@ pub(crate) fn f32_to_f8_e4m3(value: f32) -> u8 {
     (value.to_bits() >> 24 & 0x80 | code) as u8
 }
 
-/// To nearest, ties to even; finite values beyond 57344 become that, infinities stay, a NaN stays
-/// one.
+/// Rounds to nearest, ties to even.
+///
+/// Finite values beyond 57344 become 57344, infinities stay infinite, and a NaN stays NaN.
 #[inline(always)]
 #[expect(clippy::cast_possible_truncation, reason = "the shifts leave 8 bits")]
 pub(crate) fn f32_to_f8_e5m2(value: f32) -> u8 {

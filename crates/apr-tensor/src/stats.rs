@@ -58,7 +58,7 @@ pub struct Moments {
 /// infinite or NaN.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Stats {
-    /// Elements.
+    /// Number of elements.
     pub count: u64,
     /// Elements that are NaN.
     pub nan: u64,
@@ -95,10 +95,10 @@ impl Default for Moments {
 }
 
 impl Moments {
-    /// Moments of the elements in `bytes`; those of nothing for a quantized dtype.
+    /// Returns the moments of the elements in `bytes`; the empty moments for a quantized dtype.
     ///
-    /// Bytes after the last whole element are ignored. Chunks of a tensor must be cut where
-    /// elements begin ([`chunk_len`](crate::element::chunk_len)).
+    /// Bytes after the last whole element are ignored. Chunks of a tensor must start at elements
+    /// ([`chunk_len`](crate::element::chunk_len)).
     #[must_use]
     pub fn of(dtype: DType, bytes: &[u8], scratch: &mut Scratch) -> Self {
         let mut moments = Self::default();

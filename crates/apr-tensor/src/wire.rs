@@ -97,7 +97,7 @@ macro_rules! with_f32_wire {
     };
 }
 
-/// The same for dtypes that only `f64` has room for.
+/// Same as `with_f32_wire`, for dtypes whose values only `f64` can represent.
 macro_rules! with_f64_wire {
     ($dtype:expr, $wire:ident => $body:expr, $otherwise:expr) => {
         with_f32_wire!(@match $dtype, $wire, $body, $otherwise,

@@ -12,7 +12,7 @@ use crate::table;
 /// Dimensions of a tensor.
 const MAX_RANK: usize = 254;
 
-/// What the index says of one tensor.
+/// The index entry of a tensor.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct Entry {
     pub(crate) dtype: u64,
@@ -22,17 +22,17 @@ pub(crate) struct Entry {
     pub(crate) len: u64,
     /// The masked checksum of the bytes.
     pub(crate) sum: u32,
-    /// Where the parts of a partitioned variable are within it.
+    /// Extents of the parts of a partitioned variable.
     pub(crate) slices: Vec<Vec<Extent>>,
 }
 
-/// An index.
+/// Index of a checkpoint.
 #[derive(Debug, Default)]
 pub(crate) struct Bundle {
     /// Files that the bytes are in.
     pub(crate) shards: u32,
     pub(crate) entries: BTreeMap<String, Entry>,
-    /// Parts of partitioned variables: the name, where the part is, and its entry.
+    /// Parts of partitioned variables: the name, the extents of the part, and its entry.
     pub(crate) parts: Vec<(String, Vec<Extent>, Entry)>,
 }
 

@@ -14,7 +14,7 @@ use apr_core::{DType, Error, Escaped, Limits, Result};
 use crate::bundle;
 use crate::dtype;
 
-/// Where the values of a constant are.
+/// Values of a constant.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Values {
     /// Side by side in the file.
@@ -23,23 +23,24 @@ pub(crate) enum Values {
     Repeated(Vec<u8>),
 }
 
-/// A constant.
+/// Constant of a graph.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Constant {
     pub(crate) name: String,
     pub(crate) dtype: DType,
     pub(crate) dims: Vec<u64>,
     pub(crate) values: Values,
-    /// Whether the graph may be a program around weights that lie elsewhere: a number, or a list of
-    /// integers such as a shape.
+    /// `true` for a number, or a list of integers such as a shape.
+    ///
+    /// Such a constant may be a setting of a program whose weights are in other files.
     pub(crate) is_setting: bool,
 }
 
-/// What is in a graph.
+/// Content of a graph.
 #[derive(Debug, Default)]
 pub(crate) struct Graph {
     pub(crate) constants: Vec<Constant>,
-    /// How many nodes there are of each operator.
+    /// Number of nodes of each operator.
     pub(crate) operators: BTreeMap<String, u64>,
     /// Names of constants that are texts.
     pub(crate) texts: Vec<String>,
@@ -170,7 +171,7 @@ fn tensor_attribute(walker: &mut Walker<'_>, mut entry: Message) -> Result<Optio
     Ok(tensor.filter(|_| is_value))
 }
 
-/// A `TensorProto`, its values not read but where they are few bytes of varints.
+/// A `TensorProto`. Its values are read only if they are a few bytes of varints.
 #[derive(Default)]
 pub(crate) struct TensorProto {
     dtype: u64,
@@ -198,7 +199,7 @@ impl TensorProto {
         Ok(proto)
     }
 
-    /// The sizes.
+    /// Returns the dimensions of the tensor.
     pub(crate) fn dims(&self) -> &[u64] {
         &self.dims
     }

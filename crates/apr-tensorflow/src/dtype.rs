@@ -39,8 +39,7 @@ const TYPES: [(&str, Option<DType>); 30] = [
     ("uint4", None),
 ];
 
-/// What is added to the number of a type for a reference to elements of it, as variables of
-/// TensorFlow 1 are.
+/// Offset that is added to a type's number for references, such as the variables of TensorFlow 1.
 const REFERENCE: u64 = 100;
 
 fn entry(number: u64) -> Option<&'static (&'static str, Option<DType>)> {
@@ -48,7 +47,7 @@ fn entry(number: u64) -> Option<&'static (&'static str, Option<DType>)> {
     TYPES.get(usize::try_from(number).ok()?.checked_sub(1)?)
 }
 
-/// What the elements are called; the number, where that is of a later version.
+/// Returns the name of an element type, or its number for types of later versions.
 pub(crate) fn name(number: u64) -> String {
     entry(number).map_or_else(|| format!("type {number}"), |(name, _)| (*name).to_owned())
 }
@@ -68,7 +67,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn references_have_the_type_of_what_they_refer_to() {
+    fn references_have_the_type_of_the_referenced_elements() {
         assert_eq!((name(103), dtype(103).unwrap()), ("int32".to_owned(), DType::I32));
         assert_eq!((name(100), name(200)), ("type 100".to_owned(), "type 200".to_owned()));
     }

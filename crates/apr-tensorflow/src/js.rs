@@ -17,10 +17,10 @@ use crate::reader::{Found, Part, TensorflowReader, Weight};
 /// The key that a model of TensorFlow.js has.
 const MANIFEST: &str = "weightsManifest";
 
-/// What of the file is kept as metadata: the topology may be as large as a graph.
+/// Keys of the file that are stored as metadata. The topology can be as large as a graph.
 const KEPT: [&str; 4] = ["format", "generatedBy", "convertedBy", "signature"];
 
-/// Whether a JSON file is a model of TensorFlow.js.
+/// Returns `true` if a JSON file is a model of TensorFlow.js.
 #[must_use]
 pub fn is_js(json: &[u8]) -> bool {
     let has_key = json.windows(MANIFEST.len()).any(|bytes| bytes == MANIFEST.as_bytes());
@@ -95,7 +95,7 @@ fn read(json: &[u8], name: &str, set: &dyn SourceSet, limits: &Limits) -> Result
     opened.finish(&JS)
 }
 
-/// Dtype and sizes of a weight as it is stored: a quantized one has other elements.
+/// Returns the dtype and sizes of a weight as stored. A quantized weight has other elements.
 fn describe(weight: &Value) -> Result<(DType, Vec<u64>)> {
     let text = |value: Option<&Value>| value.and_then(Value::as_str).unwrap_or_default().to_owned();
     let stored = text(weight.get("quantization").and_then(|own| own.get("dtype")));

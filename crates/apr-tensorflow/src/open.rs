@@ -18,16 +18,16 @@ use crate::saved_model::SavedModel;
 use crate::slices::Extent;
 use crate::{CHECKPOINT, GRAPH, METADATA, SAVED_MODEL, dtype, objects, table};
 
-/// Where the variables of a SavedModel are in its folder.
+/// Path of the variables in the folder of a SavedModel.
 const VARIABLES: &str = "variables/variables";
 
-/// What the key of a variable ends with, behind the path of the object that it is of.
+/// Suffix of a variable's key, after the path of its object.
 pub(crate) const VALUE: &str = "/.ATTRIBUTES/VARIABLE_VALUE";
 
-/// What the key of an optimizer's variable has behind the path of the variable that it is about.
+/// Separator in the key of an optimizer's variable, after the path of the model's variable.
 const SLOT: &str = "/.OPTIMIZER_SLOT/";
 
-/// What optimizers of TensorFlow 1 put behind the name of a variable.
+/// Suffixes that optimizers of TensorFlow 1 append to the name of a variable.
 const SLOTS: [&str; 8] =
     ["Adadelta", "Adadelta_1", "Adagrad", "Adam", "Adam_1", "Ftrl", "Momentum", "RMSProp"];
 
@@ -95,7 +95,7 @@ fn open_file(
     Err(Error::format("neither a graph of TensorFlow nor the index of a checkpoint").at(0))
 }
 
-/// Whether a file ends as a table does.
+/// Returns `true` if a file ends like a table.
 fn ends_as_table(source: &dyn ByteSource) -> Result<bool> {
     let mut mark = [0; table::MARK.len()];
     let Some(at) = source.len().checked_sub(mark.len() as u64) else { return Ok(false) };
@@ -282,7 +282,7 @@ impl Opened {
         }
     }
 
-    /// Where the bytes of an entry are.
+    /// Returns the range of an entry's bytes.
     fn range(&self, entry: &Entry, shards: &[Option<usize>]) -> Result<StoredRange> {
         let shard = usize::try_from(entry.shard).ok().and_then(|shard| shards.get(shard));
         let file = shard.copied().flatten().unwrap_or(0);
@@ -295,7 +295,7 @@ impl Opened {
         Ok(StoredRange { file, offset: entry.offset, len: entry.len })
     }
 
-    /// The bytes of a variable: one range, or those of its parts.
+    /// Returns the bytes of a variable: one range, or the ranges of its parts.
     fn variable(
         &self,
         key: &str,
@@ -328,7 +328,7 @@ impl Opened {
         Ok((dtype, Weight::Parts(parts.collect::<Result<_>>()?)))
     }
 
-    /// Adds the constants of a graph that are weights; `all` where there are no others.
+    /// Adds the constants of a graph that are weights, or all constants if `all` is set.
     fn add_constants(&mut self, graph: Graph, all: bool) {
         let mut settings = Vec::new();
         for Constant { name, dtype, dims, values, is_setting } in graph.constants {
@@ -397,7 +397,7 @@ impl Opened {
         })
     }
 
-    /// The file around the constants, where it has a graph.
+    /// Returns the file around the constants, if it has a graph.
     fn skeleton(&mut self, format: &Format) -> (Option<Cut>, Vec<Companion>) {
         let Some(FileInfo { name, len }) = self.files.first().filter(|_| self.operators > 0) else {
             return (None, Vec::new());
@@ -420,8 +420,9 @@ impl Opened {
     }
 }
 
-/// Checks that a part is whole rows that follow those before it; returns how many rows there are
-/// with it.
+/// Checks that a part has whole rows that follow the earlier ones.
+///
+/// Returns the number of rows so far.
 fn follows(extents: &[Extent], dims: &[u64], rows: u64, part: &Entry) -> Result<u64> {
     let is_whole = |(extent, dim): (&Extent, &u64)| {
         extent.start == 0 && extent.len.is_none_or(|len| len == *dim)
@@ -442,7 +443,7 @@ fn follows(extents: &[Extent], dims: &[u64], rows: u64, part: &Entry) -> Result<
     rows.checked_add(len).ok_or_else(|| Error::corrupt("its parts are too long"))
 }
 
-/// Whether a variable is the optimizer's, and not the model's.
+/// Returns `true` if a variable belongs to the optimizer, not to the model.
 fn is_of_optimizer(key: &str, bundle: &Bundle) -> bool {
     let of_variable = key.rsplit_once('/').is_some_and(|(variable, slot)| {
         SLOTS.contains(&slot) && bundle.entries.contains_key(variable)

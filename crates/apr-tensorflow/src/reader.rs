@@ -33,17 +33,17 @@ pub struct TensorflowReader {
     pub(crate) unlisted: Vec<Unlisted>,
     pub(crate) left_out: Vec<String>,
     pub(crate) warnings: Vec<String>,
-    /// The file around the constants, where it has a graph that can travel with them.
+    /// File around the constants, if it has a graph that can be stored with them.
     pub(crate) cut: Option<Cut>,
     pub(crate) companions: Vec<Companion>,
 }
 
-/// Where the bytes of a tensor are.
+/// Location of a tensor's bytes.
 #[derive(Debug)]
 pub(crate) enum Weight {
-    /// Side by side in files; several where a variable is partitioned, one after the other.
+    /// Ranges of files, which follow each other. A partitioned variable has several.
     Parts(Vec<Part>),
-    /// These bytes, of which the last element repeats, and where they were.
+    /// Bytes whose last element repeats, with their range in the file.
     Repeated { bytes: Vec<u8>, element: usize, range: StoredRange },
 }
 
@@ -51,9 +51,9 @@ pub(crate) enum Weight {
 #[derive(Debug)]
 pub(crate) struct Part {
     pub(crate) range: StoredRange,
-    /// The masked CRC-32C of them, where the file gives one.
+    /// The masked CRC-32C of the bytes, if the file has one.
     pub(crate) sum: Option<u32>,
-    /// What came of comparing it, once they were read.
+    /// Result of the comparison, after the bytes were read.
     checked: OnceLock<std::result::Result<(), Error>>,
 }
 
@@ -217,7 +217,7 @@ impl Found {
         TensorInfo { name: self.name.clone(), dtype: self.dtype, shape }
     }
 
-    /// Where it starts, for the order in which tensors lie in the files.
+    /// Returns the file and offset of the start, which determine the order of tensors.
     pub(crate) fn place(&self) -> (usize, u64) {
         match &self.weight {
             Weight::Parts(parts) => {

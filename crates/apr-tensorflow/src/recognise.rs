@@ -2,7 +2,7 @@
 
 use apr_core::protobuf::decode_varint;
 
-/// The bytes behind a key and a length, where both are there.
+/// Returns the bytes after a key and a length, and that length, if both are present.
 fn delimited(bytes: &[u8], key: u8) -> Option<(&[u8], u64)> {
     let (&first, rest) = bytes.split_first()?;
     let (len, used) = decode_varint(rest)?;
@@ -10,16 +10,21 @@ fn delimited(bytes: &[u8], key: u8) -> Option<(&[u8], u64)> {
     (first == key).then_some((rest, len))
 }
 
-/// Whether the first pair is the header of an index: no key, and a message that says how many
-/// shards there are and that the format has version 1.
+/// Returns `true` if the first pair is the header of an index.
+///
+/// It has an empty key, and a message with the number of shards and format version 1.
 pub(crate) fn starts_as_index(head: &[u8]) -> bool {
     let Some(&[0, 0, len, 0x08, ..]) = head.get(..4) else { return false };
     let header = head.get(3..3 + usize::from(len)).unwrap_or_default();
     header.windows(4).any(|bytes| bytes == [0x1a, 2, 8, 1])
 }
 
-/// Whether the fields are version 1, a graph, and in it what describes the graph, or a part of it:
-/// programs write them in any order. Core ML's models have a name there, and ONNX's a text.
+/// Returns `true` if the first fields are version 1 and a graph.
+///
+/// The graph must start with its description or with a part of it.
+///
+/// Programs write the fields of a graph in any order. Core ML models have a name there, and ONNX
+/// has a text.
 pub(crate) fn starts_as_saved_model(head: &[u8]) -> bool {
     let graph = head.strip_prefix(&[0x08, 0x01]).and_then(|rest| delimited(rest, 0x12));
     let Some((graph, len)) = graph else { return false };
@@ -33,7 +38,7 @@ pub(crate) fn starts_as_saved_model(head: &[u8]) -> bool {
     part.is_some_and(|(part, part_len)| part_len < len && part.first() == Some(&0x0a))
 }
 
-/// Whether the first field is a node, with the name of an operator behind its own.
+/// Returns `true` if the first field is a node, with its name and the name of an operator.
 pub(crate) fn starts_as_graph(head: &[u8]) -> bool {
     let is_name = |name: &[u8], first: fn(&u8) -> bool| {
         name.first().is_some_and(first) && name.iter().all(u8::is_ascii_graphic)
@@ -61,7 +66,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn first_fields_tell_files_apart() {
+    fn first_fields_distinguish_the_kinds_of_files() {
         let graph = b"\x0a\x0c\x0a\x01x\x12\x07MatMul2";
         assert!(starts_as_graph(graph) && !starts_as_saved_model(graph));
         let saved_model = b"\x08\x01\x12\x30\x0a\x07\x22\x05serve\x12\x20";

@@ -14,7 +14,7 @@ use serde_json::{Map, Value, json};
 use crate::constants::Graph;
 use crate::dtype;
 
-/// The first graph of a SavedModel, and what the file says of it.
+/// The first graph of a SavedModel, and the file's metadata about it.
 #[derive(Debug, Default)]
 pub(crate) struct SavedModel {
     pub(crate) graph: Graph,
@@ -54,10 +54,11 @@ impl SavedModel {
         Ok(model)
     }
 
-    /// Where the first graph of a `SavedModel` is, and what the file says of it.
+    /// Returns the first graph of a `SavedModel`, and the file's metadata about it.
     ///
     /// # Errors
-    /// E001 for what is none, E002 for a damaged one, E007 when reading fails, E008 over the limit.
+    /// E001 if the file is not a SavedModel, E002 for a damaged one, E007 when reading fails, E008
+    /// over the limit.
     pub(crate) fn graph_message(walker: &mut Walker<'_>) -> Result<(Message, Map<String, Value>)> {
         let mut model = Self::default();
         let mut message = walker.message();

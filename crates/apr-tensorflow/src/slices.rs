@@ -59,8 +59,9 @@ fn unsigned(bytes: &mut &[u8]) -> Option<u64> {
     Some(number.iter().fold(0, |value, byte| value << 8 | u64::from(*byte)))
 }
 
-/// A number whose leading bits say how many bytes it has: as many ones as bytes where it is not
-/// negative, and zeros where it is.
+/// Reads a number whose leading bits encode its length in bytes.
+///
+/// There are as many ones as bytes, or as many zeros for a negative number.
 fn signed(bytes: &mut &[u8]) -> Option<i64> {
     let first = *bytes.first()?;
     let is_negative = first & 0x80 == 0;
@@ -84,7 +85,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn numbers_are_those_of_the_ordered_code() {
+    fn numbers_match_the_ordered_code_encoding() {
         for (bytes, expected) in [
             (&[0x80][..], 0),
             (&[0xbf], 63),

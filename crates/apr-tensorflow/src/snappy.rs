@@ -3,11 +3,12 @@
 use apr_core::protobuf::decode_varint;
 use apr_core::{Error, Result};
 
-/// How many times its bytes a stream can hold: a copy of 64 bytes takes three.
+/// Maximum ratio of decoded bytes to stream bytes: a copy of 64 bytes takes three.
 const MAX_RATIO: usize = 22;
 
-/// Decodes a stream: its length, then literals and copies of what was decoded
-/// (`format_description.txt` of Snappy).
+/// Decodes a stream: its length, then literals and copies of earlier output.
+///
+/// The format is described in Snappy's `format_description.txt`.
 ///
 /// # Errors
 /// E002 for a damaged stream.

@@ -8,10 +8,10 @@ use crate::snappy;
 /// Bytes of the footer: two places of blocks, padding, and the mark.
 const FOOTER: u64 = 48;
 
-/// What a table ends with.
+/// Last bytes of a table.
 pub(crate) const MARK: [u8; 8] = 0xdb47_7524_8b80_fb57_u64.to_le_bytes();
 
-/// How a block is packed, and the checksum: behind each block.
+/// Length of the trailer after each block: the compression type and the checksum.
 const TRAILER: u64 = 5;
 
 /// A key with its value.
@@ -59,7 +59,7 @@ fn varint(bytes: &mut &[u8]) -> Option<u64> {
     Some(value)
 }
 
-/// The pairs of a block, each of which says how much of its key is that of the one before.
+/// Reads the pairs of a block. Each states the number of key bytes shared with the previous key.
 fn block(
     source: &dyn ByteSource,
     (offset, len): (u64, u64),

@@ -27,7 +27,7 @@ fn fixture(name: &str) -> Vec<u8> {
 struct Folder(BTreeMap<String, Vec<u8>>);
 
 impl Folder {
-    /// Those of a folder and of the folders in it.
+    /// Reads the files of a folder and of the folders in it.
     fn of(path: &Path) -> Self {
         let mut folder = Self::default();
         let entries = |path: &Path| std::fs::read_dir(path).expect("a folder");
@@ -97,7 +97,7 @@ fn found(reader: &TensorflowReader, piece: usize) -> BTreeMap<String, Value> {
     reader.tensors().iter().enumerate().map(of).collect()
 }
 
-/// What TensorFlow found, by the names that tensors have here, without the optimizer's.
+/// Returns the tensors that TensorFlow found, by their names here, without the optimizer's.
 fn expected(tensors: &Value) -> BTreeMap<String, Value> {
     let tensors = tensors.as_object().expect("an object").iter();
     let is_of_model = |name: &str| {
@@ -176,7 +176,7 @@ fn what_is_no_weight_is_described_or_left_out_by_name() {
 }
 
 #[test]
-fn what_is_missing_or_short_is_named() {
+fn errors_for_missing_or_truncated_files_have_the_file_name() {
     let folder = Folder::of(&fixtures());
     let data = "objects.data-00000-of-00001";
     let missing = folder.clone().without(data).open("objects.index").expect_err("no shard");
@@ -407,7 +407,7 @@ fn lowered_graphs_are_ones_that_onnx_allows() {
     }
 }
 
-/// Variables of one name are told apart by how the model is restored.
+/// Checks that variables of the same name are distinguished by how the model is restored.
 #[test]
 fn a_weight_is_what_its_variable_is_restored_from() {
     let reader = Folder::of(&fixtures().join("lowered/moved")).open("saved_model.pb");
@@ -427,8 +427,9 @@ fn a_weight_is_what_its_variable_is_restored_from() {
     assert_eq!(found, BTreeMap::from(expected));
 }
 
-/// Bodies of loops and branches are graphs of ONNX's operators, and those that were not translated
-/// are named by themselves.
+/// Checks that the bodies of loops and branches become ONNX operators.
+///
+/// Operators that cannot be translated are counted by their own names.
 #[test]
 fn loops_are_lowered_with_their_bodies() {
     let folder = Folder::of(&fixtures().join("lowered/recurrent"));

@@ -6,8 +6,8 @@
 
 use apr_core::DType;
 
-/// A file to be packed. What is left alone is right: sections follow each other, sizes and sums are
-/// those of the bytes.
+/// Builder of an APR2 file. Unchanged fields give a valid file with correct offsets, sizes and
+/// digests.
 ///
 /// ```
 /// use apr_core::DType;
@@ -35,44 +35,44 @@ pub struct Apr2Builder {
     pub index_offset: Option<u32>,
     /// Header field in place of the index's length.
     pub index_size: Option<u32>,
-    /// Header field in place of where the data section is.
+    /// Header field that replaces the offset of the data section.
     pub data_offset: Option<u32>,
     /// `tensor_count` in place of the number of entries.
     pub tensor_count: Option<u32>,
     /// The word after `tensor_count`.
     pub index_reserved: u32,
-    /// Whether the index is in the entries' order instead of sorted by name.
+    /// `true` to write the index in the order of the entries instead of sorted by name.
     pub unsorted: bool,
     /// Tensors, in the order their bytes are stored.
     pub entries: Vec<Apr2Entry>,
     /// Bytes appended to the index.
     pub index_tail: Vec<u8>,
-    /// Zeros between index and data section, beside those that align it.
+    /// Number of zeros between index and data section, in addition to the alignment.
     pub slack: usize,
-    /// What fills the gaps between tensors; 0 unless changed.
+    /// Byte that fills the gaps between tensors; 0 by default.
     pub padding: u8,
-    /// Whether a DGST block with the tensors' digests comes first.
+    /// `true` to begin the trailer with a DGST block of the tensors' digests.
     pub digests: bool,
     /// Further trailer blocks.
     pub blocks: Vec<Apr2Block>,
-    /// What the footer says and where it is.
+    /// Contents and presence of the footer.
     pub footer: Apr2Footer,
     /// Bytes after the footer.
     pub tail: Vec<u8>,
 }
 
-/// A tensor: what the index says of it, and its bytes.
+/// Tensor: its index entry and its bytes.
 #[derive(Debug, Clone)]
 pub struct Apr2Entry {
     /// Name, UTF-8 or not.
     pub name: Vec<u8>,
-    /// dtype code.
+    /// Code of the dtype.
     pub dtype: u8,
-    /// Dimensions.
+    /// Dimensions of the tensor.
     pub dims: Vec<u64>,
-    /// In place of where the bytes are, from the start of the data section.
+    /// Value that replaces the offset of the bytes from the start of the data section.
     pub offset: Option<u64>,
-    /// In place of the number of bytes.
+    /// Value that replaces the number of bytes.
     pub size: Option<u64>,
     /// Size after decoding; 0 for plain tensors.
     pub raw_size: u64,
@@ -85,26 +85,26 @@ pub struct Apr2Entry {
 /// A trailer block.
 #[derive(Debug, Clone)]
 pub struct Apr2Block {
-    /// Its four characters.
+    /// Type of the block, four characters.
     pub kind: [u8; 4],
-    /// Its version.
+    /// Version of the block.
     pub version: u32,
-    /// In place of the body's length.
+    /// Value that replaces the length of the body.
     pub len: Option<u64>,
-    /// Its body.
+    /// Body of the block.
     pub body: Vec<u8>,
 }
 
 /// The last 16 bytes.
 #[derive(Debug, Clone)]
 pub struct Apr2Footer {
-    /// Whether there is one.
+    /// `true` to write a footer.
     pub present: bool,
-    /// In place of the CRC-32 of all bytes before it.
+    /// Value that replaces the CRC-32 of all bytes before it.
     pub crc32: Option<u32>,
-    /// Its magic, `2RPA`.
+    /// Magic number, `2RPA`.
     pub magic: [u8; 4],
-    /// In place of the length of the file.
+    /// Value that replaces the length of the file.
     pub file_size: Option<u64>,
 }
 
@@ -183,7 +183,7 @@ impl Apr2Builder {
         Self::default()
     }
 
-    /// Adds a tensor.
+    /// Adds a tensor to the file.
     #[must_use]
     pub fn entry(mut self, entry: Apr2Entry) -> Self {
         self.entries.push(entry);
@@ -204,7 +204,7 @@ impl Apr2Builder {
         self
     }
 
-    /// The file.
+    /// Builds the bytes of the file.
     #[must_use]
     pub fn build(&self) -> Vec<u8> {
         let order = self.index_order();
@@ -243,7 +243,7 @@ impl Apr2Builder {
         file
     }
 
-    /// Where the data section of the built file starts, in bytes.
+    /// Returns the byte offset of the data section of the built file.
     #[must_use]
     pub fn data_start(&self) -> u32 {
         let (_, offsets) = self.data();
@@ -260,8 +260,9 @@ impl Apr2Builder {
         order
     }
 
-    /// The data section and where each entry's bytes are in it. An empty tensor takes a place of
-    /// its own, unless it is the last one.
+    /// Returns the data section and the offset of each entry's bytes in it.
+    ///
+    /// An empty tensor gets an offset of its own, unless it is the last one.
     fn data(&self) -> (Vec<u8>, Vec<usize>) {
         let alignment = if self.flags & 0b110 == 0b100 { 32 } else { 64 };
         let (mut data, mut offsets) = (Vec::new(), Vec::new());

@@ -17,7 +17,7 @@ pub fn bit_flips(bytes: &[u8], range: Range<usize>) -> impl Iterator<Item = Vec<
     Copies { places: range.start * 8..range.end * 8, copy: flip }
 }
 
-/// A copy for each place. Those that are stepped over are never made.
+/// Iterator over a copy for each position. Skipped copies are not made.
 struct Copies<F> {
     places: Range<usize>,
     copy: F,

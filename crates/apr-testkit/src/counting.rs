@@ -24,7 +24,7 @@ impl<S> CountingSource<S> {
         self.bytes_read.load(Ordering::Relaxed)
     }
 
-    /// Reads so far, which are requests where the source is a network's.
+    /// Returns the number of reads so far. For network sources, these are requests.
     pub fn reads(&self) -> u64 {
         self.reads.load(Ordering::Relaxed)
     }

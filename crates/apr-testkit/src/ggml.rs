@@ -18,25 +18,25 @@
 /// ```
 #[derive(Debug, Clone)]
 pub struct GgmlBuilder {
-    /// As it is in the file.
+    /// Magic in the byte order of the file.
     pub magic: [u8; 4],
-    /// Written where there is one.
+    /// Version; not written if `None`.
     pub version: Option<i32>,
-    /// i32 fields; those of Silero are preceded by [`prefix`](Self::prefix).
+    /// Hyperparameters, fields of i32. Silero files have [`prefix`](Self::prefix) before them.
     pub hyperparameters: Vec<i32>,
     /// Bytes between magic and hyperparameters.
     pub prefix: Vec<u8>,
     /// Mels, frequencies, and the values.
     pub filterbank: Option<(i32, i32, Vec<f32>)>,
-    /// Number of tokens, where it is written.
+    /// Number of tokens; not written if `None`.
     pub token_count: Option<i32>,
-    /// Tokens.
+    /// Bytes of the tokens.
     pub tokens: Vec<Vec<u8>>,
-    /// Whether each token has a score: minus its id.
+    /// `true` to write a score for each token, which is minus its id.
     pub scored: bool,
-    /// Whether data starts at multiples of 32.
+    /// `true` to start data at multiples of 32.
     pub aligned: bool,
-    /// Tensors.
+    /// Tensors of the file.
     pub tensors: Vec<GgmlTensor>,
     /// Bytes after the last tensor.
     pub tail: Vec<u8>,
@@ -45,17 +45,17 @@ pub struct GgmlBuilder {
 /// A tensor: its header and its data.
 #[derive(Debug, Clone)]
 pub struct GgmlTensor {
-    /// Name.
+    /// Name of the tensor.
     pub name: Vec<u8>,
-    /// In place of the name's length.
+    /// Value that replaces the length of the name.
     pub name_len: Option<i32>,
-    /// In place of the number of dimensions.
+    /// Value that replaces the number of dimensions.
     pub n_dims: Option<i32>,
-    /// ggml's number.
+    /// Type of the elements, as ggml's number.
     pub type_number: i32,
     /// Dimensions as in the file: innermost first.
     pub dims: Vec<i32>,
-    /// Data.
+    /// Bytes of the tensor.
     pub bytes: Vec<u8>,
 }
 
@@ -142,7 +142,7 @@ impl GgmlBuilder {
         Self { prefix, ..Self::new(&[6, 2, 0, 512, 64, 1, 129, 128, 3, 128, 128, 128, 1]) }
     }
 
-    /// RWKV, which has no tokens: 2 tokens, 4 wide, one layer, f16.
+    /// Creates an RWKV file, which does not contain its tokens: 2 tokens, 4 wide, one layer, f16.
     #[must_use]
     pub fn rwkv(version: i32) -> Self {
         Self { magic: *b"fmgg", version: Some(version), ..Self::new(&[2, 4, 1, 1]) }
@@ -175,7 +175,7 @@ impl GgmlBuilder {
         self
     }
 
-    /// Adds a tensor.
+    /// Adds a tensor to the file.
     #[must_use]
     pub fn tensor(mut self, tensor: GgmlTensor) -> Self {
         self.tensors.push(tensor);
@@ -216,7 +216,7 @@ impl GgmlBuilder {
         file
     }
 
-    /// The file.
+    /// Builds the bytes of the file.
     #[must_use]
     pub fn build(&self) -> Vec<u8> {
         let mut file = self.header();

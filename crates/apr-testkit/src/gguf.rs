@@ -3,8 +3,7 @@
 //! Nothing here is shared with the crate that reads and writes the format, so the two check each
 //! other.
 
-/// A file to be packed. What is left alone is right: counts are those of what is there, tensors
-/// follow each other.
+/// Builder of a GGUF file. Unchanged fields give a valid file with correct counts and offsets.
 ///
 /// ```
 /// use apr_testkit::gguf::{GgufBuilder, GgufEntry};
@@ -22,38 +21,39 @@ pub struct GgufBuilder {
     pub magic: [u8; 4],
     /// Version; 1 has counts and dimensions of 32 bits.
     pub version: u32,
-    /// Whether numbers are big-endian. Values and data are given as they are stored.
+    /// `true` to write numbers in big-endian order. Values and data must already be in this order.
     pub big_endian: bool,
-    /// In place of the number of entries.
+    /// Value that replaces the number of entries.
     pub tensor_count: Option<u64>,
-    /// In place of the number of pairs.
+    /// Value that replaces the number of pairs.
     pub pair_count: Option<u64>,
     /// Key, number of the type, bytes of the value.
     pub pairs: Vec<(Vec<u8>, u32, Vec<u8>)>,
     /// Tensors, in the order of header and data.
     pub entries: Vec<GgufEntry>,
-    /// Of the data and each tensor in it; a pair that states it is a matter of its own.
+    /// Alignment of the data and of each tensor in it. The key-value pair that states it is
+    /// separate.
     pub alignment: usize,
-    /// Whether zeros follow the last tensor.
+    /// `true` to write padding zeros after the last tensor.
     pub pads_last: bool,
     /// Bytes after the data.
     pub tail: Vec<u8>,
 }
 
-/// A tensor: what the header says of it, and its bytes.
+/// Tensor: its header entry and its bytes.
 #[derive(Debug, Clone)]
 pub struct GgufEntry {
     /// Name, UTF-8 or not.
     pub name: Vec<u8>,
-    /// Dimensions, innermost first as they are stored.
+    /// Dimensions in stored order, innermost first.
     pub dims: Vec<u64>,
-    /// In place of the number of dimensions.
+    /// Value that replaces the number of dimensions.
     pub dim_count: Option<u32>,
     /// ggml's number of the type.
     pub kind: u32,
-    /// In place of where the bytes are, from the start of the data.
+    /// Value that replaces the offset of the bytes from the start of the data.
     pub offset: Option<u64>,
-    /// The bytes.
+    /// Bytes of the tensor.
     pub bytes: Vec<u8>,
 }
 
@@ -96,13 +96,13 @@ impl GgufBuilder {
         Self::default()
     }
 
-    /// Another version, in which pairs that come after are packed.
+    /// Sets the version, which applies to the pairs that are added later.
     #[must_use]
     pub fn version(self, version: u32) -> Self {
         Self { version, ..self }
     }
 
-    /// Numbers are big-endian, in pairs that come after too.
+    /// Sets big-endian order, which also applies to the pairs that are added later.
     #[must_use]
     pub fn big_endian(self) -> Self {
         Self { big_endian: true, ..self }
@@ -115,35 +115,35 @@ impl GgufBuilder {
         self
     }
 
-    /// Adds a text.
+    /// Adds a pair with a text.
     #[must_use]
     pub fn text(self, key: &str, text: &str) -> Self {
         let value = [self.length(text.len() as u64), text.into()].concat();
         self.pair(key, 8, &value)
     }
 
-    /// Adds a u32.
+    /// Adds a pair with a `u32`.
     #[must_use]
     pub fn u32(self, key: &str, value: u32) -> Self {
         let value = self.word(value);
         self.pair(key, 4, &value)
     }
 
-    /// Adds a u16.
+    /// Adds a pair with a `u16`.
     #[must_use]
     pub fn u16(self, key: &str, value: u16) -> Self {
         let value = if self.big_endian { value.to_be_bytes() } else { value.to_le_bytes() };
         self.pair(key, 2, &value)
     }
 
-    /// Adds an i32.
+    /// Adds a pair with an `i32`.
     #[must_use]
     pub fn i32(self, key: &str, value: i32) -> Self {
         let value = self.word(value.cast_unsigned());
         self.pair(key, 5, &value)
     }
 
-    /// Adds an array: number of its items' type, how many they are, and their bytes.
+    /// Adds an array: type number of the items, number of items, and their bytes.
     #[must_use]
     pub fn array(self, key: &str, kind: u32, count: u64, items: &[u8]) -> Self {
         let value = [self.word(kind).to_vec(), self.length(count), items.to_vec()].concat();
@@ -160,14 +160,14 @@ impl GgufBuilder {
         self.array(key, 8, texts.len() as u64, &items)
     }
 
-    /// Adds a tensor.
+    /// Adds a tensor to the file.
     #[must_use]
     pub fn entry(mut self, entry: GgufEntry) -> Self {
         self.entries.push(entry);
         self
     }
 
-    /// The file.
+    /// Builds the bytes of the file.
     #[must_use]
     pub fn build(&self) -> Vec<u8> {
         let mut file = self.header();

@@ -10,17 +10,16 @@ use serde_json::{Map, Value, json};
 use crate::FolderInMemory;
 use crate::locate::fixture;
 
-/// A model, and what the converter made of it.
+/// Model of a fixture, with the converter's output for it.
 #[derive(Debug, Clone)]
 pub struct Model {
     /// Name of the fixture.
     pub name: String,
-    /// The fixture: `config`, `card`, `dtype`, `tensors` with their shapes, and what is to be
-    /// written.
+    /// Fixture: `config`, `card`, `dtype`, `tensors` with their shapes, and the expected output.
     pub json: Value,
 }
 
-/// All of them, by name.
+/// Returns all models, sorted by name.
 #[must_use]
 pub fn models() -> Vec<Model> {
     let mut paths: Vec<_> = std::fs::read_dir(fixture("gguf"))
@@ -61,7 +60,7 @@ impl Model {
     }
 }
 
-/// The keys of a tokenizer that tell one family of encoders from another.
+/// Returns the tokenizer keys that distinguish families of encoders.
 #[must_use]
 pub fn tokenizer(json: &Value) -> Vec<KeyValue> {
     let model = match json["config"]["model_type"].as_str().expect("a family") {

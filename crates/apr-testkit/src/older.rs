@@ -3,7 +3,7 @@
 //! Nothing here is shared with the crate that reads the formats, so the two check each other.
 #![allow(clippy::cast_possible_truncation, reason = "files made for tests are small")]
 
-/// A tensor: name, dtype number where the format has one, dimensions, stored bytes.
+/// Tensor: name, dtype number (if the format has one), dimensions, stored bytes.
 pub type OlderTensor<'a> = (&'a str, u8, &'a [u32], Vec<u8>);
 
 /// Little-endian bytes of floats.
@@ -42,8 +42,8 @@ pub struct Apr1Builder<'a> {
 }
 
 impl Apr1Builder<'_> {
-    /// The file. Its hyperparameters are those of the tiny model: 51865, 1500, 384, 6, 4, 448, 384,
-    /// 6, 4, 80.
+    /// Builds the file. Its hyperparameters are those of Whisper's tiny model: 51865, 1500, 384, 6,
+    /// 4, 448, 384, 6, 4, 80.
     #[must_use]
     pub fn build(&self) -> Vec<u8> {
         let mut file = if self.is_0_2 { b"APR\0".to_vec() } else { b"APR1".to_vec() };

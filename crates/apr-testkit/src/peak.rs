@@ -24,11 +24,12 @@ thread_local! {
     static ASKED: Cell<u64> = const { Cell::new(0) };
 }
 
-/// Runs `code`; the second value is how many bytes it asked for, all in all, on this thread. It is
-/// the same in every run, and grows with the work where work makes values.
+/// Runs `code`, and returns its result and the total number of bytes it allocated on this thread.
+///
+/// The number is the same in every run. It grows with the work if the work allocates values.
 ///
 /// # Panics
-/// When the binary's allocator is not [`PeakAlloc`]: it would see nothing.
+/// When the binary's allocator is not [`PeakAlloc`], which could not count.
 pub fn asked_memory<T>(code: impl FnOnce() -> T) -> (T, u64) {
     let before = ASKED.get();
     drop(std::hint::black_box(Box::new(0_u8)));
@@ -37,11 +38,10 @@ pub fn asked_memory<T>(code: impl FnOnce() -> T) -> (T, u64) {
     (result, ASKED.get() - before)
 }
 
-/// Runs `code`; the second value is the most bytes it held at once, in memory that this thread
-/// asked for.
+/// Runs `code`, and returns its result and the peak of bytes it held, allocated on this thread.
 ///
 /// # Panics
-/// When the binary's allocator is not [`PeakAlloc`]: it would see nothing.
+/// When the binary's allocator is not [`PeakAlloc`], which could not count.
 pub fn peak_memory<T>(code: impl FnOnce() -> T) -> (T, usize) {
     let before = LIVE.get();
     PEAK.set(before);

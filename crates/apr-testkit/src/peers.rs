@@ -9,7 +9,8 @@ use std::path::PathBuf;
 
 use crate::locate;
 
-/// Whether peers are asked in this run: `cargo xtask interop` sets `APR_INTEROP`.
+/// Returns `true` if this run compares with other programs: `cargo xtask interop` sets
+/// `APR_INTEROP`.
 #[must_use]
 pub fn are_asked() -> bool {
     std::env::var_os("APR_INTEROP").is_some()

@@ -5,18 +5,18 @@ use serde_json::{Map, Value, json};
 /// A tensor of such a file.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SafeTensor {
-    /// Its name.
+    /// Name of the tensor.
     pub name: String,
-    /// Its dtype as the header has it: `F8_E4M3`.
+    /// Dtype in the header's form: `F8_E4M3`.
     pub dtype: String,
-    /// Its shape.
+    /// Shape of the tensor.
     pub shape: Vec<u64>,
-    /// Its bytes.
+    /// Bytes of the tensor.
     pub bytes: Vec<u8>,
 }
 
 impl SafeTensor {
-    /// As many bytes as the shape and the dtype ask for; `None` where 64 bits don't hold that.
+    /// Returns the number of bytes for the shape and the dtype, or `None` beyond 64 bits.
     #[must_use]
     pub fn wanted_len(&self) -> Option<u64> {
         let width = match &*self.dtype {
@@ -28,8 +28,9 @@ impl SafeTensor {
         self.shape.iter().try_fold(width, |len: u64, dim| len.checked_mul(*dim))
     }
 
-    /// The same with as many bytes as it asks for, those that it has again and again; as it is
-    /// where that is more than `most`.
+    /// Fills the tensor to the required number of bytes by repeating its bytes.
+    ///
+    /// If more than `most` bytes are required, the tensor does not change.
     #[must_use]
     pub fn filled(mut self, most: u64) -> Self {
         let len = self.wanted_len().filter(|len| *len <= most);

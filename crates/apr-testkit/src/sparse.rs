@@ -1,6 +1,6 @@
 use apr_core::{ByteSource, Error, Result};
 
-/// A source of any length that is zero after its first bytes, and takes no memory for that.
+/// Source of any length that is zero after its first bytes. The zeros do not use memory.
 #[derive(Debug, Clone)]
 pub struct SparseSource {
     head: Vec<u8>,

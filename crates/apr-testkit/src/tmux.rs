@@ -8,22 +8,22 @@ use std::time::{Duration, Instant};
 
 /// After this long a screen counts as not coming.
 const PATIENCE: Duration = Duration::from_secs(60);
-/// How long a screen that shows what is waited for may go on moving.
+/// Maximum time that a screen with the expected text can keep changing.
 const STILL: Duration = Duration::from_secs(1);
-/// How often a screen is looked at.
+/// Interval between two reads of a screen.
 const PAUSE: Duration = Duration::from_millis(20);
 
 /// A terminal of a size, with a program on it.
 pub struct Tmux {
-    /// How tmux is called, but for its arguments.
+    /// Command for tmux, without its arguments.
     call: Box<dyn Fn() -> Command>,
 }
 
 impl Tmux {
-    /// Whether tmux is there; a line on stderr says where it is not.
+    /// Returns `true` if tmux is installed. Otherwise a line on stderr reports that it is missing.
     ///
     /// # Panics
-    /// In CI, where nothing may be skipped.
+    /// In CI, where no test can be skipped.
     #[must_use]
     pub fn is_there() -> bool {
         let is_there = Command::new("tmux").arg("-V").output().is_ok();
@@ -73,7 +73,7 @@ impl Tmux {
         output
     }
 
-    /// Types keys, by tmux's names for those that are no letters: `Enter`, `Right`, `C-c`.
+    /// Types keys. Keys other than letters have tmux's names: `Enter`, `Right`, `C-c`.
     pub fn keys(&self, keys: &[&str]) {
         self.run(&[&["send-keys"], keys].concat());
     }
@@ -91,25 +91,27 @@ impl Tmux {
         String::from_utf8_lossy(&output.stdout).trim().to_owned()
     }
 
-    /// What the terminal shows, line by line.
+    /// Returns the contents of the terminal, line by line.
     #[must_use]
     pub fn screen(&self) -> String {
         let output = self.run(&["capture-pane", "-p"]);
         String::from_utf8_lossy(&output.stdout).into_owned()
     }
 
-    /// The same with the escape sequences of colours and weights.
+    /// Returns the contents of the terminal, with the escape sequences of colours and weights.
     #[must_use]
     pub fn styled_screen(&self) -> String {
         let output = self.run(&["capture-pane", "-p", "-e"]);
         String::from_utf8_lossy(&output.stdout).into_owned()
     }
 
-    /// The screen once it shows all of these, and stands still: what is looked at while a picture
-    /// is drawn has parts of two. One that moves on is taken after a second.
+    /// Waits until the screen shows all of these texts and does not change, and returns the screen.
+    ///
+    /// A screen that is being drawn contains parts of two images. A screen that keeps changing is
+    /// returned after a second.
     ///
     /// # Panics
-    /// Where it never does.
+    /// If the texts never appear.
     #[track_caller]
     #[must_use]
     pub fn shows(&self, texts: &[&str]) -> String {

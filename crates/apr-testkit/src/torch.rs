@@ -1,14 +1,14 @@
 //! ZIP archives and PyTorch checkpoints packed by hand, so that a test can get any part of one
 //! wrong.
 
-/// An entry; the second name, flags and size are those of its own header.
+/// Archive entry. The fields with `local` are for the entry's own header.
 #[derive(Clone)]
 pub struct Entry {
     /// Name in the directory.
     pub name: String,
     /// Name in front of the content.
     pub local_name: String,
-    /// The bytes, as they are stored.
+    /// Stored bytes of the entry.
     pub data: Vec<u8>,
     /// Flags in the directory.
     pub flags: u16,
@@ -27,7 +27,7 @@ pub struct Entry {
 }
 
 impl Entry {
-    /// A stored entry with nothing wrong.
+    /// Creates a valid stored entry.
     #[must_use]
     pub fn new(name: &str, data: &[u8]) -> Self {
         Self {

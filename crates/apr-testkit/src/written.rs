@@ -14,10 +14,10 @@ const FOLDER: &str = "APR_WRITTEN_ONNX";
 /// Bytes of a file that are worth a copy; the checker does not look at values.
 const MOST: u64 = 64 << 20;
 
-/// How long a file is and when it was written.
+/// Length and modification time of a file.
 type State = (u64, Option<SystemTime>);
 
-/// What a folder has before a command.
+/// State of a folder before a command.
 #[derive(Debug)]
 pub struct Watch {
     root: PathBuf,
@@ -26,7 +26,7 @@ pub struct Watch {
 }
 
 impl Watch {
-    /// Looks at a folder; `None` where nothing is kept.
+    /// Records the state of a folder, or returns `None` if no files are to be kept.
     #[must_use]
     pub fn of(root: &Path) -> Option<Self> {
         let kept = PathBuf::from(std::env::var_os(FOLDER)?);

@@ -19,14 +19,14 @@ pub(crate) struct Associated {
     /// Numbers of the entries that are companions.
     entries: Vec<usize>,
     pub(crate) companions: Vec<Companion>,
-    /// Where the archive begins in the file.
+    /// Offset of the archive in the file.
     pub(crate) start: u64,
-    /// Names of those that are larger than a companion may be.
+    /// Names of the files that exceed the size limit of a companion.
     pub(crate) left_out: Vec<String>,
 }
 
 impl Associated {
-    /// Reads the directory, where there is one.
+    /// Reads the directory of the archive, or returns `None` if there is none.
     ///
     /// # Errors
     /// E002 for a damaged archive, E007 when reading fails, E008 over a limit.

@@ -11,7 +11,7 @@ use crate::model::{subgraph_name, type_name};
 /// Names of the operators, by their numbers: `BuiltinOperator` of the schema.
 const OPERATORS: &str = include_str!("operators.txt");
 
-/// The number that says that the operator has a name.
+/// Number of a custom operator, which has a name.
 const CUSTOM: u32 = 32;
 
 /// Fields by their numbers in the schema.
@@ -99,7 +99,7 @@ impl Description {
     }
 }
 
-/// The names of custom operators, which are none of TensorFlow Lite's own, as a model lists them.
+/// Returns the names of a model's custom operators, which TensorFlow Lite does not define.
 ///
 /// ```
 /// # let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../fixtures/tflite/kinds.tflite");
@@ -120,7 +120,7 @@ pub fn custom_operators(source: &dyn ByteSource, limits: &Limits) -> Result<Vec<
     Ok(names)
 }
 
-/// What each operator code stands for.
+/// Returns the operator names of all operator codes.
 pub(crate) fn operator_names(model: &Table<'_>) -> Result<Vec<String>> {
     let known: Vec<&str> = OPERATORS.lines().collect();
     let name = |code: Result<Table<'_>>| {

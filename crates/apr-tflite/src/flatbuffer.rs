@@ -7,25 +7,24 @@ use std::cell::{Cell, RefCell};
 
 use apr_core::{ByteSource, Error, Limits, Result, read_vec};
 
-/// Bytes that are read at a time: tables lie together.
+/// Number of bytes per read. Tables are usually close to each other.
 const WINDOW: u64 = 64 << 10;
 
-/// What a table, or an item of a list, costs of the index's limit, besides texts.
+/// Cost of a table or a list item against the index limit in bytes, besides texts.
 const ITEM: u64 = 32;
 
 /// A flatbuffer in a file.
 pub struct Flatbuffer<'a> {
     source: &'a dyn ByteSource,
-    /// Where the bytes that were read last are.
+    /// Offset and content of the bytes that were read last.
     window: RefCell<(u64, Vec<u8>)>,
     limits: &'a Limits,
-    /// How much was looked at. Lists may lie over each other, so that a file's length bounds no
-    /// work.
+    /// Bytes examined so far. Lists may overlap, so the file's length does not limit the work.
     spent: Cell<u64>,
 }
 
 impl<'a> Flatbuffer<'a> {
-    /// Of a source; what is looked at counts against [`Limits::max_index`].
+    /// Creates a flatbuffer over a source. Its use counts against [`Limits::max_index`].
     #[must_use]
     pub fn new(source: &'a dyn ByteSource, limits: &'a Limits) -> Self {
         Self { source, window: RefCell::new((0, Vec::new())), limits, spent: Cell::new(0) }
@@ -71,7 +70,7 @@ impl<'a> Flatbuffer<'a> {
         self.bytes(at).map(u32::from_le_bytes)
     }
 
-    /// Where an offset leads to.
+    /// Returns the target of an offset.
     fn target(&self, at: u64) -> Result<u64> {
         let offset = self.u32(at)?;
         if offset == 0 {
@@ -116,13 +115,13 @@ impl<'a> Flatbuffer<'a> {
 pub struct Table<'b> {
     buffer: &'b Flatbuffer<'b>,
     at: u64,
-    /// Where the list of its fields is, and how many bytes that has.
+    /// Offset of the list of fields, and its length in bytes.
     fields: u64,
     len: u64,
 }
 
 impl<'b> Table<'b> {
-    /// Where a field is.
+    /// Returns the offset of a field, or `None` if it is missing.
     fn field(&self, number: u64) -> Result<Option<u64>> {
         let entry = 4 + 2 * number;
         if entry + 2 > self.len {
@@ -132,7 +131,7 @@ impl<'b> Table<'b> {
         Ok((offset != 0).then(|| self.at + u64::from(offset)))
     }
 
-    /// A field of one byte; 0 where it is left out.
+    /// Returns a field of one byte, or 0 if it is missing.
     ///
     /// # Errors
     /// E002 for a damaged file, E007 when reading fails, E008 over the limit.
@@ -141,7 +140,7 @@ impl<'b> Table<'b> {
         self.buffer.bytes(at).map(|[byte]| byte)
     }
 
-    /// A field of four bytes; 0 where it is left out.
+    /// Returns a field of four bytes, or 0 if it is missing.
     ///
     /// # Errors
     /// E002 for a damaged file, E007 when reading fails, E008 over the limit.
@@ -149,7 +148,7 @@ impl<'b> Table<'b> {
         self.field(number)?.map_or(Ok(0), |at| self.buffer.u32(at))
     }
 
-    /// A field of eight bytes; 0 where it is left out.
+    /// Returns a field of eight bytes, or 0 if it is missing.
     ///
     /// # Errors
     /// E002 for a damaged file, E007 when reading fails, E008 over the limit.
@@ -167,7 +166,7 @@ impl<'b> Table<'b> {
         self.buffer.table(self.buffer.target(at)?).map(Some)
     }
 
-    /// A list of items of so many bytes; an empty one where it is left out.
+    /// Returns a list of items of `width` bytes, or an empty list if the field is missing.
     ///
     /// # Errors
     /// E002 for a damaged file, E007 when reading fails, E008 over the limit.
@@ -178,7 +177,7 @@ impl<'b> Table<'b> {
         }
     }
 
-    /// Whether a field is there.
+    /// Returns `true` if a field is present.
     ///
     /// # Errors
     /// E002 for a damaged file, E007 when reading fails, E008 over the limit.
@@ -218,7 +217,7 @@ impl<'b> Table<'b> {
 #[derive(Clone, Copy)]
 pub struct Vector<'b> {
     buffer: &'b Flatbuffer<'b>,
-    /// Where its first item is in the file.
+    /// Offset of the first item in the file.
     pub at: u64,
     /// Number of items.
     pub len: u64,
@@ -261,7 +260,7 @@ impl<'b> Vector<'b> {
         read_vec(self.buffer.source, self.at, self.len)
     }
 
-    /// Whether all items, of eight bytes each, are 0.
+    /// Returns `true` if all items, of eight bytes each, are 0.
     ///
     /// # Errors
     /// E002 for a damaged file, E007 when reading fails, E008 over the limit.

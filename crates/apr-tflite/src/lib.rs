@@ -71,7 +71,7 @@ pub use reader::{TfliteReader, open};
 /// The key of the metadata: description, inputs and outputs, signatures, operators.
 pub const METADATA: &str = "tflite";
 
-/// A model.
+/// Format of a TensorFlow Lite model.
 pub static FORMAT: Format = Format {
     id: "tflite",
     name: "TensorFlow Lite",

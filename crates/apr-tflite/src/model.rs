@@ -70,7 +70,7 @@ const TYPES: [(&str, Option<DType>); 19] = [
 ];
 const INT4: &str = "int4";
 
-/// What an element is called; its number, where that is of a later version.
+/// Returns the name of an element type, or its number for types of later versions.
 pub(crate) fn type_name(number: u8) -> String {
     TYPES.get(usize::from(number)).map_or(format!("type {number}"), |(name, _)| (*name).to_owned())
 }
@@ -82,22 +82,22 @@ pub(crate) struct Weight {
     pub(crate) dtype: DType,
     pub(crate) dims: Vec<u64>,
     pub(crate) range: StoredRange,
-    /// Whether two elements are in each byte, the even one in the lower half.
+    /// `true` if each byte has two elements, the even one in the lower half.
     pub(crate) is_packed: bool,
 }
 
-/// What is in a model's tables.
+/// Content of a model's tables.
 #[derive(Debug, Default)]
 pub(crate) struct Weights {
     pub(crate) list: Vec<Weight>,
-    /// How the quantized ones are, by their names.
+    /// Quantization of the quantized tensors, by their names.
     pub(crate) quantized: Map<String, Value>,
-    /// What is no weight that can be read, and why.
+    /// Errors for the weights that cannot be read.
     pub(crate) refused: Vec<Error>,
     /// Tensors with bytes, by the numbers of their subgraph and their own: the name, and the
     /// position in the list where they can be read.
     tensors: HashMap<(usize, u32), (String, Option<usize>)>,
-    /// Where the bytes of all buffers are.
+    /// Ranges of all buffers.
     pub(crate) buffers: Vec<StoredRange>,
 }
 
@@ -128,8 +128,7 @@ impl Weights {
         Ok(weights)
     }
 
-    /// The name of a tensor of a subgraph, where it has bytes; and what it is, where it can be
-    /// read.
+    /// Returns the name of a tensor that has data, and its weight if it can be read.
     pub(crate) fn of_tensor(
         &self,
         subgraph: usize,
@@ -228,16 +227,16 @@ impl Weights {
     }
 }
 
-/// What a subgraph is called.
+/// Returns the name of a subgraph.
 ///
 /// # Errors
-/// Those of reading.
+/// The errors of reading.
 pub(crate) fn subgraph_name(subgraph: &Table<'_>, number: usize) -> Result<String> {
     let name = subgraph.text(field::SUBGRAPH_NAME)?.filter(|name| !name.is_empty());
     Ok(name.unwrap_or_else(|| format!("subgraph{number}")))
 }
 
-/// Where the bytes of each buffer are; `None` for one that is empty.
+/// Returns the range of each buffer, or `None` for an empty one.
 fn buffers(model: &Table<'_>, file_len: u64) -> Result<Vec<Option<StoredRange>>> {
     let range = |buffer: Result<Table<'_>>| {
         let buffer = buffer?;
@@ -257,8 +256,9 @@ fn buffers(model: &Table<'_>, file_len: u64) -> Result<Vec<Option<StoredRange>>>
     model.tables(field::BUFFERS)?.map(range).collect()
 }
 
-/// A tensor with bytes; the inner error says why it can't be read, which takes nothing from the
-/// others.
+/// Reads a tensor with data.
+///
+/// The inner error is the reason why it cannot be read, which does not affect other tensors.
 fn weight(
     tensor: &Table<'_>,
     name: &str,
@@ -298,7 +298,7 @@ fn weight(
     Ok(Ok(Weight { name: name.to_owned(), dtype, dims, range, is_packed }))
 }
 
-/// What a list of what is left out calls it.
+/// Returns the description of an omitted tensor.
 pub(crate) fn left_out(refused: &Error) -> String {
     let name = refused.tensor().unwrap_or_default();
     format!("{} ({})", Escaped::short(name), refused.message())

@@ -25,9 +25,9 @@ pub struct TfliteReader {
     weights: Vec<Weight>,
     metadata: Metadata,
     fields: Value,
-    /// The file around the weights, where it can travel with them.
+    /// File around the weights, if it can be stored with them.
     cut: Option<Cut>,
-    /// The skeleton first, where there is one.
+    /// Companion files. The skeleton is first, if there is one.
     companions: Vec<Companion>,
     associated: Option<Associated>,
     left_out: Vec<String>,

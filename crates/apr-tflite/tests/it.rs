@@ -39,7 +39,7 @@ fn digest(bytes: &[u8]) -> String {
     Sha256::digest(bytes).iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
-/// Compares a model with what another program found in it.
+/// Compares a model with another program's reading of it.
 fn compare(file: &str, reader: &TfliteReader, expected: &Value) {
     let expected = expected.as_object().expect("an object");
     let quantized = json!(reader.metadata().object(keys::AFFINE));
@@ -131,8 +131,11 @@ fn what_is_no_weight_is_described_or_left_out_by_name() {
     assert_eq!(bias, [DType::F64]);
 }
 
-/// Python's zipfile counts places from the file's start where it appends an archive, as MediaPipe's
-/// models have it.
+/// Tests archive offsets that are relative to the start of the file.
+///
+/// Python's zipfile writes them when it appends an archive.
+///
+/// MediaPipe's models have such archives.
 #[test]
 fn files_whose_places_count_from_the_models_start_leave_the_graph_alone() {
     let reader = open(fixture("appended.tflite")).expect("a model");
@@ -173,7 +176,7 @@ fn lists_that_lie_over_each_other_end_at_the_limit() {
     assert_eq!(error.code(), Code::Memory, "{error}");
 }
 
-/// A model of `subgraphs` entries that are all one table, with a name of so many bytes.
+/// Returns a model of `subgraphs` entries that all refer to one table, with a name of `name` bytes.
 fn overlapping(subgraphs: u32, name: u32) -> Vec<u8> {
     let mut file = Vec::new();
     let word = |file: &mut Vec<u8>, number: u32| file.extend(number.to_le_bytes());
@@ -206,7 +209,7 @@ fn graphs(file: Vec<u8>) -> Vec<(String, Graph)> {
     graphs_of(&reader, &Limits::default()).expect("readable").expect("a graph")
 }
 
-/// Compares graphs with what the package `tflite` finds in the file.
+/// Compares graphs with the reading of the package `tflite`.
 fn compare_graph(file: &str, graphs: &[(String, Graph)], expected: &Value) {
     let nodes: Vec<_> = graphs
         .iter()
@@ -238,7 +241,7 @@ fn compare_graph(file: &str, graphs: &[(String, Graph)], expected: &Value) {
 }
 
 #[test]
-fn graphs_are_those_that_another_program_reads() {
+fn graphs_match_the_reading_of_another_program() {
     let expected: Value = serde_json::from_slice(&fixture("graphs.json")).expect("JSON");
     let shared = locate::shared_data("tflite");
     for (name, nodes) in expected.as_object().expect("an object") {

@@ -14,11 +14,11 @@ use apr_core::{Array, Error, KeyValues, Result, Value};
 use crate::processor::Processor;
 use crate::vocabulary::SentencePiece;
 
-/// Stands for a space in a token.
+/// Character for a space in a token.
 const SPACE: &str = "\u{2581}";
 /// Number of a token's type that is a byte, `<0x0A>`.
 const BYTE: i64 = 6;
-/// Numbers of the types that stand for no text: unknown, control.
+/// Numbers of the types that do not represent text: unknown, control.
 const SILENT: [i64; 2] = [2, 3];
 /// Numbers of the types that a text may spell out: unknown, control, user-defined.
 const SPELLED: [i64; 3] = [2, 3, 4];
@@ -37,10 +37,11 @@ pub struct Merging {
     adds_bos: bool,
     adds_eos: bool,
     adds_space: bool,
-    /// Tokens that are found in a text before anything else, those that begin alike with the
-    /// longest first.
+    /// Tokens that are found in a text first.
+    ///
+    /// If one is a prefix of another, the longer one is first.
     spelled: Vec<usize>,
-    /// How SentencePiece cuts texts, for its own files.
+    /// Processor that splits texts as SentencePiece does, for SentencePiece files.
     processor: Option<Box<Processor>>,
 }
 
@@ -146,7 +147,7 @@ impl Merging {
         Ok(self.pieces(text, ends)?.into_iter().map(|piece| piece.id).collect())
     }
 
-    /// The same with the place of each token in the text.
+    /// Tokenizes a text, and returns each token with its position in the text.
     ///
     /// # Errors
     /// Those of [`Merging::encode`].
@@ -288,7 +289,9 @@ impl Merging {
         tokens.iter().flat_map(|token| self.bytes(*token)).collect()
     }
 
-    /// The bytes of tokens in a row, with the names of those that stand for no text.
+    /// Returns the bytes of a sequence of tokens, with the names of special tokens.
+    ///
+    /// Special tokens are tokens that do not represent text.
     #[must_use]
     pub fn spelled_out(&self, tokens: &[i64]) -> Vec<u8> {
         let bytes = |token: &i64| match self.token(*token).filter(|_| self.is_special(*token)) {
@@ -304,13 +307,13 @@ impl Merging {
         self.pieces.len()
     }
 
-    /// Whether there are no tokens.
+    /// Returns `true` if there are no tokens.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.pieces.is_empty()
     }
 
-    /// Whether a token stands for no text.
+    /// Returns `true` if a token does not represent text.
     #[must_use]
     pub fn is_special(&self, token: i64) -> bool {
         let kind = usize::try_from(token).ok().and_then(|at| self.kinds.get(at));
@@ -334,11 +337,13 @@ impl Merging {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct MergedPiece {
-    /// Its number.
+    /// Id of the token.
     pub id: i64,
-    /// Where it begins.
+    /// Byte offset of the start in the text.
     pub start: usize,
-    /// Where it ends; where it begins, for a token that stands for no part of the text.
+    /// Byte offset of the end.
+    ///
+    /// Equal to the start for a token that does not cover a part of the text.
     pub end: usize,
 }
 
@@ -391,7 +396,7 @@ mod tests {
     }
 
     #[test]
-    fn the_best_merge_is_made_first_and_what_is_no_token_becomes_bytes() {
+    fn the_best_merge_is_applied_first_and_unknown_text_becomes_bytes() {
         let vocabulary = vocabulary();
         assert_eq!(vocabulary.encode("abab!", true).unwrap(), [1, 8, 7, 3]);
         assert_eq!(vocabulary.encode("", true).unwrap(), [1]);
@@ -441,7 +446,7 @@ mod tests {
     }
 
     #[test]
-    fn other_tokenizers_are_named() {
+    fn other_tokenizers_are_rejected_with_their_name() {
         let mut keys = KeyValues::new();
         keys.push(&KeyValue::new("tokenizer.ggml.model", "gpt2")).unwrap();
         assert!(Merging::from_key_values(&keys).unwrap_err().message().contains("gpt2"));
@@ -449,7 +454,7 @@ mod tests {
 
     /// `fixtures/sentencepiece/ids.json` has what `SentencePieceProcessor.encode` returns.
     #[test]
-    fn pieces_of_a_sentencepiece_file_are_those_of_the_library() {
+    fn pieces_of_a_sentencepiece_file_match_the_library() {
         let file = std::fs::read(apr_testkit::locate::fixture("sentencepiece/ids.json")).unwrap();
         let all: serde_json::Value = serde_json::from_slice(&file).unwrap();
         let texts: Vec<&str> =

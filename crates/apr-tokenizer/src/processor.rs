@@ -10,7 +10,7 @@ use std::collections::{BinaryHeap, HashMap};
 use crate::merging::MergedPiece;
 use crate::vocabulary::SentencePiece;
 
-/// Stands for a space in a piece.
+/// Character for a space in a piece.
 const SPACE: &str = "\u{2581}";
 
 const NORMAL: u64 = 1;
@@ -19,10 +19,10 @@ const USER_DEFINED: u64 = 4;
 const UNUSED: u64 = 5;
 const BYTE: u64 = 6;
 
-/// How much less likely than the least likely piece a character is that is none.
+/// Log-probability penalty of an unknown character, relative to the least probable piece.
 const UNKNOWN_PENALTY: f32 = 10.0;
 
-/// Bytes of a text that are looked up at once in the table of replacements.
+/// Maximum number of bytes of a text per look-up in the table of replacements.
 const LONGEST_RULE: usize = 256;
 
 /// A model that cuts texts.
@@ -32,14 +32,14 @@ pub(crate) struct Processor {
     pieces: Vec<Piece>,
     /// Ids of pieces that a text may be cut into: ordinary, user-defined and unused ones.
     ids: HashMap<String, usize>,
-    /// Those of unknown and control pieces and of bytes.
+    /// Ids of unknown and control pieces and of bytes.
     reserved: HashMap<String, usize>,
     unknown: usize,
-    /// Ids of the bytes, where what is no piece becomes bytes.
+    /// Ids of the byte pieces, if unknown text becomes bytes.
     bytes: Option<Vec<usize>>,
     /// Bytes of the longest piece.
     longest: usize,
-    /// User-defined pieces, which stay as they are; longest first.
+    /// User-defined pieces, which are never merged or normalized; longest first.
     frozen: Vec<String>,
     least: f32,
     most: f32,
@@ -47,7 +47,7 @@ pub(crate) struct Processor {
     adds_prefix: bool,
     removes_spaces: bool,
     escapes_spaces: bool,
-    /// Whether a word ends with its space, and does not begin with it.
+    /// `true` if a space belongs to the end of a word, not to its beginning.
     is_suffix: bool,
 }
 
@@ -65,11 +65,11 @@ enum Kind {
     Char,
 }
 
-/// A text without what normalization leaves out, and where its bytes come from.
+/// A normalized text with the origins of its bytes.
 #[derive(Default)]
 struct Normalized {
     text: String,
-    /// Of each byte, the character of the original that it comes from; then where that ends.
+    /// Offset in the original of each byte's character, followed by the end of the original.
     origins: Vec<usize>,
 }
 
@@ -81,7 +81,7 @@ impl Normalized {
 }
 
 impl Processor {
-    /// The processor of a model; `None` for one that has no piece for what is unknown.
+    /// Creates the processor of a model, or returns `None` if the model has no unknown piece.
     pub(crate) fn of(model: &SentencePiece<'_>) -> Option<Self> {
         let (mut ids, mut reserved) = (HashMap::new(), HashMap::new());
         let (mut unknown, mut bytes) = (None, vec![None; 256]);
@@ -182,7 +182,7 @@ impl Processor {
         found.map(|piece| &text[..piece.len()])
     }
 
-    /// What the beginning of a text is replaced with, and how long that is.
+    /// Returns the replacement of the start of a text, and the length of the replaced part.
     fn replaced<'a>(&'a self, text: &'a str) -> (&'a str, usize) {
         if let Some(piece) = self.frozen(text) {
             return (piece, piece.len());
@@ -328,7 +328,7 @@ impl Processor {
         parts
     }
 
-    /// The pieces that are left when all merges are made, those with the best score first.
+    /// Returns the pieces after all merges, applied in order of their scores, best first.
     fn bpe<'t>(&self, text: &'t str) -> Vec<(&'t str, usize)> {
         struct Symbol {
             start: usize,
@@ -446,8 +446,7 @@ fn words(text: &str) -> Vec<&str> {
     starts.iter().zip(ends).map(|(start, end)| &text[*start..end]).collect()
 }
 
-/// What to replace in a text: a double array of the texts that are replaced, with the place of what
-/// replaces them.
+/// Replacement rules: a double array of the replaced texts, with the offsets of their replacements.
 #[derive(Debug, Clone, Default)]
 struct Rules {
     units: Vec<u32>,
@@ -455,7 +454,7 @@ struct Rules {
 }
 
 impl Rules {
-    /// `None` for what is no such table.
+    /// Reads the rules, or returns `None` if the bytes are not such a table.
     fn read(charsmap: &[u8]) -> Option<Self> {
         if charsmap.is_empty() {
             return Some(Self::default());
@@ -471,7 +470,7 @@ impl Rules {
         })
     }
 
-    /// What the longest beginning of a text that is in the table is replaced with, and its length.
+    /// Returns the replacement of the longest prefix of a text in the table, and the prefix length.
     fn longest(&self, text: &str) -> Option<(&str, usize)> {
         let offset = |unit: u32| (unit >> 10) << ((unit & (1 << 9)) >> 6);
         let mut place = usize::try_from(offset(*self.units.first()?)).ok()?;

@@ -15,7 +15,7 @@ use serde_json::{Value, json};
 use crate::gguf::{Added, Ids, LLAMA3, Model, QWEN2, TokenizerFile};
 use crate::vocabulary::{MAX_TOKENS, alphabet, decode_base64, is_ranks, read_ranks};
 
-/// How Kimi splits texts: Chinese characters are words of their own.
+/// Splitting pattern of Kimi: Chinese characters are words of their own.
 const KIMI: &str = concat!(
     r"[\p{Han}]+",
     r"|[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}&&[^\p{Han}]]*",
@@ -25,7 +25,7 @@ const KIMI: &str = concat!(
     r"|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+",
 );
 
-/// Special tokens of Llama 3.1, in the places of those of Llama 3; the rest of 256 are reserved.
+/// Special tokens of Llama 3.1, with the ids of Llama 3; the rest of 256 are reserved.
 const LLAMA_SPECIAL: [&str; 11] = [
     "<|begin_of_text|>",
     "<|end_of_text|>",
@@ -68,21 +68,22 @@ const TEKKEN_SPECIAL: [&str; 20] = [
 /// in use have some ten million.
 const MOST_WORK: usize = 1 << 28;
 
-/// Ranks, how texts are split, and what is found before.
+/// Ranks, the splitting pattern, and the special tokens, which are found first.
 struct Ranks {
     /// Bytes and their ids.
     tokens: Vec<(Vec<u8>, u64)>,
     pattern: String,
     special: BTreeMap<u64, String>,
-    /// What a text begins with.
+    /// Token at the beginning of a text.
     first: Option<&'static str>,
 }
 
-/// The `tokenizer.json` that a list of ranks among the files of a model comes to; `None` without
-/// one whose splitting is known.
+/// Returns the `tokenizer.json` for a list of ranks among the files of a model.
+///
+/// Returns `None` if there is no list of ranks with a known splitting pattern.
 ///
 /// # Errors
-/// E001 for a file that is no such list or lacks a byte, E008 for one that is too large.
+/// E001 for a file that is not such a list or lacks a byte, E008 for one that is too large.
 pub fn tokenizer_of_ranks(files: &[(String, Vec<u8>)]) -> Result<Option<Vec<u8>>> {
     let named = |name: &str| files.iter().find(|(there, _)| there == name);
     let (name, ranks) = if let Some((name, bytes)) = named("tekken.json") {
@@ -184,7 +185,7 @@ struct TekkenSpecial {
     token_str: String,
 }
 
-/// A file of Mistral's: special tokens are in front, and of the others only so many count.
+/// Reads a file of Mistral. Special tokens are first, and only a given number of others is used.
 fn tekken(bytes: &[u8]) -> Result<Ranks> {
     let wrong = |error: serde_json::Error| Error::format(format!("not valid JSON: {error}"));
     let file: Tekken = serde_json::from_slice(bytes).map_err(wrong)?;
@@ -286,7 +287,7 @@ impl Ranks {
         apr_core::json::to_vec(&file).map_err(wrong)
     }
 
-    /// Refuses what is no such list, and what would take too long.
+    /// Rejects invalid lists, and lists whose processing would take too long.
     fn check(&self) -> Result<()> {
         if self.tokens.len() + self.special.len() > MAX_TOKENS {
             return Err(Error::memory(format!("it has {} tokens", self.tokens.len())));

@@ -22,16 +22,16 @@ const PAIRS: [&str; 8] = [
     "tokenizer.ggml.remove_extra_whitespaces",
 ];
 
-/// How a tokenizer splits texts, as far as two can be compared without a text.
+/// Rules by which a tokenizer splits texts, for comparisons without a text.
 #[derive(Debug, Clone, Default, PartialEq)]
 #[non_exhaustive]
 pub struct Rules {
-    /// Pairs of tokens that become one, `left right`, in the order of their ranks; `None` where the
-    /// tokenizer has no such list.
+    /// Merges as `left right`, in the order of their ranks; `None` if the tokenizer has no merges.
     pub merges: Option<Vec<String>>,
-    /// Other rules by the names that their file has for them, such as `normalizer` of a
-    /// `tokenizer.json` or `tokenizer.ggml.pre` of a GGUF file. Two tokenizers are comparable where
-    /// both have a name.
+    /// Further rules by their names in the file.
+    ///
+    /// Examples are `normalizer` of a `tokenizer.json` and `tokenizer.ggml.pre` of a GGUF file. Two
+    /// tokenizers are comparable where both have a name.
     pub others: BTreeMap<&'static str, Value>,
 }
 
@@ -90,7 +90,7 @@ fn of_json(file: TokenizerJson) -> Rules {
     Rules { merges: Some(merges).filter(|merges| !merges.is_empty()), others }
 }
 
-/// A merge as GGUF spells it, where a space is the letter of one.
+/// Returns a merge as GGUF stores it, with a letter in place of each space.
 fn spelled(Merge(left, right): Merge) -> String {
     let letters = |token: &str| token.replace(' ', "\u{120}");
     format!("{} {}", letters(&left), letters(&right))
@@ -135,7 +135,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_that_is_no_tokenizer_has_no_rules() {
+    fn a_file_that_is_not_a_tokenizer_has_no_rules() {
         assert_eq!(of("tokenizer.json", b"{"), Rules::default());
         assert_eq!(of("vocab.txt", b"a\n"), Rules::default());
     }

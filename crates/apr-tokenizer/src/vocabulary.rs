@@ -24,19 +24,19 @@ pub use tokenizer::Tokenizer;
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[non_exhaustive]
 pub struct Vocabulary {
-    /// Where the tokens come from: `tokenizer.json`, `tokenizer.model`, `vocab.txt`, metadata.
+    /// Source of the tokens: `tokenizer.json`, `tokenizer.model`, `vocab.txt`, metadata.
     pub source: String,
     /// Number of tokens.
     pub size: usize,
-    /// Tokens by id, from the first on, as many as asked for.
+    /// The first tokens by id, up to the requested number.
     pub tokens: Vec<Token>,
-    /// How all of them spell text.
+    /// Spelling of all tokens.
     #[serde(skip)]
     pub spelling: Spelling,
 }
 
 impl Vocabulary {
-    /// A token by its id, among those that were asked for.
+    /// Returns a token by its id, if it is among the requested ones.
     #[must_use]
     pub fn token(&self, id: u64) -> Option<&Token> {
         let found = self.tokens.binary_search_by_key(&id, |token| token.id).ok()?;
@@ -60,8 +60,9 @@ pub struct Token {
     pub text: String,
 }
 
-/// The first `at_most` tokens of the vocabulary; `None` where the checkpoint carries no tokenizer
-/// that is understood.
+/// Returns the first `at_most` tokens of the vocabulary.
+///
+/// Returns `None` if the checkpoint has no supported tokenizer.
 ///
 /// # Errors
 /// E007 and E008 when a tokenizer file can't be read.

@@ -6,8 +6,10 @@ use crate::Method;
 use crate::method::{ROOT, inputs_alone, result_type};
 use crate::text::Variables;
 
-/// A `forward` that reads with the encoder and goes on with the first method that takes its states;
-/// nothing where there are no such two. What the decoder takes besides is called `decoder_...`.
+/// Writes a `forward` that calls the encoder and the first method that accepts its states.
+///
+/// The source is empty if there are no such methods. Further inputs of the decoder are named
+/// `decoder_...`.
 pub(crate) fn forward(methods: &[Method<'_>]) -> String {
     let Some((encoder, reads, states)) = methods.iter().find_map(|(name, graph)| {
         let states = with_meaning(&graph.body, &graph.body.outputs, Meaning::EncoderStates)?;

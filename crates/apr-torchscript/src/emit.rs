@@ -12,7 +12,7 @@ use apr_graph::{
 use crate::modules::access;
 use crate::text::{Variables, dtype, list, tensor};
 
-/// What a value of the graph is in the source.
+/// Form of a graph's value in the source.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Form {
     /// A tensor: a variable, or an expression as short as one.
@@ -21,12 +21,15 @@ pub(crate) enum Form {
     Ints(Vec<String>, bool),
 }
 
-/// Longest expression of an integer that is repeated where it is used; a longer one becomes a
-/// variable. A value that is multiplied by itself sixty times would be 2^60 factors.
+/// Maximum length of an integer expression that is repeated at each use.
+///
+/// Longer expressions become variables. A value that is multiplied by itself sixty times would
+/// otherwise have 2^60 factors.
 const LONGEST: usize = 120;
 
-/// Bytes of source that any body may take, those that are copied on the way included, and bytes for
-/// each of its nodes and values.
+/// Bytes of source allowed for any body, including copied bytes.
+///
+/// [`BYTES_EACH`] more are allowed for each node and value.
 const FREE: u64 = 256 << 20;
 const BYTES_EACH: u64 = 4096;
 
@@ -53,7 +56,7 @@ pub(crate) struct Emitter<'a> {
 }
 
 impl<'a> Emitter<'a> {
-    /// A body of which nothing is written yet, whose weights are these tensors.
+    /// Creates an emitter for a body with these tensors as its weights.
     pub(crate) fn new(body: &'a Body, tensors: &'a [TensorInfo]) -> Self {
         let dtypes = tensors
             .iter()
@@ -71,7 +74,7 @@ impl<'a> Emitter<'a> {
         }
     }
 
-    /// Writes the body of a loop, which sees the values around it and their variables.
+    /// Writes the body of a loop, which can access the values around it and their variables.
     pub(crate) fn within(
         &mut self,
         body: &Body,
@@ -97,7 +100,7 @@ impl<'a> Emitter<'a> {
         written
     }
 
-    /// A variable that nothing else is called.
+    /// Returns a new variable name that is similar to `like`.
     pub(crate) fn name(&mut self, like: &str) -> String {
         self.variables.of(like)
     }
@@ -145,7 +148,7 @@ impl<'a> Emitter<'a> {
         rank.ok_or_else(|| Error::version("unknown number of dimensions of its input"))
     }
 
-    /// The shape of a value, as far as it is known.
+    /// Returns the shape of a value, if it is known.
     pub(crate) fn shape_of(&self, value: ValueId) -> Option<&[Dim]> {
         self.body.value(value).shape()
     }
@@ -185,7 +188,7 @@ impl<'a> Emitter<'a> {
         }
     }
 
-    /// A value as integers, where they are known one by one.
+    /// Returns a value as integers, if they are known one by one.
     pub(crate) fn ints(&mut self, value: ValueId) -> Result<Option<(Vec<String>, bool)>> {
         match self.form(value)? {
             Form::Ints(items, is_scalar) => Ok(Some((items, is_scalar))),
@@ -301,7 +304,7 @@ impl<'a> Emitter<'a> {
         }
     }
 
-    /// An integer as it is written where it is used: a long expression is computed once.
+    /// Returns an integer expression for repeated use. A long expression is assigned to a variable.
     pub(crate) fn short(&mut self, expression: String) -> String {
         if expression.len() <= LONGEST {
             return expression;
@@ -371,7 +374,7 @@ pub(crate) fn first(emitter: &mut Emitter<'_>, node: &Node) -> Result<(ValueId, 
     Ok((x, emitter.tensor(x)?))
 }
 
-/// What a `Constant` node holds.
+/// Returns the value of a `Constant` node.
 pub(crate) fn constant_node(emitter: &Emitter<'_>, node: &Node) -> Result<Form> {
     let [Attribute { name, value }] = node.attributes.as_slice() else { return Err(unknown()) };
     match (&**name, value) {

@@ -4,7 +4,7 @@ use apr_core::{
     Alignments, Computes, Convention, Entries, Format, QuantizedTypes, Sharding, Target,
 };
 
-/// TorchScript: parameters with a program, where what the model computes is known.
+/// TorchScript: parameters with a program, for models with a known graph.
 pub static FORMAT: Format = Format {
     id: "torchscript",
     name: "TorchScript",

@@ -32,7 +32,7 @@ fn layer_norm(emitter: &mut Emitter<'_>, node: &Node) -> Result<String> {
     Ok(format!("torch.layer_norm({tensor}, {dims:?}, {scale}, {bias}, {epsilon})"))
 }
 
-/// A norm of each channel: by its own statistics, or by those that were learnt.
+/// Writes a normalization of each channel, by its own statistics or by the learnt ones.
 fn norm_of_channels(emitter: &mut Emitter<'_>, node: &Node) -> Result<String> {
     let mut inputs = Vec::new();
     for position in 0..node.inputs.len() {

@@ -42,7 +42,7 @@ pub use format::FORMAT;
 
 use modules::Module;
 
-/// A method of a program: its name, and what it computes.
+/// A method of a program: its name and its graph.
 pub type Method<'a> = (&'a str, &'a Graph);
 
 /// Plans a TorchScript archive: the tensors as parameters of modules, and methods that compute what

@@ -6,7 +6,7 @@ use apr_graph::{Body, Graph, Node, ValueId, ValueOrigin};
 use crate::emit::{Emitter, unknown};
 use crate::{operators, shapes};
 
-/// What the class of methods is called until it has its name.
+/// Name of the class of methods until its final name is known.
 pub(crate) const ROOT: &str = "__torch__.Root";
 
 /// A method of the class [`ROOT`].
@@ -47,7 +47,7 @@ pub(crate) fn inputs_alone(body: &Body) -> impl Iterator<Item = ValueId> {
     body.inputs.iter().copied().filter(is_input)
 }
 
-/// The type of what the method returns.
+/// Returns the result type of the method.
 pub(crate) fn result_type(body: &Body) -> String {
     match body.outputs.len() {
         1 => "Tensor".to_owned(),

@@ -18,7 +18,7 @@ pub(crate) struct Module {
     /// Names, and positions of the tensors.
     tensors: Vec<(String, usize)>,
     modules: Vec<(String, Module)>,
-    /// What each name is: the position of a module, or `None` for a tensor.
+    /// Module position for each name, or `None` for a tensor.
     names: HashMap<String, Option<usize>>,
 }
 
@@ -35,14 +35,14 @@ impl Module {
         Ok(root)
     }
 
-    /// What is pickled of it.
+    /// Returns the module for pickling.
     pub(crate) fn into_script(self) -> ScriptModule {
         let modules = self.modules.into_iter();
         let modules = modules.map(|(name, module)| (name, module.into_script())).collect();
         ScriptModule { class: self.class, tensors: self.tensors, modules }
     }
 
-    /// Whether the outermost module has a tensor or module of this name.
+    /// Returns `true` if the outermost module has a tensor or module of this name.
     pub(crate) fn has(&self, name: &str) -> bool {
         self.names.contains_key(name)
     }
@@ -81,8 +81,9 @@ impl Module {
         Ok(())
     }
 
-    /// Names the classes, and writes them: those of inner modules first, and `forward` into the
-    /// outermost.
+    /// Names the classes and writes them.
+    ///
+    /// The inner modules are first, and `forward` is in the outermost.
     ///
     /// # Errors
     /// E001 for names that no source can have.

@@ -65,7 +65,7 @@ const SIMPLE: [(&str, &str); 51] = [
     ("Xor", "torch.logical_xor"),
 ];
 
-/// Writes a node.
+/// Writes the code of a node.
 pub(crate) fn emit(emitter: &mut Emitter<'_>, node: &Node) -> Result<()> {
     if let Some((_, function)) = SIMPLE.iter().find(|(name, _)| *name == &*node.op.name) {
         return simple(emitter, node, function);
@@ -101,7 +101,7 @@ pub(crate) fn emit(emitter: &mut Emitter<'_>, node: &Node) -> Result<()> {
     emitter.set(node, &expression)
 }
 
-/// A function of tensors; of more than two, it is applied to one after the other.
+/// Writes a function of tensors. With more than two inputs, it is applied repeatedly.
 fn simple(emitter: &mut Emitter<'_>, node: &Node, function: &str) -> Result<()> {
     let mut inputs = Vec::new();
     for position in 0..node.inputs.len() {
@@ -165,7 +165,7 @@ fn clipped(emitter: &mut Emitter<'_>, node: &Node, tensor: String) -> Result<Str
     Ok(clipped)
 }
 
-/// Of whole numbers, the quotient without its fraction.
+/// Writes a division. For integers, the quotient is truncated.
 fn quotient(emitter: &mut Emitter<'_>, node: &Node, x: ValueId, tensor: &str) -> Result<String> {
     let divisor = emitter.input(node, 1)?;
     let divisor = emitter.tensor(divisor)?;
@@ -174,7 +174,7 @@ fn quotient(emitter: &mut Emitter<'_>, node: &Node, x: ValueId, tensor: &str) ->
     Ok(format!("torch.div({tensor}, {divisor}{rounding})"))
 }
 
-/// Programs of this version have no word for it.
+/// Writes GELU with the tanh approximation. Programs of this version have no function for it.
 fn gelu_by_tanh(x: &str) -> String {
     let scale = number(std::f32::consts::FRAC_2_SQRT_PI * std::f32::consts::FRAC_1_SQRT_2);
     let inner =
@@ -310,7 +310,7 @@ fn summed_up(emitter: &mut Emitter<'_>, node: &Node, tensor: &str) -> Result<Str
     Ok(format!("torch.cumsum({tensor}, {axis})"))
 }
 
-/// The axes that go; `None` where none does.
+/// Returns the axes that are reduced, or `None` if there are none.
 fn reduced_axes(emitter: &mut Emitter<'_>, node: &Node, x: ValueId) -> Result<Option<Vec<i64>>> {
     let rank = i64::try_from(emitter.rank(x)?).unwrap_or_default();
     let axes = axes(emitter, node)?.filter(|axes| !axes.is_empty());

@@ -6,7 +6,7 @@ use apr_graph::{AttributeValue, Body, Node};
 use crate::emit::{Emitter, unknown};
 use crate::method;
 
-/// What a scan goes over, and what it makes.
+/// The layout of a scan: its states, and the axes of its inputs and outputs.
 struct ScanLayout {
     states: usize,
     /// Axis of each input that is scanned.

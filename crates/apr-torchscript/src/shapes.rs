@@ -5,12 +5,12 @@ use apr_graph::{ElementType, Node};
 
 use crate::emit::{Emitter, Form, constant_node};
 
-/// Most integers that are followed one by one.
+/// Maximum number of integers that are tracked one by one.
 const MOST: usize = 64;
 
 type Ints = (Vec<String>, bool);
 
-/// Writes a node whose inputs are integers; false where it is one for tensors.
+/// Writes a node of integers. Returns `false` if the node must be written for tensors.
 pub(crate) fn emit(emitter: &mut Emitter<'_>, node: &Node) -> Result<bool> {
     let form = match &*node.op.name {
         "Constant" => Some(constant_node(emitter, node)?),

@@ -13,11 +13,12 @@ const TAKEN: [&str; 36] = [
     "while", "with", "print",
 ];
 
-/// Most elements of a constant that is written in the source.
+/// Maximum number of elements of a constant that is written in the source.
 const MOST: usize = 1 << 16;
 
-/// Longest name of a variable, without its number. A variable is named again by everything that
-/// reads it.
+/// Maximum length of a variable's name, without its number.
+///
+/// Everything that reads a variable repeats its name.
 const LONGEST: usize = 200;
 
 /// Variables, each called after a value and unlike all others: with the number that the next of
@@ -26,7 +27,7 @@ const LONGEST: usize = 200;
 pub(crate) struct Variables(HashMap<String, u64>);
 
 impl Variables {
-    /// A new one.
+    /// Returns a new variable name for a value.
     pub(crate) fn of(&mut self, value: &str) -> String {
         let plain = |c: char| if c.is_ascii_alphanumeric() { c } else { '_' };
         let mut name: String = value.chars().take(LONGEST).map(plain).collect();
@@ -53,7 +54,7 @@ impl Variables {
     }
 }
 
-/// Whether a name can follow a dot.
+/// Returns `true` if a name can follow a dot.
 pub(crate) fn is_identifier(name: &str) -> bool {
     let starts = name.starts_with(|c: char| c.is_ascii_alphabetic() || c == '_');
     starts && name.chars().all(|c| c.is_ascii_alphanumeric() || c == '_') && !TAKEN.contains(&name)
@@ -91,12 +92,12 @@ pub(crate) fn dtype(element: ElementType) -> Result<u8> {
     })
 }
 
-/// A truth value.
+/// Returns a boolean as a Python literal.
 pub(crate) fn flag(is_true: bool) -> &'static str {
     if is_true { "True" } else { "False" }
 }
 
-/// A list of what is written so.
+/// Writes a list of items.
 pub(crate) fn list(items: &[String]) -> String {
     format!("[{}]", items.join(", "))
 }
@@ -212,7 +213,7 @@ mod tests {
     }
 
     #[test]
-    fn constants_of_truth_values_of_nothing_and_of_no_numbers() {
+    fn boolean_empty_and_non_numeric_constants_are_written() {
         let constant = |element, shape: &[u64], bytes: &[u8]| Constant {
             name: String::new(),
             element,

@@ -13,17 +13,20 @@ use crate::trace::{PassTrace, StepTrace, Trace};
 const LARGEST: f64 = 1e6;
 /// Times the magnitude of the same step in other layers from which on a step explodes.
 const EXPLOSION: f64 = 8.0;
-/// A magnitude that is none to wonder about.
+/// Magnitude up to which a value is never an anomaly.
 const MODEST: f64 = 1.0;
-/// Steps of a kind, without the one in question, that say what is usual.
+/// Minimum number of other steps of a kind that are needed to determine the usual magnitude.
 const OTHERS: usize = 2;
 /// Inputs for which a neuron has to be zero to be dead.
 const INPUTS: usize = 100;
-/// The same for a value that no activation function made: what is zero there is not by chance.
+/// Minimum number of inputs for a value without an activation function, whose zeros are not due to
+/// chance.
 const FEW_INPUTS: usize = 4;
-/// Share of dead neurons to be told.
+/// Minimum share of dead neurons that is reported.
 const DEAD: f64 = 0.01;
-/// The same behind an activation function: some of its neurons wait for rare inputs.
+/// Minimum share of dead neurons that is reported after an activation function.
+///
+/// Some of these neurons wait for rare inputs.
 const DEAD_ACTIVATIONS: f64 = 0.1;
 /// Keys from which on attention to a single one is worth telling.
 const KEYS: usize = 8;
@@ -32,7 +35,7 @@ const KEYS: usize = 8;
 const COLLAPSED: (f64, f64) = (0.02, 0.9999);
 /// Tokens of a phrase that is looked for.
 const PHRASE: usize = 16;
-/// Times that a phrase may stand in a row.
+/// Maximum number of times that a phrase may repeat in a row.
 const REPEATED: usize = 5;
 /// Root mean square of silence.
 const SILENCE: f64 = 1e-4;
@@ -47,62 +50,62 @@ const CONFIDENT: f64 = 0.9;
 pub struct AnomalyReport {
     /// Version of this report: 1.
     pub version: u32,
-    /// The model.
+    /// Path of the model.
     pub path: String,
-    /// What went in.
+    /// Input of the run.
     pub input: String,
     /// Steps that were looked at.
     pub steps: usize,
-    /// What was found, in the order of the steps; what concerns the whole run last.
+    /// Anomalies in the order of the steps; anomalies of the whole run are last.
     pub anomalies: Vec<Anomaly>,
-    /// What could not be judged, and why.
+    /// Checks that were not possible, with the reasons.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub not_judged: Vec<String>,
 }
 
-/// An anomaly.
+/// Anomaly found in a run.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 #[non_exhaustive]
 pub struct Anomaly {
     /// Number of the step; `None` for the whole run.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub step: Option<usize>,
-    /// Where it is: the path of the step, or `output`.
+    /// Path of the step, or `output`.
     pub path: String,
-    /// What it is.
+    /// Kind of anomaly.
     #[serde(flatten)]
     pub kind: AnomalyKind,
-    /// The first and last position of the input that it affects, where that is not all of them.
+    /// First and last affected position of the input, if not all are affected.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub positions: Option<(usize, usize)>,
 }
 
-/// What is unlike a healthy model.
+/// Kind of anomaly.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 #[serde(tag = "kind", rename_all = "snake_case")]
 #[non_exhaustive]
 pub enum AnomalyKind {
     /// NaN or infinity, at the first operator that makes them.
     NotFinite {
-        /// Its path.
+        /// Path of the operator.
         operator: String,
         /// Elements that are not finite.
         count: u64,
     },
-    /// A value far above those of the same step in other layers, or above 10^6.
+    /// A value far above the values of the same step in other layers, or above 10^6.
     Explosion {
         /// Root mean square of a typical position.
         magnitude: f64,
-        /// What is usual.
+        /// Usual magnitude.
         usual: f64,
         /// The largest magnitude of an element.
         max: f64,
     },
     /// Channels that are zero for all inputs.
     DeadNeurons {
-        /// How many.
+        /// Number of dead neurons.
         dead: usize,
-        /// Of how many.
+        /// Number of all neurons.
         of: usize,
         /// Positions that were looked at.
         inputs: usize,
@@ -120,25 +123,25 @@ pub enum AnomalyKind {
     Repetition {
         /// Ids of its tokens.
         phrase: Vec<i64>,
-        /// How many times it stands in a row.
+        /// Number of repetitions in a row.
         times: usize,
     },
-    /// Words where the input is silent.
+    /// Words for a silent input.
     WordsInSilence {
-        /// The text.
+        /// Text that the model recognized.
         text: String,
     },
-    /// A class with high probability where the input is noise.
+    /// A class with high probability for an input of noise.
     ConfidentOnNoise {
-        /// The class.
+        /// Name of the class.
         class: String,
-        /// Its probability.
+        /// Probability of the class.
         probability: f64,
     },
 }
 
 impl AnomalyKind {
-    /// What may be behind it.
+    /// Returns the likely cause.
     #[must_use]
     pub fn cause(&self) -> &'static str {
         match self {
@@ -291,7 +294,7 @@ fn of_step(step: &StepTrace, usual: &Usual, report: &mut AnomalyReport) {
 
 /// Magnitudes of steps that layers have in common.
 struct Usual {
-    /// By the path without numbers.
+    /// Magnitudes by the path without numbers.
     kinds: BTreeMap<String, Magnitudes>,
 }
 
@@ -327,8 +330,10 @@ impl Usual {
         self.kinds.values().map(|found| found.layers.len()).max().unwrap_or_default()
     }
 
-    /// What is usual for a step: the largest of the median of its kind and of the layers beside
-    /// it, since magnitudes grow from layer to layer.
+    /// Returns the usual magnitude for a step: the maximum of the median of its kind and the
+    /// neighbouring layers.
+    ///
+    /// The neighbours are included because magnitudes grow from layer to layer.
     fn without(&self, step: &StepTrace) -> Option<f64> {
         let Magnitudes { layers, sorted } =
             self.kinds.get(&kind(&step.path)).filter(|found| found.layers.len() > OTHERS)?;
@@ -350,7 +355,7 @@ fn kind(path: &str) -> String {
     path.chars().filter(|character| !character.is_ascii_digit()).collect()
 }
 
-/// A phrase that stands more than five times in a row (QA 45).
+/// Returns the anomaly if a phrase repeats more than five times in a row (QA 45).
 fn repetition(written: &Written) -> Option<AnomalyKind> {
     let tokens = &written.added;
     (1..=PHRASE).find_map(|len| {
@@ -363,7 +368,7 @@ fn repetition(written: &Written) -> Option<AnomalyKind> {
     })
 }
 
-/// Words where the sound is silent (QA 46).
+/// Returns the anomaly if the model transcribes words from silent audio (QA 46).
 fn words_in_silence(trace: &Trace) -> Option<AnomalyKind> {
     let sound = trace.passes.first()?.inputs.iter().find(|input| input.sound.is_some())?;
     let stats = &sound.value.statistics.as_ref()?.stats;
@@ -374,7 +379,7 @@ fn words_in_silence(trace: &Trace) -> Option<AnomalyKind> {
 }
 
 impl Trace {
-    /// Whether what went in is noise: neighbouring samples or pixels have little in common.
+    /// Returns `true` if the input is noise: neighbouring samples or pixels have little in common.
     #[must_use]
     pub fn is_of_noise(&self) -> bool {
         let inputs = self.passes.first().into_iter().flat_map(|pass| &pass.inputs);
@@ -390,7 +395,7 @@ impl Trace {
     }
 }
 
-/// A confident class where the input is noise (QA 47).
+/// Returns the anomaly if the model is confident of a class for an input of noise (QA 47).
 fn confident_on_noise(trace: &Trace) -> Option<AnomalyKind> {
     let classes = trace.classes().filter(|_| trace.is_of_noise())?;
     let first = classes.top.first().filter(|it| it.probability > CONFIDENT)?;

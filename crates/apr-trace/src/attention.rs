@@ -31,15 +31,17 @@ pub struct AttentionPattern {
     /// The largest probability of a query, for each head: the mean of its queries but the first,
     /// which has one key to choose from where a mask hides what follows.
     pub peak: Vec<f64>,
-    /// Whether all queries of all heads attend to the same key most.
+    /// `true` if all queries of all heads attend most to the same key.
     pub is_one_key: bool,
     /// The probabilities of each row sum to 1.
     pub sums_to_one: bool,
 }
 
 impl AttentionPattern {
-    /// That of `[.., queries, keys]`; `None` for what is no attention: fewer than three dimensions,
-    /// or rows that are no probabilities of several positions.
+    /// Returns the pattern of a value of shape `[.., queries, keys]`.
+    ///
+    /// Returns `None` if the value is not attention: if it has fewer than three dimensions, or its
+    /// rows are not probabilities of several positions.
     #[must_use]
     pub fn of(path: &str, value: &Value) -> Option<Self> {
         let tensor = value.tensor().ok()?;
@@ -122,8 +124,9 @@ impl Mean {
     }
 }
 
-/// Entropy of probabilities over the largest that so many of them have; `None` for fewer than two
-/// that are not zero by a mask.
+/// Returns the entropy of probabilities as a share of the maximum for their number.
+///
+/// Returns `None` if fewer than two probabilities are not masked to zero.
 fn entropy_of(row: &[f32]) -> Option<f64> {
     let open = row.iter().filter(|share| **share > 0.0).count();
     if open < 2 {
@@ -178,7 +181,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_distribution_is_said() {
+    fn values_that_are_not_distributions_are_detected() {
         assert!(!pattern(&[1, 2, 2], vec![1.0, 1.0, 0.5, 0.5]).sums_to_one);
         let row = Tensor::new(vec![2, 2], vec![1.0_f32, 0.0, 0.5, 0.5]).unwrap();
         assert_eq!(AttentionPattern::of("a", &row.into()), None);

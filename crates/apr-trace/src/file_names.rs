@@ -8,7 +8,7 @@ use apr_source::Source;
 
 pub(crate) struct FileNames<'m> {
     model: Option<&'m FamilyModel<'m>>,
-    /// By canonical name.
+    /// File names by canonical name.
     names: HashMap<&'m str, &'m str>,
 }
 
@@ -22,7 +22,8 @@ impl<'m> FileNames<'m> {
         Ok(Self { model, names })
     }
 
-    /// The tensor's name in the file; that of its family, where the file has it within another.
+    /// Returns the tensor's name in the file, or the family's name if the file stores it within
+    /// another tensor.
     pub(crate) fn name(&self, canonical: &str) -> String {
         let in_file = self.names.get(canonical).map(|name| (*name).to_owned());
         let of_family =

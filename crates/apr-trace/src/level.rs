@@ -2,17 +2,17 @@
 
 use serde::Serialize;
 
-/// How much of a graph is one step.
+/// Granularity of steps.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize)]
 #[serde(rename_all = "snake_case")]
 #[non_exhaustive]
 pub enum Level {
-    /// An operator.
+    /// A single operator.
     Op,
-    /// What belongs together within a layer: attention, a norm, an MLP.
+    /// A group within a layer: attention, a norm, an MLP.
     #[default]
     Block,
-    /// A layer, and what is outside of all layers.
+    /// A layer, and everything outside of the layers.
     Layer,
 }
 
@@ -49,7 +49,7 @@ impl Level {
     }
 }
 
-/// Whether a component is one of several that are numbered: `layers.3`, `layer_._0`, `3`.
+/// Returns `true` if a component is one of several numbered ones: `layers.3`, `layer_._0`, `3`.
 fn is_numbered(component: &str) -> bool {
     let digits = component.trim_end_matches(|c: char| c.is_ascii_digit());
     digits.len() < component.len()

@@ -23,7 +23,7 @@ const SLICE_BEGIN: u64 = 1;
 const SLICE_END: u64 = 2;
 const COUNTER: u64 = 4;
 
-/// A trace as a file that Perfetto opens. Without a clock each operator takes a secondsecond.
+/// Returns a trace as a file for Perfetto. Without a clock, each operator takes a microsecond.
 #[must_use]
 pub fn perfetto(trace: &Trace) -> Vec<u8> {
     let mut file = File::default();
@@ -41,7 +41,7 @@ struct File {
     has_begun: bool,
 }
 
-/// When an operator runs, in secondseconds.
+/// Start and end of an operator, in seconds.
 struct Span {
     start: f64,
     end: f64,
@@ -168,7 +168,7 @@ impl File {
         self.packet(packet);
     }
 
-    /// All packets are of one sequence, whose first one says that nothing came before.
+    /// Writes a packet. All packets belong to one sequence; the first one marks its beginning.
     fn packet(&mut self, mut packet: Message) {
         packet.number(10, 1);
         if !std::mem::replace(&mut self.has_begun, true) {
@@ -180,7 +180,7 @@ impl File {
     }
 }
 
-/// The layer and the block that an operator is in, where these are not itself.
+/// Returns the layer and the block of an operator, unless they are the operator itself.
 fn around(path: &str) -> Vec<(&'static str, &str)> {
     let mut found =
         vec![("layer", Level::Layer.step_of(path)), ("block", Level::Block.step_of(path))];
@@ -197,7 +197,7 @@ fn annotation(name: &str, value: impl FnOnce(&mut Message)) -> Message {
 }
 
 impl Span {
-    /// When an operator runs that begins after `now`, on the clock that began at `begun`.
+    /// Returns the span of an operator that begins after `now`, on a clock that started at `begun`.
     fn of(operator: &OperatorTrace, now: f64, begun: f64) -> Self {
         match (operator.start, operator.seconds) {
             (Some(start), Some(seconds)) => {

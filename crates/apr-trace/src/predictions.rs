@@ -13,9 +13,9 @@ use crate::payload::Pass;
 pub struct Predictions {
     /// Name of the output.
     pub output: String,
-    /// Its dimensions.
+    /// Dimensions of the output.
     pub shape: Vec<usize>,
-    /// The position in the sequence, from 0; `None` where the output has none.
+    /// Position in the sequence, starting at 0; `None` if the output has no positions.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub position: Option<usize>,
     /// The likeliest first.
@@ -26,23 +26,23 @@ pub struct Predictions {
 #[derive(Debug, Clone, PartialEq, Serialize)]
 #[non_exhaustive]
 pub struct Prediction {
-    /// Its number.
+    /// Number of the class.
     pub id: usize,
-    /// Text of the token, or the label; `None` where the model has no tokenizer.
+    /// Text of the token, or the label; `None` if the model has no tokenizer.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub text: Option<String>,
     /// Softmax of the logits.
     pub probability: f64,
 }
 
-/// How numbers of classes are called.
+/// Source of the names of classes.
 pub(crate) struct Namer<'n> {
     facts: &'n Facts,
     tokenizer: Option<Tokenizer<'n>>,
 }
 
 impl<'n> Namer<'n> {
-    /// Those of a model; its tokenizer is read where it has one.
+    /// Returns the source for a model, and reads its tokenizer if it has one.
     pub(crate) fn of(pass: &Pass<'n>) -> Self {
         let runner = pass.part.runner();
         let is_text = pass.part.takes(Meaning::TokenIds);
@@ -66,7 +66,8 @@ impl<'n> Namer<'n> {
     }
 }
 
-/// What the logits of a pass say: of the last token, of masks, or of the whole input.
+/// Returns the predictions from the logits of a pass: for the last token, for masks, or for the
+/// whole input.
 pub(crate) fn predictions(
     pass: &Pass<'_>,
     outcome: &Outcome,
@@ -106,7 +107,7 @@ pub(crate) fn predictions(
     })
 }
 
-/// Whether classes are labels of tokens, not the vocabulary.
+/// Returns `true` if classes are labels of tokens instead of the vocabulary.
 fn is_labels(namer: &Namer<'_>, classes: usize) -> bool {
     let labels = namer.facts.get("num_labels").and_then(serde_json::Value::as_u64);
     labels == Some(classes as u64) && namer.facts.vocabulary() != Some(classes)
@@ -122,7 +123,7 @@ fn positions(pass: &Pass<'_>, namer: &Namer<'_>, length: usize) -> Vec<usize> {
     if masks.is_empty() { vec![length - 1] } else { masks }
 }
 
-/// The logits of a pass, row by row, where it has one row for each token.
+/// Returns the logits of a pass, row by row, if it has one row for each token.
 pub(crate) fn token_logits(pass: &Pass<'_>, outcome: &Outcome) -> Option<Tensor> {
     let name = pass.part.output(Meaning::Logits)?;
     let at = pass.outputs().iter().position(|output| *output == name)?;

@@ -9,15 +9,15 @@ use serde::Serialize;
 pub struct DeadNeurons {
     /// Path of the value.
     pub path: String,
-    /// How many are exactly zero at all positions of all inputs.
+    /// Number of channels that are exactly zero at all positions of all inputs.
     pub dead: usize,
-    /// How many there are.
+    /// Number of all channels.
     pub of: usize,
     /// Positions that were looked at.
     pub inputs: usize,
 }
 
-/// What the positions and channels of a value are.
+/// Properties of the positions and channels of a value.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub(crate) struct Profile {
     /// Root mean square of each row along the last dimension.
@@ -31,7 +31,7 @@ pub(crate) struct Profile {
 }
 
 impl Profile {
-    /// That of floats with at least two dimensions; `None` for others.
+    /// Returns the profile of floats with at least two dimensions, or `None` for other values.
     pub(crate) fn of(value: &Value) -> Option<Self> {
         let tensor = value.tensor().ok().filter(|tensor| tensor.element().is_float())?;
         let &[.., positions, width] = tensor.shape() else { return None };
@@ -55,7 +55,7 @@ impl Profile {
         Some(Self { rows, positions, width, dead: is_zero.iter().filter(|it| **it).count() })
     }
 
-    /// How many rows there are.
+    /// Returns the number of rows.
     pub(crate) fn inputs(&self) -> usize {
         self.rows.len()
     }
@@ -119,7 +119,7 @@ mod tests {
     }
 
     #[test]
-    fn what_has_no_rows_has_no_profile() {
+    fn a_value_without_rows_has_no_profile() {
         let tensor = Tensor::new(vec![2], vec![1.0_f32, 2.0]).expect("two values");
         assert!(Profile::of(&tensor.into()).is_none());
         assert!(

@@ -6,7 +6,7 @@ use apr_infer::Workers;
 use apr_registry::Result;
 use apr_run::{Host, Remedy};
 
-/// Another host without its warnings: what is done twice is warned of once.
+/// Host that drops the warnings of another host, for work that is done twice but warned of once.
 pub(crate) struct Quiet<'h>(pub(crate) &'h dyn Host);
 
 impl Host for Quiet<'_> {

@@ -5,22 +5,25 @@ use std::collections::{BTreeMap, HashMap};
 use apr_core::{Error, Result, UniqueNames};
 use apr_graph::{Body, Graph, Meaning, Node, ValueId, ValueOrigin, WeightRef};
 
-/// Most operators that a trace follows: a model of a hundred layers has some ten thousand.
+/// Maximum number of operators in a trace: a model of a hundred layers has some ten thousand.
 const MOST: usize = 1 << 20;
-/// Most bytes of all paths: those of a model of ten thousand operators take one mebibyte, while the
-/// long name of a call stands before each operator of its function.
+/// Maximum total length of all paths in bytes.
+///
+/// The paths of a model of ten thousand operators take 1 MiB. A long name of a call, however,
+/// precedes the path of each operator in its function.
 const LONGEST: usize = 1 << 26;
-/// Most values and operators that are looked at, once for each call of their function: a model of a
-/// hundred layers has some hundred thousand.
+/// Maximum number of values and operators that are visited, once for each call of their function.
+///
+/// A model of a hundred layers has some hundred thousand.
 const LOOKS: usize = 1 << 24;
-/// Most calls inside each other, as in the engine.
+/// Maximum nesting of calls, as in the engine.
 const DEEPEST: usize = 64;
 
-/// An operator of a graph. What runs within loops and branches belongs to these.
+/// Operator of a graph. Operators inside loops and branches belong to the loop or branch.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Site {
-    /// Where it is, unique in the graph: `layers.3/attention/scores`.
+    /// Path, unique in the graph: `layers.3/attention/scores`.
     pub path: String,
     /// The operator: `MatMul`.
     pub op: String,
@@ -30,9 +33,9 @@ pub struct Site {
     pub weights: Vec<WeightRef>,
     /// Inputs of the model that it reads, by name.
     pub inputs: Vec<String>,
-    /// What its output is for, where that is an output of the model.
+    /// Purpose of the output, if it is an output of the model.
     pub meaning: Option<Meaning>,
-    /// How many values it makes.
+    /// Number of outputs.
     pub outputs: usize,
 }
 
@@ -40,28 +43,28 @@ pub struct Site {
 #[derive(Debug, Clone, Default)]
 pub struct Sites {
     list: Vec<Site>,
-    /// By the node's address and the path of a step.
+    /// Positions by the node's address and the path of a step.
     by_step: HashMap<usize, HashMap<String, usize>>,
 }
 
-/// Where a value comes from.
+/// Source of a value.
 #[derive(Debug, Clone)]
 enum Source {
     Site(usize),
     Weight(WeightRef),
     /// An input of the model.
     Input(String),
-    /// A constant.
+    /// Other source, such as a constant.
     Other,
 }
 
 type Sources = BTreeMap<ValueId, Source>;
 
 impl Sites {
-    /// Those of a graph.
+    /// Returns the operators of a graph.
     ///
     /// # Errors
-    /// E008 where there are more than a million, their paths take more than 64 MiB, or functions
+    /// E008 if there are more than a million, if their paths take more than 64 MiB, or if functions
     /// call each other too deeply or too often.
     pub fn of(graph: &Graph) -> Result<Self> {
         let mut walk = Walk {
@@ -83,7 +86,7 @@ impl Sites {
         Ok(sites)
     }
 
-    /// All of them.
+    /// Returns all sites.
     #[must_use]
     pub fn list(&self) -> &[Site] {
         &self.list
@@ -140,7 +143,7 @@ struct Walk<'g> {
 }
 
 impl Walk<'_> {
-    /// Adds the operators of a body; where its values come from.
+    /// Adds the operators of a body, and returns the sources of its values.
     fn body(
         &mut self,
         body: &Body,

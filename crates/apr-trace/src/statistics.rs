@@ -12,21 +12,21 @@ const COLUMNS: usize = 16;
 #[derive(Debug, Clone, PartialEq, Serialize)]
 #[non_exhaustive]
 pub struct ValueStatistics {
-    /// As those of a tensor.
+    /// Statistics, the same as for a tensor.
     #[serde(flatten)]
     pub stats: Stats,
     /// Index of the element of the largest magnitude, along each dimension.
     pub largest_at: Vec<usize>,
-    /// Number of elements in 16 columns of equal width from `min` to `max`; empty where nothing is
+    /// Number of elements in 16 bins of equal width from `min` to `max`; empty if no element is
     /// finite.
     pub distribution: Vec<u64>,
 }
 
 impl ValueStatistics {
-    /// Those of a value; `None` where it is no array of numbers.
+    /// Returns the statistics of a value, or `None` if it is not an array of floats.
     ///
     /// # Errors
-    /// E003 for floats that are not computed with.
+    /// E003 for float types without support for computation.
     pub fn of(value: &Value) -> Result<Option<Self>> {
         let Ok(tensor) = value.tensor() else { return Ok(None) };
         if !tensor.element().is_float() {
@@ -87,7 +87,7 @@ fn columns(values: &[f32], min: f64, max: f64) -> Vec<u64> {
     counts
 }
 
-/// Where the largest magnitude is; NaN and infinities count as such.
+/// Returns the index of the largest magnitude; NaN and infinities count as the largest.
 fn largest(tensor: &Tensor, values: &[f32]) -> Vec<usize> {
     let mut best = (0, -1.0_f32);
     for (at, value) in values.iter().enumerate() {
@@ -120,7 +120,7 @@ mod tests {
 
     /// `numpy.mean`, `numpy.std`, `numpy.linalg.norm`, `numpy.histogram(bins=16)` of 0 to 11.
     #[test]
-    fn statistics_are_those_of_numpy() {
+    fn statistics_match_numpy() {
         let found = statistics(&[3, 4], (0..12_u8).map(f32::from).collect());
         assert_eq!(
             (found.stats.min, found.stats.max, found.stats.mean),
@@ -134,7 +134,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_finite_is_counted_and_found() {
+    fn non_finite_values_are_counted_and_located() {
         let found = statistics(&[2, 2], vec![1.0, -8.0, f32::NAN, 0.0]);
         assert_eq!((found.stats.nan, found.stats.inf, found.stats.zeros), (1, 0, 1));
         assert_eq!((found.stats.min, &found.largest_at[..]), (Some(-8.0), &[1, 0][..]));

@@ -20,18 +20,18 @@ use crate::weights::{StepWeights, Weights};
 /// Version of the report.
 pub const VERSION: u32 = 1;
 
-/// How a model is traced.
+/// Options for tracing a model.
 #[derive(Debug, Clone)]
 #[non_exhaustive]
 pub struct TraceOptions {
-    /// How it runs; whether keys and values are kept does not count, since a trace computes all
-    /// tokens at once.
+    /// Options of the run. The setting for the KV cache is ignored, because a trace computes all
+    /// tokens together.
     pub run: RunOptions,
-    /// What one step is.
+    /// Granularity of a step.
     pub level: Level,
     /// Looks at values: statistics, attention, NaN.
     pub payload: bool,
-    /// Reads the weights of each step once more, for their statistics; with `payload`.
+    /// `true` to read the weights of each step again for statistics; requires `payload`.
     pub weights: bool,
     /// Maximum number of tokens that are generated first and traced with the prompt; by default
     /// none, or 16 where an encoder and a decoder run apart.
@@ -39,7 +39,7 @@ pub struct TraceOptions {
 }
 
 impl TraceOptions {
-    /// By blocks, without looking at values.
+    /// Creates options for a trace by blocks, without values.
     #[must_use]
     pub fn new(run: RunOptions) -> Self {
         let mut run = run;
@@ -54,11 +54,11 @@ impl TraceOptions {
 pub struct Trace {
     /// Version of this report: 1.
     pub version: u32,
-    /// The model.
+    /// Path of the model.
     pub path: String,
-    /// What went in.
+    /// Input of the run.
     pub input: String,
-    /// What one step is.
+    /// Granularity of a step.
     pub level: Level,
     /// Token ids and the text that were generated before the trace, and that it includes.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -67,9 +67,9 @@ pub struct Trace {
     pub passes: Vec<PassTrace>,
     /// Seconds of all operators; `None` without a clock.
     pub seconds: Option<f64>,
-    /// Most bytes that values took at the same time, between two operators.
+    /// Maximum number of bytes of all values at the same time, between two operators.
     pub peak_bytes: u64,
-    /// What the model predicts.
+    /// Predictions of the model.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub predictions: Vec<Predictions>,
 }
@@ -78,12 +78,12 @@ pub struct Trace {
 #[derive(Debug, Clone, Serialize)]
 #[non_exhaustive]
 pub struct PassTrace {
-    /// Its name: `model`, `encoder_model`.
+    /// Name of the part: `model`, `encoder_model`.
     pub part: String,
-    /// Inputs that were not given, and what they were taken for.
+    /// Inputs that were not given, with the assumed values.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub assumed: Vec<AssumedInput>,
-    /// What went in.
+    /// Inputs of the part.
     pub inputs: Vec<InputTrace>,
     /// The steps, in the order in which they began.
     pub steps: Vec<StepTrace>,
@@ -91,19 +91,19 @@ pub struct PassTrace {
     pub operators: Vec<OperatorTrace>,
     /// Seconds of all operators; `None` without a clock.
     pub seconds: Option<f64>,
-    /// Most bytes that values took at the same time, between two operators.
+    /// Maximum number of bytes of all values at the same time, between two operators.
     pub peak_bytes: u64,
     /// Steps of work, as a limit bounds them.
     pub work: u64,
 }
 
-/// An input.
+/// Input of a run with its trace.
 #[derive(Debug, Clone, Serialize)]
 #[non_exhaustive]
 pub struct InputTrace {
-    /// Its name in the graph, or what it is where it is a file.
+    /// Name in the graph or, for a file, the kind of input.
     pub name: String,
-    /// What it is.
+    /// Value of the input.
     #[serde(flatten)]
     pub value: ValueTrace,
     /// The audio file.
@@ -111,38 +111,38 @@ pub struct InputTrace {
     pub sound: Option<AudioFile>,
 }
 
-/// A step.
+/// Step of a run with its trace.
 #[derive(Debug, Clone, Serialize)]
 #[non_exhaustive]
 pub struct StepTrace {
-    /// Number of the step, from 1; inputs count too.
+    /// Number of the step, starting at 1. Inputs are also numbered.
     pub number: usize,
-    /// Where it is: `layers.3/attention`.
+    /// Path of the step: `layers.3/attention`.
     pub path: String,
-    /// How many operators ran.
+    /// Number of operators that ran.
     pub operators: usize,
     /// Seconds of its operators; `None` without a clock.
     pub seconds: Option<f64>,
-    /// Most bytes that all values took while it ran, between two operators.
+    /// Maximum number of bytes of all values during the step, between two operators.
     pub peak_bytes: u64,
     /// Bytes of the values that its operators made.
     pub made_bytes: u64,
     /// The path of its result.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub result: Option<String>,
-    /// Its result, where values are looked at.
+    /// Result of the step, if values are traced.
     #[serde(flatten, skip_serializing_if = "Option::is_none")]
     pub value: Option<ValueTrace>,
-    /// What it reads of other steps, and inputs of the model, where values are looked at.
+    /// Outputs of other steps and model inputs that the step reads, if values are traced.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub inputs: Vec<StepInput>,
-    /// The weights that it reads, where values are looked at.
+    /// Weights that the step reads, if values are traced.
     #[serde(flatten, skip_serializing_if = "Option::is_none")]
     pub weights: Option<StepWeights>,
-    /// Its attention, where it has some that is not computed as one.
+    /// Attention of the step, if it is computed by separate operators.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub attention: Option<AttentionPattern>,
-    /// What its activation function left at zero, where that is a ReLU.
+    /// Neurons that the step's activation function set to zero, if it is a ReLU.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub activations: Option<DeadNeurons>,
     /// Path of the first operator in it that made NaN or infinity.
@@ -150,7 +150,7 @@ pub struct StepTrace {
     pub not_finite_at: Option<String>,
 }
 
-/// What a step reads.
+/// Input of a step.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[non_exhaustive]
 pub struct StepInput {
@@ -160,10 +160,10 @@ pub struct StepInput {
     pub shape: Vec<usize>,
 }
 
-/// Traces a model. `sink` receives every value with its part and path, where there is one.
+/// Traces a model. `sink`, if there is one, receives every value with its part and path.
 ///
 /// # Errors
-/// Those of [`with_runner`] and of running the model; what `sink` ends with.
+/// Returns the errors of [`with_runner`], of running the model, and of `sink`.
 pub fn trace(
     subject: Subject<'_>,
     payload: &Payload,
@@ -270,7 +270,7 @@ fn input_traces(pass: &Pass<'_>) -> RunResult<Vec<InputTrace>> {
     raw.chain(given).map(traced).collect()
 }
 
-/// The operators by what they belong to.
+/// Returns the steps that the operators belong to.
 fn steps_of(ends: &[(&str, usize)], tracer: &Tracer<'_, '_>, level: Level) -> Vec<StepTrace> {
     let mut steps: Vec<(StepTrace, usize)> =
         ends.iter().map(|(path, end)| (StepTrace::new(path), *end)).collect();
@@ -308,7 +308,8 @@ fn steps_of(ends: &[(&str, usize)], tracer: &Tracer<'_, '_>, level: Level) -> Ve
     steps.into_iter().map(|(step, _)| step).filter(|step| step.operators > 0).collect()
 }
 
-/// What the steps read of each other and of the model's inputs, in the order of their operators.
+/// Adds the inputs of the steps from each other and from the model, in the order of their
+/// operators.
 fn add_inputs(
     steps: &mut [StepTrace],
     given: &[InputTrace],
@@ -346,7 +347,7 @@ pub(crate) fn places(steps: &[StepTrace]) -> HashMap<String, usize> {
     steps.iter().enumerate().map(|(at, step)| (step.path.clone(), at)).collect()
 }
 
-/// The sum of all, where all are there.
+/// Returns the sum, or `None` if any value is missing.
 fn sum(seconds: impl Iterator<Item = Option<f64>>) -> Option<f64> {
     seconds.sum()
 }

@@ -21,21 +21,21 @@ const FIRST: usize = 16;
 #[derive(Debug, Clone, PartialEq, Serialize)]
 #[non_exhaustive]
 pub struct OperatorTrace {
-    /// Where it is: `layers.3/attention/scores`.
+    /// Path of the operator: `layers.3/attention/scores`.
     pub path: String,
     /// The operator: `MatMul`.
     pub op: String,
-    /// When it began, in seconds from the beginning of the trace; `None` without a clock.
+    /// Start in seconds since the beginning of the trace; `None` without a clock.
     pub start: Option<f64>,
-    /// How long it took.
+    /// Duration in seconds.
     pub seconds: Option<f64>,
     /// Bytes of all values when it was done.
     pub live_bytes: u64,
-    /// Bytes of what it made.
+    /// Number of bytes of the outputs.
     pub made_bytes: u64,
-    /// Dimensions of its first output; none of a scalar, and of what is no array.
+    /// Dimensions of the first output; empty for a scalar, and for a value that is not an array.
     pub shape: Vec<usize>,
-    /// Elements of its floats that are NaN or infinite, where values are looked at.
+    /// Number of NaN or infinite elements in the float outputs, if values are traced.
     #[serde(skip_serializing_if = "is_none_or_zero")]
     pub not_finite: Option<u64>,
     /// Position of its site.
@@ -53,28 +53,28 @@ fn is_none_or_zero(count: &Option<u64>) -> bool {
 pub struct ValueTrace {
     /// Dimensions, outermost first.
     pub shape: Vec<usize>,
-    /// `f32`, `i64`; what it is in words where it is no array.
+    /// Element type, such as `f32` or `i64`, or a description of a value that is not an array.
     #[serde(rename = "type")]
     pub element: String,
-    /// Of floats.
+    /// Statistics of floats.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub statistics: Option<ValueStatistics>,
     /// The first elements in row-major order, 16 at most; none of texts.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub first: Vec<f64>,
-    /// Its positions and channels, where it is the result of a step.
+    /// Positions and channels, if the value is the result of a step.
     #[serde(skip)]
     pub(crate) profile: Option<Profile>,
-    /// [Correlation](correlation) of neighbours, where it is an input.
+    /// [Correlation](correlation) of neighbours, if the value is an input.
     #[serde(skip)]
     pub(crate) correlation: Option<f64>,
 }
 
 impl ValueTrace {
-    /// What a value is, with statistics where it is floats.
+    /// Describes a value, with statistics if it is an array of floats.
     ///
     /// # Errors
-    /// Those of [`ValueStatistics::of`].
+    /// Returns the same errors as [`ValueStatistics::of`].
     pub fn of(value: &Value) -> Result<Self> {
         let (shape, element) = match value.tensor() {
             Ok(tensor) => (tensor.shape().to_vec(), tensor.element().name().to_owned()),
@@ -85,12 +85,12 @@ impl ValueTrace {
         Ok(Self { shape, element, statistics, first, profile: None, correlation: None })
     }
 
-    /// The same of a step's result.
+    /// Describes the result of a step, with its profile.
     pub(crate) fn of_result(value: &Value) -> Result<Self> {
         Ok(Self { profile: Profile::of(value), ..Self::of(value)? })
     }
 
-    /// The same of an input.
+    /// Describes an input, with the correlation of neighbours.
     pub(crate) fn of_input(value: &Value) -> Result<Self> {
         Ok(Self { correlation: correlation(value), ..Self::of(value)? })
     }
@@ -119,7 +119,7 @@ fn first(tensor: &Tensor) -> Vec<f64> {
 /// Receives values, each with the name of the model's part and its path.
 pub type ValueSink<'s> = dyn FnMut(&str, &str, &Value) -> Result<()> + 's;
 
-/// What a tracer looks at.
+/// Values that a tracer reads.
 #[derive(Default)]
 pub(crate) struct Watched<'s> {
     /// Values of these sites.
@@ -140,9 +140,9 @@ pub(crate) struct Tracer<'t, 's> {
     pub(crate) operators: Vec<OperatorTrace>,
     pub(crate) values: HashMap<usize, ValueTrace>,
     pub(crate) attention: Vec<(usize, AttentionPattern)>,
-    /// What activation functions that cut at zero left.
+    /// Dead neurons after activation functions that cut at zero.
     pub(crate) activations: Vec<(usize, DeadNeurons)>,
-    /// What looking at a value ended with.
+    /// Error that ended the tracing of a value.
     pub(crate) failed: Option<apr_registry::Error>,
 }
 

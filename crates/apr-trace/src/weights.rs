@@ -21,7 +21,7 @@ use crate::tracer::Tracer;
 pub struct StepWeights {
     /// Elements of all of them.
     pub parameters: u64,
-    /// Statistics of all of them as one, where their values were read.
+    /// Statistics of all weights together, if their values were read.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub weight_statistics: Option<Stats>,
     /// Each of them, in the order in which they are read first.
@@ -32,13 +32,13 @@ pub struct StepWeights {
 #[derive(Debug, Clone, PartialEq, Serialize)]
 #[non_exhaustive]
 pub struct WeightTrace {
-    /// What the file calls it.
+    /// Name in the file.
     pub tensor: String,
-    /// Its dtype.
+    /// Dtype of the tensor.
     pub dtype: DType,
     /// Dimensions of the whole tensor, outermost first.
     pub shape: Shape,
-    /// Statistics, where its values were read.
+    /// Statistics, if the values were read.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub statistics: Option<Stats>,
 }
@@ -63,7 +63,7 @@ impl<'w> Weights<'w> {
         Self { reader, names, measures, positions, measured: HashMap::new() }
     }
 
-    /// Says of each step which weights its operators read.
+    /// Adds to each step the weights that its operators read.
     pub(crate) fn add(
         &mut self,
         steps: &mut [StepTrace],

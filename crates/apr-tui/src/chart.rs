@@ -13,13 +13,13 @@ const BLOCKS: [&str; 9] = [" ", "▁", "▂", "▃", "▄", "▅", "▆", "▇",
 /// Counts as bars, the lowest values on the left, over an axis.
 pub(crate) struct Chart<'c> {
     pub(crate) counts: &'c [u64],
-    /// Where the first bar begins and the last one ends.
+    /// Start of the first bar and end of the last one.
     pub(crate) range: (f64, f64),
     pub(crate) style: Style,
 }
 
 impl Chart<'_> {
-    /// Columns that a bar takes where all get the same.
+    /// Returns the columns of a bar; all bars have the same width.
     fn bar_width(&self, columns: u16) -> u16 {
         let bars = u16::try_from(self.counts.len()).unwrap_or(u16::MAX).max(1);
         (columns / bars).clamp(1, 6)
@@ -61,7 +61,7 @@ impl Chart<'_> {
         }
     }
 
-    /// The ends, and zero where it lies between them.
+    /// Draws the ends of the axis, and zero if it is between them.
     fn axis(&self, buffer: &mut Buffer, area: Rect) {
         let (low, high) = self.range;
         let (left, right) = (shown(Some(low)), shown(Some(high)));
@@ -84,7 +84,7 @@ impl Chart<'_> {
     }
 }
 
-/// Writes a text at a place within an area; what lies outside is left out.
+/// Writes a text at a position within an area; the part outside the area is cut off.
 pub(crate) fn put(buffer: &mut Buffer, area: Rect, (x, y): (u16, u16), text: &str, style: Style) {
     if x < area.width && y < area.height {
         let room = usize::from(area.width - x);

@@ -24,11 +24,11 @@ pub(crate) fn headed<'r, R>(command: &'r str, report: &'r R) -> Headed<'r, R> {
     Headed::new(command, 1, command, report)
 }
 
-/// What came of writing.
+/// Result of writing a file.
 pub(crate) enum Written {
-    /// It is there: where, and what went otherwise than one would expect.
+    /// The file was written: its path, and notes on the way it was written.
     Told(String),
-    /// A file of that name is there; nothing was written.
+    /// A file with this name exists; nothing was written.
     Exists,
 }
 

@@ -2,15 +2,17 @@
 
 use ratatui::style::{Color, Modifier, Style};
 
-/// How things of a meaning look. The background stays the terminal's, and the colours are the
-/// sixteen that a theme sets, so that light and dark terminals both work.
+/// Styles by meaning.
+///
+/// The background is the terminal's, and the colours are the sixteen of its theme, so that light
+/// and dark terminals both work.
 #[derive(Debug, Clone, Copy)]
 pub struct Palette {
     has_colors: bool,
 }
 
 impl Palette {
-    /// With colours, or with weight alone, as `NO_COLOR` asks for.
+    /// Returns the palette with colours, or with font weights only, as `NO_COLOR` requests.
     #[must_use]
     pub fn new(has_colors: bool) -> Self {
         Self { has_colors }
@@ -20,7 +22,7 @@ impl Palette {
         if self.has_colors { Style::new().fg(color) } else { Style::new() }
     }
 
-    /// A heading.
+    /// Returns the style of headings.
     pub(crate) fn heading(self) -> Style {
         Style::new().add_modifier(Modifier::BOLD)
     }
@@ -35,12 +37,12 @@ impl Palette {
         self.color(Color::Cyan).add_modifier(Modifier::BOLD)
     }
 
-    /// What is selected.
+    /// Returns the style of the selection.
     pub(crate) fn selected(self) -> Style {
         Style::new().add_modifier(Modifier::REVERSED)
     }
 
-    /// Where the user is.
+    /// Returns the style of the current position.
     pub(crate) fn here(self) -> Style {
         self.color(Color::Cyan).add_modifier(Modifier::BOLD)
     }
@@ -50,7 +52,7 @@ impl Palette {
         self.color(Color::Green)
     }
 
-    /// Something odd.
+    /// Returns the style of warnings and unusual values.
     pub(crate) fn odd(self) -> Style {
         self.color(Color::Yellow).add_modifier(Modifier::BOLD)
     }

@@ -12,31 +12,31 @@ use crate::text::{clean, fit, width};
 pub(crate) struct Prompt {
     label: String,
     text: String,
-    /// Texts that Tab goes through, and the one that it came to.
+    /// Texts that Tab cycles through, and the current one.
     offers: Vec<&'static str>,
     offer: usize,
-    /// Whether the label asks for a yes.
+    /// `true` if the label asks for a confirmation.
     is_question: bool,
 }
 
-/// What came of a key.
+/// Effect of a key.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Typed {
-    /// The line goes on.
+    /// The line continues.
     More,
-    /// It is given up.
+    /// The line was cancelled.
     Cancelled,
-    /// It is complete.
+    /// The line is complete.
     Done(String),
 }
 
 impl Prompt {
-    /// One that has a text already.
+    /// Creates a prompt with a text.
     pub(crate) fn new(label: &str, text: &str) -> Self {
         Self { label: label.to_owned(), text: text.to_owned(), ..Self::default() }
     }
 
-    /// One that has the first of several texts, and the others by Tab.
+    /// Creates a prompt with the first of several texts; Tab selects the others.
     pub(crate) fn offering(label: &str, offers: Vec<&'static str>) -> Self {
         let text = offers.first().copied().unwrap_or_default();
         Self { offers, ..Self::new(label, text) }
@@ -47,12 +47,12 @@ impl Prompt {
         Self { is_question: true, ..Self::new(label, text) }
     }
 
-    /// What is typed so far.
+    /// Returns the text typed so far.
     pub(crate) fn text(&self) -> &str {
         &self.text
     }
 
-    /// Which of the offers Tab came to.
+    /// Returns the index of the current offer.
     pub(crate) fn offer(&self) -> usize {
         self.offer
     }
@@ -82,7 +82,7 @@ impl Prompt {
         Typed::More
     }
 
-    /// The line, its end where it is longer than the screen.
+    /// Returns the line, or its end if it is longer than the screen.
     pub(crate) fn line(&self, columns: usize, palette: Palette) -> Line<'static> {
         if self.is_question {
             let text = fit(&self.label, columns.saturating_sub(1));

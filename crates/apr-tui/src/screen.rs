@@ -18,19 +18,19 @@ use crate::zones::key_named;
 /// The smallest terminal that a screen is drawn on.
 const SMALLEST: (u16, u16) = (60, 20);
 
-/// Whether a screen stays.
+/// Decision to keep or close a screen.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Flow {
     Stay,
     Quit,
 }
 
-/// What happened to a screen while no key was pressed.
+/// Change of a screen while no key was pressed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Tick {
-    /// Nothing.
+    /// The screen is unchanged.
     Idle,
-    /// Something is computed for it: how far that is may have changed.
+    /// A computation for the screen is running, and its progress may have changed.
     Busy,
     /// Something arrived.
     News,
@@ -44,40 +44,39 @@ pub(crate) trait Screen {
 
     fn mouse(&mut self, mouse: MouseEvent) -> Flow;
 
-    /// Whether it wants the mouse now: a terminal whose mouse is taken selects no text with it.
+    /// Returns `true` if the screen captures the mouse; the terminal cannot select text meanwhile.
     fn takes_mouse(&self) -> bool;
 
-    /// Takes what arrived.
+    /// Receives results that have arrived.
     fn tick(&mut self) -> Tick {
         Tick::Idle
     }
 }
 
-/// How screens look and speak.
+/// Appearance and wording of screens.
 #[derive(Clone, Copy)]
 pub struct ScreenOptions<'o> {
-    /// Colours.
+    /// Colours of the screens.
     pub palette: Palette,
-    /// Whether clicks and the wheel of the mouse are taken from the terminal; a key of the screen
-    /// gives it back.
+    /// `true` to capture clicks and the mouse wheel; a key of the screen releases the mouse.
     pub takes_mouse: bool,
-    /// What settings are called.
+    /// Names of settings in messages.
     pub wording: &'o dyn Wording,
 }
 
-/// A screen as it is drawn on so many columns and rows.
+/// Returns a screen drawn with this number of columns and rows.
 pub(crate) fn drawn(screen: &mut dyn Screen, (columns, rows): (u16, u16)) -> Buffer {
     let Ok(mut terminal) = Terminal::new(TestBackend::new(columns, rows));
     let Ok(_) = terminal.draw(|frame| screen.draw(frame));
     terminal.backend().buffer().clone()
 }
 
-/// What a key does: the key as people write it, and a verb.
+/// Key and its effect: the key as users write it, and a verb.
 pub(crate) type Key = (&'static str, &'static str);
 
 /// The frame around a screen.
 pub(crate) struct Frames<'f> {
-    /// What is looked at, escaped.
+    /// Name of the model, escaped.
     pub(crate) title: &'f str,
     /// The beginning of the title that may be left out.
     pub(crate) about: &'f str,
@@ -85,15 +84,16 @@ pub(crate) struct Frames<'f> {
     pub(crate) kind: &'f str,
     /// The line at the bottom.
     pub(crate) keys: KeyLine,
-    /// Keys that have no room there: they stand in the rule above.
+    /// Keys that do not fit there and are shown in the rule above.
     pub(crate) above: KeyLine,
-    /// Where one is: `4/47`.
+    /// Position: `4/47`.
     pub(crate) place: String,
 }
 
 impl Frames<'_> {
-    /// Draws the frame; the area within, and those of the keys and of the rule above, or `None`
-    /// where the terminal is too small.
+    /// Draws the frame; returns the areas within, of the keys, and of the rule above.
+    ///
+    /// Returns `None` if the terminal is too small.
     pub(crate) fn draw(&self, frame: &mut Frame<'_>, palette: Palette) -> Option<[Rect; 3]> {
         let area = frame.area();
         if area.width < SMALLEST.0 || area.height < SMALLEST.1 {
@@ -194,8 +194,10 @@ pub(crate) fn key_line(keys: &[Key], columns: usize, palette: Palette) -> KeyLin
     KeyLine { line: Line::from(spans), keys: pressed }
 }
 
-/// The keys of a screen with views, which are all named: on one line with the others where that has
-/// room, else in the rule above, else by their letters alone.
+/// Keys of a screen with views, all of which are listed.
+///
+/// They are on one line with the other keys if they fit, else in the rule above, else abbreviated
+/// to their letters.
 pub(crate) struct ViewKeys<'k> {
     /// The keys that one should know first, the most important one first.
     pub(crate) own: &'k [Key],
@@ -234,7 +236,7 @@ fn columns_of((key, verb): &Key) -> usize {
     width(verb) + beside
 }
 
-/// What keys do, over everything else.
+/// Draws the effects of the keys over the screen.
 pub(crate) fn help(frame: &mut Frame<'_>, title: &str, lines: &[Key], palette: Palette) {
     let widest = |texts: fn(&Key) -> &'static str| {
         lines.iter().map(|line| width(texts(line))).max().unwrap_or_default()

@@ -25,7 +25,7 @@ pub(crate) fn assert_snapshot(name: &str, (columns, rows): (u16, u16), screen: &
 /// Columns and rows of the screens that the documentation shows.
 pub(crate) const PICTURE: (u16, u16) = (90, 28);
 
-/// Compares a picture with that of the documentation.
+/// Compares an image with the one in the documentation.
 #[track_caller]
 pub(crate) fn assert_picture(name: &str, image: &str) {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs").join(name);

@@ -23,33 +23,36 @@ use ratatui::crossterm::terminal::{
 use crate::screen::{Flow, Screen, Tick};
 use keys::{Keys, Watch, Woken};
 
-/// From one picture to the next while something is computed: 30 in a second, where drawing and
-/// waking up take up to 3 ms. As long, a screen waits for a key before it looks whether a signal
-/// came.
+/// Interval between frames while something is computed: 30 per second.
+///
+/// Drawing and waking up take up to 3 ms. A screen also waits this long for a key before it checks
+/// for a signal.
 const TICK: Duration = Duration::from_millis(30);
 
-/// From a picture to the next one where something arrived: the first list is there at once.
+/// Interval between frames when results arrive, so that the first list appears immediately.
 const SOON: Duration = Duration::from_millis(8);
 
-/// How often a screen looks whether something arrived, while something is computed.
+/// Interval at which a screen checks for results while something is computed.
 const SLICE: Duration = Duration::from_millis(2);
 
-/// Asks the terminal for clicks and the wheel, at any column. crossterm's own command asks for
-/// movements, too, each of which would cross the network.
+/// Escape sequence that enables clicks and the wheel, at any column.
+///
+/// crossterm's own command also enables mouse movements, each of which would be sent over the
+/// network.
 const CLICKS: &str = "\u{1b}[?1000h\u{1b}[?1006h";
 
-/// How a screen ended.
+/// Reason for which a screen ended.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum End {
-    /// By its own key.
+    /// The user pressed the quit key.
     Quit,
-    /// By the wish to compare the model with another one, whose location was typed.
+    /// A request to compare the model with another one, at the typed location.
     Compare(String),
-    /// By Ctrl-C or a signal.
+    /// Ctrl-C or a signal.
     Interrupted,
 }
 
-/// Whether there is a terminal to draw on.
+/// Returns `true` if there is a terminal to draw on.
 #[must_use]
 pub fn is_terminal() -> bool {
     stdout().is_terminal()
@@ -75,7 +78,7 @@ impl Taken {
         }
     }
 
-    /// Stops the process as Ctrl-Z does, and takes the terminal again once it goes on.
+    /// Stops the process as Ctrl-Z does, and takes over the terminal again when it continues.
     fn suspend(&mut self) -> io::Result<()> {
         restore();
         keys::stop_process()?;
@@ -84,7 +87,7 @@ impl Taken {
         self.terminal.clear()
     }
 
-    /// Takes the mouse from the terminal, or gives it back.
+    /// Captures or releases the mouse.
     fn take_mouse(&mut self, takes_it: bool) -> io::Result<()> {
         if takes_it == self.has_mouse {
             return Ok(());
@@ -108,7 +111,7 @@ fn take() -> io::Result<()> {
     execute!(stdout(), EnterAlternateScreen).inspect_err(|_| restore())
 }
 
-/// Gives the terminal back. What fails here fails because there is none any more.
+/// Restores the terminal. Errors are ignored, because they mean that the terminal no longer exists.
 fn restore() {
     let _ = disable_raw_mode();
     let _ = execute!(stdout(), DisableMouseCapture, LeaveAlternateScreen, Show);
@@ -159,15 +162,15 @@ pub(crate) fn show(screen: &mut dyn Screen, interrupt: &Interrupt) -> io::Result
     }
 }
 
-/// What is to be done with a screen that was drawn.
+/// Next action for a drawn screen.
 enum Next {
-    /// Nothing yet.
+    /// No action yet.
     Wait(Tick),
     Draw,
     End(End),
 }
 
-/// Waits a little, and hands over the keys that came: those that came together are one picture.
+/// Waits briefly, and passes the keys on; keys that arrive together are drawn in one frame.
 fn wait(
     screen: &mut dyn Screen,
     keys: &Keys,

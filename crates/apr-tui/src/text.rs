@@ -7,7 +7,7 @@ use ratatui::style::Style;
 use ratatui::text::{Line, Span};
 use unicode_width::{UnicodeWidthChar, UnicodeWidthStr};
 
-/// A name as it may be shown: nothing in it steers the terminal.
+/// Returns a name escaped for display, so that it cannot control the terminal.
 pub(crate) fn clean(name: &str) -> String {
     Escaped(name).to_string()
 }
@@ -17,8 +17,9 @@ pub(crate) fn width(text: &str) -> usize {
     UnicodeWidthStr::width(text)
 }
 
-/// A text in at most so many columns: the middle of a longer one is left out, since beginnings and
-/// ends tell more.
+/// Fits a text into `columns` columns.
+///
+/// The middle of a longer text is left out, because its start and its end are more informative.
 pub(crate) fn fit(text: &str, columns: usize) -> String {
     if width(text) <= columns {
         return text.to_owned();
@@ -46,15 +47,17 @@ fn taken(chars: impl Iterator<Item = char>, columns: usize) -> String {
         .collect()
 }
 
-/// A text filled up with spaces on the right, and cut where it is longer.
+/// Returns a text padded with spaces on the right, or shortened if it is longer.
 pub(crate) fn cell(text: &str, columns: usize) -> String {
     let shown = fit(text, columns);
     let pad = columns.saturating_sub(width(&shown));
     format!("{shown}{:pad$}", "")
 }
 
-/// Names one after the other in so many columns, and the number of those that have no room: `a, b,
-/// +3`. The first one is always there, cut if it must be.
+/// Returns a list of names in `columns` columns, with the number of names that do not fit: `a, b,
+/// +3`.
+///
+/// The first name is always included, shortened if necessary.
 pub(crate) fn listed(
     names: impl IntoIterator<Item = String, IntoIter: ExactSizeIterator>,
     columns: usize,
@@ -79,8 +82,10 @@ pub(crate) fn listed(
     text + &rest(shown)
 }
 
-/// The first of some lines in so many rows; where there are more, the last row has their number. A
-/// single row has it behind the first line.
+/// Returns the first lines that fit into `rows` rows, with the number of the other lines in the
+/// last row.
+///
+/// A single row has the number after the first line.
 pub(crate) fn cut(mut lines: Vec<Line<'static>>, rows: u16, style: Style) -> Vec<Line<'static>> {
     let rows = usize::from(rows);
     if lines.len() <= rows || rows == 0 {
@@ -96,12 +101,12 @@ pub(crate) fn cut(mut lines: Vec<Line<'static>>, rows: u16, style: Style) -> Vec
     lines
 }
 
-/// What is no tensor of a checkpoint: a line for each kind, as it may be shown.
+/// Returns a line for each kind of data that is not a tensor, escaped for display.
 pub(crate) fn left_out(left_out: &LeftOut) -> Vec<String> {
     left_out.lines("e writes all").iter().map(|line| clean(line)).collect()
 }
 
-/// A text as lines of at most so many columns, broken between words where that is possible.
+/// Wraps a text into lines of at most `columns` columns, broken between words if possible.
 pub(crate) fn wrapped(text: &str, columns: usize) -> Vec<String> {
     // A character is never wider than two columns.
     let columns = columns.max(2);
@@ -137,7 +142,7 @@ pub(crate) fn dims<T: ToString>(shape: &[T]) -> String {
     format!("[{}]", sizes.join(", "))
 }
 
-/// A statistic, or a dash where nothing is finite.
+/// Returns a statistic, or a dash if there are no finite values.
 pub(crate) fn shown(value: Option<f64>) -> String {
     value.map_or_else(|| "-".to_owned(), statistic)
 }

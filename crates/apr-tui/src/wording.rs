@@ -18,7 +18,7 @@ pub trait Wording: Sync {
         message.to_owned()
     }
 
-    /// What the user can change so that a model runs; `None` where this front end has no way to.
+    /// Returns the change that lets a model run, or `None` if this front end does not offer it.
     fn remedy(&self, _: Remedy) -> Option<String> {
         None
     }
@@ -30,7 +30,7 @@ pub struct Plain;
 
 impl Wording for Plain {}
 
-/// Why something was not computed, and what helps.
+/// Returns the reason for which something was not computed, with its remedy.
 pub(crate) fn of_run(wording: &dyn Wording, error: &RunError) -> String {
     let remedy = match error {
         RunError::Lacking { remedy, .. } => Some(*remedy),
@@ -40,7 +40,7 @@ pub(crate) fn of_run(wording: &dyn Wording, error: &RunError) -> String {
     with_remedy(wording, &error.to_string(), remedy)
 }
 
-/// A message, and what helps behind it.
+/// Returns a message followed by its remedy.
 pub(crate) fn with_remedy(wording: &dyn Wording, text: &str, remedy: Option<Remedy>) -> String {
     let text = wording.message(text);
     match remedy.and_then(|remedy| wording.remedy(remedy)) {

@@ -3,23 +3,23 @@
 use ratatui::crossterm::event::{KeyCode, MouseButton, MouseEvent, MouseEventKind};
 use ratatui::layout::{Position, Rect};
 
-/// Rows that the wheel goes at a time.
+/// Number of rows that the wheel scrolls at a time.
 pub(crate) const WHEEL: usize = 3;
 
-/// What lies at a place of the screen.
+/// Element at a position of the screen.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Target {
-    /// A key that is named there.
+    /// A key listed there.
     Key(KeyCode),
     /// A row or a box of the view, by its position.
     Item(usize),
 }
 
-/// What a move of the mouse means.
+/// Meaning of a mouse event.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Pointed {
     At(Target),
-    /// A click where nothing is.
+    /// A click outside of all elements.
     Elsewhere,
     /// The wheel was turned; away from the user is up.
     Wheel {
@@ -51,7 +51,7 @@ impl Zones {
         }
     }
 
-    /// How many rows and boxes there are.
+    /// Returns the number of rows and boxes.
     #[cfg(test)]
     pub(crate) fn items(&self) -> usize {
         let is_item = |zone: &&(Rect, Target)| matches!(zone.1, Target::Item(_));
@@ -73,7 +73,7 @@ impl Zones {
     }
 }
 
-/// The key that a line of keys names, where a click can press it.
+/// Returns the key with this name in a line of keys, if a click can press it.
 pub(crate) fn key_named(name: &str) -> Option<KeyCode> {
     let mut letters = name.chars();
     match (name, letters.next(), letters.next()) {

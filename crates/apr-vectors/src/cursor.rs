@@ -2,7 +2,7 @@
 
 use apr_core::{ByteSource, Error, Result};
 
-/// Bytes that are read at a time, and how many at first.
+/// Number of bytes read at a time; the first read has `FIRST_WINDOW` bytes.
 const WINDOW: u64 = 1 << 18;
 const FIRST_WINDOW: u64 = 1 << 10;
 
@@ -13,7 +13,7 @@ const MAX_WORD: u64 = 65_535;
 pub(crate) struct Cursor<'a> {
     source: &'a dyn ByteSource,
     window: Vec<u8>,
-    /// Where the window starts in the source.
+    /// Offset of the window in the source.
     start: u64,
     pub(crate) at: u64,
 }
@@ -28,7 +28,7 @@ impl<'a> Cursor<'a> {
         self.source.len().saturating_sub(self.at)
     }
 
-    /// The bytes of the window from this place on; none at the end of the source.
+    /// Returns the bytes of the window from this position on; empty at the end of the source.
     fn windowed(&mut self) -> Result<&[u8]> {
         let end = self.start + self.window.len() as u64;
         if self.at < self.start || self.at >= end {
@@ -64,7 +64,7 @@ impl<'a> Cursor<'a> {
         Ok(i64::from_le_bytes(self.array()?))
     }
 
-    /// Goes past `len` bytes, which must be there.
+    /// Skips `len` bytes, which must exist.
     pub(crate) fn skip(&mut self, len: u64) -> Result<()> {
         if len > self.left() {
             let message = format!("{len} bytes are expected here, but the file is truncated");
@@ -74,8 +74,8 @@ impl<'a> Cursor<'a> {
         Ok(())
     }
 
-    /// Goes past a word and the byte that ends it, and adds the word to `text`; returns the bytes
-    /// of the word.
+    /// Skips a word and the byte that ends it, and adds the word to `text`. Returns the length of
+    /// the word in bytes.
     pub(crate) fn word(&mut self, end: u8, mut text: Option<&mut Vec<u8>>) -> Result<u64> {
         let from = self.at;
         loop {

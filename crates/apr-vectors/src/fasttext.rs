@@ -5,7 +5,7 @@ use serde_json::json;
 
 use crate::cursor::Cursor;
 
-/// What the file begins with.
+/// First four bytes of the file, as a number.
 pub(crate) const MAGIC: i32 = 793_712_314;
 
 /// Versions whose layout is known.
@@ -31,7 +31,7 @@ pub(crate) struct Matrix {
     pub(crate) place: StoredRange,
 }
 
-/// Where the entries are, and how long they are as text.
+/// Position of the entries, and their length as text.
 #[derive(Debug)]
 pub(crate) struct Dictionary {
     start: u64,
@@ -96,7 +96,7 @@ fn arguments(cursor: &mut Cursor<'_>, version: i32) -> Result<Metadata> {
 }
 
 impl Dictionary {
-    /// Goes past the dictionary; also returns the number of words.
+    /// Skips the dictionary, and also returns the number of words.
     fn open(cursor: &mut Cursor<'_>, metadata: &mut Metadata) -> Result<(Self, u64)> {
         let at = cursor.at;
         let [entries, words, labels] = [cursor.i32()?, cursor.i32()?, cursor.i32()?];
@@ -130,7 +130,7 @@ impl Dictionary {
         Ok((found, words))
     }
 
-    /// Goes past an entry: bytes of its name, and whether it is a label.
+    /// Skips an entry. Returns the length of its name in bytes, and whether it is a label.
     fn entry(cursor: &mut Cursor<'_>, text: Option<&mut Vec<u8>>) -> Result<(u64, bool)> {
         let len = cursor.word(0, text)?;
         cursor.skip(8)?;

@@ -23,7 +23,7 @@ pub struct VectorsReader {
     format: &'static Format,
     files: Vec<FileInfo>,
     tensors: Vec<TensorInfo>,
-    /// Where each tensor is, where they lie side by side.
+    /// Range of each tensor in the file; for word2vec, the whole file.
     places: Vec<StoredRange>,
     text: Text,
     metadata: Metadata,
@@ -32,10 +32,10 @@ pub struct VectorsReader {
     warnings: Vec<String>,
 }
 
-/// Where the words are.
+/// Position of the words.
 #[derive(Debug)]
 enum Text {
-    /// Before each vector.
+    /// The words are before each vector.
     Rows(Rows),
     Dictionary(Dictionary),
 }

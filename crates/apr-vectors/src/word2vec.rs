@@ -15,7 +15,7 @@ const MAX_FIRST_WORD: usize = 255;
 /// Words from one place that is kept to the next.
 const PAGE: u64 = 64;
 
-/// Words and dimensions, and how long the line is that says so.
+/// Returns the numbers of words and dimensions, and the length of the line that states them.
 pub(crate) fn header(head: &[u8]) -> Option<(u64, u64, usize)> {
     let number = |digits: &[u8]| {
         let is_number = (1..=MAX_DIGITS).contains(&digits.len());
@@ -29,7 +29,8 @@ pub(crate) fn header(head: &[u8]) -> Option<(u64, u64, usize)> {
     Some((number(&line[..space])?, number(&line[space + 1..])?, end + 1))
 }
 
-/// Whether bytes behind the first word are no text: vectors are written as text too, by others.
+/// Returns `true` if the bytes after the first word are not text. Other programs write vectors as
+/// text.
 pub(crate) fn recognises(head: &[u8]) -> bool {
     let Some((words, dims, len)) = header(head) else { return false };
     let rest = &head[len..];
@@ -46,15 +47,15 @@ pub(crate) fn recognises(head: &[u8]) -> bool {
 /// The vectors of a file, one behind each word.
 #[derive(Debug)]
 pub(crate) struct Rows {
-    /// Where the first word is, and the end of the file.
+    /// Offset of the first word; `end` is the end of the file.
     start: u64,
     end: u64,
     words: u64,
     /// Bytes of a vector.
     row: u64,
-    /// Whether a vector ends in a line feed, as those of the original program do.
+    /// `true` if each vector ends with a line feed, as the original program writes it.
     has_lines: bool,
-    /// Where every [`PAGE`]th word is, as far as they are known: all from the first on.
+    /// Offset of every [`PAGE`]th word, as far as known: all from the first on.
     pages: Mutex<Vec<u64>>,
 }
 
@@ -85,21 +86,22 @@ impl Rows {
         Ok((rows, [words, dims]))
     }
 
-    /// Bytes of all words, a line for each; `None` if the file is too short for the vectors.
+    /// Returns the length of all words in bytes, one line per word, or `None` if the file is too
+    /// short for the vectors.
     pub(crate) fn words_len(&self) -> Option<u64> {
         // The line feed takes the place of the space.
         let vectors = self.words.checked_mul(self.row.checked_add(u64::from(self.has_lines))?)?;
         (self.end - self.start).checked_sub(vectors)
     }
 
-    /// Goes past a word, up to the end of its vector; the line feed is not read.
+    /// Skips a word and its vector. The line feed is not read.
     fn next(&self, cursor: &mut Cursor<'_>, text: Option<&mut Vec<u8>>) -> Result<()> {
         cursor.word(b' ', text)?;
         cursor.skip(self.row)
     }
 
-    /// Goes past the line feed of the word before, if they have them, and checks where the last
-    /// ends.
+    /// Skips the line feed of the previous word, if there are line feeds, and checks the end of the
+    /// last vector.
     fn end_row(&self, cursor: &mut Cursor<'_>, word: u64) -> Result<()> {
         let at = cursor.at;
         if self.has_lines && cursor.byte()? != b'\n' {
@@ -113,7 +115,7 @@ impl Rows {
         Ok(())
     }
 
-    /// Where a page starts. The words before it are gone past first.
+    /// Returns the offset of a page, after skipping the words before it.
     fn page(&self, source: &dyn ByteSource, page: u64) -> Result<u64> {
         let mut pages = self.pages.lock().unwrap_or_else(PoisonError::into_inner);
         let last = pages.last().copied().unwrap_or(self.start);
@@ -158,7 +160,8 @@ impl Rows {
         Ok(())
     }
 
-    /// All words, a line for each; [`words_len`](Self::words_len) says of how many bytes.
+    /// Returns all words, one per line. [`words_len`](Self::words_len) returns their length in
+    /// bytes.
     pub(crate) fn read_words(&self, source: &dyn ByteSource) -> Result<Vec<u8>> {
         let mut text = Vec::new();
         let mut cursor = Cursor::new(source, self.start);
@@ -176,7 +179,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn vectors_are_told_from_text_by_the_bytes_behind_the_first_word() {
+    fn vectors_are_distinguished_from_text_by_the_bytes_after_the_first_word() {
         for head in [&b"2 1\nking \0\0\x80\x3f"[..], b"20 300\r\n</s> \xc3\xf5\x28\xbd"] {
             assert!(recognises(head));
         }

@@ -13,7 +13,7 @@ use crate::strided::usize_of;
 /// Elements that are computed at a time.
 const AT_ONCE: u64 = 1 << 16;
 
-/// Integers of a tensor, and the tensors that say what they stand for.
+/// Integers of a tensor, with the tensors of their scales and zero points.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct AffineQuantization {
     /// Position of the integers.
@@ -22,11 +22,11 @@ pub struct AffineQuantization {
     pub scales: usize,
     /// Position of the zero points; 0 without one.
     pub zero_points: Option<usize>,
-    /// What has a scale of its own.
+    /// Unit that has a scale of its own.
     pub unit: AffineUnit,
 }
 
-/// What of a tensor has a scale of its own.
+/// Unit of a tensor that has a scale of its own.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum AffineUnit {
@@ -34,11 +34,11 @@ pub enum AffineUnit {
     Tensor,
     /// Each index of a dimension.
     Axis(usize),
-    /// So many elements of a row; a row has a whole number of them.
+    /// Block of this many elements of a row; a row has a whole number of blocks.
     Block(u64),
 }
 
-/// The same, checked against shapes and dtypes.
+/// Affine quantization, checked against shapes and dtypes.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Affine {
     pub(crate) quantization: AffineQuantization,
@@ -50,7 +50,8 @@ pub(crate) struct Affine {
 }
 
 impl Affine {
-    /// Checks that there is a scale for each unit, and a zero point where there are any.
+    /// Checks that there is a scale for each unit, and a zero point for each unit if there are zero
+    /// points.
     ///
     /// # Errors
     /// E001 where shapes or dtypes do not fit.

@@ -13,7 +13,7 @@ pub enum Base<'a> {
 }
 
 impl<'a> Base<'a> {
-    /// Takes a checkpoint over.
+    /// Creates a base that owns the checkpoint.
     pub fn owning(reader: impl CheckpointReader + 'a) -> Self {
         Self::Owned(Box::new(reader))
     }

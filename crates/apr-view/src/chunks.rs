@@ -9,12 +9,12 @@ use apr_tensor::element::chunk_len;
 pub struct Chunk {
     /// Offset in the tensor.
     pub offset: u64,
-    /// How many bytes it has.
+    /// Number of bytes.
     pub len: usize,
-    /// Whether this is the tensor's last piece.
+    /// `true` if this is the tensor's last piece.
     pub last: bool,
-    /// Whether the pieces suit [`ChunkSums`](apr_core::digest::ChunkSums), which need a power of
-    /// two.
+    /// `true` if the pieces suit [`ChunkSums`](apr_core::digest::ChunkSums), which require a power
+    /// of two.
     pub summable: bool,
 }
 
@@ -39,7 +39,8 @@ pub fn pieces(len: u64, piece: usize) -> impl Iterator<Item = Chunk> {
     })
 }
 
-/// The first `len` bytes of a buffer that only ever grows, so that reuse costs nothing.
+/// Returns the first `len` bytes of a buffer, which only grows, so that it can be reused without
+/// allocation.
 pub fn take(buffer: &mut Vec<u8>, len: usize) -> &mut [u8] {
     if buffer.len() < len {
         buffer.resize(len, 0);

@@ -23,7 +23,8 @@ impl Change {
         Ok((info, Self(ChangeKind::FourBits(rows))))
     }
 
-    /// What is cut out of the tensor at `position` of the base, as one of this name.
+    /// Returns the change that cuts rows out of the tensor at `position` of the base, under this
+    /// name.
     ///
     /// # Errors
     /// E001 when it is not made of such groups, or its elements are not plain.
@@ -115,18 +116,19 @@ impl Change {
 /// A tensor that parts are joined to.
 struct Whole {
     dtype: DType,
-    /// Of how many groups its rows are.
+    /// Number of groups of its rows.
     count: u64,
     groups: Groups,
-    /// How far the rows of one part are from each other.
+    /// Distance between the rows of one part.
     step: u64,
-    /// Whether its rows are columns.
+    /// `true` if its rows are stored as columns.
     is_turned: bool,
 }
 
 impl Whole {
-    /// Of this shape, where the first part was cut out like this; `None` where the shape has no
-    /// such groups.
+    /// Returns the whole tensor with this shape, if the first part was cut like `first`.
+    ///
+    /// Returns `None` if the shape does not have such groups.
     fn of(shape: &Shape, first: Cut, dtype: DType) -> Option<Self> {
         let is_turned = first.turned == Turned::Before;
         let groups = Groups::of(shape.dims(), first.groups, is_turned)?;
@@ -134,7 +136,7 @@ impl Whole {
         is_some.then_some(Self { dtype, count: first.groups, groups, step: first.step, is_turned })
     }
 
-    /// Whether the part goes with the others and starts at row `next`.
+    /// Returns `true` if the part matches the others and starts at row `next`.
     fn has_next(&self, info: &TensorInfo, cut: Cut, next: u64) -> bool {
         let elements = self
             .count
@@ -145,7 +147,8 @@ impl Whole {
         is_alike && cut.first == next && elements.is_some() && info.shape.elements() == elements
     }
 
-    /// Rows of a part up to the next part's first: all of them, or one where parts take turns.
+    /// Returns the rows of a part up to the next part's first: all of them, or one if parts
+    /// alternate.
     fn rows_in_a_row(&self, cut: Cut) -> u64 {
         if self.step == 1 { cut.count } else { 1 }
     }
@@ -170,7 +173,7 @@ impl Whole {
         self.rows_in_a_row(cut) * columns
     }
 
-    /// Whether the parts are all there, where the next one would start at row `next`.
+    /// Returns `true` if the parts are complete when the next one would start at row `next`.
     fn ends_at(&self, next: u64) -> bool {
         let rows = self.groups.rows;
         if self.step == 1 {
@@ -188,13 +191,15 @@ struct Groups {
     rows: u64,
     /// Elements of a row.
     columns: u64,
-    /// Whether rows have one element, and no dimension for it.
+    /// `true` if rows have one element and no dimension of their own.
     is_flat: bool,
 }
 
 impl Groups {
-    /// Of a shape whose first dimension counts groups, or the rows of all of them; `turned` where
-    /// rows come last.
+    /// Returns the groups of a shape whose first dimension counts groups, or the rows of all
+    /// groups.
+    ///
+    /// `turned` is `true` if rows are the last dimension.
     fn of(dims: &[u64], groups: u64, turned: bool) -> Option<Self> {
         let flat = Self { rows: *dims.get(1)?, columns: 1, is_flat: true };
         match *dims {

@@ -13,7 +13,7 @@ pub(crate) struct Decoded<'b> {
     pub(crate) dtype: DType,
 }
 
-/// Whether a tensor's blocks can be decoded wherever they lie.
+/// Returns `true` if a tensor's blocks can be decoded at any offset.
 pub(crate) fn can_decode(dtype: DType) -> bool {
     // Rows with a scale in front are found by their length only.
     let is_by_row = matches!(dtype, DType::I8_ROW | DType::I4_ROW);
@@ -28,7 +28,9 @@ impl CheckpointReader for Decoded<'_> {
         Stored::derived_from(self.base, &[tensor])
     }
 
-    /// `offset` and the buffer's length are whole elements of `dtype` where blocks are decoded.
+    /// Reads decoded elements if the tensor's blocks are decoded.
+    ///
+    /// In that case, `offset` and the buffer's length must be whole elements of `dtype`.
     fn read_tensor(&self, tensor: usize, offset: u64, buf: &mut [u8]) -> Result<()> {
         let info = &self.base.tensors()[tensor];
         if !can_decode(info.dtype) {

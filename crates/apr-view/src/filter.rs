@@ -3,7 +3,7 @@
 use apr_core::{Error, Result};
 use glob::Pattern;
 
-/// The most patterns that the braces of one may stand for.
+/// Maximum number of patterns to which the braces of one pattern can expand.
 const MAX_ALTERNATIVES: usize = 1000;
 
 /// A pattern over tensor names: `*`, `?`, `[a-c]`, `[!a-c]`, `{a,b}`, and `\` before a character
@@ -23,7 +23,7 @@ pub struct NamePattern {
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 enum Form {
-    /// One of these, which have no braces.
+    /// One of these patterns, which have no braces.
     Globs(Vec<Pattern>),
     /// The text is a part of the name.
     Part,
@@ -62,9 +62,10 @@ pub fn parse_filter(pattern: &str) -> Result<NamePattern> {
     Ok(NamePattern { text: pattern.to_owned(), form: Form::Globs(globs) })
 }
 
-/// The patterns without braces that a pattern stands for.
+/// Returns the patterns without braces to which a pattern expands.
 fn alternatives(pattern: &str) -> Result<Vec<String>, &'static str> {
-    /// What has a meaning in the patterns of the library, which has no escapes but a class of one.
+    /// Characters with a meaning in the library's patterns, which have no escape other than a class
+    /// of one character.
     const SPECIAL: [char; 3] = ['*', '?', '['];
 
     // For each open brace, the outermost first: the alternatives that are finished, what stood
@@ -128,7 +129,7 @@ fn alternatives(pattern: &str) -> Result<Vec<String>, &'static str> {
     Ok(now)
 }
 
-/// Parses a pattern that is looked for: without a wildcard, names that contain it match too.
+/// Parses a search pattern: without a wildcard, it also matches names that contain it.
 ///
 /// ```
 /// let filter = apr_view::parse_search("q_proj")?;
@@ -203,7 +204,7 @@ mod tests {
     }
 
     #[test]
-    fn a_name_is_no_pattern() {
+    fn a_name_is_not_a_pattern() {
         let filter = named("a[0]*");
         assert!(filter.is_match("a[0]*") && !filter.is_match("a0b"));
     }

@@ -4,7 +4,7 @@
 
 use crate::view::View;
 
-/// Where in a forward pass a tensor is used.
+/// Stage of a forward pass in which a tensor is used.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum Stage {
     /// Embeddings, and the convolutions before the first layer.
@@ -17,7 +17,7 @@ enum Stage {
     Head,
 }
 
-/// A piece of a name: numbers count, so that layer 10 comes after layer 9.
+/// Piece of a name; numbers are compared by value, so that layer 10 comes after layer 9.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 enum Piece {
     Number(u64),
@@ -32,7 +32,7 @@ struct UseOrder {
     pieces: Vec<Piece>,
 }
 
-/// What is in the names of heads.
+/// Parts of the names of heads.
 const HEADS: [&str; 11] = [
     "predictions",
     "head",
@@ -47,12 +47,14 @@ const HEADS: [&str; 11] = [
     "logits",
 ];
 
-/// What is in the names of what takes the input.
+/// Parts of the names of input layers.
 const INPUTS: [&str; 8] =
     ["embd", "embed", "wte", "wpe", "patch", "position", "rope_freqs", "shared"];
 
-/// Puts the tensors of a view in the order of their first use, as far as their names say: the
-/// canonical ones of the families, and others that follow the habits of Hugging Face or GGUF.
+/// Sorts the tensors of a view by their first use, as far as their names reveal it.
+///
+/// This supports the canonical names of the families, and other names that follow the conventions
+/// of Hugging Face or GGUF.
 ///
 /// ```
 /// use apr_registry::{CheckpointReader, Limits};
@@ -111,7 +113,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_families_call_an_embedding_comes_before_and_a_head_after_the_layers() {
+    fn embeddings_of_all_families_precede_the_layers_and_heads_follow_them() {
         for family in Families::builtin().iter() {
             for name in family.example_names() {
                 let stage = place(&name).stage;
@@ -132,7 +134,7 @@ mod tests {
     }
 
     #[test]
-    fn a_whisper_model_starts_with_what_hears_and_ends_with_what_writes() {
+    fn a_whisper_model_starts_with_the_encoder_input_and_ends_with_the_decoder_output() {
         let mut names = [
             "decoder.layers.0.fc1.weight",
             "decoder.token_embedding",

@@ -113,8 +113,9 @@ impl FourBits {
     }
 }
 
-/// Puts elements that share a byte with their neighbours into bytes with those half of all further
-/// on; as many bytes as before.
+/// Repacks 4-bit elements: pairs of neighbours become pairs half of all elements apart.
+///
+/// The number of bytes does not change.
 pub(crate) fn halves_apart(neighbours: &[u8], apart: &mut [u8]) {
     let element = |at: usize| neighbours[at / 2] >> (4 * (at % 2)) & 0xf;
     let half = apart.len();

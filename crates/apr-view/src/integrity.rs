@@ -7,7 +7,7 @@ use apr_core::{CheckpointReader, Error, Result, StoredPart, StoredRange, Sum};
 
 use crate::chunks::{pieces, take};
 
-/// The checksum of bytes that come in order.
+/// Checksum of bytes that are appended in order.
 #[derive(Default)]
 pub struct Tally {
     crc: Crc32,
@@ -15,7 +15,7 @@ pub struct Tally {
 }
 
 impl Tally {
-    /// Appends bytes, with their sums where those were computed already.
+    /// Appends bytes, with their checksums if those were already computed.
     pub fn append(&mut self, stated: Sum, bytes: &[u8], sums: Option<ChunkSums>) {
         match (stated, sums) {
             (Sum::Crc32(_), Some(sums)) => self.crc.append(sums),
@@ -25,7 +25,8 @@ impl Tally {
         }
     }
 
-    /// What is wrong once all bytes have come; the next ones are others.
+    /// Returns the mismatch after all bytes have been appended, and resets the tally for the next
+    /// bytes.
     pub fn finish(&mut self, stated: Sum) -> Option<Mismatch> {
         let Self { crc, digest } = std::mem::take(self);
         match stated {
@@ -41,11 +42,11 @@ impl Tally {
 /// Bytes that are not those their checksum was taken of.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Mismatch {
-    /// Two CRC-32.
+    /// CRC-32 checksums differ.
     Crc32 {
-        /// What the file says.
+        /// Checksum stored in the file.
         stated: u32,
-        /// What its bytes come to.
+        /// Checksum of the bytes.
         found: u32,
     },
     /// Two BLAKE3-256.
@@ -85,7 +86,7 @@ impl Mismatch {
     }
 }
 
-/// Reads a part of a file once, a chunk at a time; says what is wrong with it.
+/// Reads a part of a file once, a chunk at a time, and returns its mismatch.
 ///
 /// # Errors
 /// E007 when reading fails.

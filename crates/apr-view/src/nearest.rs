@@ -37,8 +37,10 @@ pub fn nearest<'a>(
     scored.into_iter().take(count).map(|(_, candidate)| candidate).collect()
 }
 
-/// How alike two names are, whatever their case; 1 is equal. Names that nobody types are not
-/// compared letter by letter: that takes the product of their lengths.
+/// Returns the similarity of two names, ignoring case; 1 means equal.
+///
+/// Very long names are only tested for equality, because the full comparison takes time
+/// proportional to the product of the lengths.
 fn similarity(name: &str, candidate: &str) -> f64 {
     const LONGEST: usize = 300;
     match name.len().max(candidate.len()) > LONGEST {
@@ -55,12 +57,12 @@ mod tests {
     use super::*;
 
     #[test]
-    fn case_is_no_difference() {
+    fn case_is_ignored() {
         assert_eq!(nearest("TINY/lama", ["tiny/llama", "org/bert"], 3), ["tiny/llama"]);
     }
 
     #[test]
-    fn names_of_megabytes_are_no_work() {
+    fn names_of_megabytes_are_compared_quickly() {
         let (left, right) = ("a".repeat(4 << 20), "b".repeat(4 << 20));
         assert_eq!(nearest(&left, [right.as_str(), left.as_str()], 3), [left.as_str()]);
         assert_eq!(closest(&left, [right.as_str()], 1).len(), 1);

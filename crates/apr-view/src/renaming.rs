@@ -38,18 +38,18 @@ pub struct Renamings(Vec<Renaming>);
 struct Renaming {
     old: String,
     new: String,
-    /// What is wrong with it as an expression, where it is none.
+    /// Expression of the renaming, or the reason for which it is not a valid expression.
     expression: std::result::Result<Expression, String>,
 }
 
 struct Expression {
     automaton: PikeVM,
-    /// What replaces a match, with groups as `${1}`.
+    /// Replacement of a match, with groups as `${1}`.
     replacement: String,
 }
 
 impl Renamings {
-    /// Takes old names or expressions, and their replacements.
+    /// Creates renamings from old names or expressions and their replacements.
     ///
     /// # Errors
     /// E001 for a replacement that names a group which the expression does not have.
@@ -64,17 +64,18 @@ impl Renamings {
         pairs.collect::<Result<_>>().map(Self)
     }
 
-    /// Returns `true` if there are none.
+    /// Returns `true` if there are no renamings.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
 
-    /// Returns the new names, by the old ones; names that stay are not among them. The first one
-    /// that fits a name counts.
+    /// Returns the new names by their old names; unchanged names are omitted.
+    ///
+    /// For each name, the first matching renaming applies.
     ///
     /// # Errors
-    /// E001 for one that fits no name.
+    /// E001 for a renaming that matches no name.
     pub fn of(&self, names: &[&str]) -> Result<BTreeMap<String, String>> {
         let mut renamed = BTreeMap::new();
         for renaming in &self.0 {
@@ -149,7 +150,7 @@ impl Expression {
         }
     }
 
-    /// The name with all matches replaced; `None` where there are none.
+    /// Returns the name with all matches replaced, or `None` if there are no matches.
     fn replaced(&self, name: &str) -> Option<String> {
         let mut cache = self.automaton.create_cache();
         let mut new = String::new();
@@ -244,7 +245,7 @@ mod tests {
     }
 
     #[test]
-    fn what_fits_nothing_is_refused_with_names_like_it() {
+    fn renamings_without_a_match_are_rejected_with_similar_names() {
         let said = message(&[("tabel", "x")], &["table", "steps"]);
         assert!(said.contains("no such tensor") && said.contains("table"), "{said}");
         assert!(message(&[("a(", "x")], &["b"]).contains("not a regular expression"));

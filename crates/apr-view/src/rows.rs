@@ -1,28 +1,28 @@
 //! Rows that are cut out of a tensor.
 
-/// Which rows of a tensor are cut out, where its rows stand in groups.
+/// Rows to cut out of a tensor whose rows are in groups.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Cut {
     /// Groups of rows, each of which is cut alike.
     pub groups: u64,
     /// The first row in a group.
     pub first: u64,
-    /// How far the next row is.
+    /// Distance to the next row.
     pub step: u64,
-    /// How many rows.
+    /// Number of rows.
     pub count: u64,
-    /// Where rows are columns.
+    /// Tensor in which rows are stored as columns.
     pub turned: Turned,
 }
 
-/// Where rows are columns.
+/// Tensor in which rows are stored as columns.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Turned {
-    /// In neither.
+    /// Neither tensor.
     No,
-    /// In the tensor that is cut.
+    /// The tensor that is cut.
     Before,
-    /// In what is cut out.
+    /// The result of the cut.
     After,
 }

@@ -6,8 +6,8 @@ use apr_core::{CheckpointReader, Error, Result, Strided};
 use crate::turned::{Stripes, TOGETHER, turn};
 use crate::windows::Windows;
 
-/// How elements of a tensor of the base are gathered: as `[groups, rows, columns]`, of which rows
-/// or columns lie together.
+/// Gathering of elements of a base tensor as `[groups, rows, columns]`, with rows or columns
+/// contiguous.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Gather {
     /// Position of the source.
@@ -16,22 +16,25 @@ pub(crate) struct Gather {
     pub(crate) start: u64,
     /// Groups, rows and columns.
     pub(crate) dims: [u64; 3],
-    /// How many elements of the source lie between two groups, rows and columns.
+    /// Strides between groups, rows and columns, in elements of the source.
     pub(crate) strides: [u64; 3],
     /// Bytes of an element.
     pub(crate) element: u64,
 }
 
-/// Parts that take turns: so many elements of the first, so many of the second, and again.
+/// Interleaved parts: a number of elements of the first, a number of the second, and so on
+/// repeatedly.
 #[derive(Debug, Clone)]
 pub(crate) struct Woven {
-    /// The parts, and how many elements each gives at a time.
+    /// Parts, each with its number of elements per turn.
     pub(crate) parts: Vec<(Gather, u64)>,
 }
 
 impl Gather {
-    /// The way to these elements of a tensor; `None` where they take more dimensions, or neither
-    /// rows nor columns lie together.
+    /// Returns the gathering of these elements of a tensor.
+    ///
+    /// Returns `None` if it needs more than three dimensions, or if neither rows nor columns are
+    /// contiguous.
     pub(crate) fn of(tensor: usize, elements: &Strided, element: u64) -> Option<Self> {
         let joined = elements.joined();
         let mut axes: Vec<(u64, u64)> =
@@ -53,8 +56,8 @@ impl Gather {
         })
     }
 
-    /// Reads whole elements from byte `offset` on, transposed ones through the windows where there
-    /// are such.
+    /// Reads whole elements from byte `offset` on; transposed elements are read through the
+    /// windows, if any.
     pub(crate) fn read(
         &self,
         base: &dyn CheckpointReader,
@@ -94,7 +97,7 @@ impl Gather {
         Ok(())
     }
 
-    /// Whether the elements of a column lie together, and those of a row do not.
+    /// Returns `true` if the elements of a column are contiguous and those of a row are not.
     fn is_turned(&self) -> bool {
         let [_, row_step, column_step] = self.strides;
         column_step != 1 && row_step == 1
@@ -152,7 +155,7 @@ impl Gather {
         Ok(())
     }
 
-    /// Rows whose columns lie together.
+    /// Reads rows whose columns are contiguous.
     fn read_runs(
         &self,
         base: &dyn CheckpointReader,
@@ -184,7 +187,7 @@ impl Woven {
         offset: u64,
         buf: &mut [u8],
     ) -> Result<()> {
-        /// Bytes that are woven at once, where a turn is no longer.
+        /// Bytes to interleave at a time, unless one turn is longer.
         const AT_ONCE: u64 = 1 << 20;
 
         let turn = self.parts.iter().map(|(_, run)| run).sum::<u64>() * self.element();

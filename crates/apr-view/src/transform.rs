@@ -31,9 +31,9 @@ pub(crate) enum ChangeKind {
     Woven(Woven),
     /// Four-bit floats, put together.
     FourBits(FourBits),
-    /// Integers as the floats that they stand for.
+    /// Integers, dequantized to floats.
     Affine(Affine),
-    /// The same of tensors whose blocks are decoded to this dtype first.
+    /// Change of a tensor whose blocks are first decoded to this dtype.
     Decoded(Box<ChangeKind>, DType),
 }
 
@@ -111,7 +111,7 @@ impl Change {
         })))
     }
 
-    /// Whether these elements can be [gathered](Self::gathered).
+    /// Returns `true` if these elements can be [gathered](Self::gathered).
     #[must_use]
     pub fn can_gather(elements: &Strided) -> bool {
         elements.elements() > 0 && Gather::of(0, elements, 1).is_some()
@@ -143,9 +143,11 @@ impl Change {
         Ok(Self(ChangeKind::Gathered(gather)))
     }
 
-    /// The rows of the tensor at `position` of the base as groups of so many queries, a key and a
-    /// value, of so many rows each (`[groups, queries, rows]`): all queries, then all keys, then
-    /// all values; or the way `back`.
+    /// Returns the change that reorders rows from groups (`[groups, queries, rows]`) to all
+    /// queries, all keys, all values.
+    ///
+    /// The rows of the tensor at `position` of the base are groups of `queries` queries, a key and
+    /// a value, each of `rows` rows. `back` reverses the change.
     ///
     /// # Errors
     /// E001 when its rows are not that many or don't lie apart.
@@ -301,8 +303,10 @@ impl Change {
         Ok((info, Self(ChangeKind::Affine(affine))))
     }
 
-    /// The same change of tensors whose blocks are decoded to plain floats of this dtype as they
-    /// are read; others are read as they are. It was made for tensors of that dtype.
+    /// Returns the same change for tensors whose blocks are decoded to plain floats of this dtype
+    /// on reading.
+    ///
+    /// Other tensors are read unchanged. The change must be made for tensors of that dtype.
     #[must_use]
     pub fn of_decoded(self, dtype: DType) -> Self {
         Self(ChangeKind::Decoded(Box::new(self.0), dtype))

@@ -6,9 +6,9 @@ pub(crate) const TOGETHER: usize = 16;
 /// Parts of a tensor's rows, each of which becomes a column.
 #[derive(Clone, Copy)]
 pub(crate) struct Stripes<'a> {
-    /// From the first element of the first one on.
+    /// Bytes from the first element of the first stripe on.
     pub(crate) bytes: &'a [u8],
-    /// How many there are.
+    /// Number of stripes.
     pub(crate) count: usize,
     /// Elements from the beginning of one to the beginning of the next.
     pub(crate) apart: usize,

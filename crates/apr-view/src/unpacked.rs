@@ -19,16 +19,16 @@ pub const SCALES_FILE: &str = "scales.json";
 /// Elements of a block of all types here that have blocks.
 const BLOCK: u64 = 32;
 
-/// Bytes of blocks that are read at once.
+/// Bytes of blocks to read at a time.
 const WINDOW: u64 = 1 << 20;
 
-/// What of a tensor of the base a tensor shows.
+/// Part of a base tensor that a tensor shows.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum UnpackedPart {
-    /// All of it.
+    /// The whole tensor.
     Whole,
-    /// Its quants, `per_byte` of them in a byte, `at` bytes after the start of each block; `flip`
-    /// are bits that are turned over.
+    /// Quants, `per_byte` of them per byte, at `at` bytes after the start of each block; `flip` has
+    /// the bits to invert.
     Quants { per_byte: u64, at: u64, flip: u8 },
     /// Numbers of `len` bytes, `at` bytes after the start of each block.
     Field { at: u64, len: u64 },
@@ -40,18 +40,18 @@ pub struct Unpacked<'a> {
     tensors: Vec<TensorInfo>,
     parts: Vec<(usize, UnpackedPart)>,
     companions: Vec<Companion>,
-    /// The companion that describes the parts, where there is one.
+    /// Companion file that describes the parts, if there is one.
     description: Option<Vec<u8>>,
 }
 
 impl<'a> Unpacked<'a> {
-    /// Whether there are quantized tensors.
+    /// Returns `true` if there are quantized tensors.
     #[must_use]
     pub fn is_needed(base: &dyn CheckpointReader) -> bool {
         base.tensors().iter().any(|info| info.dtype.is_quantized())
     }
 
-    /// Takes the quantized tensors apart.
+    /// Separates the quantized tensors into their parts.
     ///
     /// # Errors
     /// E001 for a dtype whose scales are quantized themselves, such as `q4_k`: it must be
@@ -79,27 +79,24 @@ impl<'a> Unpacked<'a> {
     }
 }
 
-/// Positions of what stands for a quantized tensor, in a checkpoint that [`Unpacked::beside`] made.
+/// Positions of the parts of a quantized tensor, in a checkpoint that [`Unpacked::beside`] made.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Parts {
-    /// The quants: signed where they have 8 bits, unsigned where they have 4, packed as described
-    /// above.
+    /// Quants: signed if they have 8 bits, unsigned if they have 4, packed as described above.
     pub quants: usize,
-    /// The quants with their highest bit turned over: unsigned where they have 8 bits, signed where
-    /// they have 4.
+    /// Quants with their highest bit inverted: unsigned if they have 8 bits, signed if they have 4.
     pub turned: usize,
     /// Quants in a byte: 1 or 2.
     pub per_byte: u64,
-    /// The scales.
+    /// Position of the scales.
     pub scales: usize,
-    /// What is added, where the type has that.
+    /// Offsets to add, if the type has them.
     pub mins: Option<usize>,
 }
 
 impl<'a> Unpacked<'a> {
-    /// The tensors of the base as they are, and after them the parts of those whose dtype is made
-    /// of integers and scales.
+    /// Returns the tensors of the base, followed by the parts of those with integers and scales.
     #[must_use]
     pub fn beside(base: Base<'a>) -> (Self, Vec<Option<Parts>>) {
         let mut tensors = base.tensors().to_vec();
@@ -151,7 +148,7 @@ impl<'a> Unpacked<'a> {
     }
 }
 
-/// Where the fields of a block are.
+/// Offsets of the fields of a block.
 #[derive(Debug, Clone, Copy)]
 struct Fields {
     /// Quants in a byte.
@@ -255,7 +252,7 @@ impl Fields {
 }
 
 impl Unpacked<'_> {
-    /// Bytes and elements of a block of a tensor of the base; a row where that is the block.
+    /// Returns the bytes and elements of a base tensor's block, or of a row if rows are the blocks.
     fn block_of(&self, tensor: usize) -> (u64, u64) {
         let info = &self.base.tensors()[tensor];
         if info.dtype == DType::I8_ROW {
@@ -265,11 +262,11 @@ impl Unpacked<'_> {
         }
     }
 
-    /// Fills `buf` from the `offset`-th byte on of what `copy` takes out of the blocks, `len` bytes
-    /// of each: `copy` gets a block, where to begin in its `len` bytes, and where to put them.
+    /// Fills `buf` with the data that `copy` extracts from the blocks, `len` bytes of each, from
+    /// byte `offset` on.
     ///
-    /// Many blocks are read at once. A source that is compressed decodes a mebibyte for whatever is
-    /// read of it.
+    /// `copy` gets a block, the start in its `len` bytes, and the target. Many blocks are read at a
+    /// time, because a compressed source decodes a mebibyte for every read.
     fn read_blocks(
         &self,
         tensor: usize,
@@ -324,7 +321,7 @@ impl Unpacked<'_> {
         })
     }
 
-    /// The same where a block is a row too long to be read as a whole.
+    /// Same as `read_blocks`, for a block that is a row too long to be read as a whole.
     fn read_long_fields(
         &self,
         tensor: usize,

@@ -22,8 +22,10 @@ pub struct Buffers {
     scratch: Scratch,
 }
 
-/// Replaces the contents of `out` by the elements of whole rows (or of whole blocks, where a dtype
-/// has blocks), rounded to `f32` where they are wider.
+/// Replaces the contents of `out` with the elements of whole rows, or of whole blocks for block
+/// dtypes.
+///
+/// Wider elements are rounded to `f32`.
 pub fn decode(dtype: DType, bytes: &[u8], row_len: usize, out: &mut Vec<f32>) {
     match dtype {
         DType::F64 => {

@@ -18,40 +18,43 @@ pub struct Checked(Mutex<BTreeMap<Place, Arc<Mutex<bool>>>>);
 type Place = (usize, u64, u64);
 
 impl Checked {
-    /// Whether a part was compared; locked while it is.
+    /// Returns whether a part was compared; the lock is held during the comparison.
     fn part(&self, range: StoredRange) -> Arc<Mutex<bool>> {
         let place = (range.file, range.offset, range.len);
         Arc::clone(lock(&self.0).entry(place).or_default())
     }
 }
 
-/// What a thread that panicked held says no more than what it had done.
+/// Locks a mutex. A poisoned mutex is still valid, because its value only records completed work.
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// A checkpoint that compares each tensor with its digest or CRC-32, and with those of the parts
-/// that it is made of, when its first byte is asked for: by one pass over the bytes in the file, a
-/// chunk at a time. A tensor that is read again, or by rows, is not compared again.
+/// Checkpoint that compares each tensor with its checksum before its first byte is read.
 ///
-/// Passes that read whole tensors in order (a conversion, a validation) compare them on their way
-/// and need no such reader.
+/// Each tensor, and each part of which it is made, is compared with its digest or CRC-32 in one
+/// pass over the bytes in the file, a chunk at a time. A tensor that is read again, or by rows, is
+/// not compared again.
+///
+/// Passes that read whole tensors in order (a conversion, a validation) compare them during the
+/// pass and do not need this reader.
 pub struct Verified<'a> {
     base: &'a dyn CheckpointReader,
     checked: &'a Checked,
-    /// One for each tensor.
+    /// One flag for each tensor, set once the tensor was compared.
     done: Vec<AtomicBool>,
 }
 
 impl<'a> Verified<'a> {
-    /// Over the reader of files, of which the parts in `checked` were compared already.
+    /// Creates a verifying reader over the reader of files; the parts in `checked` are not compared
+    /// again.
     #[must_use]
     pub fn new(base: &'a dyn CheckpointReader, checked: &'a Checked) -> Self {
         let done = base.tensors().iter().map(|_| AtomicBool::new(false)).collect();
         Self { base, checked, done }
     }
 
-    /// Compares a tensor with what its file states of it, unless that was done.
+    /// Compares a tensor with its stored checksums, unless that was already done.
     ///
     /// # Errors
     /// E004 with file and tensor where they differ, E007 when reading fails.
@@ -75,7 +78,7 @@ impl<'a> Verified<'a> {
         Ok(())
     }
 
-    /// The bytes that a tensor is made of, where something is stated about them.
+    /// Returns the stored parts of a tensor that have a checksum.
     fn parts(&self, tensor: usize) -> Vec<StoredPart<'a>> {
         let stored = self.base.stored(tensor);
         let mut parts: Vec<StoredPart<'a>> = stored.parts().to_vec();
@@ -158,7 +161,7 @@ mod tests {
     }
 
     #[test]
-    fn a_tensor_is_compared_once_however_often_and_by_however_many_readers_it_is_read() {
+    fn a_tensor_is_compared_once_for_any_number_of_reads_and_readers() {
         let (model, checked) = (counted(b"abcd"), Checked::default());
         for _ in 0..2 {
             let verified = Verified::new(&model, &checked);

@@ -16,12 +16,12 @@ use crate::windows::Windows;
 /// Beginnings of names that an error lists.
 const BEGINNINGS: usize = 8;
 
-/// Where the bytes of a tensor are.
+/// Location of a tensor's bytes.
 #[derive(Debug, Clone)]
 pub enum TensorOrigin {
-    /// In the base, at this position.
+    /// Tensor at this position in the base.
     Base(usize),
-    /// Here.
+    /// Bytes in memory.
     Own(Vec<u8>),
     /// Made of the base's.
     Changed(Change),
@@ -49,7 +49,7 @@ pub struct View<'a> {
     mapping: Mapping,
 }
 
-/// What a [`View`] shows of a checkpoint, without the checkpoint.
+/// Contents of a [`View`] of a checkpoint, without the checkpoint.
 pub struct Mapping {
     metadata: Metadata,
     tensors: Vec<TensorInfo>,
@@ -59,17 +59,17 @@ pub struct Mapping {
     windows: Option<Windows>,
 }
 
-/// Where the bytes of a companion are.
+/// Location of a companion file's bytes.
 #[derive(Debug, Clone)]
 enum File {
-    /// In the base, at this position.
+    /// Companion file at this position in the base.
     Base(usize),
-    /// Here.
+    /// Bytes in memory.
     Own(Vec<u8>),
 }
 
 impl<'a> View<'a> {
-    /// The checkpoint as it is.
+    /// Returns a view of the unchanged checkpoint.
     #[must_use]
     pub fn new(base: &'a dyn CheckpointReader) -> Self {
         let tensors = base.tensors().iter().cloned().enumerate();
@@ -94,7 +94,7 @@ impl<'a> View<'a> {
         Self { base: base.into(), mapping }
     }
 
-    /// Lets go of the base, so that a view which owns its base can be made.
+    /// Drops the base and returns the mapping, to build a view that owns its base.
     ///
     /// ```
     /// use apr_registry::{CheckpointReader, Limits};
@@ -112,16 +112,19 @@ impl<'a> View<'a> {
         self.mapping
     }
 
-    /// To be read from front to back: transposed tensors then are made of what was read of their
-    /// source in long pieces, of which `room` bytes are kept twice.
+    /// Optimizes the view for reading from front to back.
+    ///
+    /// Transposed tensors are then computed from long pieces of their source, for which two buffers
+    /// of `room` bytes are kept.
     #[must_use]
     pub fn read_in_order(self, room: u64) -> Self {
         let mapping = Mapping { windows: Some(Windows::of(room)), ..self.mapping };
         Self { mapping, ..self }
     }
 
-    /// What the base calls the tensors that one of this name is made of; none where there is no
-    /// such tensor, or it is not of the base.
+    /// Returns the names of the base tensors from which the tensor with this name is made.
+    ///
+    /// The result is empty if there is no such tensor, or if it is not from the base.
     #[must_use]
     pub fn names_below(&self, name: &str) -> Vec<&str> {
         let found = self.mapping.tensors.iter().position(|info| info.name == name);
@@ -141,8 +144,8 @@ impl<'a> View<'a> {
         &mut self.mapping.metadata
     }
 
-    /// Gives the tensors for which `name` has one a new name, also in the metadata's list of tied
-    /// tensors.
+    /// Renames the tensors for which `name` returns a new name, including in the metadata's list of
+    /// tied tensors.
     pub fn rename(&mut self, name: impl Fn(usize, &str) -> Option<String>) {
         let mut renamed = BTreeMap::new();
         for (position, info) in self.mapping.tensors.iter_mut().enumerate() {
@@ -161,8 +164,9 @@ impl<'a> View<'a> {
         self.mapping.metadata.set(keys::TIED, ties);
     }
 
-    /// Keeps the tensors whose names start with `prefix`, and takes it off. What a reader has taken
-    /// off the names itself counts as there.
+    /// Keeps the tensors whose names start with `prefix`, and removes the prefix.
+    ///
+    /// A prefix that the reader has already removed from the names counts as present.
     ///
     /// # Errors
     /// E001 when there is none, with the beginnings that there are.
@@ -197,15 +201,15 @@ impl<'a> View<'a> {
         Ok(())
     }
 
-    /// What follows the key of a training checkpoint's weights in a prefix, where the reader has
-    /// taken that key off the names.
+    /// Returns the rest of a prefix after the key of a training checkpoint's weights, if the reader
+    /// removed that key from the names.
     fn behind_the_weights_key(&self, prefix: &str) -> Option<String> {
         let fields = self.base.container().header_fields();
         let key = fields.get(WEIGHTS_KEY)?.as_str()?;
         Some(prefix.strip_prefix(key)?.strip_prefix('.')?.to_owned())
     }
 
-    /// Leaves out the tensors that `unwanted` says yes to.
+    /// Removes the tensors for which `unwanted` returns `true`.
     pub fn drop_tensors(&mut self, unwanted: impl Fn(&str) -> bool) {
         let keep: Vec<bool> =
             self.mapping.tensors.iter().map(|info| !unwanted(&info.name)).collect();
@@ -215,7 +219,7 @@ impl<'a> View<'a> {
         self.mapping.origins.retain(|_| kept.next().copied().unwrap_or(true));
     }
 
-    /// Puts the tensors in order of a key.
+    /// Sorts the tensors by a key of their names.
     pub fn sort_by_key<K: Ord>(&mut self, key: impl Fn(&str) -> K) {
         let mut tensors: Vec<_> =
             self.mapping.tensors.drain(..).zip(self.mapping.origins.drain(..)).collect();
@@ -223,8 +227,8 @@ impl<'a> View<'a> {
         (self.mapping.tensors, self.mapping.origins) = tensors.into_iter().unzip();
     }
 
-    /// Takes outermost dimensions of 1 off, of which ggml's tensors have no trace; a scalar becomes
-    /// one element.
+    /// Removes outermost dimensions of 1, which ggml's tensors do not have; a scalar becomes one
+    /// element.
     pub fn drop_outer_ones(&mut self) {
         for info in &mut self.mapping.tensors {
             let dims = info.shape.dims();
@@ -237,11 +241,13 @@ impl<'a> View<'a> {
         }
     }
 
-    /// Makes tensors of the base others, which keep their place: `change` gets the position in the
-    /// base and what the view calls it, and returns `None` for one that stays.
+    /// Replaces tensors of the base by changed ones at the same position.
+    ///
+    /// `change` gets the position in the base and the tensor as the view describes it, and returns
+    /// `None` for an unchanged tensor.
     ///
     /// # Errors
-    /// Those of `change`.
+    /// Returns the errors of `change`.
     pub fn change(
         &mut self,
         change: impl Fn(usize, &TensorInfo) -> Result<Option<(TensorInfo, Change)>>,
@@ -257,7 +263,7 @@ impl<'a> View<'a> {
         Ok(())
     }
 
-    /// Leaves out the companions that `wanted` says no to.
+    /// Keeps only the companion files for which `wanted` returns `true`.
     pub fn keep_companions(&mut self, wanted: impl Fn(&str) -> bool) {
         let keep: Vec<bool> =
             self.mapping.companions.iter().map(|file| wanted(&file.name)).collect();

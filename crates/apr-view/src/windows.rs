@@ -24,8 +24,9 @@ use apr_core::{CheckpointReader, Result};
 use crate::strided::{Gather, usize_of};
 use crate::turned::{Stripes, turn};
 
-/// Bytes of a band, which is what is read at once. It is turned where it is read, and both forms
-/// fit into a core's cache.
+/// Bytes of a band, which is read at a time.
+///
+/// It is transposed by the thread that reads it, and both forms fit into a core's cache.
 const BAND: u64 = 512 << 10;
 
 /// Windows kept: threads that are still at the one before the last.
@@ -40,7 +41,8 @@ pub(crate) struct Windows {
     buffers: Buffers,
 }
 
-/// Buffers of bands that nobody needs any more: fresh ones cost as much as copying into them.
+/// Buffers of unused bands, which are reused because allocating new ones costs as much as copying
+/// into them.
 #[derive(Debug, Default)]
 struct Buffers(Mutex<Vec<Vec<u8>>>);
 
@@ -61,21 +63,21 @@ impl Buffers {
 #[derive(Debug)]
 struct Window {
     place: WindowRange,
-    /// How many of the matrix's rows a band has.
+    /// Number of the matrix's rows in a band.
     band_rows: u64,
-    /// What was read, turned: the band's rows are its columns. `None` for what could not be read.
+    /// Bands that were read, transposed: a band's rows are its columns. `None` for a failed read.
     bands: Vec<OnceLock<Option<Vec<u8>>>>,
 }
 
-/// Where a window is.
+/// Location of a window.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct WindowRange {
     tensor: usize,
     /// The source's element that is its first one.
     first: u64,
-    /// How many of the source's elements each row has.
+    /// Number of source elements in each row.
     width: u64,
-    /// The source's rows, and how many elements lie between two.
+    /// Rows of the source, and the distance between two rows in elements.
     rows: u64,
     apart: u64,
     element: u64,
@@ -87,8 +89,8 @@ impl Windows {
         Self { room, kept: Mutex::default(), buffers: Buffers::default() }
     }
 
-    /// How many rows of a transposed matrix of `rows` rows a window has, and the first row of the
-    /// window that has `row`.
+    /// Returns the first row and the number of rows of the window that contains `row`, for a
+    /// transposed matrix.
     pub(crate) fn rows_around(&self, gather: &Gather, row: u64) -> (u64, u64) {
         let [_, rows, columns] = gather.dims;
         let fitting =
@@ -195,7 +197,7 @@ impl Window {
         Ok(())
     }
 
-    /// How many of the matrix's rows a band has, which are its columns.
+    /// Returns the number of the matrix's rows in a band, which are its columns.
     fn columns_of(&self, band: u64) -> u64 {
         self.band_rows.min(self.place.rows - band * self.band_rows)
     }
@@ -232,7 +234,7 @@ impl Window {
     }
 }
 
-/// A place in `0..count` that is far from those of the rows nearby.
+/// Returns a position in `0..count` far from the positions of nearby rows.
 fn spread(row: u64, count: u64) -> u64 {
     // Multiples of the golden ratio's fraction lie far apart, whatever the distance of the rows.
     let fraction = row.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32;
@@ -249,7 +251,7 @@ pub(crate) mod tests {
     use super::*;
     use crate::{Change, TensorOrigin, View};
 
-    /// A checkpoint that lends nothing, as a file does, and counts what is read.
+    /// Checkpoint that does not lend slices, like a file, and counts the bytes read.
     pub(crate) struct Counted<'a> {
         base: &'a dyn CheckpointReader,
         calls: AtomicU64,

@@ -20,7 +20,8 @@ const PIECE: u64 = 1 << 16;
 /// The most bytes that a changed tensor is filled up to.
 const MOST: u64 = 1 << 22;
 
-/// What opening and reading may hold beside the file: a tile of values, in a few forms.
+/// Memory allowed for opening and reading in addition to the file: a tile of values, in a few
+/// forms.
 const ALLOWANCE: usize = 16 << 20;
 
 /// A model: the tensors of its file and its other files.
@@ -108,8 +109,10 @@ impl Weight {
         parts.chain([&*self.name]).any(|name| text.contains(name))
     }
 
-    /// What is wrong where a model without one of the parts gives other values, or gives the codes
-    /// as if they were values: they mean nothing alone.
+    /// Returns the problem if a model without one of the parts has other values, or shows the codes
+    /// as values.
+    ///
+    /// Codes have no meaning without their parts.
     fn differs(&self, original: &Model, changed: &Model) -> Option<String> {
         let reader = changed.open();
         let read = |reader: &dyn CheckpointReader, name: &str| {
@@ -129,7 +132,8 @@ impl Weight {
         (known != Some(values)).then(|| "values that are others".to_owned())
     }
 
-    /// Opens a changed model and reads what is left of the weight; what is wrong with the answer.
+    /// Opens a changed model, reads the rest of the weight, and returns the problem with the
+    /// result.
     fn wrong(&self, original: &Model, changed: &Model) -> Option<String> {
         let folder = changed.folder();
         let size = folder.0.values().map(Vec::len).sum::<usize>();
@@ -256,7 +260,7 @@ fn places(value: &Value, at: &str, found: &mut Vec<String>) {
     }
 }
 
-/// Configurations with another value in one place of what they say of the quantization.
+/// Returns models with one value of the quantization configuration changed.
 fn configurations(model: &Model) -> Vec<(String, Model)> {
     let mut changed = Vec::new();
     for (name, bytes) in &model.files.0 {
@@ -286,11 +290,12 @@ fn configurations(model: &Model) -> Vec<(String, Model)> {
     changed
 }
 
-/// Folders without a configuration of quantization, where 8-bit floats may be numbers of their own.
+/// Folders without a quantization configuration, in which 8-bit floats can be plain numbers.
 const UNSTATED: [&str; 1] = ["comfy-scaled-fp8"];
 
-/// The model with the weights that are broken alone, and these, unless their shapes are told by the
-/// names of all.
+/// Returns the model with only the weights to break, and these weights.
+///
+/// If the shapes depend on the names of all tensors, all tensors are kept.
 fn small(model: Model) -> (Model, Vec<Weight>) {
     let weights = Weight::all_of(&model);
     let mut small = model.clone();
@@ -305,7 +310,7 @@ fn small(model: Model) -> (Model, Vec<Weight>) {
     if fewer.len() == weights.len() { (small, fewer) } else { (model, weights) }
 }
 
-/// What is wrong with the answers to a broken folder.
+/// Returns the problems with the results for a broken folder.
 fn wrong(folder: &str) -> Vec<String> {
     let Some(model) = shared_case(&format!("codes/{folder}")).and_then(|path| Model::read(&path))
     else {

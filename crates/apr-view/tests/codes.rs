@@ -33,7 +33,8 @@ fn values(model: &dyn CheckpointReader, tensor: usize) -> Vec<f32> {
     floats
 }
 
-/// Reads a tensor in pieces that cross rows and split elements, which must be those of the whole.
+/// Reads a tensor in pieces that cross rows and split elements, and asserts that they equal the
+/// whole.
 fn check_pieces(model: &dyn CheckpointReader, tensor: usize) {
     let info = &model.tensors()[tensor];
     let mut whole = vec![0; usize::try_from(info.byte_len().expect("a length")).expect("small")];
@@ -59,10 +60,10 @@ const ROUNDED: [&str; 8] = [
     "awq4",
 ];
 
-/// Folders whose known values are divided by 127 where the library multiplies by its reciprocal.
+/// Folders whose known values are divided by 127, while the library multiplies by its reciprocal.
 const LAST_BIT: [&str; 1] = ["bnb-int8"];
 
-/// Folders whose known values have zeros with the sign of what they were rounded from.
+/// Folders whose known values have zeros with the sign of the value before rounding.
 const SIGNED_ZEROS: [&str; 1] = ["bitnet158"];
 
 /// Compares a folder with the values that are known of it; returns what differs.

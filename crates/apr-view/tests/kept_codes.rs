@@ -79,7 +79,7 @@ fn bits(values: &[f32]) -> Vec<u32> {
 }
 
 #[test]
-fn values_of_codes_in_memory_are_those_that_are_read() {
+fn values_of_codes_kept_in_memory_equal_those_read_from_the_file() {
     for (name, is_kept) in FOLDERS {
         let Some(model) = open(name) else { return };
         let mut kept = 0;

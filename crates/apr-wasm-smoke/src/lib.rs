@@ -54,7 +54,7 @@ mod exports {
         })
     }
 
-    /// Where the result is.
+    /// Returns the address of the result.
     #[unsafe(no_mangle)]
     extern "C" fn output() -> *const u8 {
         OUTPUT.with_borrow(Vec::as_ptr)
@@ -154,7 +154,7 @@ fn digest_of(bytes: &[u8]) -> Digest {
     digest.value()
 }
 
-/// Compares the checksum over the whole file, where the format has one.
+/// Compares the checksum over the whole file, if the format has one.
 fn check_file(reader: &dyn CheckpointReader) -> Result<()> {
     let Some(checksum) = reader.container().checksum() else { return Ok(()) };
     let mut crc = Crc32::new();

@@ -25,7 +25,7 @@ pub(crate) struct Options {
     signers: Vec<[u8; 32]>,
     /// Ed25519 seeds whose public keys are trusted.
     trusted: Vec<[u8; 32]>,
-    /// Bytes nobody can predict, as many as encryption takes.
+    /// Unpredictable random bytes, as many as encryption requires.
     random: Vec<u8>,
 }
 
@@ -38,7 +38,7 @@ impl Options {
         serde_json::from_slice(json).map_err(|error| Error::format(format!("the options: {error}")))
     }
 
-    /// How to write a file.
+    /// Returns the options for writing a file.
     pub(crate) fn writing(&self) -> Result<WriteOptions> {
         let password = self.password.as_ref().map(|password| Lock::Password {
             password: password.as_bytes().to_vec().into(),
@@ -73,7 +73,7 @@ impl Options {
         Ok(Encrypt { block, key, hide_metadata: false })
     }
 
-    /// What opens an APR2 file.
+    /// Returns the keys that open an APR2 file.
     pub(crate) fn keys(&self) -> Keys {
         let password = self
             .password
@@ -84,7 +84,7 @@ impl Options {
         Keys { unlock: password.into_iter().chain(identity).collect(), ..Keys::default() }
     }
 
-    /// What opens an APRN file.
+    /// Returns the options that open an APRN file.
     pub(crate) fn loading(&self) -> LoadOptions {
         LoadOptions {
             password: self.password.as_deref().map(Into::into),
@@ -93,7 +93,7 @@ impl Options {
         }
     }
 
-    /// Whom to trust.
+    /// Returns the trusted public keys.
     pub(crate) fn trusted(&self) -> Vec<PublicKey> {
         let public =
             |seed: &[u8; 32]| PublicKey::Verifying(SigningKey::from_bytes(seed).public_bytes());

@@ -5,9 +5,9 @@ use std::collections::VecDeque;
 
 use apr_core::Result;
 
-/// Bytes that the first question for a place in a file asks for.
+/// Number of bytes in the first request for a position in a file.
 const SHORTEST: u64 = 32 << 10;
-/// Bytes that a question asks for where a file is read from one end to the other.
+/// Number of bytes in a request if a file is read from one end to the other.
 const LONGEST: u64 = 1 << 20;
 /// Blocks that are kept.
 const KEPT: usize = 16;
@@ -18,7 +18,7 @@ const KEPT: usize = 16;
 pub(crate) struct Blocks {
     /// The last one that was used is the last.
     kept: VecDeque<Block>,
-    /// Where the block ends that was fetched last, and how long it is.
+    /// End and length of the block that was fetched last.
     last: (u64, u64),
 }
 
@@ -74,7 +74,7 @@ impl Blocks {
         Ok(())
     }
 
-    /// Copies what is kept, and says how much that was.
+    /// Copies cached bytes to `buf`, and returns their number.
     fn copy(&mut self, offset: u64, buf: &mut [u8]) -> usize {
         let copies = |block: &Block| block.copy_to(offset, buf);
         let mut copied = 0;
@@ -107,7 +107,7 @@ mod tests {
         (0..len).map(|at| u8::try_from(at % 251).unwrap_or_default()).collect()
     }
 
-    /// Reads ranges of a file of `len` bytes, and says what was asked for.
+    /// Reads ranges of a file of `len` bytes, and returns the requests.
     fn questions(len: usize, ranges: &[(usize, usize)]) -> Vec<(u64, usize)> {
         let bytes = file(len);
         let asked = RefCell::new(Vec::new());
@@ -127,7 +127,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_near_is_asked_for_once() {
+    fn nearby_bytes_are_requested_once() {
         let short = usize::try_from(SHORTEST).expect("small");
         assert_eq!(questions(1 << 20, &[(0, 8), (8, 100), (0, 4), (108, 1)]), [(0, short)]);
         assert_eq!(questions(100, &[(0, 8), (90, 10)]), [(0, 100)]);

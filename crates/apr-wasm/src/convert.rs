@@ -42,7 +42,7 @@ extern "C" {
     fn patch(this: &HostOutput, offset: f64, bytes: &[u8]) -> Result<(), JsValue>;
 }
 
-/// What a conversion is to do.
+/// Options of a conversion.
 #[derive(Debug, Default, Deserialize)]
 #[serde(default, rename_all = "camelCase", deny_unknown_fields)]
 struct ConvertWishes {
@@ -58,11 +58,11 @@ struct ConvertWishes {
     dequantize: Option<String>,
     /// Tensors of `.apr` output are compressed without loss.
     compress: bool,
-    /// What is wrong with names, shapes and values is reported and ends nothing.
+    /// `true` to report errors in names, shapes and values without ending the conversion.
     relaxed: bool,
-    /// What people call the model, where its files don't say it.
+    /// Title of the model, if the model's files do not state it.
     title: Option<String>,
-    /// Names, layout and values stay; what was encrypted is not any more.
+    /// `true` to keep names, layout and values. Encrypted data become plain.
     copy: bool,
 }
 
@@ -177,12 +177,12 @@ fn job(wishes: &str) -> JsResult<Job> {
 /// A format that a conversion writes, as a page offers it.
 #[derive(Serialize)]
 struct WrittenFormat {
-    /// Its name in wishes.
+    /// Name of the format in the options.
     option: &'static str,
     name: &'static str,
     /// The usual extension of its files, without the dot.
     extension: &'static str,
-    /// Whether tensors can be compressed.
+    /// `true` if tensors can be compressed.
     compresses: bool,
     /// Types and mixes that weights can be quantized to.
     quantized: Vec<&'static str>,

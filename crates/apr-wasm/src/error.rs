@@ -8,13 +8,13 @@ use apr_ops::job::JobError;
 use serde::Serialize;
 use wasm_bindgen::JsValue;
 
-/// What calls come to.
+/// Result of a call from JavaScript.
 pub type JsResult<T = String> = Result<T, Thrown>;
 
-/// What is thrown.
+/// Error that is thrown to JavaScript.
 #[derive(Debug, Default, Serialize)]
 pub struct Thrown {
-    /// `E001` to `E008`; `null` where the request itself is wrong.
+    /// `E001` to `E008`; `null` if the request itself is invalid.
     code: Option<&'static str>,
     message: String,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -80,7 +80,7 @@ pub(crate) fn json(report: &impl Serialize) -> Result<String, JsValue> {
     apr_core::json::to_string(report).map_err(|error| refused(&error))
 }
 
-/// A call that failed for a reason that is no error of a model.
+/// Returns the error of a call that failed for a reason other than the model.
 fn refused(error: &dyn Display) -> JsValue {
     Thrown::request(error.to_string()).into()
 }

@@ -46,14 +46,16 @@ extern "C" {
 }
 
 thread_local! {
-    /// Values of JavaScript stay on the thread that they belong to; readers, which may be sent to
-    /// another one, have the number of theirs.
+    /// Files of JavaScript, by the number of their loan.
+    ///
+    /// Values of JavaScript stay on their thread. Readers can be sent to another thread, so they
+    /// store the number only.
     static LENT: RefCell<(u32, BTreeMap<u32, HostFiles>)> = const {
         RefCell::new((0, BTreeMap::new()))
     };
 }
 
-/// The number of what is lent, until nobody reads from it any more.
+/// Number of the lent files. When the loan is dropped, the files are released.
 #[derive(Debug)]
 struct Loan(u32);
 
@@ -112,7 +114,7 @@ impl SourceSet for Lent {
     }
 }
 
-/// One of them.
+/// File that the page lends.
 #[derive(Debug)]
 pub(crate) struct HostFile {
     loan: Arc<Loan>,

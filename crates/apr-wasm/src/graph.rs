@@ -15,21 +15,22 @@ use wasm_bindgen::prelude::wasm_bindgen;
 use crate::error::{Thrown, json};
 use crate::model::Model;
 
-/// Boxes of the first drawing of a graph: what a screen has room for.
+/// Number of boxes in the first drawing of a graph, which fit on a screen.
 const FIRST: usize = 160;
-/// Most boxes of a drawing.
+/// Maximum number of boxes in a drawing.
 const MOST: usize = 200_000;
 /// Uses of a tensor that are listed: one that is used more often is a buffer that everything reads.
 const MOST_USES: usize = 100;
 
-/// Outlines of the parts, made when they are first asked for.
+/// Outlines of the parts, created on their first use.
 #[derive(Default)]
 pub(crate) struct Scenes(RefCell<BTreeMap<SceneKey, Arc<Scene>>>);
 
-/// Which outline: of a part, whether repeated layers are one, and whether items have costs.
+/// Key of an outline: the part, `true` if repeated layers are folded, and `true` if items have
+/// costs.
 type SceneKey = (usize, bool, bool);
 
-/// What a model computes, in short.
+/// Summary of a model's computation.
 #[derive(Serialize)]
 struct Parts {
     origin: GraphOrigin,

@@ -31,7 +31,7 @@ pub struct Model {
     graphs: Graphs,
     vocabulary: OnceCell<Option<Vocabulary>>,
     pub(crate) scenes: Scenes,
-    /// Keys and values of the conversation that goes on.
+    /// Keys and values of the current conversation.
     #[cfg(feature = "run")]
     pub(crate) memory: RefCell<apr_infer::Memory>,
 }
@@ -79,14 +79,14 @@ impl Model {
         Session::of(self.source()).sharing(&self.graphs)
     }
 
-    /// Its graphs as `apr graph` draws them.
+    /// Returns the graphs of the model as `apr graph` draws them.
     pub(crate) fn graphs(&self) -> Result<&Computed> {
         self.graphs.drawn(&self.source())
     }
 }
 
 impl Model {
-    /// All of its vocabulary, read once; `None` where it has none.
+    /// Returns the whole vocabulary, read once, or `None` if the model has none.
     pub(crate) fn whole_vocabulary(&self) -> Result<Option<&Vocabulary>> {
         if let Some(vocabulary) = self.vocabulary.get() {
             return Ok(vocabulary.as_ref());
@@ -102,8 +102,7 @@ pub(crate) fn families() -> &'static Families {
     FAMILIES.get_or_init(Families::builtin)
 }
 
-/// Opens what a path would name in a program with files: one of them with what is beside it, or the
-/// folder.
+/// Opens one of the files with its companion files, or all files as a model folder.
 fn open(
     files: &Lent,
     name: Option<&str>,
@@ -120,8 +119,10 @@ fn open(
     apr_registry::with_neighbours(reader, files, &options.limits)
 }
 
-/// Whether a file stands for several: an index or manifest of shards, a part of a split model, a
-/// format whose data may be in other files.
+/// Returns `true` if the data of a file may be in several files.
+///
+/// This is so for an index or manifest of shards, a part of a split model, and formats with
+/// external data.
 fn is_in_several(files: &Lent, name: &str) -> Result<bool> {
     let extension = name.rsplit_once('.').map_or("", |(_, extension)| extension);
     if extension == "json" || apr_registry::is_part_name(name) {

@@ -18,7 +18,7 @@ extern "C" {
     pub type OnProgress;
 }
 
-/// Tells a listener at most a hundred times a phase.
+/// Progress that is reported to a listener at most a hundred times per phase.
 pub(crate) struct Told {
     listener: Option<js_sys::Function>,
     phase: Cell<Option<Phase>>,

@@ -20,7 +20,7 @@ use crate::progress::{OnProgress, Told};
 /// Tokens of a vocabulary that a page gets at a time.
 const MOST_TOKENS: usize = 1000;
 
-/// A part of a vocabulary, and how many tokens fit what was searched for.
+/// Part of a vocabulary, and the number of tokens that match a search.
 #[derive(Serialize)]
 struct FoundTokens<'v> {
     source: &'v str,
@@ -29,12 +29,12 @@ struct FoundTokens<'v> {
     tokens: Vec<ShownToken<'v>>,
 }
 
-/// A token, with what it stands for.
+/// Token with its readable text.
 #[derive(Serialize)]
 struct ShownToken<'v> {
     #[serde(flatten)]
     token: &'v apr_tokenizer::Token,
-    /// Its text so that spaces, new lines and single bytes can be seen.
+    /// Text of the token with visible spaces, new lines and single bytes.
     shown: String,
 }
 
@@ -77,7 +77,7 @@ impl Model {
     /// # Errors
     /// E002 past its end, E007 where they can't be read, E008 where they don't fit in memory.
     pub fn bytes(&self, name: &str, offset: f64, len: usize) -> JsResult<Vec<u8>> {
-        /// Most bytes of one call.
+        /// Maximum number of bytes in one call.
         const MOST: usize = 1 << 28;
         if len > MOST {
             let message = format!("{len} bytes requested, and {MOST} is the maximum of a call");

@@ -35,7 +35,7 @@ extern "C" {
     pub type OnText;
 }
 
-/// What goes into a model.
+/// Inputs and options of a run.
 #[derive(Debug, Default, Deserialize)]
 #[serde(default, rename_all = "camelCase", deny_unknown_fields)]
 struct RunWishes {
@@ -43,13 +43,13 @@ struct RunWishes {
     /// The text is a message of a chat.
     chat: bool,
     system: Option<String>,
-    /// What was said before in the chat, the oldest first: the text goes on with it.
+    /// Previous messages of the chat, the oldest first, which the text continues.
     history: Option<Vec<Message>>,
     /// The text that a question is about.
     context: Option<String>,
     /// Candidate texts beside an image.
     candidates: Vec<String>,
-    /// What the file that is given is called; its extension says whether it is a sound or an image.
+    /// Name of the file. The extension determines whether it is an audio file or an image.
     file: Option<String>,
     /// Arrays by their names, as nested lists.
     arrays: Option<Json>,
@@ -64,7 +64,7 @@ struct RunWishes {
 }
 
 impl RunWishes {
-    /// Refuses what would have no effect.
+    /// Rejects options that would have no effect.
     fn check(&self) -> RunResult<()> {
         let silent = [("system", self.system.is_some()), ("history", self.history.is_some())];
         let silent = silent.iter().find(|(_, is_given)| *is_given && !self.chat);
@@ -83,7 +83,7 @@ struct Message {
     text: String,
 }
 
-/// What came out.
+/// Result of a run.
 #[derive(Serialize)]
 struct Ran {
     #[serde(flatten)]
@@ -92,7 +92,7 @@ struct Ran {
     seconds: f64,
 }
 
-/// By the kind of answer.
+/// Result by the kind of answer.
 #[derive(Serialize)]
 #[serde(tag = "kind", content = "result", rename_all = "snake_case")]
 enum Answered {
@@ -215,7 +215,7 @@ impl Model {
     }
 }
 
-/// What a model that is ready gets, beside the bytes of a file.
+/// Inputs and options of a prepared model, without the bytes of a file.
 struct GivenToRun<'g> {
     wishes: &'g RunWishes,
     model: &'g str,
@@ -224,7 +224,7 @@ struct GivenToRun<'g> {
 }
 
 impl GivenToRun<'_> {
-    /// What the model's head makes of it.
+    /// Runs the model on the inputs, and returns the result of the model's task.
     fn to(&self, runner: &Runner<'_>, bytes: Option<Vec<u8>>) -> RunResult<Answered> {
         let Self { wishes, model, .. } = *self;
         let name = wishes.file.as_deref().unwrap_or("file");
@@ -302,8 +302,9 @@ impl GivenToRun<'_> {
         Ok(Answered::Completion(Box::new(made)))
     }
 
-    /// The answer to a message of a conversation. Keys and values of what was read stay with the
-    /// model until the next one.
+    /// Returns the answer to a message of a conversation.
+    ///
+    /// The KV cache stays with the model until the next message.
     fn turn(
         &self,
         generator: Generator<'_>,
@@ -329,7 +330,7 @@ impl GivenToRun<'_> {
     }
 }
 
-/// Runs on the arrays that are given, and on what is assumed of the others.
+/// Runs the model on arrays, with assumed values for the missing inputs.
 fn arrays(model: &str, wishes: &RunWishes, part: &Prepared<'_>) -> RunResult<Answered> {
     let given = match &wishes.arrays {
         Some(Json::Object(fields)) => fields

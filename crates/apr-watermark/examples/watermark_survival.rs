@@ -55,7 +55,7 @@ impl<'a> Copied<'a> {
         Ok(Copied { base: self.base, infos, tensors })
     }
 
-    /// With other matrices; `change` gets the values of each, and the length of its rows.
+    /// Copies the model with changed matrices. `change` gets the values and the row length of each.
     fn changed(&self, mut change: impl FnMut(&mut Vec<f32>, usize)) -> Outcome<Copied<'a>> {
         let mut changed =
             Self { base: self.base, infos: self.infos.clone(), tensors: self.tensors.clone() };
@@ -71,7 +71,7 @@ impl<'a> Copied<'a> {
         Ok(changed)
     }
 
-    /// With its floats in another dtype.
+    /// Copies the model with its floats in another dtype.
     fn cast(&self, dtype: DType) -> Copied<'a> {
         let mut cast =
             Self { base: self.base, infos: self.infos.clone(), tensors: self.tensors.clone() };
@@ -266,7 +266,7 @@ fn change(before: &Copied<'_>, after: &Copied<'_>, carriers: &Carriers) -> (f64,
     ((squares / norm).sqrt(), largest)
 }
 
-/// What random keys find.
+/// Detection results of random keys.
 struct Chance {
     /// Correlation with a mark of that id under that key.
     known: Vec<f64>,

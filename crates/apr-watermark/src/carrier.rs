@@ -31,7 +31,7 @@ pub struct Carrier {
     pub tensor: usize,
     /// The name that its family has for it, or its own.
     pub name: String,
-    /// Elements.
+    /// Number of elements.
     pub elements: u64,
     /// Elements that are not zero.
     pub weights: u64,
@@ -41,12 +41,14 @@ pub struct Carrier {
     pub std: f64,
     /// Euclidean norm.
     pub l2: f64,
-    /// Whether its bytes are another carrier's, too, so that it tells nothing new.
+    /// `true` if another carrier has the same bytes, so that this one adds no information.
     pub tied: bool,
 }
 
-/// The tensors that carry a mark: floats (or blocks that stand for floats) of two dimensions or
-/// more and 4096 elements or more, with finite values that are not all equal.
+/// Tensors that carry a mark.
+///
+/// These are floats (or blocks of floats) of two or more dimensions and 4096 or more elements, with
+/// finite values that are not all equal.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Carriers(Vec<Carrier>);
 
@@ -105,7 +107,7 @@ impl Carriers {
         &self.0
     }
 
-    /// Those that tell something of their own.
+    /// Iterates over the carriers that are not copies of another carrier.
     pub(super) fn apart(&self) -> impl Iterator<Item = &Carrier> {
         self.0.iter().filter(|carrier| !carrier.tied)
     }

@@ -21,7 +21,7 @@ const HEAD: u64 = 64;
 pub struct Chips {
     stream: OutputReader,
     first_slot: u64,
-    /// Seeds the rounding to narrow floats, which needs no secrecy.
+    /// Seed for rounding to narrow floats, which does not need to be secret.
     pub(super) dither: u64,
 }
 
@@ -38,8 +38,9 @@ impl Chips {
         Self { stream, first_slot: slot % SLOTS as u64, dither }
     }
 
-    /// Fills `chips` with those of whole groups from `group` on: one bit an element, lowest first,
-    /// 1 for minus.
+    /// Fills `chips` with the chips of whole groups, starting at `group`.
+    ///
+    /// Each element has one bit, lowest first; 1 stands for minus.
     pub(super) fn read(&mut self, group: u64, chips: &mut [u8]) {
         self.stream.set_position(HEAD + group * GROUP_BYTES as u64);
         self.stream.fill(chips);

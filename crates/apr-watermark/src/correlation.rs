@@ -25,11 +25,11 @@ pub struct Correlation {
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
 #[non_exhaustive]
 pub struct SymbolScore {
-    /// The byte.
+    /// Value of the symbol.
     pub byte: u8,
-    /// Its correlation in standard deviations of a chance one.
+    /// Correlation of the symbol, in standard deviations of a chance correlation.
     pub z: f64,
-    /// The correlation of the byte that comes next to it.
+    /// Correlation of the second-best byte.
     pub runner_up: f64,
 }
 
@@ -37,12 +37,14 @@ pub struct SymbolScore {
 #[derive(Debug, Clone, PartialEq)]
 #[non_exhaustive]
 pub struct Reading {
-    /// Its symbols.
+    /// Symbols of the frame.
     pub symbols: Vec<SymbolScore>,
     /// The correlation of the whole, in standard deviations of a chance one of the same frame.
     pub z: f64,
-    /// Natural logarithm of an upper bound on the probability that a key which has nothing to do
-    /// with the model leads to as much, in any frame.
+    /// Natural logarithm of an upper bound on the probability of a chance hit.
+    ///
+    /// A chance hit is an equal or better result of a key that is unrelated to the model, in any
+    /// frame.
     pub ln_chance: f64,
     /// The id, if the frame's check holds.
     pub id: Option<String>,
@@ -91,7 +93,7 @@ impl Correlation {
         self.weights
     }
 
-    /// The correlation with a frame, in standard deviations of a chance one; 0 where there are no
+    /// Returns the correlation with a frame, in standard deviations of a chance one; 0 without
     /// weights.
     #[must_use]
     pub fn score(&self, frame: &Frame) -> f64 {
@@ -170,8 +172,9 @@ impl Correlation {
     }
 }
 
-/// Adds a group's values to the sums of their places, negated where the chip's bit is set; returns
-/// their sum of squares.
+/// Adds a group's values to the sums of their positions, and returns their sum of squares.
+///
+/// Values are negated if the chip's bit is set.
 #[inline]
 fn add_group(values: &[f32], bits: &[u8; GROUP_BYTES], sums: &mut [f64]) -> f64 {
     let mut squares = [0.0_f32; 8];

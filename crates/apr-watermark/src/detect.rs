@@ -15,11 +15,11 @@ pub const MAX_CHANCE: f64 = 1e-9;
 /// The report of `apr watermark detect`.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct DetectReport {
-    /// Whether the mark is there: the one asked for, or any of this key.
+    /// `true` if the mark was detected: the requested one, or any mark of this key.
     pub detected: bool,
-    /// The id that was read; only where a mark was found and the id's check holds.
+    /// Decoded id, if a mark was found and the id's check is valid.
     pub id: Option<String>,
-    /// The id that was asked for.
+    /// Id that was requested.
     pub asked: Option<String>,
     /// Correlation with the mark, in standard deviations of a chance one.
     pub z: f64,
@@ -29,7 +29,7 @@ pub struct DetectReport {
     pub strength: f64,
     /// Tensors that were looked at.
     pub tensor_count: usize,
-    /// Their elements.
+    /// Number of elements of these tensors.
     pub weights: u64,
     /// The symbols of the frame that was read, whether of the mark or of noise.
     pub symbols: Vec<SymbolScore>,
@@ -41,11 +41,13 @@ struct CorrelationPart {
     correlation: Correlation,
 }
 
-/// Correlates the weights with the key's chips, and reads what they tell; with `id`, also how well
-/// they fit that id, which finds it where too little is left to be read.
+/// Correlates the weights with the key's chips and decodes the id.
+///
+/// With `id`, it also correlates the weights with this id. This detects the id even if too little
+/// of it is left to decode.
 ///
 /// # Errors
-/// E001 for an id that no mark holds; what the reader says.
+/// E001 for an id that a mark can't hold. Also the errors of the reader.
 pub fn detect<P: Pipeline>(
     reader: &dyn CheckpointReader,
     carriers: &Carriers,

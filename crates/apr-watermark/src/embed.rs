@@ -10,22 +10,24 @@ use super::chips::{Chips, GROUP, GROUP_BYTES};
 use super::frame::Frame;
 use super::key::MarkKey;
 
-/// Standard deviations by which each symbol of a mark stands out where no strength is asked for. A
-/// byte is misread once in a million times at 8.2; the rest is for what befalls the weights.
+/// Margin of each symbol of a mark in standard deviations, if no strength is given.
+///
+/// At 8.2, a byte is misread once in a million times. The rest is a reserve for later changes of
+/// the weights.
 const MARGIN: f64 = 12.0;
 
 /// The least strength that is chosen, in parts of the standard deviation: below it, rounding to 16
 /// bits would take much of the mark out of weights that were rounded so before.
 const WEAKEST: f64 = 0.005;
 
-/// The greatest strength that is chosen without being asked for.
+/// Maximum strength that is chosen automatically.
 const STRONGEST: f64 = 0.05;
 
-/// What a mark does to a model.
+/// Report on embedding a mark.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 #[non_exhaustive]
 pub struct EmbedReport {
-    /// The id.
+    /// Id that was embedded.
     pub id: String,
     /// Bytes of the frame: id, padding and check.
     pub frame: usize,
@@ -33,39 +35,40 @@ pub struct EmbedReport {
     pub tensor_count: usize,
     /// Weights that carry it.
     pub weights: u64,
-    /// How far each of them is moved, in parts of its tensor's standard deviation.
+    /// Shift of each weight, in parts of its tensor's standard deviation.
     pub strength: f64,
-    /// Euclidean norm of the change, in parts of that of the tensors.
+    /// Euclidean norm of the change, divided by the norm of the tensors.
     pub relative_change: f64,
     /// Correlation to be expected, in standard deviations of a chance one.
     pub expected_z: f64,
 }
 
-/// A checkpoint with a mark in it; weights are moved as they are read.
+/// Checkpoint with an embedded mark. Weights are shifted when they are read.
 ///
-/// Weights that are zero stay so, and so does every tensor that is not among the carriers.
+/// Weights that are zero do not change, nor do tensors that are not carriers.
 pub struct Marked<'a> {
     base: &'a dyn CheckpointReader,
     frame: Frame,
-    /// By position of the tensor.
+    /// Marks by the tensor's position.
     marks: Vec<Option<Mark>>,
     report: EmbedReport,
 }
 
-/// What happens to a tensor.
+/// Mark of one tensor.
 struct Mark {
     chips: Chips,
     amplitude: f64,
 }
 
 impl<'a> Marked<'a> {
-    /// Marks what `carriers` of the same checkpoint say; `strength` is the shift of each weight in
-    /// parts of its tensor's standard deviation, chosen so that the id can be read with a margin
-    /// where it is not given.
+    /// Marks the `carriers` of the same checkpoint.
+    ///
+    /// `strength` is the shift of each weight in parts of its tensor's standard deviation. Without
+    /// it, a strength is chosen with which the id can be decoded with a margin.
     ///
     /// # Errors
-    /// E001 for an id or a strength that can't be, for quantized weights, and for a model with too
-    /// few weights.
+    /// E001 for an invalid id or strength, for quantized weights, and for a model with too few
+    /// weights.
     pub fn new(
         base: &'a dyn CheckpointReader,
         carriers: &Carriers,
@@ -106,7 +109,7 @@ impl<'a> Marked<'a> {
         Ok(Self { base, frame, marks, report })
     }
 
-    /// What the mark does.
+    /// Returns the report on the mark.
     #[must_use]
     pub fn report(&self) -> &EmbedReport {
         &self.report

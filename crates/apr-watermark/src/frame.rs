@@ -60,7 +60,7 @@ impl Frame {
         String::from_utf8(padded).ok()
     }
 
-    /// The symbols.
+    /// Returns the symbols of the frame.
     #[must_use]
     pub fn bytes(&self) -> &[u8] {
         &self.0

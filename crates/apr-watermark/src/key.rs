@@ -13,7 +13,9 @@ const CONTEXT: &str = "apr 2026-01 watermark v1";
 pub struct MarkKey([u8; 32]);
 
 impl MarkKey {
-    /// The key of a secret: random bytes, or a private key's file as it is, to its last newline.
+    /// Creates a key from a secret: random bytes, or the unmodified file of a private key.
+    ///
+    /// The last newline of the file is part of the secret.
     ///
     /// # Errors
     /// E001 for fewer than 16 bytes, and for a public key, which is not a secret.

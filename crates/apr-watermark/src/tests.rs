@@ -167,7 +167,7 @@ fn ids_of_every_length_are_read_without_being_known() {
 }
 
 #[test]
-fn other_keys_other_ids_and_unmarked_models_lead_to_nothing() {
+fn other_keys_other_ids_and_unmarked_models_are_not_detected() {
     let base = model(DType::F32);
     let marked = marked(&*base, ID);
     let report = look(&marked, &key("somebody else's secret"), None);
@@ -279,7 +279,7 @@ fn a_shift_below_the_spacing_of_16_bit_floats_is_there_on_average() {
 }
 
 #[test]
-fn what_does_not_carry_keeps_its_bytes_and_zeros_stay() {
+fn tensors_that_are_not_carriers_and_zeros_are_unchanged() {
     let mut values = normals(1 << 16, 5);
     values.iter_mut().step_by(3).for_each(|value| *value = 0.0);
     values[1] = f32::NAN;
@@ -348,7 +348,7 @@ fn any_range_reads_the_same_bytes() {
     }
 }
 
-/// All tasks at once.
+/// Pipeline that runs all tasks at the same time.
 struct Crowd;
 
 impl Pipeline for Crowd {
@@ -391,7 +391,7 @@ fn threads_change_no_bit() {
 }
 
 #[test]
-fn the_chips_are_those_of_the_first_release() {
+fn the_chips_match_the_first_release() {
     // Marks are looked for years after they were made. From BLAKE3's Python binding:
     // blake3(b"chips\0a.weight", key=blake3(b"the owner's secret",
     //     derive_key_context="apr 2026-01 watermark v1").digest()).digest(length=68)
@@ -435,7 +435,7 @@ fn ids_keys_strengths_and_models_that_do_not_do_are_refused() {
 }
 
 #[test]
-fn nothing_to_look_at_is_no_find() {
+fn models_without_carriers_have_no_mark() {
     let none = file(&[("norm", DType::F32, vec![16], vec![0; 64])]);
     let report = look(&*none, &owner(), Some(ID));
     assert_eq!(

@@ -102,20 +102,20 @@ pub struct Convert {
 }
 
 impl Convert {
-    /// The target format; without it the output's extension says.
+    /// Sets the target format. Default: the format of the output's extension.
     pub fn format(mut self, format: &'static Format) -> Self {
         self.format = Some(format);
         self
     }
 
-    /// Limits, keys, and whatever else opening the source takes.
+    /// Sets the options for opening the source, such as limits and keys.
     pub fn open_with(mut self, options: OpenOptions) -> Self {
         self.open = options;
         self.opened_by = Some("open_with");
         self
     }
 
-    /// Opens the model's files by these, which say how remote ones are fetched.
+    /// Sets the sources of the model's files, which define how remote files are fetched.
     pub fn sources(mut self, sources: Sources) -> Self {
         self.sources = sources;
         self.opened_by = Some("sources");
@@ -136,15 +136,15 @@ impl Convert {
         self
     }
 
-    /// Takes the configuration and tokenizer files beside a weights file along, as those of a
-    /// folder are.
+    /// Copies the configuration and tokenizer files next to a weights file, as for a folder.
     pub fn with_companions(mut self) -> Self {
         self.with_companions = true;
         self.opened_by = Some("with_companions");
         self
     }
 
-    /// Only the tensors whose names start with `prefix`, which is taken off.
+    /// Selects only the tensors whose names start with `prefix`, and removes the prefix from the
+    /// names.
     pub fn prefix(mut self, prefix: impl Into<String>) -> Self {
         self.job.prefix = Some(prefix.into());
         self
@@ -169,20 +169,21 @@ impl Convert {
         self
     }
 
-    /// How far the output may be from the source; beyond it nothing is written. The output is read
-    /// back for that, and so is the source.
+    /// Sets the quality gate: if the quantization error exceeds it, nothing is written.
+    ///
+    /// To measure the error, the source and the output are read again.
     pub fn gate(mut self, gate: QualityGate) -> Self {
         self.job.weights.gate = Some(gate);
         self
     }
 
-    /// What is checked on the way.
+    /// Sets the checks during the conversion.
     pub fn validate(mut self, validation: ValidationConfig) -> Self {
         self.job.validation = validation;
         self
     }
 
-    /// Licence of the model, where its files don't state it.
+    /// Sets the model's licence, if the model's files don't state one.
     pub fn license(mut self, license: impl Into<String>) -> Self {
         self.job.license = Some(license.into());
         self
@@ -209,13 +210,13 @@ impl Convert {
         self
     }
 
-    /// Cuts the output into files of at most so many bytes of tensors.
+    /// Splits the output into shards of at most `bytes` bytes of tensors.
     pub fn shard_size(mut self, bytes: u64) -> Self {
         self.job.target.shard_size = Some(bytes);
         self
     }
 
-    /// Aligns tensors to multiples of so many bytes.
+    /// Aligns tensors to multiples of `bytes` bytes.
     pub fn align(mut self, bytes: u32) -> Self {
         self.job.target.alignment = Some(bytes);
         self
@@ -233,21 +234,24 @@ impl Convert {
         self
     }
 
-    /// Bytes of memory for buffers, and for what is read to open the source
-    /// ([`OpenOptions::within`]); otherwise 256 MiB for buffers, and the limits of
-    /// [`open_with`](Self::open_with).
+    /// Sets the memory limit in bytes, for buffers and for opening the source
+    /// ([`OpenOptions::within`]).
+    ///
+    /// Default: 256 MiB for buffers, and the limits of [`open_with`](Self::open_with).
     pub fn max_memory(mut self, bytes: u64) -> Self {
         self.max_memory = Some(bytes);
         self
     }
 
-    /// What cancels the conversion from another thread or a signal: nothing is written then.
+    /// Sets the handle that cancels the conversion from another thread or a signal.
+    ///
+    /// A cancelled conversion writes nothing.
     pub fn interrupt(mut self, interrupt: Interrupt) -> Self {
         self.interrupt = interrupt;
         self
     }
 
-    /// Calls `tell` with each step.
+    /// Calls `tell` with each progress step.
     ///
     /// ```
     /// use std::sync::{Arc, Mutex};
@@ -265,16 +269,17 @@ impl Convert {
         self.progress(ProgressFn::new(tell))
     }
 
-    /// Who hears how far it is.
+    /// Sets the receiver of progress updates.
     pub fn progress(mut self, progress: impl Progress + 'static) -> Self {
         self.progress = Box::new(progress);
         self
     }
 
-    /// What would be written to `output`: every tensor, its size and its losses. Nothing is.
+    /// Plans the conversion to `output` and returns every tensor, its size and its losses. Writes
+    /// nothing.
     ///
     /// # Errors
-    /// Those of [`write`](Self::write) that show before weights are read.
+    /// Returns those errors of [`write`](Self::write) that occur before weights are read.
     pub fn plan(self, output: impl AsRef<Path>) -> Result<ConvertReport, JobError> {
         let layout = self.layout(Some(output.as_ref()))?;
         self.planned(layout, |planned, _, _, _| Ok(planned.report().clone()))
@@ -344,7 +349,7 @@ impl Convert {
         Ok(Threads::new(threads, max_memory, self.interrupt.clone())?)
     }
 
-    /// The layout of the output, with what was asked for.
+    /// Returns the layout of the output, with the requested options.
     fn layout(&self, output: Option<&Path>) -> Result<PlanOptions, JobError> {
         let extension = output.and_then(Path::extension).and_then(|extension| extension.to_str());
         let by_extension = || extension.map_or(Some(&apr2::FORMAT), target_by_extension);
@@ -450,8 +455,9 @@ fn remote_title(location: &str) -> Option<String> {
     }
 }
 
-/// What people call the model at a path: the name of its folder, or of its file where that says
-/// something.
+/// Returns the name of the model at a path: its file name, or the folder's name.
+///
+/// The folder's name is used for folders, and for files with usual names such as `model`.
 #[must_use]
 pub fn title(path: &Path) -> Option<String> {
     if apr_io::is_remote(path) {

@@ -15,12 +15,12 @@ use apr_source::Architecture;
 
 use crate::convert::{Convert, convert};
 
-/// How to import.
+/// Options for an import.
 #[derive(Debug, Clone)]
 pub struct ImportOptions {
     /// The family, which gives names, shapes and ranges.
     pub architecture: Architecture,
-    /// What is checked on the way.
+    /// Checks during the import.
     pub validation: ValidationConfig,
     /// Quantize; without it every tensor keeps its dtype.
     pub quantize: Option<Quantization>,
@@ -29,7 +29,7 @@ pub struct ImportOptions {
     pub compress: Option<Choice>,
     /// Cast floats of 8 to 64 bits.
     pub precision: Option<DType>,
-    /// Licence of the model, where its files don't state it.
+    /// Licence of the model, if its files don't state one.
     pub license: Option<String>,
     /// Write tensors that fail validation, and record what is wrong with them.
     pub force: bool,
@@ -153,7 +153,7 @@ impl AprConverter {
         self
     }
 
-    /// What is checked on the way.
+    /// Sets the checks during the import.
     pub fn validate(mut self, validation: ValidationConfig) -> Self {
         self.options.validation = validation;
         self
@@ -184,7 +184,7 @@ impl AprConverter {
         self
     }
 
-    /// Converts.
+    /// Imports the model and returns the bytes of the `.apr` file.
     ///
     /// # Errors
     /// What is wrong with the source, or the first tensor that fails validation.
@@ -195,7 +195,7 @@ impl AprConverter {
     }
 }
 
-/// What opens files, also those of hubs and servers.
+/// Returns the sources for local files and for files on hubs and servers.
 #[cfg(feature = "hub")]
 fn remote_sources(cache: bool, token: Option<String>) -> Sources {
     use apr_io::hub::{Hub, Settings, Token, default_cache};

@@ -101,8 +101,7 @@ impl Model {
         Ok(Self { families, architecture, ..model })
     }
 
-    /// Opens a model whose bytes come from elsewhere than a path; `name` is that of the file, which
-    /// errors give.
+    /// Opens a model from bytes that are not in a file. `name` is the file name in errors.
     ///
     /// ```
     /// # let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../fixtures/tiny-llama");
@@ -113,7 +112,7 @@ impl Model {
     /// ```
     ///
     /// # Errors
-    /// Those of [`open`](Self::open).
+    /// Returns the same errors as [`open`](Self::open).
     #[cfg(feature = "ops")]
     pub fn from_source(
         source: impl ByteSource + 'static,
@@ -206,8 +205,9 @@ impl Model {
         self.checked(apr_view::values::read(&*self.reader, tensor, elements))
     }
 
-    /// Checks that the model's files are those that were opened: for reports of a
-    /// [`session`](Self::session).
+    /// Checks that the model's files have not changed since they were opened.
+    ///
+    /// Reports of a [`session`](Self::session) need this check.
     ///
     /// # Errors
     /// E007 if another program changed one of them.
@@ -215,7 +215,7 @@ impl Model {
         self.sources.check_unchanged()
     }
 
-    /// What was read in two states is neither right nor wrong.
+    /// Returns `result`, or an error if a file changed, since the result then mixes two states.
     pub(crate) fn checked<T>(&self, result: Result<T>) -> Result<T> {
         self.sources.check_unchanged()?;
         result

@@ -9,7 +9,7 @@ use apr_ops::job::{Gate, JobError, JobReport, Planned};
 use apr_registry::{CheckpointReader, FileInfo, Format, OpenOptions, Pipeline, PlanOptions, Sink};
 use apr_view::Coded;
 
-/// An output that nothing was written to yet.
+/// Output before anything is written to it.
 #[must_use = "the job still has to run"]
 pub struct Output(OutputKind);
 
@@ -27,20 +27,22 @@ impl From<AtomicOutput> for Output {
 }
 
 impl Output {
-    /// Whether this path means standard output.
+    /// Returns `true` if this path means standard output.
     #[must_use]
     pub fn is_stdout(path: &Path) -> bool {
         path.as_os_str() == "-" || path == Path::new("/dev/stdout")
     }
 
-    /// Whether a path is standard output, a pipe or a device.
+    /// Returns `true` if a path is standard output, a pipe or a device.
     #[must_use]
     pub fn is_stream_at(path: &Path) -> bool {
         Self::is_stdout(path) || StreamSink::is_for(path)
     }
 
-    /// The layout that a path asks for: where the format has folders, a path without its extension
-    /// is one. Without a path, a file of the format's usual name.
+    /// Returns the layout for a path.
+    ///
+    /// If the format has folders, a path without the format's extension is a folder. Without a
+    /// path, the layout is a file with the format's usual name.
     #[must_use]
     pub fn layout(format: &'static Format, path: Option<&Path>) -> PlanOptions {
         let target = format.target.as_ref();
@@ -106,7 +108,7 @@ impl Output {
         Ok(Self::from(AtomicOutput::create(target, replace, names)?))
     }
 
-    /// Whether what is written may end up where reports are printed.
+    /// Returns `true` if the output is a stream, which can be the place where reports are printed.
     #[must_use]
     pub fn is_stream(&self) -> bool {
         matches!(self.0, OutputKind::Stream(_))
@@ -129,10 +131,10 @@ impl Output {
         self.run(planned, sources, pipeline, progress)?.commit()
     }
 
-    /// Runs a job, and leaves its output where nobody sees it yet.
+    /// Runs a job, and keeps its output hidden until it is put in place.
     ///
     /// # Errors
-    /// Those of [`write`](Self::write) that arise before the output is put in place.
+    /// Returns those errors of [`write`](Self::write) that occur before the output is put in place.
     pub fn run<P: Pipeline>(
         mut self,
         planned: Planned<'_>,
@@ -164,7 +166,7 @@ impl Output {
 pub struct Written {
     output: Output,
     report: JobReport,
-    /// Whether a gate has to judge it before it appears.
+    /// `true` if a quality gate must judge the output before it is put in place.
     is_gated: bool,
 }
 
@@ -183,7 +185,7 @@ impl Written {
         }
     }
 
-    /// What was done.
+    /// Returns the report of the job.
     #[must_use]
     pub fn report(&self) -> &JobReport {
         &self.report
@@ -209,7 +211,7 @@ impl Written {
         Err(JobError::Gate { failures, report: Box::new(report) })
     }
 
-    /// Takes what a gate found, and what it has to say of an output that appears nevertheless.
+    /// Records the result of a quality gate, with warnings about an accepted output.
     pub fn judged(&mut self, drift: Option<DriftReport>, warnings: Vec<String>) {
         self.is_gated = false;
         self.report.drift = drift;
@@ -240,7 +242,7 @@ impl Written {
     }
 }
 
-/// Whether a path says that it is a folder's, whatever is there.
+/// Returns `true` if a path ends in a separator, so that it means a folder.
 fn ends_in_separator(path: &Path) -> bool {
     path.as_os_str()
         .as_encoded_bytes()

@@ -5,20 +5,20 @@ use std::sync::{Mutex, PoisonError};
 
 use apr_core::{Phase, Progress};
 
-/// How far a job is.
+/// Progress of a job.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Step {
-    /// What it does.
+    /// Current phase of the job.
     pub phase: Phase,
     /// Bytes that the phase has gone through.
     pub done: u64,
-    /// Bytes that it will go through, about: never less than `done`.
+    /// Approximate number of bytes of the whole phase, at least `done`.
     pub total: u64,
 }
 
 impl Step {
-    /// From 0 to 1; 1 where there is nothing to do.
+    /// Returns the completed fraction, from 0 to 1; 1 for an empty phase.
     #[must_use]
     #[expect(clippy::cast_precision_loss, reason = "nobody sees the last bits")]
     pub fn fraction(&self) -> f64 {

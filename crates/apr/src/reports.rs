@@ -36,24 +36,25 @@ impl Model {
         Session::of(self.source()).sharing(&self.graphs)
     }
 
-    /// What it is; reads no weights.
+    /// Inspects the model, as `apr inspect` does, without reading weights.
     ///
     /// # Errors
-    /// E001 when it was to be taken for a family that is not known.
+    /// E001 when the model was to be opened as a family that is not known.
     pub fn inspect(&self) -> Result<InspectReport> {
         self.session().inspect()
     }
 
-    /// What it computes: the graphs of its file, or those of its family; reads no weights.
+    /// Returns the computation graphs of the model's file or of its family, without reading
+    /// weights.
     ///
     /// # Errors
-    /// E003 when neither has one, or its configuration has an option that no block knows; E001 when
-    /// that lacks one.
+    /// E003 if neither has a graph, or the configuration has an option that no block supports; E001
+    /// if the configuration lacks an option.
     pub fn graphs(&self, options: &GraphOptions) -> Result<Computed> {
         computed(&self.source(), options)
     }
 
-    /// A table of its tensors, with statistics where the options ask for them.
+    /// Lists the tensors, with statistics if the options request them.
     ///
     /// # Errors
     /// E002 and E007 when bytes can't be read, E004 when they don't match a checksum of the source.
@@ -61,15 +62,15 @@ impl Model {
         self.checked(self.session().tensors(options, &threads()?, &()))
     }
 
-    /// Whether it is sound, in one read.
+    /// Validates the model in one read.
     ///
     /// # Errors
-    /// E002 and E007 when bytes can't be read; what is wrong with bytes that can is in the report.
+    /// E002 and E007 when bytes can't be read. Errors in the bytes themselves are in the report.
     pub fn validate(&self, options: ValidateOptions<'_>) -> Result<ValidateReport> {
         self.checked(self.session().validate(options, &threads()?, &()))
     }
 
-    /// What could be better about it; reads no weights.
+    /// Checks best practices, as `apr lint` does, without reading weights.
     ///
     /// # Errors
     /// E002 and E007 when padding can't be read.
@@ -77,16 +78,17 @@ impl Model {
         self.session().lint()
     }
 
-    /// What it is for, in words; reads no weights.
+    /// Explains the purpose of the model in words, without reading weights.
     ///
     /// # Errors
-    /// E001 when it was to be taken for a family that is not known.
+    /// E001 when the model was to be opened as a family that is not known.
     pub fn explain(&self) -> Result<ModelExplanation> {
         self.session().explain()
     }
 
-    /// What the tensor with a name is for, with its statistics; the names most like it where there
-    /// is none.
+    /// Explains the purpose of a tensor, with its statistics.
+    ///
+    /// If there is no tensor of this name, the result contains the most similar names.
     ///
     /// # Errors
     /// E002 and E007 when its bytes can't be read.

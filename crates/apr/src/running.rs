@@ -47,9 +47,11 @@ impl Model {
         traced
     }
 
-    /// Runs a payload through this model and another one, value by value, and returns where they
-    /// part and which weights to look at; `warn` receives warnings. `blame` is the number of
-    /// weights of the other model that are swapped for this one's, one at a time.
+    /// Runs a payload through this model and another one, and compares them value by value.
+    ///
+    /// Returns the point of divergence and the weights that can cause it; `warn` receives warnings.
+    /// `blame` is the number of weights of the other model that are replaced by this model's
+    /// weights, one at a time.
     ///
     /// ```
     /// use apr::run::RunOptions;
@@ -65,8 +67,8 @@ impl Model {
     /// ```
     ///
     /// # Errors
-    /// Those of [`trace`](Self::trace); a request where the models read a text as different tokens,
-    /// or have no part or value in common.
+    /// Returns the errors of [`trace`](Self::trace), and a request error if the models split a text
+    /// into different tokens, or have no part or value in common.
     pub fn trace_diff(
         &self,
         other: &Self,
@@ -177,11 +179,11 @@ impl Model {
         self.run_until(options, Interrupt::default(), warn, then)
     }
 
-    /// [`run_with`](Self::run_with), until `interrupt` is cancelled: it is asked before every
-    /// operator.
+    /// Runs [`run_with`](Self::run_with) until `interrupt` is cancelled, which is checked before
+    /// every operator.
     ///
     /// # Errors
-    /// Those of [`run_with`](Self::run_with); E007 once it is cancelled.
+    /// Returns the errors of [`run_with`](Self::run_with); E007 once it is cancelled.
     pub fn run_until<R>(
         &self,
         options: &RunOptions,
@@ -198,8 +200,9 @@ impl Model {
         done
     }
 
-    /// Generates text behind a prompt, as the model's own settings say. Warnings are dropped:
-    /// [`run_with`](Self::run_with) hands them on.
+    /// Generates the completion of a prompt, with the model's own settings.
+    ///
+    /// Warnings are dropped; use [`run_with`](Self::run_with) to receive them.
     ///
     /// ```
     /// # let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../fixtures/tiny-llama");
@@ -209,7 +212,7 @@ impl Model {
     /// ```
     ///
     /// # Errors
-    /// Those of [`Generator::generate`].
+    /// Returns the errors of [`Generator::generate`].
     pub fn generate(&self, prompt: &str) -> RunResult<String> {
         self.run_with(
             &RunOptions::default(),
@@ -222,11 +225,13 @@ impl Model {
         )
     }
 
-    /// What the model makes of texts that it reads as a whole, by its head: embeddings, labels, or
-    /// tokens for masks. Warnings are dropped: [`run_with`](Self::run_with) hands them on.
+    /// Runs the model on whole texts. Depending on its head, returns embeddings, labels or
+    /// fill-mask tokens.
+    ///
+    /// Warnings are dropped; use [`run_with`](Self::run_with) to receive them.
     ///
     /// # Errors
-    /// Those of [`TextEncoder::read`].
+    /// Returns the errors of [`TextEncoder::read`].
     pub fn read_texts<T: AsRef<str>>(
         &self,
         texts: impl IntoIterator<Item = T>,

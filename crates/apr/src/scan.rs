@@ -37,7 +37,8 @@ pub fn scan(path: impl AsRef<Path>) -> Result<ScanSummary> {
     scan_each(&files, |path| path.display().to_string(), scan, unreadable)
 }
 
-/// The files that a scan of paths looks at: those named, and those in folders and below, in order.
+/// Returns the files to scan: the given files, and the files in given folders and below, in order.
+///
 /// Links to files are followed, links to folders are not.
 ///
 /// # Errors
@@ -94,7 +95,7 @@ pub fn scan_each<F, E>(
     Ok(ScanSummary::of(reports.collect::<Result<_, E>>()?))
 }
 
-/// Why a file can't be read; `None` where the scan was interrupted.
+/// Returns the reason why a file can't be read, or `None` if the scan was interrupted.
 #[must_use]
 pub fn unreadable(error: &Error) -> Option<String> {
     (error.cause() != Some(IoCause::Interrupted)).then(|| error.to_string())

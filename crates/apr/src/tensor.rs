@@ -7,8 +7,7 @@ use apr_tensor::block;
 use apr_tensor::cast::cast_float;
 use apr_tensor::element::{is_decodable, widen_f32, widen_f64};
 
-/// A tensor of a model: what it is, and its bytes. Those of a mapped file lie where they are in the
-/// file.
+/// Tensor of a model: its description and its bytes, which stay in place in a mapped file.
 ///
 /// ```
 /// # let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../fixtures/tiny-llama");
@@ -46,7 +45,7 @@ impl<'a> Tensor<'a> {
         Ok(Self { info, bytes: Cow::Owned(bytes) })
     }
 
-    /// Its name in the model.
+    /// Returns the name in the model.
     #[must_use]
     pub fn name(&self) -> &str {
         &self.info.name
@@ -70,13 +69,14 @@ impl<'a> Tensor<'a> {
         &self.bytes
     }
 
-    /// The elements as numbers, row by row; those of quantized tensors are dequantized.
+    /// Returns the elements as numbers, row by row. Quantized tensors are dequantized.
     ///
-    /// Floats take every dtype of real numbers: what `f32` can't hold is rounded to nearest even.
-    /// Integers take integers and truth values, and only such as they can hold.
+    /// Floats can be read from every dtype of real numbers: values beyond the precision of `f32`
+    /// are rounded to nearest even. Integers can be read from integers and booleans, if all values
+    /// fit.
     ///
     /// # Errors
-    /// E001 for a dtype or a value that `T` does not take.
+    /// E001 for a dtype or a value that `T` does not support.
     pub fn to_vec<T: Element>(&self) -> Result<Vec<T>> {
         T::decode(self.info, &self.bytes).map_err(|error| error.for_tensor(self.name()))
     }
@@ -254,7 +254,7 @@ mod tests {
     }
 
     #[test]
-    fn what_does_not_fit_is_an_error_that_names_the_tensor() {
+    fn a_value_that_does_not_fit_is_an_error_with_the_tensor_name() {
         let long = tensor(DType::I64, &[1], &300_i64.to_le_bytes());
         let error = decoded::<u8>(&long).unwrap_err();
         assert!(error.to_string().contains("300 does not fit u8"), "{error}");

@@ -53,20 +53,20 @@ pub struct ModelWriter<'a> {
     companions: Vec<CompanionFile>,
 }
 
-/// What was written.
+/// Report on a written file.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct WriteReport {
     /// Length of the file in bytes.
     pub bytes: u64,
-    /// What the format can't hold.
+    /// Content that the format can't hold.
     pub losses: Vec<Loss>,
-    /// What went wrong after the file was in place: that its folder could not be synced.
+    /// Problems after the file was put in place, such as a folder that could not be synced.
     pub warnings: Vec<String>,
 }
 
 impl<'a> ModelWriter<'a> {
-    /// The format, where the extension does not name it.
+    /// Sets the format. Default: the format of the extension.
     pub fn format(mut self, format: &'static Format) -> Self {
         self.format = Some(format);
         self
@@ -141,15 +141,16 @@ impl<'a> ModelWriter<'a> {
         self
     }
 
-    /// Writes the metadata that were given and no other: a safetensors file without any says
-    /// `{"format": "pt"}` otherwise, as transformers asks for it.
+    /// Writes only the given metadata.
+    ///
+    /// Without this call, a safetensors file without metadata gets `{"format": "pt"}`, which
+    /// transformers requires.
     pub fn only_metadata(mut self) -> Self {
         self.adds_metadata = false;
         self
     }
 
-    /// Adds a file that travels with the weights, as `config.json`, where the format has room for
-    /// it.
+    /// Adds a companion file such as `config.json`, if the format can store it.
     pub fn companion(mut self, name: impl Into<String>, bytes: impl Into<Vec<u8>>) -> Self {
         self.companions.push(CompanionFile { name: name.into(), bytes: bytes.into() });
         self
@@ -175,7 +176,7 @@ impl<'a> ModelWriter<'a> {
         })
     }
 
-    /// The file in memory: the path names its format, and nothing is written there.
+    /// Returns the file in memory. The path determines only the format; nothing is written to it.
     ///
     /// ```
     /// let file = apr::write("bias.safetensors").tensor("bias", [2], &[0.5_f32, -0.5]);
@@ -185,7 +186,7 @@ impl<'a> ModelWriter<'a> {
     /// ```
     ///
     /// # Errors
-    /// As [`finish`](Self::finish), but for those of files.
+    /// Returns the errors of [`finish`](Self::finish), except for errors of files.
     pub fn into_bytes(mut self) -> Result<Vec<u8>> {
         let mut writer = self.plan()?;
         let mut bytes = Vec::new();
@@ -193,7 +194,7 @@ impl<'a> ModelWriter<'a> {
         Ok(bytes)
     }
 
-    /// The writer of the format, which knows the layout of the file.
+    /// Creates the writer of the format, which plans the layout of the file.
     fn plan(&mut self) -> Result<Box<dyn CheckpointWriter>> {
         let format = self.target()?;
         let name = self.path.file_name().unwrap_or_default().to_string_lossy().into_owned();
@@ -237,7 +238,7 @@ impl<'a> ModelWriter<'a> {
     }
 }
 
-/// The entries where the format has its own.
+/// Returns the metadata with the entries in the form of the format.
 fn metadata_of(
     format: &'static Format,
     entries: &[(String, String)],

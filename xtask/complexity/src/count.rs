@@ -13,7 +13,7 @@ use syn::{
 /// A function that has a body.
 #[derive(Debug)]
 pub(crate) struct Function {
-    /// With the type that it belongs to.
+    /// Name of the function, with the type that it belongs to.
     pub(crate) name: String,
     pub(crate) line: usize,
     /// Arms of `match` beyond the first of each.
@@ -134,7 +134,7 @@ impl<'ast> Visit<'ast> for Counter {
     }
 }
 
-/// Whether something is `#[cfg(test)]` or `#[test]`.
+/// Returns `true` if an item is `#[cfg(test)]` or `#[test]`.
 fn is_test(attributes: &[Attribute]) -> bool {
     attributes.iter().any(|attribute| {
         attribute.path().is_ident("test")
@@ -159,7 +159,7 @@ mod tests {
     }
 
     #[test]
-    fn a_straight_line_is_one_and_an_error_passed_on_adds_nothing() {
+    fn straight_line_code_counts_one_and_the_question_mark_adds_nothing() {
         assert_eq!(complexities("fn f() -> R { g()?; h()?; Ok(()) }"), [("f".to_owned(), 1)]);
     }
 
@@ -190,7 +190,7 @@ mod tests {
     }
 
     #[test]
-    fn functions_inside_functions_count_for_themselves_and_methods_name_their_type() {
+    fn nested_functions_count_separately_and_methods_have_their_type_name() {
         let text = "impl A { fn f() { if a {}\n fn g() { if b && c {} } } }\n trait T { fn h() {} \
             fn i(); }";
         let expected = [("A::f", 2), ("g", 3), ("h", 1)]

@@ -22,7 +22,7 @@ const DUE: usize = 150;
 /// Marks a commit that was checked out with changes on top of it.
 const CHANGED: char = '+';
 
-/// The commit of a pass in a folder that is no clone.
+/// Commit of a pass in a folder that is not a clone.
 const UNKNOWN: &str = "unknown";
 
 /// The last pass of a part.
@@ -30,7 +30,7 @@ const UNKNOWN: &str = "unknown";
 pub(super) struct Pass {
     /// Year, month and day in UTC, as ISO 8601 writes them.
     date: String,
-    /// Abbreviated, with [`CHANGED`] behind it or without; [`UNKNOWN`] where Git named none.
+    /// Abbreviated commit, possibly followed by [`CHANGED`]; [`UNKNOWN`] if Git has none.
     commit: String,
     /// Includes what the part had to install or build.
     seconds: u64,
@@ -81,8 +81,10 @@ fn written(passes: &Passes) -> String {
     std::iter::once(format!("{HEADING}\n")).chain(lines).collect()
 }
 
-/// The commit that is checked out. A run changes files itself, so this is asked before it; the
-/// record of earlier runs is no change.
+/// Returns the commit that is checked out.
+///
+/// A run changes files itself, so call this before the run. Changes in the record of earlier runs
+/// are ignored.
 pub(super) fn commit() -> String {
     let named = output(program("git").args(["rev-parse", "--short=12", "HEAD"]));
     let mut compare = program("git");
@@ -118,7 +120,9 @@ pub(super) fn list_due(parts: &[&str]) -> Outcome {
     Ok(())
 }
 
-/// Why a part is due, if it is, by its last pass and the commits since, where they are known.
+/// Returns the reason why a part is due, if it is.
+///
+/// This depends on its last pass and on the number of commits since then, if it is known.
 fn why_due(last: Option<&Pass>, commits: Option<usize>) -> Option<String> {
     match (last, commits) {
         (None, _) => Some("no pass is recorded".to_owned()),
@@ -132,8 +136,10 @@ fn why_due(last: Option<&Pass>, commits: Option<usize>) -> Option<String> {
     }
 }
 
-/// The commits between that one and the one that is checked out; nothing where Git can't count
-/// them: there is no clone, the clone is shallow, or the commit is not in it.
+/// Returns the number of commits from that one to the one that is checked out.
+///
+/// Returns `None` if Git cannot count them: there is no clone, the clone is shallow, or it does not
+/// contain the commit.
 fn commits_since(commit: &str) -> Option<usize> {
     let git = |arguments: &[&str]| output(program("git").args(arguments));
     if git(&["rev-parse", "--is-shallow-repository"])? != "false" {

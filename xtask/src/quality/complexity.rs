@@ -31,7 +31,11 @@ impl Above {
         Some(Self { complexity, arms, file, name })
     }
 
-    /// Whether it is within the bound but for the arms of `match`: a table in the form of code.
+    /// Returns `true` if most of the complexity is arms of `match`.
+    ///
+    /// The rest must be within the bound.
+    ///
+    /// Such a function is a table in the form of code.
     fn is_table(&self) -> bool {
         self.complexity - self.arms <= BOUND && self.arms * 4 >= self.complexity * 3
     }

@@ -14,10 +14,10 @@ use crate::tools::Tool;
 
 const CARGO_LLVM_COV: Tool = Tool::new("cargo-llvm-cov", "0.9.1");
 
-/// In percent of each crate's lines.
+/// Target in percent of each crate's lines.
 const WANTED: f64 = 95.0;
 
-/// Crates above layer 2 whose tests run layers 0-2 too: commands, files, threads.
+/// Crates above layer 2 whose tests also run layers 0-2: commands, files, threads.
 const ABOVE: [&str; 3] = ["apr-io", "apr", "apr-cli"];
 
 pub(crate) fn run(steps: &mut Steps) {
@@ -81,7 +81,7 @@ fn llvm_tools() -> Outcome {
     ))
 }
 
-/// Of each file of layers 0-2, the lines that have code, and whether a test ran them.
+/// For each file of layers 0-2, the lines with code, and `true` for lines that a test ran.
 type Lines = BTreeMap<String, BTreeMap<usize, bool>>;
 
 fn lines(lcov: &str) -> Lines {
@@ -114,7 +114,7 @@ fn is_counted(file: &str) -> bool {
         && (has_avx512() || !is_for_avx512(file))
 }
 
-/// Whether a file holds kernels for AVX-512 alone, which nothing runs on a processor without.
+/// Returns `true` if a file has only kernels for AVX-512, which other processors cannot run.
 fn is_for_avx512(file: &str) -> bool {
     file.ends_with("/avx512.rs") || file.ends_with("/wide.rs")
 }
@@ -130,7 +130,7 @@ fn crate_of(file: &str) -> Option<&str> {
     file.strip_prefix("crates/")?.split('/').next()
 }
 
-/// The line where a file's own tests begin, which are not what is measured.
+/// Returns the line at which a file's own tests begin, which are not measured.
 fn tests_of(path: &Path) -> usize {
     let text = fs::read_to_string(path).unwrap_or_default();
     let lines: Vec<_> = text.lines().collect();

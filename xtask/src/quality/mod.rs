@@ -14,7 +14,7 @@ use crate::steps::Steps;
 
 const MEASURES: [&str; 5] = ["coverage", "mutants", "complexity", "words", "advisories"];
 
-/// Mutants of each crate, unless `--sample` says otherwise.
+/// Default number of mutants of each crate, changed by `--sample`.
 const SAMPLE: usize = 60;
 
 /// Measures what `arguments` name, or everything, and writes the figures down.

@@ -16,7 +16,7 @@ const CARGO_MUTANTS: Tool = Tool::new("cargo-mutants", "27.1.0");
 /// The crates that read what strangers wrote, and the numbers that everything else relies on.
 const CRATES: [&str; 3] = ["apr-format", "apr-safetensors", "apr-tensor"];
 
-/// In percent of the mutants that build.
+/// Target in percent of the mutants that build.
 const WANTED: f64 = 85.0;
 
 pub(crate) fn run(steps: &mut Steps, sample: usize) {
@@ -34,7 +34,7 @@ pub(crate) fn run(steps: &mut Steps, sample: usize) {
 struct Score {
     /// Mutants that the crate has.
     all: usize,
-    /// A test failed, or did not come to an end.
+    /// Mutants for which a test failed or did not finish.
     caught: usize,
     missed: Vec<String>,
     unviable: usize,

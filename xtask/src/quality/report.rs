@@ -7,7 +7,7 @@ use crate::steps::{Outcome, Stop};
 
 const PAGE: &str = "docs/quality.md";
 
-/// Replaces what the page says of one measure, which stands between two comments.
+/// Replaces the section of a measure in the page, which is between two comments.
 pub(crate) fn write(measure: &str, figures: &str) -> Outcome {
     let path = workspace().join(PAGE);
     let page =

@@ -4,7 +4,7 @@ use crate::process::{program, run as run_program};
 use crate::quality::report;
 use crate::steps::{Steps, Stop};
 
-/// In brackets so that the pattern does not find itself.
+/// Pattern with brackets, so that it does not match itself.
 const PATTERN: &str = r"\b(TO[D]O|FIX[M]E|XX[X])\b|\b(to[d]o|unimplemente[d])!";
 
 pub(crate) fn run(steps: &mut Steps) {

@@ -99,7 +99,7 @@ fn with_index(place: &str) -> String {
     }
 }
 
-/// Where the bracket is that opens a link whose text ends here.
+/// Returns the offset of the opening bracket of a link whose text ends here.
 fn opening(text: &str) -> usize {
     let mut depth = 1_u32;
     for (at, character) in text.char_indices().rev() {
@@ -131,7 +131,7 @@ fn joined(page: &str, link: &str) -> String {
     parts.join("/")
 }
 
-/// How a page links to another file.
+/// Returns the relative path from a page to another file.
 fn relative(page: &str, file: &str) -> String {
     let folder: Vec<&str> = page.split('/').collect();
     let folder = &folder[..folder.len() - 1];
@@ -141,8 +141,9 @@ fn relative(page: &str, file: &str) -> String {
     [vec![".."; up], parts[common..].to_vec()].concat().join("/")
 }
 
-/// Links between the files of a site: how many there are, and those that lead to no file or to no
-/// heading.
+/// Returns the number of links between the files of a site, and the broken ones.
+///
+/// A link is broken if its file or heading does not exist.
 pub(super) fn broken(site: &Path) -> io::Result<(usize, Vec<String>)> {
     let mut pages = BTreeMap::new();
     read_pages(site, &mut pages)?;
@@ -232,7 +233,7 @@ mod tests {
     }
 
     #[test]
-    fn code_stays_as_it_is() {
+    fn links_in_code_are_not_changed() {
         let text = "`[a](../c.rs)`\n\n```sh\n[a](../c.rs)\n```\n";
         assert_eq!(pages().moved("docs/a.md", text), text);
     }

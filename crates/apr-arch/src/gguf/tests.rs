@@ -34,7 +34,7 @@ fn no_defaults(were_used: &Cell<bool>) -> Defaults<'_> {
 }
 
 #[test]
-fn keys_are_those_whose_condition_holds() {
+fn keys_are_written_if_their_condition_is_true() {
     let gguf = Gguf::parse(&file(BASE)).expect("parses").expect("a table");
     let keys =
         gguf.keys(&mut lookup, no_defaults(&Cell::new(false)), str::to_owned).expect("all there");
@@ -47,7 +47,7 @@ fn keys_are_those_whose_condition_holds() {
 }
 
 #[test]
-fn a_missing_hyperparameter_is_named() {
+fn a_missing_hyperparameter_is_reported_by_name() {
     let gguf = Gguf::parse(&file(BASE)).expect("parses").expect("a table");
     let error = gguf
         .keys(&mut |_| None, no_defaults(&Cell::new(false)), |name| format!("num_{name}"))
@@ -82,7 +82,7 @@ fn a_child_replaces_keys_where_they_stand() {
 }
 
 #[test]
-fn a_configuration_is_made_of_what_the_file_has() {
+fn a_configuration_is_built_from_the_keys_of_the_file() {
     let gguf = Gguf::parse(&file(BASE)).expect("parses").expect("a table");
     let config = Json::from(gguf.config(&mut lookup));
     assert_eq!(

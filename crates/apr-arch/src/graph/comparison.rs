@@ -5,7 +5,7 @@ use serde_json::Value as Json;
 
 use super::GraphSettings;
 
-/// Most layers that are looked at: patterns repeat long before.
+/// Maximum number of layers that are compared: patterns repeat long before.
 const MAX_LAYERS: u64 = 256;
 
 /// Options that change no number that a graph computes of given inputs.
@@ -15,12 +15,12 @@ const WITHOUT_NUMBERS: [&str; 7] =
 /// The values of an option outside of layers and in each of them, by stack.
 pub type OptionValues = Vec<Option<Json>>;
 
-/// By what an option is computed.
+/// Basis on which an option is computed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum OptionSource {
     /// The configuration.
     Configuration,
-    /// The configuration, and what llama.cpp does whatever it says.
+    /// The configuration, overridden by the values that llama.cpp always uses.
     LlamaCpp,
 }
 
@@ -30,11 +30,11 @@ pub enum OptionSource {
 pub struct OptionChange {
     /// Name in the family's table: `rotary_theta`.
     pub option: String,
-    /// Where it first differs: a stack of layers and the number of the layer, where it is one of
-    /// theirs.
+    /// Position of the first difference: a stack of layers and the number of the layer, if it is in
+    /// a layer.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub at: String,
-    /// Value in the first model; `None` where it has none.
+    /// Value in the first model; `None` if it has no value.
     pub value: Option<Json>,
     /// Value in the second model.
     pub other_value: Option<Json>,
@@ -96,13 +96,13 @@ impl GraphSettings<'_> {
     }
 }
 
-/// Whether an option has the same value everywhere, in single precision.
+/// Returns `true` if an option has the same values at all positions, in single precision.
 #[must_use]
 pub fn are_alike(own: &OptionValues, other: &OptionValues) -> bool {
     own.len() == other.len() && own.iter().zip(other).all(|(own, other)| is_alike(own, other))
 }
 
-/// Whether two values are the same in single precision. No value is the same as 0 and as false.
+/// Returns `true` if two values are equal in single precision. No value equals 0 and false.
 fn is_alike(own: &Option<Json>, other: &Option<Json>) -> bool {
     const NEAR: f64 = 1e-6;
     let number = |value: &Option<Json>| match value {

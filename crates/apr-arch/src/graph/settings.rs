@@ -17,8 +17,9 @@ pub struct GraphSettings<'a> {
 }
 
 impl<'a> FamilyModel<'a> {
-    /// What the family's table says about the graph; `None` where it says nothing. `task` takes the
-    /// place of what the first of `architectures` has after `For`.
+    /// Returns the graph settings in the family's table, or `None` if it has none.
+    ///
+    /// `task` replaces the text after `For` in the first name in `architectures`.
     #[must_use]
     pub fn graph_settings<'m>(&'m self, task: Option<&'m str>) -> Option<GraphSettings<'m>>
     where
@@ -33,7 +34,7 @@ impl<'a> FamilyModel<'a> {
         Some(GraphSettings { table, model: self, task })
     }
 
-    /// What the configuration's class is for. Older names of classes say it in another way.
+    /// Returns the task of the configuration's class, including older class names of other forms.
     fn task(&self) -> String {
         let class = self
             .dimensions
@@ -58,13 +59,14 @@ impl<'a> FamilyModel<'a> {
 }
 
 impl<'a> GraphSettings<'a> {
-    /// The model.
+    /// Returns the model that the settings belong to.
     #[must_use]
     pub fn model(&self) -> &'a FamilyModel<'a> {
         self.model
     }
 
-    /// What kind of model it is: `decoder`. `None` where the configuration does not say.
+    /// Returns the kind of model, such as `decoder`, or `None` if the configuration does not
+    /// determine it.
     #[must_use]
     pub fn kind(&self) -> Option<String> {
         match self.compute(&self.table.kind, &[])? {
@@ -73,21 +75,24 @@ impl<'a> GraphSettings<'a> {
         }
     }
 
-    /// The task that a head is for, such as `CausalLM`; no text where there is no head.
+    /// Returns the task of the head, such as `CausalLM`; empty if there is no head.
     #[must_use]
     pub fn task(&self) -> &str {
         &self.task
     }
 
-    /// Why the blocks can't compute this configuration, where the table says so.
+    /// Returns the reason why the blocks can't compute this configuration, if the table has one.
     #[must_use]
     pub fn refusal(&self) -> Option<&'a str> {
         let applies = |when: &Expression| self.compute(when, &[]) == Some(Value::Truth(true));
         self.table.refused.iter().find(|(when, _)| applies(when)).map(|(_, why)| why.as_str())
     }
 
-    /// Why the graph may leave out the tensor at this position of the checkpoint: it is a buffer,
-    /// or the table lists it. `None` for a tensor that the model's outputs depend on.
+    /// Returns the reason why the graph may leave out the tensor at this position of the
+    /// checkpoint.
+    ///
+    /// The tensor is a buffer, or the table lists it. Returns `None` for a tensor that the model's
+    /// outputs depend on.
     #[must_use]
     pub fn may_be_unused(&self, position: usize) -> Option<&'a str> {
         let member = self.model.member(position)?;
@@ -142,7 +147,8 @@ impl<'a> GraphSettings<'a> {
         self.model.dimensions.first_of(alternatives, numbers, task)?.to_json()
     }
 
-    /// Whether the table has an option for a stack, or for all, also where it can't be computed.
+    /// Returns `true` if the table has an option for a stack, or for all, even if it can't be
+    /// computed.
     #[must_use]
     pub fn has_option(&self, stack: &str, name: &str) -> bool {
         self.alternatives(stack, name).is_some()
@@ -153,7 +159,8 @@ impl<'a> GraphSettings<'a> {
         own.or_else(|| self.table.general.options.get(name)).map(Vec::as_slice)
     }
 
-    /// The same as llama.cpp computes it, where the configuration is what a GGUF file leads to.
+    /// Returns an option as llama.cpp computes it, for a configuration that was derived from a GGUF
+    /// file.
     #[must_use]
     pub fn gguf_option(&self, stack: &str, name: &str, numbers: &[(&str, u64)]) -> Option<Json> {
         let gguf = self.model.family.gguf.as_ref();

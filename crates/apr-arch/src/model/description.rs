@@ -4,19 +4,19 @@ use serde::Serialize;
 
 use super::FamilyModel;
 
-/// What a family says about its model, for `apr explain`.
+/// Description of a model by its family, for `apr explain`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[non_exhaustive]
 pub struct Description {
     /// Title of the family.
     pub title: String,
-    /// Whether the names of the tensors alone speak for the family.
+    /// `true` if the family was guessed from the names of the tensors alone.
     pub guessed: bool,
-    /// Size of the model, where the family has names for sizes.
+    /// Size of the model, if the family has names for sizes.
     pub size: Option<String>,
-    /// What the model is for.
+    /// Purpose of the model.
     pub purpose: Option<String>,
-    /// How it is built.
+    /// Structure of the model.
     pub architecture: Option<String>,
     /// Inputs, in words: `text`, `log-mel spectrogram`.
     pub input: Option<String>,
@@ -25,7 +25,7 @@ pub struct Description {
 }
 
 impl FamilyModel<'_> {
-    /// What the model is.
+    /// Returns the description of the model.
     #[must_use]
     pub fn description(&self) -> Description {
         let file = &self.family.file;

@@ -10,23 +10,26 @@ use crate::expression::{Expression, Value};
 use crate::gguf::{Defaults, GgufCut, GgufLayout, GgufValue, TensorLayout};
 
 impl<'a> FamilyModel<'a> {
-    /// Whether values lie as GGUF has them, and not as in Hugging Face's checkpoints.
+    /// Returns `true` if values are in GGUF's layout instead of the layout of Hugging Face
+    /// checkpoints.
     #[must_use]
     pub fn is_in_gguf_layout(&self) -> bool {
         self.in_gguf_layout
     }
 
-    /// Why GGUF can't hold the model, though llama.cpp has models of the family; `None` where the
-    /// family's table says nothing of that.
+    /// Returns the reason why GGUF can't store the model although llama.cpp supports the family.
+    ///
+    /// Returns `None` if the family's table has no such reason.
     #[must_use]
     pub fn gguf_refusal(&self) -> Option<&str> {
         self.family.file.gguf.refused.as_deref()
     }
 
-    /// How GGUF's values of the tensor with this canonical name come from Hugging Face's.
+    /// Returns the conversion of a tensor's values from Hugging Face's layout to GGUF, by canonical
+    /// name.
     ///
     /// # Errors
-    /// E001 when the configuration lacks what that depends on.
+    /// E001 if the configuration lacks an entry that the conversion depends on.
     pub fn gguf_layout(&self, canonical: &str) -> Result<GgufLayout> {
         let found = self.family.find_canonical(canonical);
         let size = |expression: &Expression| {
@@ -51,11 +54,11 @@ impl<'a> FamilyModel<'a> {
         })
     }
 
-    /// Which rows the tensor with this canonical name is in a GGUF file, where it is cut out of
-    /// another one.
+    /// Returns the rows that form the tensor with this canonical name in a GGUF file, if it is cut
+    /// out of another.
     ///
     /// # Errors
-    /// E001 when the configuration lacks what that depends on.
+    /// E001 if the configuration lacks an entry that the rows depend on.
     pub fn gguf_cut(&self, canonical: &str) -> Result<Option<GgufCut>> {
         let found = self.family.find_canonical(canonical);
         let Some(TensorLayout::Cut(cut)) = found.and_then(|found| self.family.layout(found.tensor))
@@ -72,7 +75,7 @@ impl<'a> FamilyModel<'a> {
         Ok(Some(GgufCut { groups, first, step: cut.step, count, turned: cut.turned }))
     }
 
-    /// How many parts the tensor with this canonical name has, which GGUF stacks them in.
+    /// Returns the number of parts that GGUF stacks in the tensor with this canonical name.
     #[must_use]
     pub fn parts_of(&self, stack: &str) -> Option<u64> {
         let found = self.family.find_canonical(&self.family.part(stack, 0)?)?;
@@ -80,7 +83,7 @@ impl<'a> FamilyModel<'a> {
         self.counts.get(self.family.stacked_index(found.tensor, whole)?).copied()
     }
 
-    /// Whether llama.cpp goes without the tensor with this canonical name.
+    /// Returns `true` if llama.cpp does not use the tensor with this canonical name.
     #[must_use]
     pub fn is_without(&self, canonical: &str) -> bool {
         let condition = self.family.gguf.as_ref().and_then(|gguf| gguf.without_tensors.as_ref());
@@ -93,8 +96,8 @@ impl<'a> FamilyModel<'a> {
         !found.numbers.is_empty() && self.dimensions.truth(condition, &found.numbers) == Some(true)
     }
 
-    /// What `general.architecture` is in a GGUF file of this model; `None` where llama.cpp has no
-    /// such models.
+    /// Returns the `general.architecture` of a GGUF file of this model, or `None` if llama.cpp does
+    /// not support it.
     #[must_use]
     pub fn gguf_architecture(&self) -> Option<&'a str> {
         Some(self.family.gguf.as_ref()?.architecture(&mut |name| self.dimensions.named_value(name)))

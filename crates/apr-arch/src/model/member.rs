@@ -15,7 +15,7 @@ pub(crate) struct Member {
     pub(super) canonical: String,
 }
 
-/// Of tensors that GGUF calls the same, takes the one that the configuration has.
+/// Resolves tensors that have the same name in GGUF to the one that the configuration requires.
 pub(super) fn tell_namesakes(
     family: &Family,
     members: &mut [Option<Member>],
@@ -58,14 +58,15 @@ pub(crate) fn numbers<'f>(tensor: &'f FamilyTensor, member: &Member) -> Vec<(&'f
         .collect()
 }
 
-/// How many values of a matrix or a kernel an output is made of; outputs come first, and last where
-/// it is turned.
+/// Returns the number of inputs for each output of a matrix or a kernel.
+///
+/// Outputs are the first dimension, or the last if the tensor is transposed.
 pub(super) fn inputs(shape: &Shape, is_turned: bool) -> u64 {
     let outputs = if is_turned { shape.dims().last() } else { shape.dims().first() };
     shape.elements().unwrap_or(u64::MAX).checked_div(outputs.copied().unwrap_or(1)).unwrap_or(1)
 }
 
-/// How many there are of each index: as the configuration says, else as far as the tensors go.
+/// Returns the number of values of each index: from the configuration, or else from the tensors.
 pub(super) fn counts<'a>(
     family: &'a Family,
     members: &[Option<Member>],

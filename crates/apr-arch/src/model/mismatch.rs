@@ -14,15 +14,15 @@ use crate::missing::{Expected, Present, part};
 #[serde(tag = "what", rename_all = "snake_case")]
 #[non_exhaustive]
 pub enum Mismatch {
-    /// The family has no such tensor.
+    /// Tensor that the family does not have.
     Unexpected {
         /// Name in the checkpoint.
         name: String,
-        /// Whether it belongs to a part that the family does not have at all, such as a task's own
+        /// `true` if the tensor belongs to a part that the family does not have, such as a custom
         /// head.
         extra: bool,
     },
-    /// The checkpoint lacks a tensor that its configuration asks for.
+    /// Tensor that the configuration requires but the checkpoint lacks.
     Missing {
         /// Name in the checkpoint's own convention.
         name: String,
@@ -31,11 +31,11 @@ pub enum Mismatch {
     Beyond {
         /// Name in the checkpoint.
         name: String,
-        /// What is counted: `layer`.
+        /// Name of the index, such as `layer`.
         index: String,
-        /// Its number, from 0 on.
+        /// Number of the index, starting at 0.
         number: u64,
-        /// How many there are.
+        /// Number of values of the index.
         count: u64,
     },
     /// Two tensors have the same canonical name.
@@ -49,11 +49,11 @@ pub enum Mismatch {
     Shape {
         /// Name in the checkpoint.
         name: String,
-        /// Its shape.
+        /// Shape of the tensor.
         shape: Shape,
         /// The shape it should have.
         expected: Shape,
-        /// How that is made up: `[vocab, hidden]`.
+        /// Formula of the expected shape: `[vocab, hidden]`.
         formula: String,
     },
 }
@@ -100,7 +100,7 @@ pub(super) fn without_outer_ones(dims: &[u64]) -> &[u64] {
     &dims[first..]
 }
 
-/// Whether a projection makes keys or values of what the encoder gives.
+/// Returns `true` if a projection computes keys or values from the encoder's output.
 fn is_of_encoder(canonical: &str) -> bool {
     let is_cross = |part: &str| ["encoder_attn", "EncDecAttention"].contains(&part);
     let makes_keys = |part: &str| ["k", "v", "k_proj", "v_proj"].contains(&part);
@@ -108,7 +108,7 @@ fn is_of_encoder(canonical: &str) -> bool {
 }
 
 impl FamilyModel<'_> {
-    /// Where the configuration leads to another shape than the tensor's.
+    /// Returns the mismatch if the configuration requires another shape than the tensor's.
     fn misshaped(&self, position: usize, info: &TensorInfo) -> Option<Mismatch> {
         // Most shapes fit, and are compared without computing what a message needs.
         let differs = |dims: &[u64]| {
@@ -181,7 +181,8 @@ impl FamilyModel<'_> {
         mismatches
     }
 
-    /// How many mismatches there are, without what modules that are absent as a whole have.
+    /// Returns the number of mismatches, without missing tensors of modules that are entirely
+    /// absent.
     pub(crate) fn mismatches_of_own_modules(&self, tensors: &[TensorInfo]) -> usize {
         let modules = self.modules();
         let is_own = |mismatch: &Mismatch| {
@@ -197,11 +198,13 @@ impl FamilyModel<'_> {
         self.members.iter().flatten().map(|member| part(&member.canonical)).collect()
     }
 
-    /// Splits off what belongs to other parts of the model than these tensors: where a module with
-    /// layers is absent as a whole, such as the decoder of an encoder that was exported alone, what
-    /// is missing of absent modules. A decoder that takes keys and values of the encoder as inputs
-    /// has no weights that make them, in any layer; they are split off, too, where every tensor is
-    /// known.
+    /// Splits mismatches into those of other parts of the model and those of the checkpoint's own
+    /// parts.
+    ///
+    /// If a module with layers is entirely absent, such as the decoder of an encoder that was
+    /// exported alone, missing tensors of absent modules belong to other parts. A decoder that
+    /// takes the encoder's keys and values as inputs has no weights to compute them in any layer.
+    /// These weights also belong to other parts, if every tensor is known.
     #[must_use]
     pub fn of_other_parts(&self, mismatches: Vec<Mismatch>) -> (Vec<Mismatch>, Vec<Mismatch>) {
         let modules = self.modules();

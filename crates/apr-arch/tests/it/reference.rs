@@ -79,7 +79,7 @@ fn every_tensor_is_known_and_has_the_expected_shape() {
     }
 }
 
-/// The family knows all of the language model, and nothing of the parts beside it.
+/// Checks that the family matches all tensors of the language model and none of the other parts.
 #[test]
 fn the_language_model_within_a_model_that_sees_is_known() {
     let families = Families::builtin();
@@ -100,10 +100,11 @@ fn the_language_model_within_a_model_that_sees_is_known() {
     }
 }
 
-/// What torch saves of a state dict, or exports, has the names that transformers has in memory
-/// (`fixtures/families/in_memory.py`).
+/// Checks names as transformers has them in memory, which torch saves in a state dict or exports.
+///
+/// The names are from `fixtures/families/in_memory.py`.
 #[test]
-fn names_in_memory_are_known_like_those_of_checkpoints() {
+fn names_in_memory_match_like_names_of_checkpoints() {
     let bytes = std::fs::read(fixture("families/memory/names.json")).expect("it can be read");
     let names: Value = serde_json::from_slice(&bytes).expect("it is JSON");
     let families = Families::builtin();
@@ -167,8 +168,7 @@ fn canonical_checkpoints_are_known_by_their_canonical_names() {
     }
 }
 
-/// Without a configuration, dimensions come from the tensors: whatever is found then must not be
-/// called wrong.
+/// Checks that dimensions derived from the tensors, without a configuration, cause no mismatches.
 #[test]
 fn names_alone_cry_no_wolf() {
     let families = Families::builtin();
@@ -208,8 +208,8 @@ fn a_broken_checkpoint_is_not_passed() {
     }
 }
 
-/// The laws are those of `torch.nn.init` and of the models' own initialisers, none of them the
-/// tables'.
+/// Checks initializations of `torch.nn.init` and of the models' own code, which do not depend on
+/// the tables.
 #[test]
 fn initial_deviations_are_healthy_and_absurd_ones_are_not() {
     let families = Families::builtin();

@@ -56,8 +56,8 @@ impl Writer<'_> {
     }
 }
 
-/// Applies the activation that configurations of transformers call so, under a name; `None` where
-/// it is not known.
+/// Applies the activation with this name in transformers configurations, or returns `None` if it is
+/// not known.
 pub fn activate(
     body: &mut BodyBuilder,
     name: &str,

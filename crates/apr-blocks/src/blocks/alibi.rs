@@ -8,10 +8,11 @@ use super::mask::Field;
 use crate::writer::{Writer, signed};
 
 impl Writer<'_> {
-    /// What is added to the scores of each head, `[batch, heads, 1, keys]`: the head's slope times
-    /// the number of the key, padding not counted, which has 0 itself (BLOOM). The slope of the
-    /// distance from the query differs from this by the same number for all keys of a query, which
-    /// the softmax takes away.
+    /// Returns the ALiBi term of the scores of each head, `[batch, heads, 1, keys]` (BLOOM).
+    ///
+    /// The term is the head's slope times the number of the key, starting at 0 and not counting
+    /// padding. ALiBi's slope of the distance from the query differs from it by the same number for
+    /// all keys of a query, which the softmax cancels.
     pub(crate) fn slopes(&mut self, field: Field, heads: u64) -> Result<ValueId> {
         let counts = field
             .counts
@@ -46,10 +47,10 @@ fn slopes_of(heads: u64) -> Vec<f32> {
 mod tests {
     use super::slopes_of;
 
-    /// Those of the paper's own code, `get_slopes` of
+    /// Compares the slopes with the paper's own code, `get_slopes` of
     /// <https://github.com/ofirpress/attention_with_linear_biases>.
     #[test]
-    fn slopes_are_those_of_the_paper() {
+    fn slopes_match_the_code_of_the_paper() {
         assert_eq!(
             slopes_of(8),
             [0.5, 0.25, 0.125, 0.0625, 0.03125, 0.015_625, 0.007_812_5, 0.003_906_25]

@@ -18,7 +18,7 @@ pub(crate) struct KeyValue {
     pub(crate) value: ValueId,
 }
 
-/// What attention, or what a layer has instead, is given besides the tokens.
+/// Inputs of attention, or of the layer's replacement for it, besides the tokens.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Given {
     /// Added to the scores.
@@ -28,16 +28,16 @@ pub(crate) struct Given {
     pub(crate) past: Option<KeyValue>,
     /// The last inputs of a convolution, `[batch, channels, kernel - 1]`.
     pub(crate) inputs: Option<ValueId>,
-    /// 0 where a token is padding, `[batch, sequence, 1]`, for a convolution.
+    /// 0 for padding tokens, `[batch, sequence, 1]`, for a convolution.
     pub(crate) counts: Option<ValueId>,
-    /// How far tokens are from each other.
+    /// Distances between tokens.
     pub(crate) distances: Option<Distances>,
     /// Factors of the queries, `[batch, 1, sequence, 1]`.
     pub(crate) growth: Option<ValueId>,
 }
 
 impl Given {
-    /// Nothing besides the tokens.
+    /// No inputs besides the tokens.
     pub(crate) const NOTHING: Self = Self {
         mask: None,
         turn: None,
@@ -49,7 +49,7 @@ impl Given {
     };
 }
 
-/// Where the norm of each head's queries and keys stands.
+/// Position of the norm of each head's queries and keys.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum NormPlace {
     /// Before they are turned (Qwen 3).
@@ -129,10 +129,11 @@ impl Writer<'_> {
         self.norm_part(norm, part, x, place.module_or_none(part))
     }
 
-    /// Queries, keys and values, `[batch, sequence, heads, head_dim]`. Option `fused` says how a
-    /// matrix that makes all three is ordered: `rows` (all queries, all keys, all values), `heads`
-    /// (query, key and value of each head, GPT-NeoX), `groups` (the queries of a group, its key,
-    /// its value, Falcon).
+    /// Returns queries, keys and values, `[batch, sequence, heads, head_dim]`.
+    ///
+    /// Option `fused` is the order of a matrix that computes all three: `rows` (all queries, all
+    /// keys, all values), `heads` (query, key and value of each head, GPT-NeoX), `groups` (the
+    /// queries of a group, its key, its value, Falcon).
     fn queries_keys_values(
         &mut self,
         place: BlockPosition<'_>,
@@ -174,17 +175,20 @@ impl Writer<'_> {
         Ok((query, KeyValue { key, value }))
     }
 
-    /// `min(max(x, -limit), limit)`, where option `qkv_limit` has a value (OLMo, DBRX). OLMoE does
-    /// so behind the norms of queries and keys.
+    /// Returns `min(max(x, -limit), limit)` if option `qkv_limit` has a value (OLMo, DBRX).
+    ///
+    /// OLMoE applies the limit after the norms of queries and keys.
     fn limited(&mut self, place: BlockPosition<'_>, name: &str, x: ValueId) -> Result<ValueId> {
         let Some(limit) = place.number_or_none("qkv_limit")? else { return Ok(x) };
         let (low, high) = (self.float(-limit), self.float(limit));
         Ok(self.make("Clip", name, [x, low, high]))
     }
 
-    /// Splits into heads, with the norm of queries or keys where the checkpoint has one. Option
-    /// `query_key_norm` says of what: `head` (each head by itself, with one gamma), `each` (the
-    /// same, and a module for each head) or `all` (all of them together, before).
+    /// Splits into heads, and applies the norm of queries or keys if the checkpoint has one.
+    ///
+    /// Option `query_key_norm` selects the input of the norm: `head` (each head by itself, with one
+    /// gamma), `each` (each head by itself, with a module for each head) or `all` (all heads
+    /// together, before the split).
     fn head_norm(
         &mut self,
         place: BlockPosition<'_>,

@@ -10,12 +10,14 @@ use crate::model::BlockPosition;
 use crate::writer::Writer;
 
 impl Writer<'_> {
-    /// Behind the first layer, what a convolution over neighbouring tokens makes of the vectors
-    /// before it, `norm(layer + activation(convolution(x)))`, and 0 for padding (DeBERTa v2: He et
-    /// al. 2020, <https://arxiv.org/abs/2006.03654>), where option `between` holds. Modules
-    /// `between`
-    /// and `between_norm`, options `between_activation` and `between_groups`. `counts` are the keys
-    /// that are no padding, `[batch, 1, 1, keys]`.
+    /// Adds a convolution over neighbouring tokens after the first layer, if option `between` is
+    /// true.
+    ///
+    /// The result is `norm(layer + activation(convolution(x)))`, where `x` are the vectors before
+    /// the first layer, and 0 for padding (DeBERTa v2: He et al. 2020,
+    /// <https://arxiv.org/abs/2006.03654>). Modules `between` and `between_norm`, options
+    /// `between_activation` and `between_groups`. `counts` are the keys that are not padding,
+    /// `[batch, 1, 1, keys]`.
     pub(crate) fn with_neighbours(
         &mut self,
         place: BlockPosition<'_>,

@@ -7,7 +7,7 @@ use super::activation::Activation;
 use crate::model::BlockPosition;
 use crate::writer::{Writer, signed};
 
-/// How a kernel moves. One entry for each dimension that it moves along.
+/// Parameters of a convolution, one entry for each dimension that the kernel moves along.
 #[derive(Debug, Clone)]
 pub(crate) struct Convolution {
     pub(crate) strides: Vec<u64>,
@@ -74,7 +74,7 @@ impl Writer<'_> {
         })
     }
 
-    /// The convolution of a module; its bias where the checkpoint has one.
+    /// Returns the convolution of a module, with a bias if the checkpoint has one.
     pub(crate) fn convolution(
         &mut self,
         name: &str,
@@ -86,7 +86,7 @@ impl Writer<'_> {
         self.convolution_with(name, convolution, x, kernel, &format!("{module}.bias"))
     }
 
-    /// The convolution with a kernel, and a bias where the checkpoint has that tensor.
+    /// Returns the convolution with a kernel, and with a bias if the checkpoint has that tensor.
     pub(crate) fn convolution_with(
         &mut self,
         name: &str,
@@ -117,8 +117,9 @@ impl Writer<'_> {
             .output(name))
     }
 
-    /// The root of the sum of squares along axes, which stay with length 1. Until opset 17 axes
-    /// were an attribute.
+    /// Returns the root of the sum of squares along axes, which are kept with length 1.
+    ///
+    /// Until opset 17 axes were an attribute.
     pub(crate) fn euclidean<const N: usize>(
         &mut self,
         name: &str,

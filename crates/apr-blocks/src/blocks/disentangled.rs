@@ -10,7 +10,7 @@ use super::norm::Norm;
 use crate::model::BlockPosition;
 use crate::writer::{Writer, signed};
 
-/// How far tokens are from each other.
+/// Distances between tokens.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Distances {
     /// A vector for each distance, `[2 span, hidden]`.
@@ -20,11 +20,12 @@ pub(crate) struct Distances {
 }
 
 impl Writer<'_> {
-    /// The table `distances`, through the norm `distance_norm` where option `distances_normed`
-    /// holds, and the row of each pair; `None` where nothing looks at distances, or the checkpoint
-    /// has no table. Options: `distance_limit`, the farthest distance, and `distance_buckets`: 0,
-    /// or half as many rows as there are, of which the outer half stands for ever more distances
-    /// each.
+    /// Returns the vectors of the table `distances` and the row of each pair of tokens.
+    ///
+    /// The vectors pass through the norm `distance_norm` if option `distances_normed` is true.
+    /// Returns `None` if attention does not use distances or the checkpoint has no table. Options:
+    /// `distance_limit`, the largest distance, and `distance_buckets`: 0, or half the number of
+    /// rows; each row of the outer half represents more and more distances.
     pub(crate) fn distances(
         &mut self,
         place: BlockPosition<'_>,

@@ -21,7 +21,7 @@ impl Writer<'_> {
         self.projected("token_projection", x, place.module_or_none("token_projection"))
     }
 
-    /// The linear layer of a module, where there is one; else `x` itself.
+    /// Returns the linear layer of a module if the checkpoint has it, or else `x` itself.
     pub(crate) fn projected(
         &mut self,
         name: &str,
@@ -34,18 +34,22 @@ impl Writer<'_> {
         }
     }
 
-    /// Whether vectors of positions are added to those of tokens: option `position_table` says
-    /// `sinusoids`, or the checkpoint has the table `positions`, and option `learned_positions` is
-    /// not false (DeBERTa v3 has a table that nothing uses).
+    /// Returns `true` if position embeddings are added to the token embeddings.
+    ///
+    /// This is the case if option `position_table` is `sinusoids`, or if the checkpoint has the
+    /// table `positions` and option `learned_positions` is not false (DeBERTa v3 has a table that
+    /// the model does not use).
     pub(crate) fn has_positions(place: BlockPosition<'_>) -> Result<bool> {
         let is_learned = place.truth_or("learned_positions", true)?;
         Ok(is_learned && place.tensor_or_none("positions").is_some()
             || place.text_or_none("position_table")?.is_some())
     }
 
-    /// Adds a row of the table `positions` for each position, where the family has that. Option
-    /// `position_offset`: rows before that of the first position. Where the checkpoint has no
-    /// table, option `position_table` may say that it is computed: `sinusoids`.
+    /// Adds a row of the table `positions` for each position, if the family has position
+    /// embeddings.
+    ///
+    /// Option `position_offset`: number of rows before the row of the first position. If the
+    /// checkpoint has no table, option `position_table` can select a computed one: `sinusoids`.
     pub(crate) fn with_positions(
         &mut self,
         place: BlockPosition<'_>,
@@ -76,8 +80,8 @@ impl Writer<'_> {
         Ok(self.make("Add", "with_positions", [x, positions]))
     }
 
-    /// Adds a row of the table `token_types`: that of each token's type, or the first where the
-    /// caller gives none.
+    /// Adds a row of the table `token_types`: the row of each token's type, or the first if the
+    /// caller passes no types.
     pub(crate) fn with_token_types(
         &mut self,
         place: BlockPosition<'_>,

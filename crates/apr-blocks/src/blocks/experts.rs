@@ -8,12 +8,14 @@ use super::activation::Activation;
 use crate::model::BlockPosition;
 use crate::writer::{Writer, signed};
 
-/// Most experts that a layer may have; models have up to some hundreds.
+/// Maximum number of experts in a layer; models have up to some hundreds.
 const MAX_EXPERTS: u64 = 4096;
 
 impl Writer<'_> {
-    /// The feed-forward network of a layer: experts where option `experts` counts any and the layer
-    /// has a router, else one network.
+    /// Returns the feed-forward network of a layer.
+    ///
+    /// It consists of experts if option `experts` is positive and the layer has a router, or else
+    /// of one network.
     pub(crate) fn feed_forward_or_experts(
         &mut self,
         place: BlockPosition<'_>,
@@ -50,11 +52,12 @@ impl Writer<'_> {
         Ok(self.reshape("tokens", x, &[-1, signed(hidden)]))
     }
 
-    /// Routing weight of each expert for each token, `[tokens, experts]`: 0 where it is not among
-    /// the `experts_per_token` highest. Option `router` says how scores become weights: `softmax`
-    /// of all scores, `softmax_of_chosen`, `sigmoid` of each. A tensor `router_bias` counts for the
-    /// choice alone. `router_normal`: the chosen weights are divided by their sum. `router_scale`
-    /// is a factor of them.
+    /// Returns the routing weight of each expert for each token, `[tokens, experts]`.
+    ///
+    /// The weight is 0 if the expert is not among the `experts_per_token` highest. Option `router`
+    /// selects how scores become weights: `softmax` of all scores, `softmax_of_chosen`, or
+    /// `sigmoid` of each score. A tensor `router_bias` affects only the choice. Option
+    /// `router_normal` divides the chosen weights by their sum. `router_scale` multiplies them.
     fn routing_weights(
         &mut self,
         place: BlockPosition<'_>,
@@ -96,8 +99,10 @@ impl Writer<'_> {
         self.op("Softmax", [x]).attribute("axis", -1).output(name)
     }
 
-    /// What experts are chosen by: their probabilities, plus a bias, and the lowest number in
-    /// groups that are not among the best.
+    /// Returns the values by which experts are chosen.
+    ///
+    /// They are the routing weights plus a bias, and the lowest number for groups that are not
+    /// among the best.
     fn for_choice(
         &mut self,
         place: BlockPosition<'_>,
@@ -284,7 +289,8 @@ impl Writer<'_> {
         self.stacked_linear(place, expert, "experts_down", gated)
     }
 
-    /// `down(activation(gate) * up)`, with all columns of the gate before those of `up` (Llama 4).
+    /// Returns `down(activation(gate) * up)`, with all columns of the gate before the columns of
+    /// `up` (Llama 4).
     fn halved_expert(
         &mut self,
         place: BlockPosition<'_>,
@@ -328,8 +334,10 @@ impl Writer<'_> {
         Ok(self.scope(part, |w| w.make("Add", "bias", [product, bias])))
     }
 
-    /// Adds the expert of all tokens, where the family has one; its weight is the sigmoid of a
-    /// score where there is a weight for that (Qwen 2 MoE), else 1 (DeepSeek).
+    /// Adds the shared expert for all tokens, if the family has one.
+    ///
+    /// The expert's weight is the sigmoid of a score if the checkpoint has a weight for that score
+    /// (Qwen 2 MoE), or else 1 (DeepSeek).
     fn with_shared_expert(
         &mut self,
         place: BlockPosition<'_>,

@@ -63,10 +63,11 @@ impl Writer<'_> {
         })
     }
 
-    /// `a x^2 + s x` above zero and `b (exp(min(x, l)) - 1 - x) + s x` elsewhere, where `a` and
-    /// `b - s` are softplus of learnt numbers (Huang and Schlag 2024,
-    /// <https://arxiv.org/abs/2411.13010>). `s` and `l` are 0.5 and -0.000001 where the checkpoint
-    /// does not have them.
+    /// Returns xIELU: `a x^2 + s x` above zero and `b (exp(min(x, l)) - 1 - x) + s x` elsewhere.
+    ///
+    /// Here `a` and `b - s` are the softplus of learnt numbers (Huang and Schlag 2024,
+    /// <https://arxiv.org/abs/2411.13010>). `s` and `l` are 0.5 and -0.000001 if the checkpoint
+    /// does not contain them.
     fn xielu(&mut self, place: BlockPosition<'_>, x: ValueId) -> Result<ValueId> {
         self.scope("activation", |w| {
             let above = w.tensor(&place.module("activation_above")?)?;

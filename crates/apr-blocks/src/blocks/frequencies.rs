@@ -11,26 +11,26 @@ use serde_json::{Map, Value as Json};
 
 use crate::model::BlockPosition;
 
-/// What the cosines and sines are computed from.
+/// Inputs for computing the cosines and sines.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct Frequencies {
     pub(crate) inverse: Inverse,
-    /// What cosines and sines are multiplied with.
+    /// Factor of the cosines and sines.
     pub(crate) factor: f64,
 }
 
 /// Angles per position, one for each pair of dimensions.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) enum Inverse {
-    /// The same for every text.
+    /// Angles that are the same for every text.
     Fixed(Vec<f32>),
-    /// Those of LongRoPE: others as soon as the text is longer than this.
+    /// Angles of LongRoPE: `long` for texts longer than `limit`, otherwise `short`.
     ByLength { short: Vec<f32>, long: Vec<f32>, limit: u64 },
-    /// Those of the dynamic NTK scaling: from a base that grows with the text.
+    /// Angles of dynamic NTK scaling, from a base that grows with the length of the text.
     Growing { theta: f64, factor: f64, trained: u64, dim: u64 },
 }
 
-/// Keys that some form of scaling reads, or that say what another key says.
+/// Keys that a form of scaling reads, or that repeat another key.
 const KNOWN: [&str; 19] = [
     "rope_type",
     "type",
@@ -53,7 +53,7 @@ const KNOWN: [&str; 19] = [
     "mrope_interleaved",
 ];
 
-/// Keys of the same entry that blocks read where the family's table has an option for them.
+/// Keys of the same entry that blocks read, each with the required option in the family's table.
 const READ_BY: [(&str, &str); 3] = [
     ("alpha", "rotary_alpha"),
     ("llama_4_scaling_beta", "query_growth"),
@@ -68,11 +68,13 @@ pub(crate) struct Rotation<'p> {
 }
 
 impl<'p> Rotation<'p> {
-    /// Option `rotary_config` names the entry of the configuration, where it is not
-    /// `rope_parameters` or `rope_scaling`.
+    /// Reads the entry of the configuration.
+    ///
+    /// Option `rotary_config` is the entry's name, if it is not `rope_parameters` or
+    /// `rope_scaling`.
     ///
     /// # Errors
-    /// E003 when it has a key that no block knows.
+    /// E003 if the entry has a key that no block supports.
     pub(crate) fn of(place: BlockPosition<'p>) -> Result<Self> {
         let config = |path: &str| place.model.settings.config(path);
         let object = |json: Json| match json {
@@ -122,13 +124,16 @@ impl<'p> Rotation<'p> {
         text("rope_type").or_else(|| text("type")).unwrap_or("default")
     }
 
-    /// Share of a head's dimensions that are turned, where the configuration's own entry says.
+    /// Returns the share of a head's dimensions that are rotated, if the configuration's entry has
+    /// it.
     pub(crate) fn partial(&self) -> Option<f64> {
         self.number("partial_rotary_factor")
     }
 
-    /// Option `rotary_alpha`: what the base grows by with the type `dynamic`, however long a text
-    /// is (Hunyuan). 0 is none.
+    /// Returns option `rotary_alpha`, the factor of the base for the type `dynamic`, for texts of
+    /// any length (Hunyuan).
+    ///
+    /// 0 means no factor.
     fn alpha(&self) -> Result<Option<f64>> {
         let alpha = self.place.number_or_none("rotary_alpha")?.filter(|alpha| *alpha != 0.0);
         alpha.map(|alpha| positive("alpha", alpha)).transpose()
@@ -151,7 +156,7 @@ impl<'p> Rotation<'p> {
         positive("original_max_position_embeddings", trained)
     }
 
-    /// `factor`, or else how much longer texts may be than the trained ones.
+    /// Returns `factor`, or else the ratio of the maximum length to the trained length.
     fn stretch(&self) -> Result<f64> {
         let stated = self.number("factor");
         let factor = stated.map_or_else(
@@ -204,7 +209,8 @@ impl<'p> Rotation<'p> {
         }
     }
 
-    /// LLaMA 3.1: slow angles are divided, fast ones stay, those between are mixed.
+    /// Returns the angles of LLaMA 3.1: slow angles are divided, fast angles are kept, angles in
+    /// between are interpolated.
     fn llama3(&self, plain: &Plain) -> Result<Vec<f64>> {
         let factor = self.required("factor")?;
         let (low, high) = (self.required("low_freq_factor")?, self.required("high_freq_factor")?);
@@ -261,7 +267,7 @@ impl<'p> Rotation<'p> {
         })
     }
 
-    /// What YaRN multiplies cosines and sines with.
+    /// Returns YaRN's factor of the cosines and sines.
     fn yarn_factor(&self, factor: f64) -> f64 {
         let scale =
             |mscale: f64| if factor <= 1.0 { 1.0 } else { 0.1 * mscale * factor.ln() + 1.0 };
@@ -273,8 +279,8 @@ impl<'p> Rotation<'p> {
         })
     }
 
-    /// What queries and keys grow by where DeepSeek stretches positions:
-    /// `0.1 mscale_all_dim log(factor) + 1`.
+    /// Returns the factor of queries and keys for DeepSeek's stretched positions: `0.1
+    /// mscale_all_dim log(factor) + 1`.
     pub(crate) fn score_factor(&self) -> f64 {
         let (all, factor) =
             (self.number("mscale_all_dim").unwrap_or(0.0), self.number("factor").unwrap_or(1.0));

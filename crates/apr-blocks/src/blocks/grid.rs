@@ -6,7 +6,7 @@ use apr_graph::{ElementType, ValueId, View};
 use crate::model::BlockPosition;
 use crate::writer::{Writer, signed};
 
-/// Most patches along a side whose pairs are a constant; models have up to 24.
+/// Maximum number of patches along a side for a constant table of pairs; models have up to 24.
 const MAX_SIDE: u64 = 32;
 
 impl Writer<'_> {
@@ -42,12 +42,14 @@ impl Writer<'_> {
         Ok(self.reshape("distances", distances, &[vectors, vectors]))
     }
 
-    /// Positions of the patches of a picture of any size, `[1, 1 + patches, hidden]`: those of the
-    /// checkpoint, the first of which is the class's, as a map that is brought to as many places
-    /// as `patches`, `[batch, hidden, rows, columns]`, has. Option `position_resize`: `cubic`, as
-    /// `torch.nn.functional.interpolate` with `bicubic` (Keys 1981, with a = -0.75), or
-    /// `smooth_cubic`, with `antialias` as well. A picture of the size that the model was trained
-    /// with gets them as they are.
+    /// Returns the position embeddings for the patches of an image of any size, `[1, 1 + patches,
+    /// hidden]`.
+    ///
+    /// The first embedding of the checkpoint is the class token's. The others are a map that is
+    /// resized to the size of `patches`, `[batch, hidden, rows, columns]`. Option
+    /// `position_resize`: `cubic`, like `torch.nn.functional.interpolate` with `bicubic` (Keys
+    /// 1981, with a = -0.75), or `smooth_cubic`, which adds `antialias`. For an image of the
+    /// trained size, the embeddings are unchanged.
     pub(crate) fn resized_positions(
         &mut self,
         place: BlockPosition<'_>,
@@ -101,8 +103,10 @@ impl Writer<'_> {
         node.output("resized")
     }
 
-    /// The same with a kernel that is wider where the map gets smaller. It is a product with a
-    /// matrix on either side, since `Resize` smooths from opset 18 on alone.
+    /// Resizes a map with a kernel that is wider along sides where the map becomes smaller.
+    ///
+    /// It is a product with a matrix on either side, because `Resize` can antialias only from opset
+    /// 18.
     fn smoothly_resized(&mut self, map: ValueId, patches: ValueId, side: u64) -> ValueId {
         let rows = self.length("rows_of_patches", patches, 2);
         let rows = self.scope("row_weights", |w| w.smooth_weights(rows, side));
@@ -113,9 +117,12 @@ impl Writer<'_> {
         self.make("MatMul", "resized", [map, columns])
     }
 
-    /// What each of `side` places weighs for each of `count` places along the same line,
-    /// `[count, side]` (Keys 1981, with a = -0.5): a cubic function of the distance between their
-    /// middles. A distance of 1 is that of neighbours among the fewer places.
+    /// Returns the weight of each of `side` positions for each of `count` positions along one axis,
+    /// `[count, side]`.
+    ///
+    /// The weight is a cubic function of the distance between the middles of two positions (Keys
+    /// 1981, with a = -0.5). A distance of 1 is the distance between neighbours in the coarser
+    /// grid.
     fn smooth_weights(&mut self, count: ValueId, side: u64) -> ValueId {
         // Range takes numbers without dimensions.
         let scalar = self.ints(&[]);
@@ -156,7 +163,7 @@ impl Writer<'_> {
         })
     }
 
-    /// A polynomial of each element; its factors from that of the highest power on.
+    /// Returns a polynomial of each element, with the factors starting at the highest power.
     fn polynomial(&mut self, name: &str, x: ValueId, factors: [f64; 4]) -> ValueId {
         self.scope(name, |w| {
             let [first, others @ ..] = factors;

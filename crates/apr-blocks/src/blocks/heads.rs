@@ -4,12 +4,12 @@ use apr_core::Result;
 
 use crate::model::BlockPosition;
 
-/// Sizes of the heads, and what is done to the scores.
+/// Sizes of the heads, and the parameters of their scores.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct Heads {
     pub(crate) heads: u64,
-    /// Fewer than `heads` where several queries share a key and a value (Ainslie et al. 2023,
-    /// <https://arxiv.org/abs/2305.13245>).
+    /// Number of key and value heads; fewer than `heads` if several queries share a key and a value
+    /// (Ainslie et al. 2023, <https://arxiv.org/abs/2305.13245>).
     pub(crate) kv_heads: u64,
     pub(crate) head_dim: u64,
     pub(crate) scale: f64,

@@ -18,11 +18,11 @@ const EPS: f64 = 1e-6;
 
 /// Lengths of the parts of a head, and of the short vector.
 struct Lengths {
-    /// Of the short vector, which keys and values are made of.
+    /// Length of the short vector from which keys and values are computed.
     latent: u64,
-    /// Of the part of a key that rotary positions turn; all heads share it.
+    /// Length of the part of a key that rotary positions rotate; all heads share it.
     rope: u64,
-    /// Of the part of a key that is not.
+    /// Length of the part of a key that is not rotated.
     nope: u64,
     value: u64,
 }
@@ -62,8 +62,10 @@ pub(crate) fn is_latent(place: BlockPosition<'_>) -> Result<bool> {
 }
 
 impl Writer<'_> {
-    /// What is kept of a token is the short vector and the rotary part of the key, as `key` and
-    /// `value` of the cache, or what they become for each head.
+    /// Returns multi-head latent attention.
+    ///
+    /// The cache stores the short vector of a token as `key` and the rotary part of its key as
+    /// `value`, or the keys and values of each head.
     pub(crate) fn latent_attention(
         &mut self,
         place: BlockPosition<'_>,
@@ -113,7 +115,7 @@ impl Writer<'_> {
         })
     }
 
-    /// Queries: from a short vector, where the checkpoint has `query_down` and `query_up`, else by
+    /// Returns the queries: by `query_down` and `query_up` if the checkpoint has them, or else by
     /// `query`.
     fn latent_query(&mut self, place: BlockPosition<'_>, x: ValueId) -> Result<ValueId> {
         let Some(down) = place.module_or_none("query_down") else {

@@ -13,15 +13,15 @@ use super::short_convolution::ShortConvolution;
 use crate::model::BlockPosition;
 use crate::writer::Writer;
 
-/// How a layer adds what its blocks make.
+/// Order in which a layer adds the outputs of its blocks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Residual {
-    /// The feed-forward network works on what attention made.
+    /// The feed-forward network reads the output of attention.
     Serial,
-    /// Both work on the layer's input (GPT-J,
+    /// Attention and the feed-forward network both read the layer's input (GPT-J,
     /// <https://github.com/kingoflolz/mesh-transformer-jax>).
     Parallel,
-    /// As the first, and each block's result is added to its input behind the norm (BLOOM's
+    /// Like `Serial`, but each block's output is added to its input after the norm (BLOOM's
     /// `apply_residual_connection_post_layernorm`).
     Normed,
 }
@@ -37,7 +37,7 @@ impl Residual {
     }
 }
 
-/// Where a layer's norms stand.
+/// Position of a layer's norms.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Norms {
     /// Before each block.
@@ -57,7 +57,7 @@ impl Norms {
     }
 }
 
-/// What an encoder gives a layer.
+/// Inputs of a layer from an encoder.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Encoded {
     pub(crate) source: Source,
@@ -65,23 +65,23 @@ pub(crate) struct Encoded {
     pub(crate) mask: Option<ValueId>,
 }
 
-/// Where the keys and values of an encoder's states come from.
+/// Source of the keys and values of an encoder's states.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Source {
     States(ValueId),
     Made(KeyValue),
 }
 
-/// What a layer keeps of the tokens so far.
+/// Cached values of a layer for the tokens so far.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Kept {
-    /// Of attention.
+    /// Cached keys and values of attention.
     KeyValue(KeyValue),
     /// The last inputs of a convolution, `[batch, channels, kernel - 1]`.
     Inputs(ValueId),
 }
 
-/// What comes out of a layer.
+/// Outputs of a layer.
 pub(crate) struct Made {
     pub(crate) x: ValueId,
     pub(crate) cache: Kept,
@@ -144,7 +144,7 @@ impl Writer<'_> {
         Ok(Made { x, cache, encoded: made })
     }
 
-    /// The norm that plays a part in a layer, where the checkpoint has it; else `x` itself.
+    /// Applies a norm of a layer if the checkpoint has it, or else returns `x` itself.
     fn norm_of(&mut self, place: BlockPosition<'_>, part: &str, x: ValueId) -> Result<ValueId> {
         self.norm_part(Norm::of(place)?, part, x, place.module_or_none(part))
     }
@@ -162,7 +162,7 @@ impl Writer<'_> {
         }
     }
 
-    /// The sum of `x` and what a block made of it.
+    /// Returns the sum of `x` and the output of a block.
     fn added(
         &mut self,
         place: BlockPosition<'_>,

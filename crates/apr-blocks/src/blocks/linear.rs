@@ -7,8 +7,10 @@ use crate::model::BlockPosition;
 use crate::writer::Writer;
 
 impl Writer<'_> {
-    /// `x W^T + b`, the bias where the checkpoint has one. Option `linear` says how the checkpoint
-    /// has W: `out_in` (the default, `torch.nn.Linear`) or `in_out` (GPT-2's `Conv1D`).
+    /// Returns `x W^T + b`, with the bias if the checkpoint has one.
+    ///
+    /// Option `linear` is the layout of W in the checkpoint: `out_in` (the default,
+    /// `torch.nn.Linear`) or `in_out` (GPT-2's `Conv1D`).
     pub(crate) fn linear(
         &mut self,
         place: BlockPosition<'_>,
@@ -26,7 +28,7 @@ impl Writer<'_> {
         self.biased(name, product, &format!("{module}.bias"))
     }
 
-    /// The same outside of the layers, where every family has `[outputs, inputs]`.
+    /// Returns a linear layer outside of the layers, where every family stores `[outputs, inputs]`.
     pub(crate) fn outer_linear(&mut self, name: &str, x: ValueId, module: &str) -> Result<ValueId> {
         let weight = self.matrix(&format!("{module}.weight"), false)?;
         let product = self.make("MatMul", name, [x, weight]);
@@ -44,7 +46,7 @@ impl Writer<'_> {
         self.linear(place, part, x, &module)
     }
 
-    /// The sum with a bias, where the checkpoint has it.
+    /// Returns the sum with a bias if the checkpoint has it, or else `x` itself.
     pub(crate) fn biased(&mut self, name: &str, x: ValueId, bias: &str) -> Result<ValueId> {
         if !self.model.has(bias) {
             return Ok(x);

@@ -9,12 +9,15 @@ use super::norm::Norm;
 use crate::model::BlockPosition;
 use crate::writer::{Writer, signed};
 
-/// Most convolutions of a layer; ResNet has two or three.
+/// Maximum number of convolutions in a layer; ResNet has two or three.
 const MAX_CONVOLUTIONS: u64 = 64;
 
 impl Writer<'_> {
-    /// The convolution of a module over a map, as far apart as `stride` says, or as its kernel is
-    /// large. `padding`: zeros on either side; `None` as many as leave the map's size as it is.
+    /// Returns the convolution of a module over a map, with the given stride or the kernel's size
+    /// as stride.
+    ///
+    /// `padding` is the number of zeros on either side; `None` means half of the kernel's size,
+    /// which keeps the size of the map at stride 1.
     pub(crate) fn map_convolution(
         &mut self,
         name: &str,
@@ -26,7 +29,9 @@ impl Writer<'_> {
         self.grouped_map_convolution(name, x, module, stride, padding, 1)
     }
 
-    /// The same with as many groups of channels that are computed apart.
+    /// Returns the convolution of a module over a map, with separate groups of channels.
+    ///
+    /// The other parameters are the same as for [`map_convolution`](Self::map_convolution).
     fn grouped_map_convolution(
         &mut self,
         name: &str,
@@ -50,8 +55,8 @@ impl Writer<'_> {
         self.convolution(name, &convolution, x, module)
     }
 
-    /// A norm of each place of a map by a module, as option `norm` says: `batch`, or else one over
-    /// the channels.
+    /// Applies a norm to each position of a map: option `norm` is `batch` for a batch norm, or else
+    /// it is over the channels.
     pub(crate) fn map_norm(
         &mut self,
         place: BlockPosition<'_>,
@@ -186,10 +191,11 @@ impl Writer<'_> {
         Ok(self.make("Add", "sum", [x, made]))
     }
 
-    /// `x + gamma x n + beta`, where `n` is the length of each channel over its map, divided by the
-    /// mean of those of all channels (Woo et al. 2023, <https://arxiv.org/abs/2301.00808>). `x` is
-    /// `[batch, height, width, channels]`, and comes back as it is where the checkpoint has no
-    /// `response_norm`.
+    /// Returns `x + gamma x n + beta`, or `x` itself if the checkpoint has no `response_norm`.
+    ///
+    /// `n` is the length of each channel over its map, divided by the mean length of all channels
+    /// (Woo et al. 2023, <https://arxiv.org/abs/2301.00808>). `x` is `[batch, height, width,
+    /// channels]`.
     pub(crate) fn response_norm(
         &mut self,
         place: BlockPosition<'_>,

@@ -4,11 +4,12 @@ use apr_graph::{ElementType, ValueId};
 
 use crate::writer::{Writer, signed};
 
-/// What a hidden position gets: the lowest number, as transformers' eager attention has it, so that
-/// a row which may look at nothing gets equal probabilities and no NaN.
+/// Mask value for a hidden position: the lowest number, as in transformers' eager attention.
+///
+/// A row in which all positions are hidden thus gets equal probabilities instead of NaN.
 const HIDDEN: f64 = f32::MIN as f64;
 
-/// Which other tokens a token sees.
+/// Tokens that a token attends to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Sight {
     /// Itself and those before it; with a window of `w`, the last `w` of those.
@@ -17,18 +18,18 @@ pub(crate) enum Sight {
     All,
 }
 
-/// How far a token sees.
+/// Range of a token's attention.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Reach {
-    /// Everything.
+    /// All tokens.
     Whole,
-    /// So many tokens.
+    /// This number of tokens.
     Window(u64),
-    /// The tokens of its chunk, of so many each (Llama 4).
+    /// The tokens of the same chunk of this size (Llama 4).
     Chunk(u64),
 }
 
-/// What masks are made of.
+/// Inputs for computing masks.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Field {
     pub(crate) sight: Sight,
@@ -36,13 +37,14 @@ pub(crate) struct Field {
     pub(crate) queries: ValueId,
     /// Positions of the keys, `[keys]`.
     pub(crate) keys: ValueId,
-    /// Which keys are no padding, `[batch, 1, 1, keys]`.
+    /// Keys that are not padding, `[batch, 1, 1, keys]`.
     pub(crate) counts: Option<ValueId>,
 }
 
 impl Writer<'_> {
-    /// Which of the tokens are no padding, `[batch, sequence, 1]`. The mask may be of earlier
-    /// tokens, too.
+    /// Returns 1 for tokens that are not padding and 0 for others, `[batch, sequence, 1]`.
+    ///
+    /// The mask may also cover earlier tokens.
     pub(crate) fn counts(&mut self, tokens: ValueId, mask: ValueId) -> ValueId {
         let count = self.length("count", tokens, 1);
         let start = self.make("Neg", "start", [count]);
@@ -56,8 +58,8 @@ impl Writer<'_> {
         self.unsqueeze("counts_column", counts, &[-1])
     }
 
-    /// Truths for the keys that are no padding, `[batch, 1, 1, keys]`, from a mask that is 1 where
-    /// a token counts.
+    /// Returns `true` for keys that are not padding, `[batch, 1, 1, keys]`, from a mask that is 1
+    /// for tokens that count.
     pub(crate) fn counting(&mut self, attention_mask: ValueId) -> ValueId {
         let counts = self.cast("counts", attention_mask, ElementType::Bool);
         self.unsqueeze("counts_by_key", counts, &[1, 2])
@@ -70,7 +72,7 @@ impl Writer<'_> {
         self.make("And", "counts_by_pair", [counts, by_query])
     }
 
-    /// 0 where a position may be seen, the lowest number elsewhere.
+    /// Returns a mask that is 0 for visible positions and the lowest number elsewhere.
     pub(crate) fn additive(&mut self, name: &str, seen: ValueId) -> ValueId {
         let (zero, hidden) = (self.float(0.0), self.float(HIDDEN));
         self.make("Where", name, [seen, zero, hidden])
@@ -90,8 +92,10 @@ impl Writer<'_> {
         (query, key)
     }
 
-    /// One mask for each reach, `[batch, 1, queries, keys]` or what spreads to that; `None` where
-    /// everything is seen.
+    /// Returns one mask for each range, `[batch, 1, queries, keys]` or a shape that broadcasts to
+    /// it.
+    ///
+    /// The mask is `None` if everything is visible.
     pub(crate) fn masks(&mut self, field: Field, reaches: &[Reach]) -> Vec<Option<ValueId>> {
         let Field { sight, queries, keys, counts } = field;
         let causal =
@@ -113,7 +117,7 @@ impl Writer<'_> {
         reaches.iter().map(mask).collect()
     }
 
-    /// Where both hold; `None` holds everywhere.
+    /// Combines two conditions with a logical and; `None` is always true.
     fn both(
         &mut self,
         name: &str,
@@ -126,8 +130,9 @@ impl Writer<'_> {
         }
     }
 
-    /// Which keys are in the chunk of their query. Chunks begin behind the padding in front of a
-    /// text.
+    /// Returns the keys that are in the same chunk as their query.
+    ///
+    /// Chunks begin after the padding in front of a text.
     fn together(&mut self, field: Field, chunk: u64) -> ValueId {
         let Field { queries, keys, counts, .. } = field;
         let before = counts.map(|counts| {
@@ -152,7 +157,7 @@ impl Writer<'_> {
         self.make("Equal", "together", [of_query, of_key])
     }
 
-    /// Which keys are within a window.
+    /// Returns the keys that are within a window.
     fn near(&mut self, sight: Sight, queries: ValueId, keys: ValueId, window: u64) -> ValueId {
         let window = self.int(signed(window));
         let distance = self.make("Sub", "distance", [queries, keys]);

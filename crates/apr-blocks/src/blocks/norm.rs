@@ -6,12 +6,12 @@ use apr_graph::{Constant, ValueId, View};
 use crate::model::BlockPosition;
 use crate::writer::Writer;
 
-/// How a norm is computed.
+/// Parameters of a norm.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) struct Norm {
     kind: NormKind,
     eps: f64,
-    /// Whether the checkpoint has gamma less one.
+    /// `true` if the checkpoint stores gamma minus one.
     plus_one: bool,
 }
 
@@ -23,14 +23,15 @@ enum NormKind {
     /// `(x - mean(x)) / sqrt(var(x) + eps) * gamma + beta` (Ba et al. 2016,
     /// <https://arxiv.org/abs/1607.06450>).
     Layer,
-    /// The same without gamma and beta: the checkpoint has no tensor of it (OLMo,
+    /// Layer norm without gamma and beta: the checkpoint has no tensors for it (OLMo,
     /// <https://arxiv.org/abs/2402.00838>).
     BareLayer,
 }
 
 impl Norm {
-    /// Options `norm` (`rms`, `layer` or `bare_layer`), `norm_eps`, and `norm_plus_one` where the
-    /// checkpoint has gamma less one.
+    /// Reads the options `norm` (`rms`, `layer` or `bare_layer`) and `norm_eps`.
+    ///
+    /// Option `norm_plus_one` is true if the checkpoint stores gamma minus one.
     pub(crate) fn of(place: BlockPosition<'_>) -> Result<Self> {
         let kind = match place.text("norm")?.as_str() {
             "rms" => NormKind::Rms,
@@ -41,12 +42,12 @@ impl Norm {
         Ok(Self { kind, eps: place.number("norm_eps")?, plus_one: place.truth("norm_plus_one")? })
     }
 
-    /// What is added to the mean of squares.
+    /// Returns the epsilon that is added to the mean of squares.
     pub(crate) fn eps(self) -> f64 {
         self.eps
     }
 
-    /// The same with another epsilon.
+    /// Replaces the epsilon of the norm.
     pub(crate) fn with_eps(self, eps: f64) -> Self {
         Self { eps, ..self }
     }
@@ -169,8 +170,10 @@ impl Writer<'_> {
             .output(name)
     }
 
-    /// The norm before a block, or behind the last layer: that of a module where the checkpoint has
-    /// it, and one without weights where all are.
+    /// Applies the norm before a block or after the last layer.
+    ///
+    /// It is the norm of a module if the checkpoint has one, or a norm without weights if the
+    /// family's norms have none.
     pub(crate) fn norm_before(
         &mut self,
         place: BlockPosition<'_>,
@@ -186,7 +189,7 @@ impl Writer<'_> {
         }
     }
 
-    /// The norm that plays a part, where the checkpoint has it; else `x` itself.
+    /// Applies the norm of a module if there is one, or else returns `x` itself.
     pub(crate) fn norm_part(
         &mut self,
         norm: Norm,

@@ -8,7 +8,7 @@ use super::frequencies::{Frequencies, Inverse, Rotation};
 use crate::model::BlockPosition;
 use crate::writer::{Writer, signed};
 
-/// Which dimensions make a pair.
+/// Pairing of the rotated dimensions.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum RotaryPairs {
     /// One of the first half with one of the second half (LLaMA in Hugging Face's order, GPT-NeoX).
@@ -19,11 +19,11 @@ enum RotaryPairs {
     PairsToHalves,
 }
 
-/// How a layer turns its queries and keys.
+/// Rotation of the queries and keys of a layer.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct Rotary {
     layout: RotaryPairs,
-    /// Dimensions that are turned; the others of a head stay.
+    /// Number of dimensions that are rotated; the other dimensions of a head are unchanged.
     dim: u64,
     frequencies: Frequencies,
 }
@@ -109,7 +109,8 @@ impl Writer<'_> {
         })
     }
 
-    /// Angles per position, `[dim / 2]`, or `[batch, 1, 1, dim / 2]` where they depend on the text.
+    /// Returns the angles per position, `[dim / 2]`, or `[batch, 1, 1, dim / 2]` if they depend on
+    /// the text.
     fn inverse(&mut self, inverse: &Inverse, positions: ValueId) -> ValueId {
         match inverse {
             Inverse::Fixed(values) => self.body().constant(Constant::floats(values)),
@@ -149,8 +150,9 @@ impl Writer<'_> {
         }
     }
 
-    /// One more than the last position of each text, `[batch, 1, 1, 1]`: what a text is turned by
-    /// does not depend on those that it is computed with.
+    /// Returns the last position of each text plus 1, `[batch, 1, 1, 1]`.
+    ///
+    /// The rotation of a text thus does not depend on the other texts of the batch.
     fn text_length(&mut self, positions: ValueId) -> ValueId {
         let last = self.largest_of_rows("last_position", positions);
         let one = self.float(1.0);
@@ -177,7 +179,7 @@ impl Writer<'_> {
         })
     }
 
-    /// `x cos + turned(x) sin`, where `turned` makes of a pair (a, b) the pair (-b, a).
+    /// Returns `x cos + turned(x) sin`, where `turned` maps a pair (a, b) to (-b, a).
     fn rotated_whole(&mut self, rotary: &Rotary, x: ValueId, turn: Turn) -> ValueId {
         let half = rotary.dim / 2;
         let x = if rotary.layout == RotaryPairs::PairsToHalves {

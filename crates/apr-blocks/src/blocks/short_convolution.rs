@@ -19,8 +19,8 @@ pub(crate) struct ShortConvolution {
 }
 
 impl ShortConvolution {
-    /// The convolution that a layer has instead of attention; `None` where the checkpoint has none
-    /// in this layer.
+    /// Returns the convolution that replaces attention in a layer, or `None` if the checkpoint has
+    /// none in this layer.
     pub(crate) fn of(place: BlockPosition<'_>) -> Result<Option<Self>> {
         let Some(module) = place.module_or_none("short_convolution") else { return Ok(None) };
         let (channels, kernel) = (place.size("hidden")?, kernel_of(place, &module)?);
@@ -29,8 +29,8 @@ impl ShortConvolution {
 }
 
 impl Writer<'_> {
-    /// `out(c * convolution(b * x))`, where `in` makes `b`, `c` and `x`. Returns the last inputs of
-    /// the convolution, too.
+    /// Returns `out(c * convolution(b * x))`, where `in` computes `b`, `c` and `x`, and the
+    /// convolution's last inputs.
     pub(crate) fn short_convolution(
         &mut self,
         place: BlockPosition<'_>,

@@ -6,7 +6,7 @@ use apr_graph::{Constant, ValueId};
 use crate::model::BlockPosition;
 use crate::writer::{Writer, signed};
 
-/// Most elements of a table that a graph carries; models have some 500 thousand.
+/// Maximum number of elements of a table in a graph; models have some 500 thousand.
 const MAX_ELEMENTS: u64 = 1 << 24;
 
 impl Writer<'_> {
@@ -29,7 +29,7 @@ impl Writer<'_> {
     }
 }
 
-/// A row of the table. Of an odd number of columns, sinuses are one more.
+/// Returns a row of the table. For an odd number of columns, there is one more sine than cosines.
 fn row(position: u64, hidden: u64) -> impl Iterator<Item = f32> {
     // Columns of both halves count pairs from 0 on.
     let angle = move |at: u64| position as f64 / 10000_f64.powf((2 * at) as f64 / hidden as f64);

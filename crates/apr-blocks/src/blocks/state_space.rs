@@ -17,11 +17,11 @@ pub(crate) struct StateSpace {
     pub(crate) state: u64,
     /// Inputs of a channel that its convolution sees.
     pub(crate) kernel: u64,
-    /// Width of what the steps in time are made of.
+    /// Width of the input from which the time steps are computed.
     time_rank: u64,
 }
 
-/// What is kept of the tokens so far, as much however many they are.
+/// State of the tokens so far. Its size does not depend on their number.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct States {
     /// The last inputs of the convolution, `[batch, channels, kernel - 1]`.
@@ -44,8 +44,10 @@ impl StateSpace {
 }
 
 impl Writer<'_> {
-    /// `out(scan(activation(convolution(x))) * silu(gate))`, where `in` makes `x` and the gate.
-    /// `counts` is 0 where a token is padding, `[batch, sequence, 1]`. Returns what is kept, too.
+    /// Returns `out(scan(activation(convolution(x))) * silu(gate))`, where `in` computes `x` and
+    /// the gate, and the state.
+    ///
+    /// `counts` is 0 for padding tokens, `[batch, sequence, 1]`.
     pub(crate) fn state_space(
         &mut self,
         place: BlockPosition<'_>,
@@ -77,9 +79,10 @@ impl Writer<'_> {
         })
     }
 
-    /// `h = exp(t A) h + t x B` from token to token, and of each `h C + D x`, where `t` (the step
-    /// in time), `B` and `C` depend on the token. `x` is `[batch, sequence, channels]`. Returns the
-    /// last `h`, too.
+    /// Computes `h = exp(t A) h + t x B` from token to token, and returns `h C + D x` for each
+    /// token and the last `h`.
+    ///
+    /// The time step `t`, `B` and `C` depend on the token. `x` is `[batch, sequence, channels]`.
     fn scanned(
         &mut self,
         place: BlockPosition<'_>,
@@ -121,8 +124,10 @@ impl Writer<'_> {
     }
 }
 
-/// One token of the scan. The decay goes from one token to the next as it is, since a body in a
-/// function sees nothing of what is around it in all runtimes.
+/// Returns the body for one token of the scan.
+///
+/// The decay is passed on unchanged as a state, because some runtimes do not let a body in a
+/// function read outer values.
 fn scan_body() -> BodyBuilder {
     let mut body = BodyBuilder::default();
     let (before, decay) = (body.parameter("state"), body.parameter("decay"));

@@ -8,10 +8,10 @@ use super::norm::Norm;
 use crate::model::BlockPosition;
 use crate::writer::{Writer, signed};
 
-/// What a place of another region gets on top of its score.
+/// Score term for a position of another region.
 const APART: f64 = -100.0;
 
-/// Most places of a map along a side: a picture of 4,096 pixels in patches of 4.
+/// Maximum number of positions along a side of a map: an image of 4,096 pixels in patches of 4.
 const MAX_SIDE: u64 = 1024;
 
 /// Largest side of a window, whose pairs of places are a constant; models have up to 12.
@@ -24,7 +24,7 @@ pub(crate) struct Windows {
     width: u64,
     /// Side of a window.
     side: u64,
-    /// How far the windows are shifted.
+    /// Shift of the windows, in positions.
     shift: u64,
     channels: u64,
 }
@@ -71,8 +71,10 @@ impl Windows {
             .collect()
     }
 
-    /// For each place of each window the number of its region, `[windows * area]`: what a shift has
-    /// brought together from two sides of the map does not see each other.
+    /// Returns the region number of each position of each window, `[windows * area]`.
+    ///
+    /// Positions that a shift brings together from two sides of the map belong to different regions
+    /// and do not attend to each other.
     fn regions(self) -> Vec<i64> {
         let [height, width] = self.whole();
         let region = |at: u64, length: u64| {
@@ -99,8 +101,10 @@ impl Writer<'_> {
         self.reshape("distances", distances, &[area, area])
     }
 
-    /// What is added to the scores of places that a shift brought together, `[windows, 1, area,
-    /// area]`; `None` where nothing is shifted.
+    /// Returns the score terms that separate positions brought together by a shift, `[windows, 1,
+    /// area, area]`.
+    ///
+    /// Returns `None` if the windows are not shifted.
     pub(crate) fn window_mask(&mut self, windows: Windows) -> Option<ValueId> {
         if windows.shift == 0 {
             return None;
@@ -202,7 +206,8 @@ impl Writer<'_> {
         self.make("Pad", name, [x, pads, zero])
     }
 
-    /// The map that starts so many rows and columns later; those before come last.
+    /// Returns the map rolled by this number of rows and columns; the ones cut off at the start are
+    /// moved to the end.
     fn rolled(&mut self, name: &str, x: ValueId, rows: u64, columns: u64) -> ValueId {
         self.scope(name, |w| {
             let mut map = x;

@@ -18,7 +18,7 @@ use crate::writer::Writer;
 /// The one stack of layers, in the family's table.
 const STACK: &str = "";
 
-/// What the caller gives.
+/// Inputs that the caller passes.
 struct Inputs {
     tokens: ValueId,
     attention_mask: ValueId,
@@ -117,7 +117,7 @@ fn inputs(w: &mut Writer<'_>, place: BlockPosition<'_>, with_past: bool) -> Resu
     Ok(inputs)
 }
 
-/// Whether some of the layers have a convolution instead of attention.
+/// Returns `true` if some of the layers have a convolution instead of attention.
 fn has_convolutions(place: BlockPosition<'_>) -> Result<bool> {
     for layer in 0..place.layers()? {
         if ShortConvolution::of(place.layer(layer))?.is_some() {
@@ -135,7 +135,7 @@ fn convolution_input(w: &mut Writer<'_>, sizes: ShortConvolution, layer: u64) ->
     w.body().input(&name, ElementType::F32, shape, Meaning::PastState)
 }
 
-/// The number of each token among those that count, from 0 on; -1 for padding.
+/// Returns the number of each token among the tokens that count, starting at 0; -1 for padding.
 fn counted(w: &mut Writer<'_>, attention_mask: ValueId) -> ValueId {
     let axis = w.int(1);
     let sums = w.make("CumSum", "counted_tokens", [attention_mask, axis]);
@@ -167,7 +167,7 @@ pub(crate) fn cache_inputs(
     Ok(KeyValue { key, value: input("value", Meaning::PastValue, value_dim) })
 }
 
-/// What a layer keeps as outputs: `present.0.key`, or with `of` in between, and `present_conv.0`.
+/// Adds a layer's cache as outputs: `present.0.key`, or with `of` in between, and `present_conv.0`.
 pub(crate) fn outputs_of_cache(w: &mut Writer<'_>, layer: usize, present: Kept, of: &str) {
     let body = w.body();
     match present {

@@ -14,7 +14,7 @@ use crate::writer::Writer;
 const TEXT: &str = "text";
 const VISION: &str = "vision";
 
-/// What a side makes: the vectors of its parts, and that of the whole.
+/// Output of one side: the vectors of its parts, and the vector of the whole.
 struct Side {
     states: ValueId,
     pooled: ValueId,
@@ -101,7 +101,7 @@ fn tokens(w: &mut Writer<'_>, batch: &str) -> ValueId {
     )
 }
 
-/// Option `mask_input`: whether the caller says what is padding.
+/// Adds the attention mask as an input, if option `mask_input` is true.
 fn text_mask(w: &mut Writer<'_>, place: BlockPosition<'_>, batch: &str) -> Result<Option<ValueId>> {
     let shape = [Dim::symbol(batch), Dim::symbol(SEQUENCE)];
     Ok(place
@@ -109,9 +109,11 @@ fn text_mask(w: &mut Writer<'_>, place: BlockPosition<'_>, batch: &str) -> Resul
         .then(|| w.body().input("attention_mask", ElementType::I64, shape, Meaning::AttentionMask)))
 }
 
-/// Vectors of a text. Option `pool` says which is that of the whole: `first`, `highest` (that of
-/// the token with the highest id), `end` (that of the first token `end_id`), `last`; then through
-/// the module `pooler`, where the family has one.
+/// Returns the vectors of a text.
+///
+/// Option `pool` selects the vector of the whole text: `first`, `highest` (the token with the
+/// highest id), `end` (the first token `end_id`) or `last`. The vector then passes through the
+/// module `pooler`, if the checkpoint has it.
 fn text(
     w: &mut Writer<'_>,
     place: BlockPosition<'_>,
@@ -150,8 +152,10 @@ fn text(
     Ok(Side { states, pooled })
 }
 
-/// Vectors of an image; that of the whole is that of the class through a norm, or what a query
-/// attends to (`probe`).
+/// Returns the vectors of an image.
+///
+/// The vector of the whole image is the class token's after a norm, or the output of attention with
+/// a learnt query (`probe`).
 fn image(w: &mut Writer<'_>, place: BlockPosition<'_>, pixels: ValueId) -> Result<Side> {
     let states = vision::encoded(w, place, pixels)?;
     if place.tensor_or_none("probe").is_some() {

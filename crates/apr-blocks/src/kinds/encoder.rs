@@ -11,8 +11,9 @@ use crate::model::{BlockPosition, Model};
 use crate::names::{BATCH, CHOICES, SEQUENCE};
 use crate::writer::Writer;
 
-/// Writes the graph of an encoder. Option `choices`: whether each text comes with several answers,
-/// of which one is chosen.
+/// Writes the graph of an encoder.
+///
+/// If option `choices` is true, each text has several answers, and the model chooses one of them.
 pub(crate) fn write(model: &Model<'_>, w: &mut Writer<'_>, stack: &str) -> Result<()> {
     let place = model.place(stack);
     if place.truth("choices")? {
@@ -29,8 +30,9 @@ pub(crate) fn write(model: &Model<'_>, w: &mut Writer<'_>, stack: &str) -> Resul
     head::write(w, place, x, Some(Tokens { ids: tokens, mask: Some(mask) }))
 }
 
-/// The same for texts of several answers each, `[batch, choices, sequence]`, which are read as
-/// texts of their own.
+/// Writes an encoder for texts with several answers each, `[batch, choices, sequence]`.
+///
+/// Each answer is read as a text of its own.
 fn write_choices(w: &mut Writer<'_>, place: BlockPosition<'_>) -> Result<()> {
     let input = |w: &mut Writer<'_>, name: &str, meaning: Meaning| {
         let shape = [Dim::symbol(BATCH), Dim::symbol(CHOICES), Dim::symbol(SEQUENCE)];
@@ -55,8 +57,10 @@ fn write_choices(w: &mut Writer<'_>, place: BlockPosition<'_>) -> Result<()> {
     head::write_choices(w, place, x, sizes)
 }
 
-/// Vectors of the tokens after the last layer and its norm. Option `embedding_masked`: those of
-/// padding are 0 before the first layer (DeBERTa).
+/// Returns the vectors of the tokens after the last layer and its norm.
+///
+/// If option `embedding_masked` is true, the vectors of padding are 0 before the first layer
+/// (DeBERTa).
 pub(crate) fn encoded(
     w: &mut Writer<'_>,
     place: BlockPosition<'_>,

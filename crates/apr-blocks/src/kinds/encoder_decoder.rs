@@ -18,10 +18,10 @@ use crate::writer::Writer;
 pub(crate) const ENCODER: &str = "encoder";
 pub(crate) const DECODER: &str = "decoder";
 
-/// What the decoder's graph is given.
+/// Inputs of the decoder's graph besides the tokens.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Memory {
-    /// The encoder's states. Keys and values come out if this is true.
+    /// The encoder's states. If `true`, the graph also returns keys and values.
     States(bool),
     /// Keys and values of earlier tokens and of the encoder's states.
     Past,
@@ -72,8 +72,9 @@ pub(crate) fn write_decoder(model: &Model<'_>, w: &mut Writer<'_>, memory: Memor
     Ok(())
 }
 
-/// What the decoder's layers make of tokens, after the last norm. `mask` is 1 where the encoder's
-/// text is no padding.
+/// Returns the output of the decoder's layers after the last norm.
+///
+/// `mask` is 1 for tokens of the encoder's text that are not padding.
 pub(crate) fn decoded(
     w: &mut Writer<'_>,
     place: BlockPosition<'_>,
@@ -119,8 +120,7 @@ pub(crate) fn decoded(
     Ok(Stacked { x, ..made })
 }
 
-/// The inputs that stand for what was read and written before: earlier keys and values, and what
-/// the encoder made.
+/// Adds the inputs for earlier results: cached keys and values, and the encoder's output.
 fn inputs_of_memory(
     w: &mut Writer<'_>,
     place: BlockPosition<'_>,

@@ -12,9 +12,9 @@ use crate::writer::{Writer, signed};
 /// The tokens that vectors are of.
 #[derive(Clone, Copy)]
 pub(crate) struct Tokens {
-    /// Their ids, `[batch, tokens]`.
+    /// Ids of the tokens, `[batch, tokens]`.
     pub(crate) ids: ValueId,
-    /// 0 for those that are padding, and 1 for the others.
+    /// 0 for padding tokens, and 1 for the others.
     pub(crate) mask: Option<ValueId>,
 }
 
@@ -71,11 +71,13 @@ pub(crate) fn write(
     Ok(())
 }
 
-/// Writes the head that option `head` names where each text is an answer to choose, and its output:
-/// one score for each, `[batch, choices]`. `sizes` are those two numbers.
+/// Writes the head that option `head` names, for texts that are answers to choose from, and its
+/// output.
+///
+/// The output is one score for each answer, `[batch, choices]`. `sizes` are those two numbers.
 ///
 /// # Errors
-/// E003 when it names none that makes one score of a text.
+/// E003 if the option names a head that does not compute one score for a text.
 pub(crate) fn write_choices(
     w: &mut Writer<'_>,
     place: BlockPosition<'_>,
@@ -199,8 +201,9 @@ impl Writer<'_> {
         self.op("GatherND", [x, places]).attribute("batch_dims", 1).output(name)
     }
 
-    /// The first or last place along axis 1 where a truth holds, `[batch, 1]`; the first or last
-    /// place of all where it holds nowhere.
+    /// Returns the first or last position along axis 1 with a true value, `[batch, 1]`.
+    ///
+    /// Without a true value, it is the first or last position of all.
     pub(crate) fn place_of(&mut self, name: &str, truths: ValueId, is_last: bool) -> ValueId {
         // ArgMax takes numbers alone.
         let numbers = self.cast("as_numbers", truths, ElementType::I32);
@@ -215,8 +218,10 @@ fn scores(w: &mut Writer<'_>, place: BlockPosition<'_>, x: ValueId) -> Result<Va
     w.scope("head", |w| w.outer_linear("scores", x, &module))
 }
 
-/// `norm(activation(W x + b))` by the modules `head_dense` and `head_norm`, where the checkpoint
-/// has them. Options `head_activation` and `head_norm_eps`.
+/// Returns `norm(activation(W x + b))` by the modules `head_dense` and `head_norm`, if the
+/// checkpoint has them.
+///
+/// Options `head_activation` and `head_norm_eps`.
 fn dense(w: &mut Writer<'_>, place: BlockPosition<'_>, x: ValueId) -> Result<ValueId> {
     let Some(module) = place.module_or_none("head_dense") else { return Ok(x) };
     let dense = w.outer_linear("dense", x, &module)?;
@@ -287,8 +292,9 @@ fn end_token(
     scores(w, place, x)
 }
 
-/// Scores of classes of the mean of all vectors, `[batch, frames, hidden]`, each of which goes
-/// through the module `head_projection` first.
+/// Returns class scores for the mean of all vectors, `[batch, frames, hidden]`.
+///
+/// Each vector first passes through the module `head_projection`.
 fn mean_frame(w: &mut Writer<'_>, place: BlockPosition<'_>, x: ValueId) -> Result<ValueId> {
     let projection = place.module("head_projection")?;
     let mean = w.scope("head", |w| -> Result<ValueId> {
@@ -311,8 +317,8 @@ fn span(w: &mut Writer<'_>, place: BlockPosition<'_>, x: ValueId) -> Result<()> 
     Ok(())
 }
 
-/// Scores of classes of the last token that is not option `padding_id`, or of the last one where
-/// there is no such id.
+/// Returns class scores for the last token that is not option `padding_id`, or for the last token
+/// without that option.
 fn last_token(
     w: &mut Writer<'_>,
     place: BlockPosition<'_>,

@@ -13,7 +13,7 @@ use crate::model::{BlockPosition, Model};
 use crate::names::{BATCH, SEQUENCE};
 use crate::writer::{Writer, signed};
 
-/// Most convolutions in front of a model; wav2vec2 has seven.
+/// Maximum number of convolutions in front of a model; wav2vec2 has seven.
 const MAX_CONVOLUTIONS: u64 = 64;
 
 /// States of a log-mel spectrogram (Whisper: Radford et al. 2022,
@@ -200,8 +200,10 @@ fn with_positions(w: &mut Writer<'_>, place: BlockPosition<'_>, x: ValueId) -> R
     Ok(w.make("Add", "with_positions", [x, made]))
 }
 
-/// The same by as many convolutions in a row as option `position_layers` says, each with a norm
-/// without weights and an activation (data2vec: Baevski et al. 2022,
+/// Adds positions by several convolutions in a row, each with a norm without weights and an
+/// activation.
+///
+/// Option `position_layers` is their number (data2vec: Baevski et al. 2022,
 /// <https://arxiv.org/abs/2202.03555>).
 fn with_deep_positions(
     w: &mut Writer<'_>,

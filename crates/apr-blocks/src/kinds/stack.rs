@@ -14,24 +14,24 @@ use crate::blocks::short_convolution::ShortConvolution;
 use crate::model::BlockPosition;
 use crate::writer::Writer;
 
-/// What a stack is given.
+/// Inputs of a stack besides its vectors.
 pub(crate) struct Around<'a> {
-    /// What is seen; `None` where everything is.
+    /// Positions that are visible; `None` if all are.
     pub(crate) field: Option<Field>,
     /// Positions of the tokens for rotations, `[batch, sequence]`.
     pub(crate) position_ids: Option<ValueId>,
-    /// 0 where a token is padding, `[batch, sequence, 1]`, for layers of convolutions.
+    /// 0 for padding tokens, `[batch, sequence, 1]`, for layers of convolutions.
     pub(crate) counts: Option<ValueId>,
-    /// What is kept of earlier tokens, by layer.
+    /// Cache of earlier tokens, by layer.
     pub(crate) past: &'a [Kept],
-    /// What an encoder made, by layer or the same for all.
+    /// Output of an encoder, by layer or shared by all layers.
     pub(crate) encoded: &'a [Encoded],
-    /// Whether keys and values come out.
+    /// `true` if the stack returns keys and values.
     pub(crate) is_cached: bool,
 }
 
 impl Around<'_> {
-    /// A stack that is given nothing but its input.
+    /// No inputs besides the vectors.
     pub(crate) const NOTHING: Self = Around {
         field: None,
         position_ids: None,
@@ -42,10 +42,10 @@ impl Around<'_> {
     };
 }
 
-/// What a stack makes.
+/// Outputs of a stack.
 pub(crate) struct Stacked {
     pub(crate) x: ValueId,
-    /// What is kept of all tokens so far, by layer.
+    /// Cache of all tokens so far, by layer.
     pub(crate) cache: Vec<Kept>,
     /// Keys and values of the encoder's states, by layer.
     pub(crate) encoded: Vec<KeyValue>,
@@ -53,7 +53,7 @@ pub(crate) struct Stacked {
     pub(crate) inputs: Vec<ValueId>,
 }
 
-/// What a layer looks at its tokens with: how far it sees, and the table of its relative positions.
+/// Range of a layer's attention, and the table of its relative positions.
 type Lens = (Reach, Option<String>);
 
 /// Masks, rotations and distances, each once however many layers have it.
@@ -61,11 +61,13 @@ struct Shared {
     masks: Vec<(Lens, Option<ValueId>)>,
     turns: Vec<(Rotary, Turn)>,
     distances: Option<Distances>,
-    /// What queries are multiplied with, by their position.
+    /// Factors of the queries, by position.
     growth: Option<ValueId>,
 }
 
-/// How far a layer's attention sees. Options `window` and `chunk`: 0 or no value is none.
+/// Returns the range of a layer's attention.
+///
+/// Options `window` and `chunk`; 0 or no value means no limit.
 fn reach(place: BlockPosition<'_>) -> Result<Reach> {
     let size = |option| Ok::<_, Error>(place.size_or_none(option)?.filter(|size| *size > 0));
     Ok(match (size("window")?, size("chunk")?) {
@@ -151,8 +153,10 @@ fn shared(
     Ok(Shared { masks, turns, distances, growth: growth(w, place, count, around)? })
 }
 
-/// Terms of the scores by how far two patches of a picture are apart, from the table of each lens
-/// that has one (BEiT: Bao et al. 2021, <https://arxiv.org/abs/2106.08254>).
+/// Returns terms of the scores by the distance between two patches of an image.
+///
+/// They are read from the table of each lens that has one (BEiT: Bao et al. 2021,
+/// <https://arxiv.org/abs/2106.08254>).
 fn grid_biases(
     w: &mut Writer<'_>,
     place: BlockPosition<'_>,
@@ -178,8 +182,10 @@ fn grid_biases(
     Ok(biases)
 }
 
-/// `1 + b log(1 + floor(position / step))`, `[batch, 1, sequence, 1]`: what queries of long texts
-/// are multiplied with (Llama 4, after Nakanishi 2025, <https://arxiv.org/abs/2501.19399>). Options
+/// Returns the factors of queries for long texts, `1 + b log(1 + floor(position / step))`, `[batch,
+/// 1, sequence, 1]`.
+///
+/// They are used by Llama 4, after Nakanishi 2025, <https://arxiv.org/abs/2501.19399>. Options
 /// `query_growth`, in some layers or all, `query_growth_step`, and `query_growth_first`, the number
 /// of the first position.
 fn growth(
@@ -224,8 +230,9 @@ fn growth(
     })))
 }
 
-/// What is added to the scores, for each lens. Options: `mutual_mask`, where padding sees nothing;
-/// `alibi`, where scores have a slope.
+/// Returns the terms that are added to the scores, for each lens.
+///
+/// Options: `mutual_mask` hides all positions from padding; `alibi` adds a slope to the scores.
 fn masks(
     w: &mut Writer<'_>,
     place: BlockPosition<'_>,
@@ -337,7 +344,7 @@ fn layer_call(
     Ok(())
 }
 
-/// The body of the function: its parameters are those of [`layer_call`].
+/// Writes the body of the function. Its parameters are the arguments of [`layer_call`].
 fn layer_body(
     w: &mut Writer<'_>,
     place: BlockPosition<'_>,

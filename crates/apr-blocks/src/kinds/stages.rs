@@ -10,7 +10,7 @@ use crate::blocks::norm::Norm;
 use crate::model::{BlockPosition, Model};
 use crate::writer::Writer;
 
-/// Most stages; models have four or five.
+/// Maximum number of stages; models have four or five.
 const MAX_STAGES: u64 = 64;
 
 /// Writes the graph of a model of stages. Options `stages`, and `layers` of each stage.
@@ -29,7 +29,7 @@ pub(crate) fn write(model: &Model<'_>, w: &mut Writer<'_>) -> Result<()> {
     head(w, place, x)
 }
 
-/// How many stages a model has, option `stages`.
+/// Returns the number of stages of a model, option `stages`.
 pub(crate) fn stages(place: BlockPosition<'_>) -> Result<u64> {
     let stages = place.size("stages")?;
     if stages > MAX_STAGES {

@@ -11,7 +11,7 @@ use crate::model::{BlockPosition, Model};
 use crate::names::{ALL_SEQUENCE, BATCH, SEQUENCE};
 use crate::writer::Writer;
 
-/// Writes the graph. `with_past`: states are inputs, and come out.
+/// Writes the graph. If `with_past` is true, states are inputs and outputs.
 pub(crate) fn write(model: &Model<'_>, w: &mut Writer<'_>, with_past: bool) -> Result<()> {
     let place = model.place("");
     let (batch, sequence) = (Dim::symbol(BATCH), Dim::symbol(SEQUENCE));

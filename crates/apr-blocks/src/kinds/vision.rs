@@ -20,7 +20,9 @@ pub(crate) fn write(model: &Model<'_>, w: &mut Writer<'_>, stack: &str) -> Resul
     head::write(w, place, x, None)
 }
 
-/// The input, `[batch, channels, height, width]`; of any size where option `image` has no value.
+/// Adds the input `[batch, channels, height, width]`, of any height and width if option `image` has
+/// no value.
+///
 /// Option `image`: a size, or a height and a width.
 pub(crate) fn pixels(w: &mut Writer<'_>, place: BlockPosition<'_>) -> Result<ValueId> {
     let channels = Dim::fixed(place.size("channels")?);
@@ -32,7 +34,8 @@ pub(crate) fn pixels(w: &mut Writer<'_>, place: BlockPosition<'_>) -> Result<Val
     Ok(w.body().input("pixel_values", ElementType::F32, shape, Meaning::Pixels))
 }
 
-/// Rows of a picture and pixels in a row: option `image`, and `image_width` where that differs.
+/// Returns the height and width of an image in pixels: option `image`, and `image_width` if the
+/// width differs.
 pub(crate) fn size_of(place: BlockPosition<'_>) -> Result<Option<(u64, u64)>> {
     let Some(height) = place.size_or_none("image")? else { return Ok(None) };
     Ok(Some((height, place.size_or_none("image_width")?.unwrap_or(height))))
@@ -47,7 +50,8 @@ pub(crate) fn sides_in_patches(place: BlockPosition<'_>) -> Result<[u64; 2]> {
     Ok([height, width].map(|side| side.checked_div(patch).unwrap_or(0)))
 }
 
-/// Vectors of the patches, after that of the whole where the family has one.
+/// Returns the vectors of the patches, preceded by the vector of the whole image if the family has
+/// one.
 pub(crate) fn encoded(
     w: &mut Writer<'_>,
     place: BlockPosition<'_>,
@@ -84,9 +88,10 @@ fn embeddings(w: &mut Writer<'_>, place: BlockPosition<'_>, pixels: ValueId) -> 
     w.norm_part(Norm::of(place)?, "norm", x, place.module_or_none("embedding_norm"))
 }
 
-/// `x` behind the vector `NAME_vector` of the checkpoint, where the family has it: that of the
-/// `class`, or of what a teacher says about the image (`distillation`: Touvron et al. 2020,
-/// <https://arxiv.org/abs/2012.12877>).
+/// Prepends the vector `NAME_vector` of the checkpoint to `x`, if the family has it.
+///
+/// It is the vector of the `class`, or of a teacher's prediction for the image (`distillation`:
+/// Touvron et al. 2020, <https://arxiv.org/abs/2012.12877>).
 fn behind_vector(
     w: &mut Writer<'_>,
     place: BlockPosition<'_>,
@@ -103,8 +108,11 @@ fn behind_vector(
     Ok(w.concat(&format!("with_{name}"), &[vector, x], 1))
 }
 
-/// Puts the vectors `registers` of the checkpoint between that of the class and those of the
-/// patches, where the family has them (Darcet et al. 2023, <https://arxiv.org/abs/2309.16588>).
+/// Inserts the vectors `registers` of the checkpoint between the class vector and the patch
+/// vectors.
+///
+/// This applies to families that have registers (Darcet et al. 2023,
+/// <https://arxiv.org/abs/2309.16588>).
 fn with_registers(w: &mut Writer<'_>, place: BlockPosition<'_>, x: ValueId) -> Result<ValueId> {
     let Some(tensor) = place.tensor_or_none("registers") else { return Ok(x) };
     let (count, hidden) = (signed(registers(place)?), signed(place.size("hidden")?));
@@ -118,7 +126,7 @@ fn with_registers(w: &mut Writer<'_>, place: BlockPosition<'_>, x: ValueId) -> R
     Ok(w.concat("with_registers", &[class, registers, patches], 1))
 }
 
-/// How many registers the checkpoint has.
+/// Returns the number of registers in the checkpoint.
 pub(crate) fn registers(place: BlockPosition<'_>) -> Result<u64> {
     let Some(tensor) = place.tensor_or_none("registers") else { return Ok(0) };
     let dims = place.model.using(&tensor)?;

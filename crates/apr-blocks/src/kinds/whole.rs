@@ -28,8 +28,10 @@ pub(crate) fn write(model: &Model<'_>, w: &mut Writer<'_>) -> Result<()> {
     head::write(w, place, made.x, Some(tokens.into()))
 }
 
-/// The tokens without the last one, behind option `start_id`; where that has no value, behind the
-/// last token that is not option `padding_id` (mBART's language).
+/// Returns the tokens shifted by one: without the last token, preceded by option `start_id`.
+///
+/// If the option has no value, they are preceded by the last token that is not option `padding_id`
+/// (mBART's language).
 fn one_later(w: &mut Writer<'_>, place: BlockPosition<'_>, tokens: ValueId) -> Result<ValueId> {
     let first = match place.size_or_none("start_id")? {
         Some(start) => {

@@ -30,8 +30,9 @@ pub(crate) fn write(model: &Model<'_>, w: &mut Writer<'_>) -> Result<()> {
     head::write(w, place, x, None)
 }
 
-/// Vectors of the patches, and how many there are along both sides. A picture that is no multiple
-/// of the patches has zeros at its end.
+/// Returns the vectors of the patches, and the number of patches along both sides.
+///
+/// An image whose sides are not multiples of the patch size is padded with zeros at the end.
 fn embeddings(
     w: &mut Writer<'_>,
     place: BlockPosition<'_>,

@@ -37,7 +37,7 @@ impl Case {
         Self::all_in("families")
     }
 
-    /// Those of a folder of the fixtures, `families` or one within.
+    /// Returns the cases of a folder of the fixtures: `families` or a folder in it.
     pub(crate) fn all_in(folder: &str) -> Vec<Self> {
         let files = std::fs::read_dir(fixture(folder)).expect("the fixtures are there");
         let paths = files.map(|entry| entry.expect("an entry").path());
@@ -51,7 +51,7 @@ impl Case {
         names.iter().map(|name| Self::named(&format!("{within}{name}"))).collect()
     }
 
-    /// The same with another entry of the configuration.
+    /// Adds an entry to the configuration, or replaces it.
     pub(crate) fn with(mut self, key: &str, value: Json) -> Self {
         self.config.insert(key.to_owned(), value);
         self
@@ -70,7 +70,7 @@ impl Case {
         self.graphs_by(&Families::builtin(), options)
     }
 
-    /// The same, `None` where no family takes the checkpoint for one of its own.
+    /// Builds the graphs of the case, or returns `None` if no family matches the checkpoint.
     pub(crate) fn try_graphs(&self, options: &GraphOptions) -> Option<Result<Graphs>> {
         let (families, metadata) = (Families::builtin(), self.metadata());
         let model = families.identify(&self.tensors, &metadata)?;

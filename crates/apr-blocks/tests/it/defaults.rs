@@ -8,14 +8,14 @@ use serde_json::{Map, Value as Json};
 
 use crate::cases::Case;
 
-/// What transformers makes of the configuration of a case.
+/// Configuration of a case as transformers reads it.
 struct Understood {
-    /// All of it.
+    /// Configuration with all keys.
     full: Map<String, Json>,
-    /// What differs once a key is omitted, by that key.
+    /// Differences if a key is omitted, by that key.
     without: Map<String, Json>,
-    /// Other settings of rotary positions as changes of the case, where null is no entry, and what
-    /// differs then.
+    /// Pairs of changed settings of rotary positions and the resulting differences; null removes an
+    /// entry.
     rotary: Vec<[Map<String, Json>; 2]>,
 }
 
@@ -107,10 +107,12 @@ fn a_key_that_is_omitted_means_what_transformers_takes() {
     assert!(wrong.is_empty(), "{} differ:\n{}", wrong.len(), wrong.join("\n"));
 }
 
-/// Transformers writes down what it fills in, and its classes read that again: what is stated is
-/// what `graphs.py` compares with transformers.
+/// Compares defaults only: transformers writes the values that it fills in, and its classes read
+/// them again.
+///
+/// Stated values are compared with transformers by `graphs.py`.
 #[test]
-fn settings_of_rotary_positions_that_are_omitted_mean_what_transformers_takes() {
+fn omitted_settings_of_rotary_positions_have_the_defaults_of_transformers() {
     let (mut wrong, mut compared) = (Vec::new(), 0);
     for (case, understood) in Understood::all() {
         for [changes, differing] in &understood.rotary {
@@ -172,7 +174,7 @@ fn a_key_that_is_omitted_is_the_default_in_gguf_files_too() {
     assert!(wrong.is_empty(), "{} differ:\n{}", wrong.len(), wrong.join("\n"));
 }
 
-/// Whether heads are of another width than the hidden size and their number lead to.
+/// Returns `true` if `head_dim` is not the hidden size divided by the number of heads.
 fn has_own_head_dim(case: &Case) -> bool {
     let number = |key: &str| case.config.get(key).and_then(Json::as_u64);
     let sizes = [number("hidden_size"), number("num_attention_heads"), number("head_dim")];

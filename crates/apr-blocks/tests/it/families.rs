@@ -5,7 +5,7 @@ use apr_graph::{Graph, Severity, check, infer};
 
 use crate::cases::Case;
 
-/// Cases whose task no head is for, or whose parts have no block.
+/// Cases that have no head for their task, or no block for one of their parts.
 const WITHOUT_GRAPH: [&str; 6] = [
     "albert_pretraining",
     "bert_pretraining",
@@ -40,7 +40,7 @@ fn inferred(mut graphs: Graphs, name: &str) -> Vec<Graph> {
 }
 
 #[test]
-fn every_built_in_family_has_a_graph_or_says_why_not() {
+fn every_built_in_family_has_a_graph_or_an_error_with_the_reason() {
     for case in Case::all() {
         let made = case.graphs(&GraphOptions::default());
         let expected = !WITHOUT_GRAPH.contains(&case.name.as_str());
@@ -60,9 +60,10 @@ fn graphs_pass_the_checks_at_every_opset() {
     }
 }
 
-/// What the configuration says may be asked for by name, of every kind of graph.
+/// Checks that the task in the configuration can also be requested by name, for every kind of
+/// graph.
 #[test]
-fn the_task_of_a_model_may_be_asked_for() {
+fn the_task_of_a_model_can_be_requested() {
     let mut asked = 0;
     for case in with_graph() {
         let class = case.config["architectures"][0].as_str().expect("a class");
@@ -183,10 +184,10 @@ fn another_task_has_another_head() {
     assert_eq!(unused(&graphs), [("lm_head.weight", Some("heads of other tasks"))]);
 }
 
-/// What Microsoft published of DeBERTa v3 has a table of positions that the configuration rules
-/// out.
+/// Checks Microsoft's published DeBERTa v3, which has a table of positions that the configuration
+/// excludes.
 #[test]
-fn a_table_that_the_configuration_rules_out_is_no_part_of_the_graph() {
+fn a_table_that_the_configuration_excludes_is_not_in_the_graph() {
     let mut case = Case::named("deberta_v2");
     let plain = case.graphs(&GraphOptions::default()).expect("it has a graph");
     let mut table = case.tensors[0].clone();

@@ -29,9 +29,9 @@ fn alone(case: &Case) -> Map<String, Json> {
     config
 }
 
-/// transformers computes a text with the language model and nothing else.
+/// Checks that a text is computed with the language model alone, as in transformers.
 #[test]
-fn the_graph_is_that_of_the_language_model_alone() {
+fn the_graph_contains_only_the_language_model() {
     let cases = Case::all_in("families/parts");
     assert!(cases.len() > 10, "{} cases", cases.len());
     for case in cases {
@@ -91,7 +91,7 @@ fn a_flat_configuration_of_qwen2_vl_leads_to_the_same_graph() {
 }
 
 #[test]
-fn a_language_model_of_an_unknown_family_is_named() {
+fn a_language_model_of_an_unknown_family_is_rejected_by_name() {
     let mut case = Case::named("parts/llava");
     case.config["text_config"]["model_type"] = "mine".into();
     let families = Families::builtin();

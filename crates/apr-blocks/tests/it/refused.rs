@@ -21,7 +21,7 @@ fn error_of_family(table: &str) -> String {
 const OWN: &str = "name = \"own\"\ntitle = \"Own\"\nextends = \"llama\"\nmodel_types = [\"own\"]\n";
 
 #[test]
-fn an_unknown_type_of_rotary_positions_is_named() {
+fn an_unknown_type_of_rotary_positions_is_rejected_by_name() {
     let case =
         Case::named("llama").with("rope_scaling", json!({"rope_type": "spiral", "factor": 2.0}));
     assert_eq!(
@@ -31,7 +31,7 @@ fn an_unknown_type_of_rotary_positions_is_named() {
 }
 
 #[test]
-fn an_unknown_setting_of_rotary_positions_is_named() {
+fn an_unknown_setting_of_rotary_positions_is_rejected_by_name() {
     let case = Case::named("llama")
         .with("rope_scaling", json!({"rope_type": "linear", "factor": 2.0, "twist": 3}));
     assert_eq!(
@@ -41,7 +41,7 @@ fn an_unknown_setting_of_rotary_positions_is_named() {
 }
 
 #[test]
-fn a_missing_setting_of_rotary_positions_is_named() {
+fn a_missing_setting_of_rotary_positions_is_reported_by_name() {
     let case =
         Case::named("llama").with("rope_scaling", json!({"rope_type": "llama3", "factor": 2.0}));
     assert_eq!(
@@ -51,7 +51,7 @@ fn a_missing_setting_of_rotary_positions_is_named() {
 }
 
 #[test]
-fn an_unknown_activation_is_named() {
+fn an_unknown_activation_is_rejected_by_name() {
     let case = Case::named("llama").with("hidden_act", json!("wobble"));
     assert_eq!(
         error(&case),
@@ -60,7 +60,7 @@ fn an_unknown_activation_is_named() {
 }
 
 #[test]
-fn a_task_without_a_head_is_named() {
+fn a_task_without_a_head_is_rejected_by_name() {
     let case = Case::named("llama").with("architectures", json!(["LlamaForMindReading"]));
     let said = error(&case);
     let expected = "E003: family llama has no graph of a model for the task 'MindReading'; it has ";
@@ -69,7 +69,7 @@ fn a_task_without_a_head_is_named() {
 }
 
 #[test]
-fn a_backbone_is_no_model_of_states() {
+fn a_backbone_is_rejected_as_a_task() {
     let case = Case::named("resnet").with("architectures", json!(["ResNetBackbone"]));
     let expected = "E003: family resnet has no graph of a model for the task 'Backbone'; it has ";
     let said = error(&case);
@@ -94,7 +94,7 @@ fn a_setting_that_the_table_refuses_is_explained() {
 }
 
 #[test]
-fn a_missing_tensor_is_named() {
+fn a_missing_tensor_is_reported_by_name() {
     let mut case = Case::named("llama");
     case.tensors.retain(|info| info.name != "model.layers.1.mlp.up_proj.weight");
     assert_eq!(
@@ -105,12 +105,12 @@ fn a_missing_tensor_is_named() {
 }
 
 #[test]
-fn a_family_without_a_graph_says_so() {
+fn a_family_without_a_graph_is_rejected() {
     assert_eq!(error_of_family(OWN), "E003: the family own has no [graph]");
 }
 
 #[test]
-fn an_option_that_no_block_reads_is_named() {
+fn an_option_that_no_block_reads_is_rejected_by_name() {
     let table = format!("{OWN}[graph.options]\nsparkle = true\n");
     assert_eq!(
         error_of_family(&table),
@@ -124,7 +124,7 @@ fn an_option_that_no_block_reads_is_named() {
 }
 
 #[test]
-fn an_option_of_the_wrong_type_is_named() {
+fn an_option_of_the_wrong_type_is_rejected_by_name() {
     let table = format!("{OWN}[graph.options]\nheads = \"'four'\"\n");
     assert_eq!(
         error_of_family(&table),
@@ -137,13 +137,13 @@ fn an_option_of_the_wrong_type_is_named() {
 }
 
 #[test]
-fn an_unknown_kind_is_named() {
+fn an_unknown_kind_is_rejected_by_name() {
     let table = format!("{OWN}[graph]\nkind = \"'oracle'\"\n");
     assert_eq!(error_of_family(&table), "E003: unknown kind 'oracle' in [graph]");
 }
 
 #[test]
-fn an_opset_that_blocks_are_not_written_in_is_named() {
+fn an_unsupported_opset_is_rejected_with_the_supported_range() {
     let options = GraphOptions { opset: 10, ..GraphOptions::default() };
     let error = Case::named("llama").graphs(&options).expect_err("too old").to_string();
     assert!(error.starts_with("E003: graphs are written with opset 11 to 2"), "{error}");
@@ -165,7 +165,7 @@ fn absurd_sizes_are_refused_before_anything_is_built() {
 }
 
 #[test]
-fn a_graph_of_a_tensor_that_there_is_not_is_no_family() {
+fn a_graph_that_names_a_missing_tensor_is_rejected() {
     let error = Families::builtin()
         .add(&format!("{OWN}[graph.weights]\nup = \"nowhere\"\n"))
         .expect_err("no tensor")
@@ -173,8 +173,9 @@ fn a_graph_of_a_tensor_that_there_is_not_is_no_family() {
     assert_eq!(error, "E001: [graph] names 'nowhere' for up, and the family has no such tensor");
 }
 
-/// Every entry of every configuration, as nobody means it: a graph or an error, and neither a panic
-/// nor a long time.
+/// Changes every entry of every configuration to absurd values.
+///
+/// The result must be a graph or an error, without a panic and within a short time.
 #[test]
 fn absurd_configurations_end_in_a_graph_or_an_error() {
     let absurd = [

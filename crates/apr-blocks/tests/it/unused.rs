@@ -4,7 +4,7 @@ use serde_json::json;
 
 use crate::cases::Case;
 
-/// The same with one more tensor.
+/// Adds a tensor to a case.
 fn with_tensor(mut case: Case, name: &str, dims: &[u64]) -> Case {
     let info = TensorInfo { name: name.to_owned(), dtype: DType::F32, shape: dims.to_vec().into() };
     case.tensors.push(info);
@@ -15,7 +15,8 @@ fn graphs(case: &Case) -> Graphs {
     case.graphs(&GraphOptions::default()).expect("it has a graph")
 }
 
-/// What transformers saves of a model is all used by the model's own class, or known not to be.
+/// Checks that every tensor that transformers saves is used by the model's own class or known to be
+/// unused.
 #[test]
 fn the_graph_of_every_saved_model_is_complete() {
     for case in Case::all() {
@@ -62,8 +63,9 @@ fn a_layer_beyond_the_configuration_makes_a_graph_incomplete() {
     assert!(graphs(&case).check_complete().is_err());
 }
 
-/// A task of one's own has a head that no family knows: what it computes is not what the graph
-/// does, until somebody says which task is meant.
+/// Checks a custom task with a head that no family has.
+///
+/// The graph does not compute the head's output, so it counts as incomplete until a task is chosen.
 #[test]
 fn an_unknown_head_is_left_out_where_the_task_was_chosen() {
     let case = with_tensor(Case::named("bert"), "regressor.weight", &[1, 32]);

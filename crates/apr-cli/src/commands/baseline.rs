@@ -16,7 +16,7 @@ pub(super) struct Baseline {
     files: Vec<AcceptedFile>,
 }
 
-/// A file that is accepted as it is.
+/// File that is accepted in its current state.
 #[derive(Debug, Serialize, Deserialize)]
 struct AcceptedFile {
     path: String,
@@ -50,7 +50,7 @@ impl Baseline {
         Ok(())
     }
 
-    /// Accepts a file as it is now.
+    /// Accepts a file in its current state.
     pub(super) fn add(
         &mut self,
         report: &mut ScanReport,

@@ -15,11 +15,11 @@ use crate::failure::Outcome;
 use crate::human;
 use crate::model;
 
-/// What was measured.
+/// Result of the benchmark.
 #[derive(Serialize)]
 struct BenchReport {
     path: String,
-    /// Bytes of all tensors as they are stored.
+    /// Stored bytes of all tensors.
     bytes: u64,
     /// Elements of all tensors.
     parameters: u64,

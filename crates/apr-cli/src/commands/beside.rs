@@ -12,7 +12,7 @@ use crate::context::Context;
 use crate::failure::Outcome;
 use crate::printer::Printer;
 
-/// Where the report goes: aside of a log that takes standard output.
+/// Returns the printer of the report: standard error if the log is written to standard output.
 pub(super) fn beside_log(log: Option<&Path>, context: &Context) -> Printer {
     if log.is_some_and(Output::is_stdout) { context.printer.aside() } else { context.printer }
 }
@@ -28,13 +28,15 @@ pub(super) fn write_json_beside(
     write_text(path, &text, true, printer)
 }
 
-/// Writes a file beside the report: whole or not at all, or to what is no file, such as a pipe or -
-/// for standard output.
+/// Writes a file beside the report.
+///
+/// A regular file is written completely or not at all. The path can also be a pipe or another
+/// stream, or `-` for standard output.
 pub(super) fn write_text(path: &Path, text: &[u8], overwrite: bool, printer: &Printer) -> Outcome {
     TextFile::create(path, overwrite)?.write(text, printer)
 }
 
-/// Where [`write_text`] writes, before there is something to write.
+/// Target of [`write_text`], opened before the text exists.
 pub(super) enum TextFile<'p> {
     Stdout,
     Stream(&'p Path),
@@ -42,8 +44,10 @@ pub(super) enum TextFile<'p> {
 }
 
 impl<'p> TextFile<'p> {
-    /// Looks at the path before work is done for it: a file that exists is refused, unless
-    /// `overwrite`, and so is a folder that can't be written to.
+    /// Opens the target before the work begins.
+    ///
+    /// An existing file is rejected unless `overwrite` is set, and so is a folder that cannot be
+    /// written to.
     pub(super) fn create(path: &'p Path, overwrite: bool) -> Outcome<Self> {
         if Output::is_stdout(path) {
             return Ok(Self::Stdout);

@@ -22,7 +22,7 @@ use crate::remote::{self, Model};
 #[derive(Serialize)]
 struct CacheReport {
     folder: PathBuf,
-    /// Hugging Face's folder, which its own programs use too.
+    /// Hugging Face's cache folder, which its own programs share.
     #[serde(skip_serializing_if = "Option::is_none")]
     hub: Option<PathBuf>,
     files: u64,
@@ -42,12 +42,12 @@ impl Document for CacheReport {
     const SCHEMA: &'static str = "cache";
 }
 
-/// How much is removed.
+/// Extent of the removal.
 struct Extent {
     dry_run: bool,
-    /// What other programs fetched, too.
+    /// `true` to also remove models that other programs fetched.
     all_hub: bool,
-    /// Without a question.
+    /// `true` to remove without asking.
     yes: bool,
 }
 
@@ -140,7 +140,7 @@ fn clear(model: Option<&str>, older: Option<u64>, extent: &Extent, context: &Con
     context.printer.report(&report, render)
 }
 
-/// Lists what other programs fetched, and asks whether it is to be removed.
+/// Lists the models that other programs fetched, and asks whether to remove them.
 fn confirm(models: &[Model], extent: &Extent) -> Outcome {
     let shared: Vec<&Model> = models.iter().filter(|model| model.shared).collect();
     if shared.is_empty() || extent.dry_run || extent.yes {
@@ -188,7 +188,7 @@ fn verify(model: Option<&str>, context: &Context) -> Outcome {
     context.printer.judge(&report, render, report.valid)
 }
 
-/// Counts what pipes were copied to; clears it where asked to.
+/// Counts the copies of piped input; removes them if `clears` is set.
 fn spooled(report: &mut CacheReport, clears: bool) -> Outcome {
     let spool = report.folder.join("spool");
     if spool.is_dir() {
@@ -197,7 +197,7 @@ fn spooled(report: &mut CacheReport, clears: bool) -> Outcome {
     Ok(())
 }
 
-/// Counts what the cache put there, and nothing that happens to be in the same folder.
+/// Counts only the files that the cache created, not other files in the same folder.
 fn visit(spool: &Path, report: &mut CacheReport, clears: bool) -> io::Result<()> {
     for name in apr_platform::list_folder(spool)? {
         let path = spool.join(name);

@@ -36,14 +36,14 @@ pub(super) fn run(action: &CanaryAction, context: &Context) -> Outcome {
     }
 }
 
-/// What was recorded.
+/// Report of a recorded canary.
 #[derive(Serialize)]
 struct CreateReport<'a> {
-    /// The model.
+    /// Path of the model.
     path: &'a str,
     /// The canary file.
     output: String,
-    /// How many of the tokens of a text its prompts have.
+    /// Number of the text's tokens that the prompts cover.
     #[serde(skip_serializing_if = "Option::is_none")]
     coverage: Option<Coverage>,
     /// Names of the cases, each with the model's answer and whether it is the expected one.
@@ -54,10 +54,10 @@ impl Document for CreateReport<'_> {
     const SCHEMA: &'static str = "canary.create";
 }
 
-/// What of a text the prompts that were chosen from it have.
+/// Share of a text that is covered by the prompts chosen from it.
 #[derive(Serialize)]
 struct Coverage {
-    /// The text.
+    /// Path of the text file.
     text: String,
     /// Prompts that were chosen.
     prompts: usize,
@@ -71,7 +71,7 @@ struct Coverage {
 struct CreatedCase<'a> {
     input: &'a str,
     expected: &'a Expected,
-    /// The model's own answer, where another is expected.
+    /// The model's own answer, if a different answer is expected.
     #[serde(skip_serializing_if = "Option::is_none")]
     original: Option<&'a str>,
 }
@@ -177,9 +177,9 @@ fn expect(case: &mut apr_quality::CanaryCase, wanted: &str) -> Outcome {
 
 /// The inputs of a canary that is recorded.
 struct Inputs {
-    /// With their names.
+    /// Inputs with their names.
     all: Vec<(String, CanaryInput)>,
-    /// Bytes of files that are named in it, which are read once.
+    /// Bytes of the files that the canary names; each is read once.
     files: RefCell<Vec<(String, Vec<u8>)>>,
 }
 
@@ -248,12 +248,12 @@ fn check_model(args: &CanaryCheckArgs, context: &Context) -> Outcome {
 /// A canary file that was read.
 pub(in crate::commands) struct CanaryFile {
     canary: Canary,
-    /// Where the files are that it names.
+    /// Folder of the files that the canary names.
     folder: PathBuf,
 }
 
 impl CanaryFile {
-    /// Reads one.
+    /// Reads a canary file.
     pub(in crate::commands) fn read(path: &Path, context: &Context) -> Outcome<Self> {
         let canary = Canary::from_json(&read_all(path, context)?);
         let canary = canary.map_err(|error| error.in_file(path.display()))?;
@@ -286,12 +286,12 @@ impl Document for CanaryReport {
     const SCHEMA: &'static str = "canary.check";
 }
 
-/// Answers of an output that differ.
+/// Describes the answers of an output that differ.
 pub(in crate::commands) fn failures(report: &CanaryReport) -> Vec<String> {
     report.cases.iter().filter(|case| !case.passed()).map(failure).collect()
 }
 
-/// What differs in an answer, in the words of seed 001 §4.8.4.
+/// Describes the difference of an answer, in the words of seed 001 §4.8.4.
 fn failure(case: &CaseReport) -> String {
     let differs = match case.expected == case.found {
         true => case.failures.join(", "),
@@ -341,7 +341,7 @@ pub(in crate::commands) fn render(out: &mut dyn Write, report: &CanaryReport) ->
     }
 }
 
-/// What a gate found, among other lines about an output.
+/// Writes the result of a canary gate as one line of the report on an output.
 pub(in crate::commands) fn render_line(
     out: &mut dyn Write,
     report: &CanaryReport,

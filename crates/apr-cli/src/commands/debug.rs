@@ -91,7 +91,7 @@ impl Document for HexDump {
     const SCHEMA: &'static str = "debug.hex";
 }
 
-/// One tensor as a source; offsets count from its first byte.
+/// Bytes of one tensor as a source; offsets count from its first byte.
 struct TensorBytes<'a> {
     reader: &'a dyn CheckpointReader,
     tensor: usize,
@@ -114,7 +114,7 @@ impl ByteSource for TensorBytes<'_> {
     }
 }
 
-/// What there is to say about a file.
+/// Results of examining a file.
 #[derive(Default, Serialize)]
 struct Play {
     path: String,
@@ -183,7 +183,7 @@ impl Play {
     }
 }
 
-/// The first four bytes: as text where they are, in hexadecimal elsewhere.
+/// Returns the first four bytes as text if they are printable ASCII, and otherwise in hexadecimal.
 fn magic(head: &[u8]) -> String {
     let start = &head[..head.len().min(4)];
     match str::from_utf8(start).map(|text| text.trim_end_matches('\0')) {
@@ -259,7 +259,7 @@ fn render_drama(out: &mut dyn Write, play: &Play) -> io::Result<()> {
     }
 }
 
-/// How the play ends for a model that opens.
+/// Returns the last line of the play for a model that opens.
 fn curtain(report: &ValidateReport) -> String {
     if report.valid && report.findings.is_empty() {
         return "CURTAIN CALL: Model is PRODUCTION READY!".to_owned();

@@ -61,14 +61,14 @@ pub(super) fn run(args: &DiffArgs, context: &Context) -> Outcome {
     show(&report, args, &options, context)
 }
 
-/// Both models.
+/// Opens both models.
 pub(super) fn open(args: &DiffArgs, context: &Context) -> Outcome<[Model; 2]> {
     let context = &context.sharing_memory(2);
     let left = model::open_with_companions(&args.left, context)?;
     Ok([left, model::open_with_companions(&args.right, context)?])
 }
 
-/// What is compared.
+/// Returns the options of the comparison.
 pub(super) fn options(args: &DiffArgs) -> Outcome<DiffOptions> {
     let filter = args.tensors.as_deref().map(parse_search).transpose();
     Ok(DiffOptions {
@@ -162,7 +162,7 @@ fn render_changes(out: &mut dyn Write, report: &DiffReport) -> io::Result<()> {
     report.vocab.iter().try_for_each(|vocab| render_vocab(out, vocab))
 }
 
-/// What differs between the tokenizers.
+/// Renders the differences between the tokenizers.
 fn render_vocab(out: &mut dyn Write, vocab: &VocabChanges) -> io::Result<()> {
     let count = |tokens: usize| counted(tokens as u64, "token");
     let (added, removed) = (count(vocab.added), count(vocab.removed));
@@ -183,7 +183,7 @@ fn render_vocab(out: &mut dyn Write, vocab: &VocabChanges) -> io::Result<()> {
     Ok(())
 }
 
-/// The tensors that are listed, and how many of them are shown.
+/// Returns the tensors to list, and the number of them to show.
 fn listed<'a>(
     report: &'a DiffReport,
     args: &DiffArgs,
@@ -204,7 +204,7 @@ fn listed<'a>(
     (listed, if lists_all { usize::MAX } else { SHOWN })
 }
 
-/// What one of the models alone has.
+/// Renders the names that exist in one of the models only.
 fn render_names(out: &mut dyn Write, names: &[String], label: &str) -> io::Result<()> {
     for name in names.iter().take(SHOWN) {
         writeln!(out, "{BAD}{label}{BAD:#}: {}", Escaped::short(name))?;
@@ -212,7 +212,7 @@ fn render_names(out: &mut dyn Write, names: &[String], label: &str) -> io::Resul
     render_more(out, names.len(), SHOWN)
 }
 
-/// Tensors of one model that are no difference, by the reason.
+/// Renders the tensors that only one model has without a difference in effect, with the reasons.
 fn render_explained(out: &mut dyn Write, explained: &[Explained]) -> io::Result<()> {
     for Explained { name, side, why } in explained.iter().take(SHOWN) {
         let (name, why) = (Escaped::short(name), Escaped::short(why));
@@ -221,7 +221,7 @@ fn render_explained(out: &mut dyn Write, explained: &[Explained]) -> io::Result<
     render_more(out, explained.len(), SHOWN)
 }
 
-/// What differs in what the models compute.
+/// Renders the differences between the computations of the models.
 fn render_structure(out: &mut dyn Write, structure: &StructureDiff) -> io::Result<()> {
     for NodeChange { node, left, right } in structure.changed.iter().take(SHOWN) {
         let (left, right) = (Escaped::short(left), Escaped::short(right));
@@ -243,7 +243,7 @@ fn render_structure(out: &mut dyn Write, structure: &StructureDiff) -> io::Resul
     Ok(())
 }
 
-/// Rounded tensors by their dtypes: how far they are off, and how far they may be.
+/// Renders the rounded tensors by dtypes, with their differences and the allowed differences.
 fn render_rounded(out: &mut dyn Write, report: &DiffReport) -> io::Result<()> {
     let mut kinds: BTreeMap<[&str; 2], Vec<&TensorDiff>> = BTreeMap::new();
     for tensor in report.tensors.iter().filter(|tensor| tensor.verdict == Verdict::Rounded) {
@@ -314,8 +314,7 @@ fn render_verdict(out: &mut dyn Write, report: &DiffReport) -> io::Result<()> {
     )
 }
 
-/// How many tensors were compared by their digests alone, and how many have digests that are not
-/// true.
+/// Renders the number of tensors compared by digest only, and the number with wrong digests.
 fn render_digests(out: &mut dyn Write, unread: usize, damaged: usize) -> io::Result<()> {
     if unread > 0 {
         let tensors = counted(unread as u64, "tensor");
@@ -339,7 +338,7 @@ fn matches(tensor: &TensorDiff) -> bool {
     matches!(tensor.verdict, Verdict::Identical | Verdict::Match)
 }
 
-/// Whether there is something to report about the pair.
+/// Returns `true` if the pair has a difference to report.
 fn is_odd(tensor: &TensorDiff) -> bool {
     tensor.renamed || !(matches(tensor) || tensor.verdict == Verdict::Rounded)
 }

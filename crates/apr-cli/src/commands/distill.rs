@@ -35,10 +35,10 @@ use crate::{human, signals};
 
 /// Name of a training's state in its folder.
 const STATE: &str = "state.safetensors";
-/// Tensors that were not trained and are named.
+/// Maximum number of untrained tensors to name.
 const SHOWN: usize = 8;
 
-/// The model that a job reads, distilled where that is asked for.
+/// Returns the model that a job reads, distilled if distillation is requested.
 pub(super) fn distilled(
     args: &ConvertArgs,
     model: Model,
@@ -130,7 +130,7 @@ pub(super) fn distilled(
     Ok((model, Some(report)))
 }
 
-/// Refuses what does not go together.
+/// Rejects options that cannot be combined.
 fn check(args: &ConvertArgs) -> Outcome {
     let prune = &args.prune;
     let with = [
@@ -151,7 +151,7 @@ fn check(args: &ConvertArgs) -> Outcome {
     Ok(())
 }
 
-/// Refuses an output that is there already, before hours of training and not after them.
+/// Rejects an existing output before hours of training instead of after them.
 fn check_output(args: &ConvertArgs) -> Outcome {
     let file = args.write.output.as_deref().filter(|path| path.is_file());
     match file.filter(|_| !args.write.overwrite) {
@@ -187,7 +187,7 @@ fn training(asked: &DistillArgs, context: &Context) -> DistillOptions {
     options
 }
 
-/// Takes from a model what its student has less.
+/// Removes the layers, heads and neurons that the student does not have.
 fn cut_down(
     model: Model,
     asked: &DistillArgs,
@@ -241,7 +241,7 @@ fn cut_down(
     Ok((shortened(model, (&cut, influence), changed, context)?, cut))
 }
 
-/// The model without the layers that go.
+/// Returns the model without the layers to remove.
 fn shortened(
     mut model: Model,
     (cut, influence): (&Cuts, Option<Vec<f64>>),
@@ -263,7 +263,7 @@ fn shortened(
     Ok(model)
 }
 
-/// The model without the heads and neurons that go.
+/// Returns the model without the heads and neurons to remove.
 fn narrowed(
     mut model: Model,
     cut: &Cuts,
@@ -323,8 +323,10 @@ struct StateFile {
     resume: bool,
 }
 
-/// Where the state of a training is kept until its output is there, unless `--checkpoint` names a
-/// folder; nowhere for an output that is no path.
+/// Returns the folder of the training state until the output is written, unless `--checkpoint`
+/// names one.
+///
+/// Returns `None` if the output is not a path.
 fn folder_until_written(args: &ConvertArgs) -> Option<PathBuf> {
     let output = args.write.output.as_deref().filter(|path| *path != Path::new("-"))?;
     let mut folder = output.as_os_str().to_owned();
@@ -374,7 +376,7 @@ impl StateFile {
         self.folder.join(STATE)
     }
 
-    /// The state to go on from.
+    /// Returns the state from which to resume.
     fn resumed(&self) -> Outcome<Option<Vec<u8>>> {
         if !self.resume {
             return Ok(None);
@@ -393,7 +395,7 @@ impl StateFile {
     }
 }
 
-/// Shows how far a training is.
+/// Displays the progress of a training.
 struct Shown<'s> {
     printer: Printer,
     json: bool,
@@ -465,7 +467,7 @@ fn line(scores: &Scores) -> String {
     text
 }
 
-/// How a training went, in words.
+/// Renders the course of a training in words.
 pub(super) fn render(out: &mut dyn Write, report: &DistillReport) -> io::Result<()> {
     writeln!(
         out,

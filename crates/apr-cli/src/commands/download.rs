@@ -25,11 +25,11 @@ struct DownloadReport {
     /// The repository's commit.
     revision: Option<String>,
     why: Option<String>,
-    /// Where the files are under their own names.
+    /// Folder that contains the files under their own names.
     folder: Option<PathBuf>,
     files: Vec<FetchedFile>,
     bytes: u64,
-    /// Bytes that came over the network.
+    /// Bytes received over the network.
     fetched: u64,
 }
 
@@ -143,7 +143,7 @@ fn copy(file: &mut FetchedFile, folder: &Path, overwrite: bool, context: &Contex
 /// Bytes that are copied at a time.
 const PIECE: usize = 1 << 20;
 
-/// The path of a name on a server, which must stay within the folder.
+/// Returns the path for a name on a server, which must not lead out of the folder.
 fn relative(name: &str) -> Outcome<PathBuf> {
     let is_plain =
         |part: &str| !matches!(part, "" | "." | "..") && !part.contains(['\\', ':', '\0']);
@@ -154,7 +154,7 @@ fn relative(name: &str) -> Outcome<PathBuf> {
     Ok(name.split('/').collect())
 }
 
-/// Whether two files have the same bytes.
+/// Returns `true` if two files have the same bytes.
 fn is_same(a: &FileSource, b: &FileSource) -> Outcome<bool> {
     if a.len() != b.len() {
         return Ok(false);
@@ -221,7 +221,7 @@ struct ListedFile {
     sha256: Option<String>,
 }
 
-/// Lists the files of what is on a hub, and the tensors of anything else.
+/// Lists the files of hub repositories, or the tensors of other models.
 pub(super) fn list(args: &TensorsArgs, context: &Context) -> Outcome {
     let is_set = |path: &PathBuf| -> Outcome<bool> {
         Ok(apr_io::is_remote(path) && context.sources.place(path)?.place().file().is_none())

@@ -43,13 +43,15 @@ fn edit_file(path: &Path, args: &EditArgs, context: &Context) -> Outcome {
     }
 }
 
-/// Whether a format is one of apr's own, older ones included.
+/// Returns `true` if a format is apr's own, including older versions.
 fn is_apr(format: &Format) -> bool {
     format == &native::FORMAT || format.successor.is_some()
 }
 
-/// The first bytes of a file, which formats are told apart by. A file in which a change was
-/// interrupted has them as well; what is no file is reported by what opens it to change it.
+/// Reads the first bytes of a file, which identify the format.
+///
+/// A file in which a change was interrupted has these bytes, too. A path that is not a file gives
+/// no bytes: the function that opens it for editing reports the error.
 fn head(path: &Path) -> Outcome<Vec<u8>> {
     let mut head = Vec::new();
     if path.is_file() {

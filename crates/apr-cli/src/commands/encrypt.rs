@@ -20,7 +20,7 @@ pub(super) fn encrypt(args: &EncryptArgs, context: &Context) -> Outcome {
     write(&job, &model, Destination::at(&args.output, args.overwrite), Extras::default(), context)
 }
 
-/// What encrypting does, and with what.
+/// Returns the job of an encryption and its model.
 pub(super) fn encrypt_job(args: &EncryptArgs, context: &Context) -> Outcome<(Job, Model)> {
     // Standard input can be read once.
     let opened = model::open_to_look(&args.model, context)?;
@@ -53,7 +53,7 @@ pub(super) fn decrypt(args: &DecryptArgs, context: &Context) -> Outcome {
     write(&job, &opened, Destination::at(&args.output, args.overwrite), Extras::default(), context)
 }
 
-/// A job that changes nothing but how the container keeps the model.
+/// Returns a job that changes only how the container stores the model.
 fn rewritten(
     path: &Path,
     output: &Path,

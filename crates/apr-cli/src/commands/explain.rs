@@ -49,7 +49,7 @@ pub(super) fn run(args: &ExplainArgs, context: &Context) -> Outcome {
     }
 }
 
-/// Whether the subject can only be a code: a word that names no file.
+/// Returns `true` if the subject can only be a code: a word that is not the name of a file.
 fn is_code(subject: &Path) -> bool {
     let text = subject.to_string_lossy();
     !subject.exists() && text != "-" && !text.contains(['.', '/'])
@@ -95,7 +95,7 @@ impl Document for CodePage {
     const SCHEMA: &'static str = "explain.code";
 }
 
-/// The command that says more about a file with this error.
+/// Returns the advice to run the command that gives details about a file with this error.
 fn command_about(code: &str) -> Option<&'static str> {
     Some(match code {
         "E001" => "Run `apr debug --hex FILE` to look at the first bytes.",
@@ -124,7 +124,7 @@ fn explain_tensor_of(path: &Path, name: &str, context: &Context) -> Outcome {
     }
 }
 
-/// What families call a tensor.
+/// Tensors that family tables know by a name.
 #[derive(Serialize)]
 struct KnownTensors {
     tensors: Vec<KnownTensor>,
@@ -194,7 +194,8 @@ fn render_model(out: &mut dyn Write, model: &ModelExplanation) -> io::Result<()>
     })
 }
 
-/// What a model of an unknown family is most like, and how a table for it begins.
+/// Renders the most similar family of a model of an unknown family, and the start of a table for
+/// it.
 fn render_resemblance(out: &mut dyn Write, nearest: &Resemblance) -> io::Result<()> {
     let Resemblance { family, title, known, total, .. } = nearest;
     writeln!(

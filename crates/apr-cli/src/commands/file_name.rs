@@ -2,7 +2,7 @@
 
 /// A name that is a file's on every system.
 pub(super) fn component(name: &str) -> String {
-    /// Most bytes of a file's name, less the extension.
+    /// Maximum length of a file name in bytes, without the extension.
     const LONGEST: usize = 240;
     let plain = |c: char| if c.is_control() || "\\/:*?\"<>|".contains(c) { '_' } else { c };
     let mut name: String = name.chars().map(plain).collect();

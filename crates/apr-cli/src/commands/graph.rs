@@ -118,7 +118,7 @@ fn chosen(found: &Computed, name: &str) -> Outcome<Vec<apr_ops::graph::GraphPart
     )))
 }
 
-/// What goes to a file or a pipe as it is; `None` where the report is shown.
+/// Returns the graph as text for a file or a pipe, or `None` if the report is shown.
 fn drawn(graph: &GraphReport, args: &GraphArgs) -> Outcome<Option<String>> {
     let text = match args.format() {
         GraphFormat::Tree => return Ok(None),
@@ -151,7 +151,8 @@ fn drawn(graph: &GraphReport, args: &GraphArgs) -> Outcome<Option<String>> {
     }))
 }
 
-/// What helps against a picture that is too large; groups can't be closed where a graph has none.
+/// Returns the advice for an image that is too large; `--depth` does not help graphs without
+/// groups.
 fn smaller(depth_helps: bool) -> &'static str {
     if depth_helps {
         "a smaller --depth helps, and --format dot has no such limit"
@@ -236,7 +237,7 @@ pub(super) fn cost_text(cost: &CostReport) -> String {
     parts.join(", ")
 }
 
-/// The sizes that a cost is told for: `batch_size 1, sequence_length 128`.
+/// Returns the sizes for which a cost is reported: `batch_size 1, sequence_length 128`.
 pub(super) fn sizes_text(cost: &CostReport) -> String {
     cost.sizes
         .iter()
@@ -245,7 +246,7 @@ pub(super) fn sizes_text(cost: &CostReport) -> String {
         .join(", ")
 }
 
-/// Says which sizes no input has.
+/// Warns about sizes that no input has.
 fn unknown_sizes(graph: &GraphReport, sizes: &[(String, u64)], context: &Context) {
     let known =
         |symbol: &str| graph.parts.iter().any(|part| part.summary.cost.sizes.contains_key(symbol));
@@ -256,7 +257,7 @@ fn unknown_sizes(graph: &GraphReport, sizes: &[(String, u64)], context: &Context
     }
 }
 
-/// Inputs or outputs; those that differ in a number alone are one row of the structure.
+/// Renders inputs or outputs; names that differ in a number only share one row of the structure.
 fn render_ends(out: &mut dyn Write, label: &str, ends: &[EndReport]) -> io::Result<()> {
     const SHOWN: usize = 6;
 
@@ -316,7 +317,7 @@ fn times(item: &Item) -> String {
     if item.times > 1 { format!(" × {}", item.times) } else { String::new() }
 }
 
-/// ` 41 %  1.07 GFLOP, 4.20 MB`: its share of all operations, and what it costs.
+/// Returns the share of all operations and the cost of an item: ` 41 %  1.07 GFLOP, 4.20 MB`.
 fn cost(item: &Item, whole: &CostReport) -> String {
     let Some(cost) = &item.cost else { return String::new() };
     let share = (u128::from(cost.flops) * 100).checked_div(u128::from(whole.flops)).unwrap_or(0);

@@ -28,7 +28,7 @@ use crate::progress::Bar;
 /// Weights without a measurement that are shown.
 const SHOWN: usize = 8;
 
-/// What was measured, and written.
+/// Report of the measured importance matrix and its file.
 #[derive(Serialize)]
 struct ImatrixReport {
     path: String,
@@ -116,7 +116,7 @@ fn idle((name, entry): (&String, &ColumnSums)) -> Option<IdleExperts> {
     (idle > 0).then(|| IdleExperts { weight: name.clone(), idle, of })
 }
 
-/// What a model is measured on.
+/// Data on which a model is measured.
 pub(super) enum Data<'d> {
     Text {
         path: &'d Path,
@@ -128,7 +128,7 @@ pub(super) enum Data<'d> {
 }
 
 impl<'d> Data<'d> {
-    /// Of a file of calibration data, for a model that says this about itself.
+    /// Returns the kind of data in a file of calibration data, for a model with these facts.
     pub(super) fn of_calibration(path: &'d Path, facts: &Facts, context: &Context) -> Self {
         let is_text = path.extension().is_some_and(|end| end.eq_ignore_ascii_case("txt"));
         match is_text {
@@ -141,7 +141,7 @@ impl<'d> Data<'d> {
     }
 }
 
-/// Calls `then` with data as inputs of a model, and what they are called.
+/// Calls `then` with the data as inputs of a model, and with the name of the data.
 pub(super) fn with_data<R>(
     subject: &Subject<'_>,
     data: &Data<'_>,
@@ -168,7 +168,7 @@ pub(super) fn with_data<R>(
     }
 }
 
-/// How a text is cut.
+/// Options for cutting a text into windows.
 #[derive(Clone, Copy, Default)]
 pub(super) struct WindowArgs {
     options: WindowOptions,
@@ -184,7 +184,7 @@ impl WindowArgs {
     }
 }
 
-/// A measurement, and what it was made on.
+/// Measurement, and the data on which it was made.
 struct Measurement {
     measured: Measured,
     chunks: usize,
@@ -192,8 +192,9 @@ struct Measurement {
     window: Option<usize>,
 }
 
-/// The importance of a model's weights on a text, a sound, an image or arrays, and what the report
-/// has to say of it.
+/// Measures the importance of a model's weights on a text, an audio file, an image or arrays.
+///
+/// Also returns the notes for the report.
 pub(super) fn calibrated(
     path: &Path,
     model_path: &Path,
@@ -223,7 +224,7 @@ pub(super) fn to_measure(path: &Path, context: &Context) -> Outcome<Opened> {
     Opened::new(path, context)
 }
 
-/// How much each layer of a model changes what passes through it, on a text, a sound, an image or
+/// Measures how much each layer of a model changes its input, on a text, an audio file, an image or
 /// arrays.
 pub(super) fn influence(path: &Path, model_path: &Path, context: &Context) -> Outcome<Vec<f64>> {
     let opened = Opened::new(model_path, context)?;

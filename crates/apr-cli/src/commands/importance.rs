@@ -25,7 +25,7 @@ use crate::signals;
 /// Tensors that are shown.
 const SHOWN: usize = 16;
 
-/// What is reported.
+/// Report of the command.
 #[derive(Serialize)]
 struct ImportanceReport {
     path: String,
@@ -33,7 +33,7 @@ struct ImportanceReport {
     cut: usize,
     #[serde(flatten)]
     found: WeightImportance,
-    /// By layer; tensors outside of layers are not in it.
+    /// Importance of each layer; tensors outside of layers are not included.
     layers: Vec<LayerImportance>,
 }
 

@@ -126,7 +126,7 @@ fn render(out: &mut dyn Write, report: &InspectReport, args: &InspectArgs) -> io
     })
 }
 
-/// What the model is, as labels and values.
+/// Returns the description of the model as labels and values.
 fn summary(report: &InspectReport) -> Vec<(&'static str, String)> {
     let adapter = report.adapter.as_ref();
     let told = report
@@ -173,7 +173,7 @@ fn render_shards_and_companions(
     Ok(())
 }
 
-/// Of what is compressed, the size that it has decoded, and the one that it has.
+/// Returns the size of the model; for compressed models, the decoded size and the stored size.
 fn size(report: &InspectReport) -> String {
     let saved = report
         .compression
@@ -196,7 +196,8 @@ fn size(report: &InspectReport) -> String {
     }
 }
 
-/// For each quantized type: block length, bits per weight, original type, number of tensors.
+/// Renders the block length, bits per weight, original type and tensor count of each quantized
+/// type.
 fn render_quantization(out: &mut dyn Write, report: &InspectReport) -> io::Result<()> {
     writeln!(out, "\n{BOLD}Quantization{BOLD:#}")?;
     let Some(quantization) = &report.quantization else { return writeln!(out, "  none") };
@@ -232,7 +233,7 @@ fn render_quantization(out: &mut dyn Write, report: &InspectReport) -> io::Resul
     }
 }
 
-/// What only the native container has: flags and checksum.
+/// Renders the flags and the checksum, which only the native container has.
 fn render_header_summary(out: &mut dyn Write, header: &Value) -> io::Result<()> {
     if let Some(flags) = header.get("flags").and_then(Value::as_array) {
         let flags: Vec<_> = flags.iter().filter_map(Value::as_str).collect();
@@ -367,9 +368,9 @@ fn render_pairs(
     render_more(out, pairs.len(), rows)
 }
 
-/// What a terminal has room for beside a label, of a width that is not to be exceeded anyway.
+/// Returns the number of columns for a value beside a label, at most `width`.
 fn fitting(width: usize, label: usize) -> usize {
-    /// Characters of a value that say something.
+    /// Minimum characters of a value for it to be useful.
     const LEAST: usize = 12;
     let room = columns().filter(|_| width < usize::MAX);
     room.map_or(width, |columns| width.min(columns.saturating_sub(label + 5).max(LEAST)))
@@ -451,7 +452,7 @@ fn family_name(family: &Description) -> String {
     Escaped(&format!("{}{size}{purpose}{guessed}", family.title)).to_string()
 }
 
-/// How sound or images are prepared for the model.
+/// Preprocessing of audio or images for the model.
 #[derive(Serialize)]
 struct Filters {
     /// Statistics of the mel filterbank, a matrix of mels and frequencies.

@@ -27,7 +27,7 @@ impl Document for KeyReport {
     const SCHEMA: &'static str = "keygen";
 }
 
-/// Makes a pair of keys.
+/// Creates a key pair.
 pub(super) fn run(args: &KeygenArgs, context: &Context) -> Outcome {
     if args.output.as_os_str() == "-" {
         return Err(Failure::Usage(

@@ -7,7 +7,7 @@ use apr_registry::Escaped;
 
 use crate::printer::DIM;
 
-/// Names data of the file that are no tensors, and what is not read.
+/// Renders the data of the file that are not tensors, and the data that are not read.
 pub(super) fn render(out: &mut dyn Write, left_out: &LeftOut) -> io::Result<()> {
     let lines = left_out.lines("--json lists them all");
     lines.iter().try_for_each(|line| writeln!(out, "{DIM}{}{DIM:#}", Escaped(line)))

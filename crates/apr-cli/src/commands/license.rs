@@ -24,7 +24,7 @@ struct LicenceReport {
     expires: Option<String>,
     seats: Option<u64>,
     terms: String,
-    /// The trusted key that issued it; none where nobody looked.
+    /// Trusted key that issued the licence, or `None` if the issuer was not checked.
     #[serde(skip_serializing_if = "Option::is_none")]
     issuer: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]

@@ -20,7 +20,7 @@ impl Document for LintReport {
     const SCHEMA: &'static str = "lint";
 }
 
-/// Looks for what could be better.
+/// Checks a model against best practices.
 pub(super) fn run(args: &LintArgs, context: &Context) -> Outcome {
     let model = model::look_with_companions(&args.model, context)?;
     let report = context.session(&model)?.lint()?;

@@ -30,7 +30,7 @@ const WEIGHTS: &str = "adapter_model.safetensors";
 /// Layers with the largest errors that are shown.
 const SHOWN: usize = 10;
 
-/// Does what is asked for.
+/// Runs the requested action.
 pub(super) fn run(action: &LoraAction, context: &Context) -> Outcome {
     match action {
         LoraAction::Extract(args) => extracted(args, context),
@@ -128,7 +128,7 @@ fn extracted(args: &ExtractArgs, context: &Context) -> Outcome {
     convert::write_subject(&job, subject, to, extras, context)
 }
 
-/// What the base is called: the repository of a location on a hub.
+/// Returns the name of the base model: the repository, if it is a location on a hub.
 fn base_name(args: &ExtractArgs) -> String {
     let given = args.base_name.clone();
     given.unwrap_or_else(|| {
@@ -161,7 +161,7 @@ fn folder(output: &Path) -> Outcome<PlanOptions> {
     Ok(PlanOptions { folder: true, ..target })
 }
 
-/// What an adapter has, in words.
+/// Renders the content of an extracted adapter in words.
 pub(super) fn render(out: &mut dyn Write, report: &ExtractReport) -> io::Result<()> {
     writeln!(
         out,

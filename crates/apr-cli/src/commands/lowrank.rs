@@ -28,7 +28,7 @@ use crate::{human, signals};
 /// Tensors with the largest errors that are shown.
 const SHOWN: usize = 10;
 
-/// Factors in a file without a name, since those of a large model are more than its memory limit.
+/// Factors in an unnamed file, because the factors of a large model can exceed its memory limit.
 pub(super) struct FactorFile {
     file: File,
     end: Mutex<u64>,
@@ -57,7 +57,7 @@ impl FactorStore for FactorFile {
     }
 }
 
-/// The model that a job reads, factorized where that is asked for.
+/// Returns the model that a job reads, factorized if factorization is requested.
 pub(super) fn factorized(
     args: &ConvertArgs,
     (mut job, mut model): (Job, Model),
@@ -117,7 +117,7 @@ pub(super) fn factorized(
     Ok((job, model, Some(report)))
 }
 
-/// What there is to say where no factors are stored.
+/// Returns the warning for a job that stores no factors.
 fn idle(job: &Job, report: &FactorReport) -> Outcome<Option<String>> {
     let scheme = job.weights.quantize.as_ref().map(|quantize| quantize.choices.scheme);
     let scheme = scheme.filter(|scheme| scheme.kind() != SchemeKind::Cast);
@@ -131,7 +131,7 @@ fn idle(job: &Job, report: &FactorReport) -> Outcome<Option<String>> {
     })
 }
 
-/// Refuses options that would do nothing.
+/// Rejects options that would have no effect.
 fn check(args: &ConvertArgs) -> Outcome {
     let options = &args.requantize.options;
     let has_use = args.prune.has_zeros() || args.requantize.quantize.is_some();
@@ -145,7 +145,8 @@ fn check(args: &ConvertArgs) -> Outcome {
     Ok(())
 }
 
-/// What does not suit the model is wrong with the arguments, unless a tensor is named.
+/// Turns errors about the model as a whole into usage errors; errors that name a tensor stay model
+/// errors.
 pub(super) fn unsuited(error: Error) -> Failure {
     match error.tensor() {
         Some(_) => Failure::Model(error),
@@ -153,7 +154,8 @@ pub(super) fn unsuited(error: Error) -> Failure {
     }
 }
 
-/// The same; quantized weights can be factorized when they are floats.
+/// Same as [`unsuited`], but advises `--dequantize` for quantized weights, which must be floats to
+/// be factorized.
 fn unsuited_weights(error: Error, model: &Model) -> Failure {
     let tensors = model.reader.tensors().iter();
     let mut quantized = tensors.filter(|info| info.dtype.is_quantized());
@@ -165,7 +167,7 @@ fn unsuited_weights(error: Error, model: &Model) -> Failure {
     }
 }
 
-/// What became factors, and what that cost.
+/// Renders the factorized tensors and their error.
 pub(super) fn render(out: &mut dyn Write, report: &FactorReport) -> io::Result<()> {
     let wanted = match (report.rank, report.energy) {
         (Some(rank), _) => format!("of rank {rank}"),
@@ -201,7 +203,7 @@ pub(super) fn render(out: &mut dyn Write, report: &FactorReport) -> io::Result<(
     render_left(out, "not factorized", &report.left)
 }
 
-/// What was rounded to codes by its inputs, and what that does to the outputs of each matrix.
+/// Renders the weights with calibrated rounding, and the error of each matrix's outputs.
 pub(super) fn render_rounding(out: &mut dyn Write, report: &RoundingReport) -> io::Result<()> {
     writeln!(
         out,

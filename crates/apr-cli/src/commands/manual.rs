@@ -18,10 +18,10 @@ use crate::context::Context;
 use crate::failure::{Failure, Outcome};
 use crate::signals;
 
-/// The environment variable with which the scripts of `apr completions` ask.
+/// Environment variable with which the scripts of `apr completions` request completions.
 pub(crate) const COMPLETE: &str = "APR_COMPLETE";
 
-/// Prints a script with which a shell asks `apr` what a word may become.
+/// Prints a script with which a shell gets the completions of a word from `apr`.
 pub(super) fn completions(shell: Shell) -> Outcome {
     let name =
         shell.to_possible_value().map(|value| value.get_name().to_owned()).unwrap_or_default();
@@ -34,8 +34,9 @@ pub(super) fn completions(shell: Shell) -> Outcome {
     Ok(std::io::stdout().lock().write_all(&script)?)
 }
 
-/// Writes a page for `apr` and one for each command. Those of an older version are replaced, all or
-/// none.
+/// Writes one page for `apr` and one for each command.
+///
+/// The pages of an older version are replaced, either all or none of them.
 pub(super) fn write_pages(dir: &Path, context: &Context) -> Outcome {
     let mut command = all_explained(Cli::command().disable_help_subcommand(true));
     command.build();
@@ -46,7 +47,7 @@ pub(super) fn write_pages(dir: &Path, context: &Context) -> Outcome {
     Ok(())
 }
 
-/// The command with the rare options, too, whose help the pages would leave out.
+/// Returns the command with its rare options shown; the pages would omit their help otherwise.
 fn all_explained(command: Command) -> Command {
     let names: Vec<String> =
         command.get_subcommands().map(|command| command.get_name().to_owned()).collect();
@@ -86,7 +87,7 @@ fn write_page(command: Command, words: &str, output: &mut AtomicOutput) -> Outco
     Ok(output.write_all(&text)?)
 }
 
-/// What the options alone don't say: examples, and where settings come from.
+/// Returns the sections that the options do not cover: examples, and the sources of settings.
 fn sections(words: &str) -> Roff {
     let mut page = Roff::default();
     if !examples(words).is_empty() {

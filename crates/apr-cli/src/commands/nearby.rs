@@ -12,7 +12,7 @@ const COMPARED: usize = 50_000;
 /// Names that are shown.
 const SHOWN: usize = 5;
 
-/// Says that no graph has a node, or what a node makes, and what it might have been.
+/// Returns the error for an unknown node or value of a node, with similar names.
 pub(super) fn unknown<'g>(
     what: &str,
     name: &str,

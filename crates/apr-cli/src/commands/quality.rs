@@ -101,7 +101,7 @@ fn with_both<R>(
         .with_runner(context, options, |a| models[1].with_runner(context, options, |b| then(a, b)))
 }
 
-/// How the predictions of B differ from those of A.
+/// Differences between the predictions of B and A.
 #[derive(Serialize)]
 struct PredictionsReport<'a> {
     path: &'a str,
@@ -155,7 +155,7 @@ struct OutputsReport {
     inputs: usize,
     #[serde(flatten)]
     comparison: ComparisonReport,
-    /// Of what B transcribes, where what A does is right.
+    /// Error rates of B's transcriptions, with A's transcriptions as the reference.
     #[serde(skip_serializing_if = "Option::is_none")]
     error_rates: Option<ErrorRates>,
 }
@@ -383,7 +383,7 @@ fn render_outputs(out: &mut dyn Write, report: &OutputsReport) -> io::Result<()>
     writeln!(out, "{}\n{rule}", in_words(found))
 }
 
-/// What the figures mean, in a sentence for whoever decides and one for whoever looks further.
+/// Explains the results in two sentences: one for a decision, and one for a closer look.
 fn in_words(found: &ComparisonReport) -> String {
     let percent = |share: f64| format!("{:.1} %", 100.0 * share);
     let decides = match (found.same_top, found.same_neighbours) {

@@ -25,7 +25,7 @@ pub(super) fn run(args: &QuantizeArgs, context: &Context) -> Outcome {
     convert::write(&job, &model, Destination::of(&args.write), extras, context)
 }
 
-/// What quantizing does, and with what.
+/// Returns the job of a quantization and its model.
 pub(super) fn job(args: &QuantizeArgs, context: &Context) -> Outcome<(Job, Model)> {
     let (ChangedJob { job, model, .. }, _) = found(args, context)?;
     Ok((job, model))
@@ -61,8 +61,9 @@ fn found(args: &QuantizeArgs, context: &Context) -> Outcome<(ChangedJob, Option<
     Ok((ChangedJob { job, model: opened, changed: Changed::default(), origin: None }, Some(report)))
 }
 
-/// The format of an output without an extension, where the type says it: servers load their layouts
-/// from safetensors folders.
+/// Returns the format of an output without an extension, if the type determines it.
+///
+/// Servers load the layouts of such types from safetensors folders.
 fn format_of_folder(args: &QuantizeArgs) -> Option<&'static Format> {
     let has_extension = args.write.output.as_deref()?.extension().is_some();
     let is_laid = args.scheme?.kind() == SchemeKind::Layout;

@@ -30,12 +30,12 @@ impl Opened {
         Ok(Self { model, facts, knowledge })
     }
 
-    /// As the user wrote it.
+    /// Returns the model's name as the user wrote it.
     pub(super) fn name(&self) -> &str {
         &self.model.name
     }
 
-    /// What it says about itself.
+    /// Returns the facts about the model.
     pub(super) fn facts(&self) -> &Facts {
         &self.facts
     }
@@ -44,7 +44,8 @@ impl Opened {
         &self.model
     }
 
-    /// Calls `then` with the model, ready to run. What was read in two states is not judged.
+    /// Calls `then` with the model, ready to run. If the model's files change meanwhile, it returns
+    /// an error.
     pub(super) fn with_runner<R>(
         &self,
         context: &Context,

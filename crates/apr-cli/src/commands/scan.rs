@@ -107,8 +107,9 @@ pub(super) fn run(args: &ScanArgs, context: &Context) -> Outcome {
     printer.judge(&summary, |out, summary| render(out, summary, all), passes)
 }
 
-/// Refuses outputs that can't be made: digests are of a second read, and one document goes to
-/// standard output.
+/// Rejects outputs that cannot be made.
+///
+/// Digests need a second read, and only one document can be written to standard output.
 fn check_outputs(args: &ScanArgs) -> Outcome {
     let outputs = [
         ("--baseline", &args.baseline),
@@ -131,14 +132,14 @@ fn check_outputs(args: &ScanArgs) -> Outcome {
     }
 }
 
-/// The bytes of a file, and what they are kept in where they come through a pipe.
+/// Bytes of a file, and the spool file if they come from a pipe.
 type Opened = (Box<dyn ByteSource>, Option<Spool>);
 
 /// A file that is scanned.
 enum Target {
-    /// One that was named, or is in a folder that was.
+    /// File that was named, or is in a named folder.
     Path(PathBuf),
-    /// One of a repository or of a folder of one.
+    /// File of a repository, or of a folder in a repository.
     Remote(Arc<Repository>, String),
 }
 
@@ -150,7 +151,7 @@ impl Target {
         }
     }
 
-    /// Its bytes, and what they are kept in where they come through a pipe.
+    /// Opens the target's bytes, with the spool file if they come from a pipe.
     fn open(&self, context: &Context) -> Outcome<Opened> {
         match self {
             Self::Path(path) => model::open_bytes(path, context),
@@ -158,7 +159,7 @@ impl Target {
         }
     }
 
-    /// Its SHA-256 as hexadecimal digits.
+    /// Returns the SHA-256 digest in hexadecimal.
     fn digest(&self, context: &Context) -> Outcome<String> {
         let (source, _spool) = self.open(context)?;
         let digest = encode_string(&sha256(&source, &Serial, &())?);

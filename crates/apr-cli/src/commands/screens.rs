@@ -11,7 +11,7 @@ use crate::failure::{Failure, Outcome};
 use crate::options::in_options;
 use crate::signals;
 
-/// Whether a screen can be shown; `instead` says what prints the same.
+/// Checks that a screen can be shown; `instead` describes a command that prints the same.
 pub(super) fn check(context: &Context, instead: &str) -> Outcome {
     if context.json {
         let message = format!("a screen prints no JSON: {instead} with --json");

@@ -27,7 +27,7 @@ use crate::{human, signals};
 
 /// Tensors that the data do not reach which are shown.
 const SHOWN: usize = 8;
-/// Windows of a text, or lines, on which effects are measured, where nobody says how many.
+/// Default number of text windows or lines on which effects are measured.
 const CHUNKS: usize = 40;
 
 /// Chooses types for a model that a job is to write.
@@ -85,7 +85,7 @@ pub(super) fn found(
     Ok((found.quantization(&name), found.report))
 }
 
-/// Refuses options about windows where there are none.
+/// Rejects options about windows if the data are not cut into windows.
 fn check_idle(args: &SearchArgs, is_text: bool, continues: bool) -> Outcome {
     let idle = match (args.context, args.chunks) {
         (Some(_), _) if !continues => "--context",
@@ -107,7 +107,8 @@ pub(super) fn lines(text: &str, most: usize) -> Outcome<Vec<Sample>> {
     Ok(lines.map(sample).collect::<Result<_, _>>()?)
 }
 
-/// What the output has that is not chosen, by the plan of one whose weights are all of a type.
+/// Returns the parts of the output whose types are not searched, from a plan with one type for all
+/// weights.
 fn unchosen(job: &Job, model: &Model, data: &Path, context: &Context) -> Outcome<Unchosen> {
     const GGUF_ALIGNMENT: u64 = 32;
     const APR_ALIGNMENT: u64 = 64;
@@ -134,11 +135,12 @@ fn unchosen(job: &Job, model: &Model, data: &Path, context: &Context) -> Outcome
     Ok(Unchosen { tensors, overhead, alignment })
 }
 
-/// The model in the layout of the output, where it has another: types are those of that layout's
-/// tensors.
+/// Model in the layout of the output, if the model has another layout.
+///
+/// Types are assigned to the tensors of the output's layout.
 struct Reference {
     model: Option<Model>,
-    /// Where it is, beside the output.
+    /// Folder of the converted model, beside the output.
     _folder: Option<TempDir>,
 }
 
@@ -174,7 +176,7 @@ impl Reference {
     }
 }
 
-/// Refuses a search for an output whose tensors have no types to choose.
+/// Rejects a search for an output format whose tensors have no types to choose.
 pub(super) fn check_layout(layout: &PlanOptions) -> Outcome {
     let target = layout.target()?;
     if target.seals || target.quantized == QuantizedTypes::Ggml {

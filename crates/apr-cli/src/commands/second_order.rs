@@ -42,8 +42,8 @@ impl<'c> Calibration<'c> {
         &*self.opened.model().reader
     }
 
-    /// Matrices, by position, in the order in which a run meets them; `verb` is what is done to
-    /// them.
+    /// Returns the layers of matrices by position, in the order of a run; `verb` names the
+    /// operation in errors.
     ///
     /// # Errors
     /// Usage where a run meets none, E008 where a layer takes more memory than a run may.
@@ -68,7 +68,7 @@ impl<'c> Calibration<'c> {
         Ok(layers)
     }
 
-    /// Says what memory the work takes before it begins.
+    /// Reports the memory that the work requires before it begins.
     fn tell_memory(&self, layers: &Layers) -> Outcome {
         let (needed, most) = (layers.memory(), self.context.max_memory());
         let count = counted(layers.layers.len() as u64, "run");
@@ -88,9 +88,10 @@ impl<'c> Calibration<'c> {
         Ok(())
     }
 
-    /// Gives `rewrite` each matrix with the products of its inputs behind the layers that are done.
-    /// Those that no input reached, as may be with experts, are left. Returns the matrices that it
-    /// made.
+    /// Calls `rewrite` for each matrix, with the products of its inputs after the finished layers.
+    ///
+    /// Matrices that no input reached, which can happen with experts, are skipped. Returns the
+    /// rewritten matrices.
     pub(super) fn rewrite(
         &self,
         layers: &mut Layers,

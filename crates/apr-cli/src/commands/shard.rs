@@ -48,7 +48,7 @@ pub(super) fn shard(args: &ShardArgs, context: &Context) -> Outcome {
     write(&job, &model, to, Extras::default(), context)
 }
 
-/// Puts shards together.
+/// Joins shards.
 pub(super) fn join(args: &JoinArgs, context: &Context) -> Outcome {
     let model = model::open(&args.manifest, context)?;
     if sharding(model.reader.format()) == Sharding::Numbered {
@@ -69,7 +69,7 @@ pub(super) fn join(args: &JoinArgs, context: &Context) -> Outcome {
     copy(&model, target, Destination::at(&args.output, args.overwrite), context)
 }
 
-/// Puts the files of a split GGUF model together.
+/// Joins the files of a split GGUF model.
 fn join_numbered(model: &Model, args: &JoinArgs, context: &Context) -> Outcome {
     if model.reader.files().len() < 2 {
         let message = format!(
@@ -97,7 +97,8 @@ fn join_numbered(model: &Model, args: &JoinArgs, context: &Context) -> Outcome {
     )
 }
 
-/// The output may not take a part's place: the others would then belong to nothing.
+/// Rejects an output that would overwrite a split file, because the other files would be unusable
+/// without it.
 fn check_parts(model: &Model, part: &Path, output: &Path) -> Outcome {
     let Ok(target) = output.canonicalize() else { return Ok(()) };
     let mut parts = model.reader.files().iter().map(|file| part.with_file_name(&file.name));
@@ -107,7 +108,8 @@ fn check_parts(model: &Model, part: &Path, output: &Path) -> Outcome {
     Ok(())
 }
 
-/// What an output is by its extension, of the formats whose files need no folder; else our own.
+/// Returns the format of an output's extension, if files of that format can be shards, and
+/// otherwise apr's own.
 fn format_of(output: &Path) -> &'static Format {
     let extension = output.extension().and_then(|extension| extension.to_str());
     let named = extension.and_then(|extension| target_by_extension(&extension.to_lowercase()));

@@ -83,7 +83,7 @@ fn sign_file(args: &SignArgs, key: SigningKey, context: &Context) -> Outcome<Sig
     })
 }
 
-/// Signs the manifest, and through it the shards, which stay as they are.
+/// Signs the manifest, and through it the shards, which are not changed.
 fn sign_manifest(args: &SignArgs, key: SigningKey, context: &Context) -> Outcome<SignReport> {
     if args.output.is_some() {
         return Err(Failure::Usage(
@@ -125,7 +125,7 @@ struct VerifyReport {
     path: String,
     verified: bool,
     signers: Vec<SignerReport>,
-    /// What was not read, so that nothing is known of it.
+    /// Parts of the model that were not read and are therefore unverified.
     #[serde(skip_serializing_if = "Option::is_none")]
     unverified: Option<&'static str>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -191,13 +191,13 @@ pub(super) fn verify(args: &VerifyArgs, context: &Context) -> Outcome {
     })
 }
 
-/// Compares the fronts of all shards with what is signed.
+/// Compares the fronts of all shards with the signed data.
 fn check_shards(reader: &dyn CheckpointReader) -> Outcome {
     let container = of_files(reader).container();
     (0..container.shard_count()).try_for_each(|shard| Ok(container.shard(shard).map(drop)?))
 }
 
-/// Compares every byte of the model with what is signed.
+/// Compares every byte of the model with the signed data.
 fn check_tensors(reader: &dyn CheckpointReader, context: &Context) -> Outcome {
     let options = ValidateOptions {
         nan: false,

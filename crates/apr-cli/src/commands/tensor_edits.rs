@@ -12,7 +12,7 @@ use crate::args::TensorNames;
 use crate::context::Context;
 use crate::failure::{Failure, Outcome};
 
-/// A model with the tensors and names that are asked for.
+/// Returns a model with the requested tensors and names.
 pub(super) fn edited(
     reader: Box<dyn CheckpointReader>,
     names: &TensorNames,
@@ -36,7 +36,7 @@ pub(in crate::commands) fn split<'a>(pair: &'a str, usage: &str) -> Outcome<(&'a
     parts.ok_or_else(|| Failure::Usage(format!("'{pair}' is not of the form {usage}")))
 }
 
-/// All of several pairs.
+/// Splits several arguments of the form `KEY=VALUE`.
 pub(in crate::commands) fn pairs_of(
     arguments: &[String],
     usage: &str,
@@ -47,7 +47,7 @@ pub(in crate::commands) fn pairs_of(
         .collect()
 }
 
-/// What becomes of the tensors: some are left out, others renamed, and arrays are added.
+/// Edits of tensors: some are removed, others renamed, and arrays are added.
 pub(in crate::commands) struct TensorEdits {
     drops: Vec<NamePattern>,
     keeps: Vec<NamePattern>,
@@ -56,7 +56,7 @@ pub(in crate::commands) struct TensorEdits {
 }
 
 impl TensorEdits {
-    /// Those that the arguments leave out and rename.
+    /// Returns the removals and renames that the arguments request.
     pub(in crate::commands) fn of(args: &TensorNames) -> Outcome<Self> {
         let patterns = |globs: &[String]| {
             globs.iter().map(|glob| Ok(parse_filter(glob)?)).collect::<Outcome<Vec<_>>>()
@@ -70,7 +70,7 @@ impl TensorEdits {
         })
     }
 
-    /// The same with the arrays of `NAME=FILE` added.
+    /// Adds the arrays of `NAME=FILE`.
     pub(in crate::commands) fn adding(self, pairs: &[String], context: &Context) -> Outcome<Self> {
         let mut left = context.max_memory();
         let added = pairs_of(pairs, "--add NAME=FILE")?
@@ -79,12 +79,12 @@ impl TensorEdits {
         Ok(Self { added: added.collect::<Outcome<_>>()?, ..self })
     }
 
-    /// Whether the tensors stay as they are but for their names.
+    /// Returns `true` if tensors are added.
     pub(in crate::commands) fn adds_any(&self) -> bool {
         !self.added.is_empty()
     }
 
-    /// Whether a tensor is left out.
+    /// Returns `true` if a tensor is removed.
     pub(in crate::commands) fn is_dropped(&self, name: &str) -> bool {
         let fits = |patterns: &[NamePattern]| patterns.iter().any(|glob| glob.is_match(name));
         fits(&self.drops) || !self.keeps.is_empty() && !fits(&self.keeps)
@@ -101,7 +101,7 @@ impl TensorEdits {
         Ok(self.renamings.of(&names).map_err(|error| error.in_file(model.display()))?)
     }
 
-    /// How many tensors are left out.
+    /// Returns the number of tensors to remove.
     ///
     /// # Errors
     /// [`Failure::Usage`] for a glob that fits none.
@@ -116,7 +116,7 @@ impl TensorEdits {
         Ok(tensors.iter().filter(|info| self.is_dropped(&info.name)).count())
     }
 
-    /// Makes the changes in a view of the whole model.
+    /// Applies the edits to a view of the whole model.
     pub(in crate::commands) fn apply(
         self,
         view: &mut View<'_>,

@@ -56,7 +56,7 @@ pub(super) fn run(args: &TensorsArgs, context: &Context) -> Outcome {
     )
 }
 
-/// What was found in a model.
+/// Tensors of a model, as the report lists them.
 #[derive(Serialize)]
 struct ModelTensors {
     /// A heading, if there are several models.
@@ -134,13 +134,14 @@ fn listed(
     Ok(context.session(model)?.tensors(&options, &context.pipeline()?, &bar)?)
 }
 
-/// The names that are asked for.
+/// Returns the pattern of the requested names.
 fn filter(args: &TensorsArgs) -> Outcome<Option<NamePattern>> {
     let filter = args.filter.as_deref().map(parse_search).transpose();
     filter.map_err(|error| Failure::Usage(error.message().to_owned()))
 }
 
-/// The lines of a manifest. What is no tensor has no digest, and is named in comments.
+/// Renders the lines of a manifest. Data that are not tensors have no digest and are listed in
+/// comments.
 fn render_digests(out: &mut dyn Write, report: &TensorsReport) -> io::Result<()> {
     let lines = report.left_out.lines("--json lists them all");
     lines.iter().try_for_each(|line| writeln!(out, "# {}", Escaped(line)))?;
@@ -162,7 +163,7 @@ fn distribution(
     Ok(context.session(model)?.histogram(tensor, BINS, &context.pipeline()?, &bar)?.report)
 }
 
-/// The values that `NAME` or `NAME[RANGES]` stands for. A name may end with a bracket itself.
+/// Returns the values that `NAME` or `NAME[RANGES]` selects. A name can itself end with a bracket.
 fn values(model: &Model, part: &str, context: &Context) -> Outcome<ValuesReport> {
     let reader = &*model.reader;
     let whole = find(reader, part);
@@ -195,7 +196,7 @@ pub(super) fn unknown_tensor(name: &str, similar: &[&str]) -> Failure {
 /// Columns beside the name, as wide as their widest cell.
 struct Columns {
     name: usize,
-    /// Whether longer names lose their middle.
+    /// `true` to shorten longer names in the middle.
     shortens: bool,
     dtype: usize,
     shape: usize,
@@ -203,11 +204,11 @@ struct Columns {
 }
 
 impl Columns {
-    /// The names get what the other columns leave of the terminal, where it is one.
+    /// Returns the columns; names get the width that the other columns leave on a terminal.
     fn of(report: &TensorsReport, args: &TensorsArgs) -> Self {
-        /// Characters of a name that say something.
+        /// Minimum characters of a name for it to be recognizable.
         const LEAST: usize = 8;
-        /// Characters that a column is padded to at most; what is longer stands out of it.
+        /// Maximum characters to which a column is padded; longer cells exceed the column.
         const WIDEST: usize = 80;
 
         let widest = |text: fn(&TensorRow) -> String, label: &str| {
@@ -369,7 +370,7 @@ fn row_index(mut number: u64, outer: &[[u64; 2]]) -> String {
     index.join(",")
 }
 
-/// A value in five digits, or whole where it is an integer.
+/// Returns a value with five digits, or all digits of an integer.
 fn exact(value: f64) -> String {
     let magnitude = value.abs();
     match magnitude {

@@ -20,7 +20,7 @@ use crate::failure::Outcome;
 use crate::model::{self, Model};
 use crate::options::in_options;
 
-/// Shows a model on a screen, and with it a second one once the user has typed where that is.
+/// Shows a model on a screen, and a second one once the user has entered its location.
 pub(super) fn run(args: &TuiArgs, context: &Context) -> Outcome {
     screens::check(context, "`apr inspect` and `apr tensors` print what a model is")?;
     let model = opened(&args.model, context)?;
@@ -35,7 +35,7 @@ pub(super) fn run(args: &TuiArgs, context: &Context) -> Outcome {
     Ok(())
 }
 
-/// Shows one model or two; the location of the second one where the screen ended for that.
+/// Shows one or two models; returns the location of a second one if the user requested it.
 fn shown(
     args: &TuiArgs,
     model: &Model,
@@ -72,7 +72,7 @@ fn opened(path: &Path, context: &Context) -> Outcome<Model> {
     Ok(model)
 }
 
-/// What the trace view gives the model, where options say so.
+/// Returns the input for the trace view, if options specify one.
 fn payload(args: &TuiArgs, model: &Model, context: &Context) -> Outcome<Option<Payload>> {
     if args.prompt.is_none() && args.tokens.is_empty() && args.input.is_empty() {
         return Ok(None);
@@ -88,7 +88,7 @@ fn payload(args: &TuiArgs, model: &Model, context: &Context) -> Outcome<Option<P
     payload::of_asked(&asked, &Facts::of(&*model.reader)?, context).map(Some)
 }
 
-/// What `apr scan` reports on the model's files.
+/// Returns the report of `apr scan` on the model's files.
 fn scan(model: &Path, sources: &Sources, limits: &Limits, watch: &Watch) -> Result<ScanSummary> {
     let files = files_below(slice::from_ref(&model.to_path_buf()))?;
     let lengths = files.iter().filter_map(|path| path.metadata().ok());

@@ -14,9 +14,11 @@ use crate::context::Context;
 use crate::failure::Outcome;
 use crate::model;
 
-/// Writes an older file as an `.apr` file of today. What is wrong with the model was wrong before:
-/// it is reported and recorded, and does not end the upgrade. Bytes that were damaged since are not
-/// certified by new checksums.
+/// Writes an older file as an `.apr` file of the current version.
+///
+/// Problems of the model existed before: they are reported and recorded, and do not stop the
+/// upgrade. Tensors whose stored checksum is wrong stop it, so that new checksums never certify
+/// damaged bytes.
 pub(super) fn run(args: &UpgradeArgs, context: &Context) -> Outcome {
     let model = model::open(&args.old, context)?;
     let changes = changes(&*model.reader).map_err(|error| error.in_file(&model.name))?;
@@ -34,7 +36,7 @@ pub(super) fn run(args: &UpgradeArgs, context: &Context) -> Outcome {
     )
 }
 
-/// What an upgrade does to a file.
+/// Returns the changes that an upgrade makes to a file.
 ///
 /// # Errors
 /// E001 where there is nothing to upgrade.

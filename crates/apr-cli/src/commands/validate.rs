@@ -68,7 +68,7 @@ pub(super) fn run(args: &ValidateArgs, context: &Context) -> Outcome {
     printer.judge(&report, render, report.valid)
 }
 
-/// The public keys whose signatures count, where signatures are looked at.
+/// Returns the trusted public keys, if signatures are checked.
 pub(super) fn trusted(args: &ValidateArgs, context: &Context) -> Outcome<Vec<[u8; 32]>> {
     let settings = &context.config.validate;
     if !args.signature && !settings.require_signature && args.trusted.is_empty() {
@@ -78,7 +78,7 @@ pub(super) fn trusted(args: &ValidateArgs, context: &Context) -> Outcome<Vec<[u8
     Ok(keys.iter().map(|key| *key.bytes()).collect())
 }
 
-/// Which checks are made: those that are named, or all.
+/// Returns the checks to make: the named ones, or all.
 pub(super) fn options<'a>(
     args: &ValidateArgs,
     trusted: &'a [[u8; 32]],
@@ -146,7 +146,7 @@ fn check_manifest(path: &Path, model: &Model, context: &Context) -> Outcome<Resu
     }
 }
 
-/// What a file that does not open would have run, if it is a pickle.
+/// Report of a file that does not open, with the code that it would run if it is a pickle.
 #[derive(Serialize)]
 struct Refusal {
     path: String,
@@ -159,7 +159,7 @@ impl Document for Refusal {
     const SCHEMA: &'static str = "validate.refused";
 }
 
-/// Tells why a model does not open.
+/// Reports why a model does not open.
 fn does_not_open(
     args: &ValidateArgs,
     error: Error,
@@ -176,7 +176,7 @@ fn does_not_open(
     scan_pickles(args, error, printer, context)
 }
 
-/// Tells why a file does not open, and where pickles are the reason, everything they import and
+/// Reports why a file does not open and, if pickles are the reason, everything that they import and
 /// call.
 fn scan_pickles(args: &ValidateArgs, error: Error, printer: Printer, context: &Context) -> Outcome {
     let path = args.model.as_path();
@@ -218,8 +218,8 @@ fn render_refusal(out: &mut dyn Write, refusal: &Refusal) -> io::Result<()> {
     writeln!(out, "\n{BAD}INVALID{BAD:#}")
 }
 
-/// Tells how to read a module whose class is the author's own, where nothing in the file is known
-/// to be dangerous.
+/// Explains how to read a module with a custom class, if nothing in the file is known to be
+/// dangerous.
 fn render_own_classes(out: &mut dyn Write, refusal: &Refusal) -> io::Result<()> {
     let odd = || refusal.scan.findings().filter(|finding| finding.verdict != Verdict::Allowed);
     if odd().next().is_none() || odd().any(|finding| finding.verdict == Verdict::Dangerous) {

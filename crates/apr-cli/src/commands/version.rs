@@ -31,11 +31,11 @@ fn parts() -> [(&'static str, bool); 12] {
     ]
 }
 
-/// What this binary is.
+/// Report of this binary's version and features.
 #[derive(Serialize)]
 struct VersionReport {
     version: &'static str,
-    /// The commit that it was built from, where whoever built it said so.
+    /// Commit from which the binary was built, if the build recorded it.
     commit: Option<&'static str>,
     /// Processor, system and C library.
     platform: String,
@@ -49,7 +49,7 @@ impl Document for VersionReport {
     const SCHEMA: &'static str = "version";
 }
 
-/// A format that is read, or recognised to say what it is.
+/// Format that can be read, or is detected only.
 #[derive(Serialize)]
 struct FormatSupport {
     id: &'static str,

@@ -39,7 +39,7 @@ pub(super) fn run(action: &WatermarkAction, context: &Context) -> Outcome {
     }
 }
 
-/// What was marked and written.
+/// Report of an embedded watermark and the written model.
 #[derive(Serialize)]
 struct MarkReport<'a> {
     path: &'a str,
@@ -120,7 +120,7 @@ fn detect(args: &DetectArgs, context: &Context) -> Outcome {
     context.printer.judge(&report, render, report.detected)
 }
 
-/// The model with rows in the order that Hugging Face's models have, which marks go by.
+/// Returns the model with rows in the order of Hugging Face's models, which watermarks use.
 fn plain_layout<'a>(reader: &'a dyn CheckpointReader, context: &Context) -> Outcome<View<'a>> {
     if !is_in_gguf_layout(reader) {
         return Ok(View::new(reader));

@@ -19,7 +19,7 @@ use crate::context::Context;
 use crate::failure::{Failure, Outcome};
 use crate::model;
 
-/// What a command that may quantize does to the weights.
+/// Returns the changes that a command that may quantize makes to the weights.
 pub(super) fn asked(
     (model, format): (&Path, &'static Format),
     args: &RequantizeArgs,
@@ -36,7 +36,8 @@ pub(super) fn asked(
     with_scheme(scheme, (model, format), &args.options, &weights, context)
 }
 
-/// The same for a model that is pruned or factorized too, which calibration may be for.
+/// Returns the same as [`asked`] for a model that is also pruned or factorized; this may use
+/// calibration.
 pub(super) fn asked_to_change(
     (model, format): (&Path, &'static Format),
     args: &RequantizeArgs,
@@ -52,7 +53,7 @@ pub(super) fn asked_to_change(
     Ok(Weights { dequantize, ..changes(&args.options, write, container) })
 }
 
-/// What quantizing does to the weights, and whatever else is asked for.
+/// Returns the changes to the weights by quantizing and other options.
 pub(super) fn quantized(
     scheme: Scheme,
     (model, format): (&Path, &'static Format),
@@ -65,7 +66,7 @@ pub(super) fn quantized(
     with_scheme(scheme, (model, format), options, &changes, context)
 }
 
-/// What quantizing to types that were chosen does.
+/// Returns the changes by quantizing to types that a search chose.
 pub(super) fn chosen(
     mut quantization: Quantization,
     options: &QuantizeOptions,
@@ -76,7 +77,7 @@ pub(super) fn chosen(
     Weights { quantize: Some(quantization), ..changes(options, write, container) }
 }
 
-/// The same weights, and quantized.
+/// Adds quantization to the changes of the weights.
 fn with_scheme(
     scheme: Scheme,
     (model, format): (&Path, &'static Format),
@@ -105,14 +106,14 @@ fn measured(options: &QuantizeOptions) -> Option<&Path> {
     options.calibration.as_deref().filter(|path| !is_table(path))
 }
 
-/// How a job's weights are rounded by their inputs, and the data that the model is run on for that;
-/// `None` where they are not.
+/// Returns the layout and the data for calibrated rounding of a job's weights, or `None` without
+/// it.
 pub(super) fn rounding<'o>(job: &Job, options: &'o QuantizeOptions) -> Option<(Layout, &'o Path)> {
     let layout = job.weights.layout(job.target.format)?;
     Some((layout, measured(options)?))
 }
 
-/// Refuses to round weights by inputs where the model is changed before.
+/// Rejects calibrated rounding if the model is changed beforehand.
 pub(super) fn check_rounding(job: &Job, options: &QuantizeOptions) -> Outcome {
     match rounding(job, options) {
         None => Ok(()),
@@ -124,7 +125,7 @@ pub(super) fn check_rounding(job: &Job, options: &QuantizeOptions) -> Outcome {
     }
 }
 
-/// What is asked for beside quantizing.
+/// Returns the requested changes other than quantization.
 fn changes(options: &QuantizeOptions, write: &WriteArgs, container: &ContainerArgs) -> Weights {
     let gate = options.quality_check.then(QualityGate::default);
     Weights {
@@ -136,8 +137,8 @@ fn changes(options: &QuantizeOptions, write: &WriteArgs, container: &ContainerAr
     }
 }
 
-/// Refuses options that would do nothing, since nothing is quantized; `changes`: weights are pruned
-/// or factorized.
+/// Rejects options that have no effect without quantization; `changes` is `true` if weights are
+/// pruned or factorized.
 fn check_idle(options: &QuantizeOptions, changes: bool) -> Outcome {
     let given = [
         ("--embedding-type", options.embedding_type.is_some()),
@@ -207,13 +208,13 @@ fn calibration(path: &Path, model: &Path, context: &Context) -> Outcome<(Weighti
     Ok((Weighting::Matrix { matrix, file: path.display().to_string() }, notes))
 }
 
-/// Whether calibration data are a table of samples, and nothing to run a model on.
+/// Returns `true` if calibration data are a table of samples, on which a model is not run.
 fn is_table(path: &Path) -> bool {
     let end = path.extension().and_then(|end| end.to_str()).unwrap_or_default();
     ["csv", "tsv"].iter().any(|table| end.eq_ignore_ascii_case(table))
 }
 
-/// Refuses what would be measured anew for each part of a job.
+/// Rejects options that would repeat a measurement for each part of a job.
 pub(super) fn check_for_parts(options: &QuantizeOptions) -> Outcome {
     let Some(path) = &options.calibration else { return Ok(()) };
     match is_table(path) {

@@ -1,6 +1,6 @@
 //! Without the feature `infer`, what runs models is refused: commands, and options of others.
 
-/// Commands of which nothing is left: each takes its own arguments.
+/// Commands that this build rejects; each still accepts its own arguments.
 pub(super) mod refused {
     use crate::context::Context;
     use crate::engine::absent;
@@ -11,7 +11,7 @@ pub(super) mod refused {
     }
 }
 
-/// `apr run`, and `apr tokenize`, whose tokenizers are those of runs.
+/// `apr run`, and `apr tokenize`, which uses the tokenizers of runs.
 pub(super) mod run {
     pub(in crate::commands) use super::refused::run;
 
@@ -20,7 +20,7 @@ pub(super) mod run {
     }
 }
 
-/// `apr canary`, and `--canary` of what writes models.
+/// `apr canary`, and `--canary` of the commands that write models.
 pub(super) mod canary {
     use std::io::{self, Write};
     use std::path::Path;
@@ -35,7 +35,7 @@ pub(super) mod canary {
         absent()
     }
 
-    /// One that is read: none is.
+    /// Canary file; never created in this build.
     pub(in crate::commands) enum CanaryFile {}
 
     impl CanaryFile {

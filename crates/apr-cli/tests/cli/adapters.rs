@@ -8,7 +8,7 @@ const CONFIG: &str = r#"{"peft_type": "LORA", "base_model_name_or_path": "org/ba
 const FIRST: &str = "base_model.model.model.layers.0.self_attn.q_proj.lora_A.weight";
 const SECOND: &str = "base_model.model.model.layers.0.self_attn.q_proj.lora_B.weight";
 
-/// An adapter as it is before it is trained: its second half is zero.
+/// Returns an adapter before training: its second half is zero.
 fn adapter() -> Sandbox {
     let (first, zeros) = (f32s(&[0.1, -0.2, 0.3, -0.4, 0.5, -0.6, 0.7, -0.8]), f32s(&[0.0; 8]));
     let tensors: [Tensor<'_>; 2] =
@@ -72,7 +72,7 @@ fn the_configuration_of_the_base_model_does_not_make_an_adapter_one() {
 }
 
 #[test]
-fn an_adapter_that_does_not_say_what_it_is_for_is_remarked_on() {
+fn an_adapter_with_an_incomplete_configuration_gets_lint_warnings() {
     let sandbox = adapter().with("a/adapter_config.json", r#"{"peft_type": "LORA", "r": 2}"#);
     sandbox.apr("lint a").ok().says(&[
         "missing base model of the adapter (base_model_name_or_path in \

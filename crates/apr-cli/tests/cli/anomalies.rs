@@ -22,7 +22,7 @@ fn of_kind<'r>(report: &'r Value, kind: &str) -> Vec<&'r Value> {
 }
 
 #[test]
-fn healthy_models_of_all_kinds_have_no_anomalies() {
+fn valid_models_of_all_kinds_have_no_anomalies() {
     let sandbox = Sandbox::new();
     for (model, input) in [
         ("tiny-llama", "--prompt 12+34="),
@@ -89,7 +89,7 @@ fn qa_44_an_explosion_is_found_where_it_begins() {
 }
 
 #[test]
-fn masks_within_attention_are_no_anomaly() {
+fn masks_within_attention_are_not_anomalies() {
     let line = format!("trace {FIXTURES}/optimum/gemma --tokens 1,5,9,3 --detect-anomalies --json");
     let run = Sandbox::new().apr(&line);
     // A constant of -inf is added to the scores; a model without training repeats itself.

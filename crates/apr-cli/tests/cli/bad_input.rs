@@ -17,7 +17,7 @@ const OPENERS: [&str; 8] = [
     "export MODEL -o t",
 ];
 
-/// Every command refuses the model with this code and text, and writes nothing.
+/// Asserts that every command rejects the model with this code and text, and writes nothing.
 #[track_caller]
 fn refused(sandbox: &Sandbox, model: &str, code: i32, parts: &[&str]) {
     let before = sandbox.files();
@@ -45,7 +45,7 @@ fn a_pipe_on_disk_is_refused_and_not_waited_for() {
 }
 
 #[test]
-fn a_folder_without_weights_says_what_it_holds() {
+fn a_folder_without_weights_reports_its_contents() {
     let sandbox = Sandbox::new().with("folder/config.json", "{}").with("folder/model.ot", "");
     let run = sandbox.apr("inspect folder");
     run.fails(
@@ -92,7 +92,7 @@ fn an_empty_file_is_refused_as_such() {
 }
 
 #[test]
-fn files_of_other_formats_are_named() {
+fn files_of_other_formats_are_identified() {
     let cases: [(&[u8], &str); 1] =
         [(b"ptrt\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0", "is recognised, not supported")];
     for (bytes, what) in cases {
@@ -153,7 +153,7 @@ fn an_index_cannot_name_files_outside_its_folder() {
 }
 
 #[test]
-fn a_missing_shard_is_named_together_with_who_wants_it() {
+fn a_missing_shard_is_reported_with_the_file_that_needs_it() {
     let sandbox = Sandbox::new().with("m.safetensors", small_safetensors());
     sandbox.apr("export m.safetensors -o cut --shard-size 100").clean();
     let files = sandbox.files();
@@ -176,7 +176,7 @@ fn a_missing_shard_is_named_together_with_who_wants_it() {
 /// Starts a terminal's window title, hides text, forges a line.
 const HOSTILE: &str = "\u{1b}]0;owned\u{7}\u{1b}[2Kx\r\n\u{202e}VALID";
 
-/// How it is shown.
+/// Expected escaped form of the text.
 const SHOWN: &str = r"\u{1b}]0;owned\u{7}\u{1b}[2Kx\r\n\u{202e}VALID";
 
 #[test]
@@ -205,7 +205,7 @@ fn names_with_escape_sequences_are_shown_escaped() {
 }
 
 #[test]
-fn everything_else_that_a_file_can_say_is_shown_escaped() {
+fn all_other_texts_of_a_file_are_escaped() {
     let metadata = json!({
         "apr_version": "2.0.0", "model_type": HOSTILE,
         "architecture": { HOSTILE: HOSTILE, "vocab_size": 1 }, "vocab": [HOSTILE], HOSTILE: HOSTILE,

@@ -175,7 +175,7 @@ fn white_space_around_an_answer_is_not_compared() {
 }
 
 #[test]
-fn a_file_is_named_with_its_digest_or_embedded() {
+fn a_file_is_stored_by_name_and_digest_or_embedded() {
     let sandbox = recorded();
     sandbox.write("sum.txt", "20+22=");
     let create = ["canary", "create", "llama", "--input", "sum.txt", "-o", "named.json"];
@@ -240,7 +240,7 @@ fn tokens_that_the_vocabulary_does_not_have_are_refused() {
 
 #[cfg(unix)]
 #[test]
-fn what_a_canary_names_is_a_regular_file_and_nothing_is_written_before_it_is_read() {
+fn files_of_a_canary_must_be_regular_and_are_read_before_anything_is_written() {
     let sandbox = recorded();
     sandbox.write("sum.txt", "20+22=");
     let create = ["canary", "create", "llama", "--input", "sum.txt", "-o", "named.json"];

@@ -58,8 +58,8 @@ impl Interrupted {
     }
 }
 
-/// What the command writes before it changes anything: both lengths, where the ends are, the ends
-/// before and after, and a checksum.
+/// Returns the undo file of a change: both lengths, the positions of the ends, their old and new
+/// bytes, and a checksum.
 pub(crate) fn undo_file(before: &[u8], after: &[u8], front: usize, tail: usize) -> Vec<u8> {
     let mut undo = b"APRUNDO2".to_vec();
     for word in [before.len(), after.len(), front, tail] {
@@ -91,7 +91,7 @@ fn a_change_that_died_halfway_is_undone_by_the_next() {
     assert_eq!(sandbox.files().len(), files - 1);
 }
 
-/// What an error puts between backquotes: a command that the reader is told to run.
+/// Returns the text that an error puts in backquotes: the command that it advises.
 fn advice(run: &crate::support::Run) -> String {
     let quoted = run.stderr.split('`').nth(1).unwrap_or_else(|| panic!("no command: {run}"));
     let arguments = quoted.strip_prefix("apr ").unwrap_or_else(|| panic!("{quoted}"));
@@ -170,7 +170,7 @@ fn the_command_that_readers_name_undoes_a_change_that_was_killed_anywhere() {
 }
 
 #[test]
-fn whatever_changes_a_file_in_place_undoes_an_interrupted_change_first() {
+fn every_command_that_edits_in_place_undoes_an_interrupted_change_first() {
     let Interrupted { sandbox, torn, undo, .. } = Interrupted::new();
     for line in [
         "sign m.apr --key signer",
@@ -187,7 +187,7 @@ fn whatever_changes_a_file_in_place_undoes_an_interrupted_change_first() {
 
 #[cfg(unix)]
 #[test]
-fn every_command_that_reads_refuses_a_file_in_which_a_change_was_interrupted() {
+fn every_reading_command_rejects_a_file_with_an_interrupted_change() {
     let Interrupted { sandbox, torn, .. } = Interrupted::new();
     let files = sandbox.files();
     for reader in READERS {
@@ -203,7 +203,7 @@ fn every_command_that_reads_refuses_a_file_in_which_a_change_was_interrupted() {
 }
 
 #[test]
-fn a_change_that_is_being_made_is_told_from_one_that_was_interrupted() {
+fn a_running_change_is_distinguished_from_an_interrupted_one() {
     let Interrupted { sandbox, torn, .. } = Interrupted::new();
     let changing =
         File::options().read(true).write(true).open(sandbox.path("m.apr")).expect("ours");
@@ -217,7 +217,7 @@ fn a_change_that_is_being_made_is_told_from_one_that_was_interrupted() {
 }
 
 #[test]
-fn a_shard_in_which_a_change_was_interrupted_is_refused_wherever_it_is_read() {
+fn a_shard_with_an_interrupted_change_is_rejected_by_every_reader() {
     let Interrupted { sandbox, .. } = Interrupted::new();
     sandbox.apr("edit m.apr --set model_type=unknown").ok();
     sandbox.apr("convert m.apr -o parts.apr --shard-size 700").clean();
@@ -284,7 +284,7 @@ fn a_backup_that_was_put_back_over_a_torn_file_is_never_mixed_with_what_was_ther
 
 #[cfg(unix)]
 #[test]
-fn what_lies_where_the_undo_file_belongs_is_neither_followed_nor_waited_for() {
+fn other_objects_at_the_path_of_the_undo_file_are_not_followed_or_waited_for() {
     let sandbox = workshop();
     let before = sandbox.read("plain.apr");
     let kinds: [&dyn Fn(); 3] = [
@@ -355,7 +355,7 @@ fn an_edit_that_does_not_fit_a_full_disk_leaves_the_file_as_it_was() {
 
 #[cfg(unix)]
 #[test]
-fn a_source_is_not_touched_by_what_writes_a_copy() {
+fn commands_that_write_a_copy_do_not_touch_the_source() {
     let sandbox = Sandbox::new().with("m.safetensors", small_safetensors());
     sandbox.apr("convert m.safetensors -o m.apr").clean();
     let before = sandbox.read("m.apr");
@@ -368,7 +368,7 @@ fn a_source_is_not_touched_by_what_writes_a_copy() {
 
 #[cfg(unix)]
 #[test]
-fn what_a_link_points_at_is_changed_and_rewritten() {
+fn the_target_of_a_link_is_changed_and_rewritten() {
     let sandbox = workshop();
     fs::create_dir(sandbox.path("folder")).expect("room");
     fs::rename(sandbox.path("plain.apr"), sandbox.path("folder/real.apr")).expect("ours");

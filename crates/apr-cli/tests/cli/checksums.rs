@@ -40,7 +40,7 @@ fn signed_and_changed() -> Sandbox {
 }
 
 #[test]
-fn whatever_a_changed_tensor_is_computed_with_ends_with_e004() {
+fn every_computation_with_a_changed_tensor_fails_with_e004() {
     let sandbox = signed_and_changed();
     sandbox.write("text.txt", "12+34=46 ".repeat(40));
     for line in [
@@ -61,7 +61,7 @@ fn whatever_a_changed_tensor_is_computed_with_ends_with_e004() {
 }
 
 #[test]
-fn without_a_look_at_checksums_the_report_says_unverified() {
+fn without_checksum_verification_the_report_is_marked_unverified() {
     let sandbox = signed_and_changed();
     sandbox.apr("run changed.apr --prompt 12+34= --no-verify").ok().says(&["unverified"]);
     let report = sandbox.apr("run changed.apr --prompt 12+34= --no-verify --json").ok().json();
@@ -71,7 +71,7 @@ fn without_a_look_at_checksums_the_report_says_unverified() {
 }
 
 #[test]
-fn a_signature_says_nothing_of_bytes_that_were_not_compared_with_what_is_signed() {
+fn a_signature_does_not_cover_bytes_that_were_not_compared() {
     let sandbox = signed_and_changed();
     sandbox
         .apr("validate changed.apr --signature --trusted key.pem.pub")

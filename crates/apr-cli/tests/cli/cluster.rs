@@ -19,7 +19,8 @@ fn text(name: &str) -> String {
     fs::read_to_string(example(name)).expect("UTF-8")
 }
 
-/// Three parts in `plan.json`, and what one process makes of the job in `one`.
+/// Returns a plan with three parts in `plan.json`, and the output of the job in one process in
+/// `one`.
 fn planned() -> Sandbox {
     let sandbox = Sandbox::new().with("m.safetensors", small_safetensors());
     sandbox.apr("plan --parts 3 -o plan.json convert m.safetensors -o out.apr").ok();
@@ -30,7 +31,7 @@ fn planned() -> Sandbox {
     sandbox
 }
 
-/// That all files of the output are there, as one process writes them.
+/// Asserts that all files of the output exist and equal those that one process writes.
 #[track_caller]
 fn is_done(sandbox: &Sandbox) {
     let files: Vec<String> =
@@ -163,7 +164,7 @@ fn tasks_of_ray_do_the_parts() {
 }
 
 #[test]
-fn a_catalogue_has_a_line_for_each_model_with_the_reports_of_three_commands() {
+fn a_catalogue_has_one_line_per_model_with_the_reports_of_three_commands() {
     let sandbox = Sandbox::new().with("sound one.safetensors", small_safetensors());
     sandbox.write(
         "nan.safetensors",
@@ -211,7 +212,7 @@ fn a_catalogue_has_a_line_for_each_model_with_the_reports_of_three_commands() {
 }
 
 #[test]
-fn every_example_is_named_on_the_page() {
+fn every_example_is_mentioned_on_the_page() {
     let page = text("README.md");
     let folder = example("README.md").with_file_name("");
     for entry in fs::read_dir(folder).expect("a folder") {

@@ -111,7 +111,7 @@ fn weights(folder: &Path) -> Weights {
 }
 
 #[test]
-fn what_others_quantized_runs() {
+fn models_quantized_by_other_tools_run() {
     let sandbox = Sandbox::new();
     // What BitNet answers is not known.
     for name in LLAMAS.iter().chain(&["torchao-int8-bin"]).filter(|name| **name != "bitnet158") {
@@ -249,7 +249,7 @@ fn models_of_two_methods_are_merged_by_their_values() {
 }
 
 #[test]
-fn a_merge_is_quantized_as_its_first_model_when_told() {
+fn a_merge_can_be_quantized_like_its_first_model() {
     let sandbox = Sandbox::new();
     let Some(other) = path("hqq4") else { return };
     for (name, written) in [
@@ -299,7 +299,7 @@ fn gpt_oss_answers_as_transformers_does_from_its_folder_and_from_gguf() {
 }
 
 #[test]
-fn an_adapter_leaves_no_weight_in_codes_that_the_configuration_would_misread() {
+fn a_merged_adapter_leaves_no_codes_that_the_configuration_would_misread() {
     let Some(base) = path("ct-fp8-channel") else { return };
     let sandbox = Sandbox::new();
     let layer = "base_model.model.model.layers.0.self_attn.q_proj";
@@ -329,7 +329,7 @@ fn folder(sandbox: &Sandbox, name: &str, model: Vec<u8>) {
 }
 
 #[test]
-fn codes_that_nothing_decodes_are_never_taken_for_weights() {
+fn codes_that_cannot_be_decoded_are_never_used_as_weights() {
     let sandbox = Sandbox::new();
     let model = safetensors(&[
         ("lm_head.weight", "F32", &[2, 2], f32s(&[1.0; 4])),
@@ -357,7 +357,7 @@ fn codes_that_nothing_decodes_are_never_taken_for_weights() {
 }
 
 #[test]
-fn a_weight_that_nothing_decodes_counts_once_and_its_bytes_can_be_checked_alone() {
+fn a_weight_that_cannot_be_decoded_counts_once_and_its_bytes_can_be_checked() {
     let sandbox = Sandbox::new();
     let model = safetensors(&[
         ("a.up.codes", "I16", &[1], vec![0; 2]),
@@ -385,7 +385,7 @@ fn a_weight_that_nothing_decodes_counts_once_and_its_bytes_can_be_checked_alone(
 }
 
 #[test]
-fn parts_that_do_not_go_together_are_named() {
+fn parts_that_do_not_match_are_reported() {
     let sandbox = Sandbox::new();
     let codes = ("up.weight", "F8_E4M3", [2_u64, 2], vec![0x38; 4]);
     let with = |scale: (&str, &str, &[u64], Vec<u8>)| {

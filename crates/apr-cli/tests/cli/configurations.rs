@@ -59,7 +59,7 @@ fn a_configuration_without_a_key_is_the_one_with_the_default() {
 }
 
 #[test]
-fn an_unknown_family_is_named_with_the_nearest_and_with_how_to_define_it() {
+fn an_unknown_family_is_reported_with_the_nearest_and_how_to_define_it() {
     let sandbox = llama(|config| {
         config.insert("model_type".to_owned(), "exotic".into());
     });

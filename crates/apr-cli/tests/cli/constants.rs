@@ -35,7 +35,7 @@ fn infinity_is_an_error_in_weights_and_none_in_limits_and_masks() {
     sandbox.apr("convert weights.onnx -o weights.safetensors").fails(5, &found);
 }
 
-/// Without the graph nothing says that a table is one of masks.
+/// Without the graph, a table cannot be identified as masks.
 #[test]
 fn a_table_of_masks_without_its_graph_is_a_weight() {
     let sandbox = models();
@@ -60,7 +60,7 @@ fn a_declared_shape_that_contradicts_what_is_made_is_a_warning() {
 
 /// onnxruntime: "Incompatible dimensions for matrix multiplication".
 #[test]
-fn a_graph_that_contradicts_itself_is_refused_by_whoever_validates_and_writes() {
+fn a_contradictory_graph_is_rejected_by_validation_and_conversion() {
     let sandbox = models();
     let found = ["node 'MatMul_0': MatMul: shapes [2, 3] and [4, 3]"];
     sandbox.apr("validate refused.onnx").fails(5, &found);
@@ -76,9 +76,9 @@ fn a_graph_that_contradicts_itself_is_refused_by_whoever_validates_and_writes() 
     }
 }
 
-/// What a command needs no graph for is done with `--relaxed`; `validate` has the same words.
+/// Commands that do not need the graph succeed with `--relaxed`; `validate` prints the same words.
 #[test]
-fn a_graph_that_cannot_be_read_is_refused_and_let_pass_where_nothing_needs_it() {
+fn an_unreadable_graph_is_rejected_unless_the_command_does_not_need_it() {
     /// A list of an operator's inputs.
     const DAMAGED: usize = 1950;
 
@@ -105,7 +105,7 @@ fn a_graph_that_cannot_be_read_is_refused_and_let_pass_where_nothing_needs_it() 
     assert!(!sandbox.path("out.onnx").exists());
 }
 
-/// Files behind a model may count their places from where the model begins.
+/// Offsets of external files can be relative to the start of the model.
 #[test]
 fn a_model_with_files_behind_it_has_its_graph_for_every_command() {
     let sandbox = models();

@@ -63,7 +63,7 @@ pub(crate) fn word(file: &[u8], at: usize) -> usize {
     u32::from_le_bytes(file[at..at + 4].try_into().expect("four bytes")) as usize
 }
 
-/// Where a tensor's bytes start in a file, and how many they are, of the index itself.
+/// Returns the start and the length of a tensor's bytes, as stored in the index of the file.
 pub(crate) fn stored(file: &[u8], name: &str) -> (usize, usize) {
     let (start, size) = (word(file, 20), word(file, 24));
     let index = &file[start..start + size];
@@ -132,10 +132,9 @@ fn the_number_of_threads_changes_no_byte() {
     }
 }
 
-/// Pieces of what is quantized are not the blocks that are compressed, and these not the chunks
-/// that are encrypted.
+/// Chunks of quantization, compression blocks and encryption chunks have different sizes.
 #[test]
-fn quantized_tensors_are_compressed_and_encrypted_alike_by_any_number_of_threads() {
+fn quantized_tensors_are_compressed_and_encrypted_alike_on_any_thread_count() {
     let values: Vec<f32> =
         (0..1200 * 1024).map(|i| (scrambled(i) % 2001) as f32 / 50_000.0 - 0.02).collect();
     let model = safetensors(&[("w", "F32", &[1200, 1024], f32s(&values))]);
@@ -160,7 +159,7 @@ fn quantized_tensors_are_compressed_and_encrypted_alike_by_any_number_of_threads
 }
 
 #[test]
-fn an_unknown_codec_or_level_is_an_argument_error_and_compression_is_of_apr_files() {
+fn unknown_codecs_and_levels_are_usage_errors_and_only_apr_is_compressed() {
     let sandbox = workshop();
     for codec in ["gzip", "zstd:0", "zstd:23", "zstd:x", "lz4:1", ""] {
         sandbox
@@ -176,7 +175,7 @@ fn an_unknown_codec_or_level_is_an_argument_error_and_compression_is_of_apr_file
 }
 
 #[test]
-fn compressing_into_a_pipe_says_that_it_takes_a_file() {
+fn compressing_into_a_pipe_reports_that_it_requires_a_file() {
     let sandbox = workshop();
     let run = sandbox
         .apr("convert plain.apr -o - --format apr --compress")
@@ -192,7 +191,7 @@ pub(crate) fn crc32(bytes: &[u8]) -> u32 {
 }
 
 #[test]
-fn shards_of_compressed_models_join_to_the_same_bytes_and_may_be_encrypted() {
+fn shards_of_compressed_models_join_to_the_same_bytes_and_can_be_encrypted() {
     let sandbox = workshop();
     sandbox.apr("convert m.safetensors -o small.apr --compress").clean();
     sandbox.apr("shard small.apr --size 1KB -o cut.apr").clean();
@@ -216,7 +215,7 @@ fn shards_of_compressed_models_join_to_the_same_bytes_and_may_be_encrypted() {
 }
 
 #[test]
-fn deleted_swapped_and_cut_shards_are_named() {
+fn deleted_swapped_and_truncated_shards_are_reported() {
     let sandbox = workshop();
     sandbox.apr("convert m.safetensors -o cut.apr --compress --shard-size 1KB").clean();
     let names: Vec<String> =
@@ -241,7 +240,7 @@ fn deleted_swapped_and_cut_shards_are_named() {
 
 #[cfg(unix)]
 #[test]
-fn sizes_that_a_tiny_compressed_file_claims_take_no_memory() {
+fn sizes_declared_by_a_tiny_compressed_file_do_not_allocate_memory() {
     let sandbox = workshop();
     for codec in ["lz4", "zstd", "best"] {
         sandbox.apr(&format!("convert m.safetensors -o m.apr -f --compress={codec}")).clean();

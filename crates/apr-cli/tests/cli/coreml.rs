@@ -73,7 +73,7 @@ fn a_package_is_a_folder_with_a_model_and_its_weights() {
 }
 
 #[test]
-fn what_the_loading_program_would_run_is_found() {
+fn code_that_a_loading_program_would_run_is_found() {
     let sandbox = models();
     let report = sandbox.apr("scan coreml/hazards.mlmodel");
     report.says(&["MySwish", "c/choice/ifBranch/swish", "../elsewhere/other.mlmodelc"]);

@@ -144,7 +144,7 @@ fn a_damaged_file_is_not_called_identical_where_its_bytes_are_read() {
 }
 
 #[test]
-fn what_a_type_rounds_is_no_drift_and_what_it_does_not_is() {
+fn rounding_by_the_dtype_is_not_drift_and_other_differences_are() {
     let values = |factor: f32| -> Vec<u8> {
         let value = |i: u64| ((scrambled(i) % 2001) as f32 / 1000.0 - 1.0) * factor;
         (0..2048).flat_map(|i| value(i).to_le_bytes()).collect()
@@ -250,7 +250,7 @@ fn a_mapping_pairs_what_is_called_differently() {
 }
 
 #[test]
-fn missing_tensors_shapes_and_not_a_number_are_told() {
+fn missing_tensors_shapes_and_nan_are_reported() {
     let other = [
         f32s("a.weight", &[2, 2], &[1.0, 2.0, 3.0, f32::NAN]),
         f32s("c.weight", &[2], &[1.0, 1.0]),
@@ -271,7 +271,7 @@ fn missing_tensors_shapes_and_not_a_number_are_told() {
 }
 
 #[test]
-fn vocabulary_and_metadata_changes_are_told() {
+fn changes_of_vocabulary_and_metadata_are_reported() {
     let with = |vocab: &str| {
         let metadata = json!({
             "apr_version": "2.0.0", "model_type": vocab, "architecture": {},

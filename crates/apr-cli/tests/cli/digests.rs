@@ -53,7 +53,7 @@ fn lists_of_gguf_hash_are_checked() {
 }
 
 #[test]
-fn what_is_no_list_and_what_is_not_in_the_model_is_named() {
+fn a_file_that_is_not_a_list_and_names_missing_in_the_model_are_reported() {
     let sandbox = Sandbox::new();
     let model = fixture("edit").join("digests.gguf");
     let model = model.to_str().expect("UTF-8");
@@ -90,7 +90,7 @@ fn arrays_are_those_that_numpy_writes() {
 }
 
 #[test]
-fn what_numpy_has_no_dtype_for_is_decoded() {
+fn dtypes_that_numpy_lacks_are_decoded() {
     let sandbox = Sandbox::new();
     let tiny = fixture("tiny-llama");
     let tiny = tiny.to_str().expect("UTF-8");

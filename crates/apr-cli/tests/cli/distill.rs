@@ -31,7 +31,7 @@ fn sandbox() -> Sandbox {
 }
 
 #[test]
-fn a_student_of_fewer_layers_learns_what_its_teacher_says() {
+fn a_student_with_fewer_layers_learns_the_outputs_of_its_teacher() {
     let sandbox = sandbox();
     let report = sandbox
         .apr(
@@ -227,7 +227,7 @@ fn importance_is_shown_by_layer_and_tensor() {
 }
 
 #[test]
-fn layers_and_neurons_can_be_those_with_the_most_effect() {
+fn layers_and_neurons_can_be_selected_by_their_effect() {
     let sandbox = sandbox();
     let line = "distill llama --data sums.jsonl --steps 10 --lr 3e-4 -f -o student.apr --json";
     let run = |rest: &str| sandbox.apr(&format!("{line} {rest}"));
@@ -318,7 +318,7 @@ fn a_decoder_loses_layers_and_its_encoder_stays() {
 }
 
 #[test]
-fn a_student_hears_what_its_teacher_hears() {
+fn a_student_learns_the_transcriptions_of_its_teacher() {
     let sandbox = two_parts("run/tiny-whisper");
     for name in ["a.wav", "b.wav"] {
         let bytes = fs::read(locate::fixture("sound").join(name)).expect("a sound");
@@ -349,7 +349,7 @@ fn a_student_hears_what_its_teacher_hears() {
 }
 
 #[test]
-fn what_a_decoder_cannot_learn_from_is_refused() {
+fn unsuitable_training_data_of_a_decoder_are_rejected() {
     let sandbox = two_parts("run/tiny-t5");
     sandbox.write("texts.jsonl", "{\"prompt\": \"a\"}\n{\"text\": \"b\"}\n");
     sandbox.write("tokens.jsonl", "{\"tokens\": [5], \"labels\": [126]}\n");

@@ -163,7 +163,7 @@ fn pages_of(folder: &str) -> Vec<PathBuf> {
     pages
 }
 
-/// Those to files of this repository.
+/// Returns the links to files of this repository.
 fn links(text: &str) -> impl Iterator<Item = &str> {
     let ends = text.split("](").skip(1);
     ends.filter_map(|end| end.split_once(')')).map(|(link, _)| link).filter(|link| {

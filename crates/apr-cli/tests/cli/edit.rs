@@ -3,7 +3,7 @@
 use crate::container::{same, stored, word, workshop};
 
 #[test]
-fn an_edit_in_place_changes_what_it_was_asked_to_and_nothing_else() {
+fn an_edit_in_place_changes_only_what_was_requested() {
     let sandbox = workshop();
     let before = sandbox.apr("inspect plain.apr --json").clean().json();
     let (file, data) = (sandbox.read("plain.apr"), word(&sandbox.read("plain.apr"), 28));
@@ -38,7 +38,7 @@ fn a_text_stays_a_text_though_it_looks_like_a_number() {
 }
 
 #[test]
-fn an_edit_of_what_is_encrypted_says_what_to_do_instead() {
+fn an_edit_of_an_encrypted_model_advises_what_to_do_instead() {
     let sandbox = workshop();
     sandbox.apr("encrypt plain.apr -o e.apr --recipient owner.pub --encrypt-metadata").clean();
     let before = sandbox.read("e.apr");
@@ -88,7 +88,7 @@ fn tensors_leave_the_only_copy_of_a_model_only_by_force() {
 }
 
 #[test]
-fn an_edit_that_changes_nothing_writes_nothing_and_says_so() {
+fn an_edit_without_a_change_writes_nothing_and_reports_that() {
     let sandbox = workshop();
     sandbox.apr("edit plain.apr").fails(
         2,
@@ -120,7 +120,7 @@ fn an_edit_that_changes_nothing_writes_nothing_and_says_so() {
 }
 
 #[test]
-fn an_edit_drops_signatures_and_says_so() {
+fn an_edit_drops_signatures_and_reports_that() {
     let sandbox = workshop();
     sandbox.apr("license issue plain.apr --licensee Ann --key signer").clean();
     sandbox.apr("edit plain.apr --set a=1").ok().says(&[

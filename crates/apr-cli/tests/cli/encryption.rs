@@ -8,7 +8,7 @@ use crate::container::{PASSWORD, crc32, flipped, same, stored, workshop};
 use crate::support::Run;
 
 #[test]
-fn what_is_encrypted_and_decrypted_is_the_file_that_it_was() {
+fn decryption_restores_the_file_that_was_encrypted() {
     let sandbox = workshop();
     sandbox.apr("convert plain.apr -o small.apr --compress").clean();
     let locks = [
@@ -34,7 +34,7 @@ fn what_is_encrypted_and_decrypted_is_the_file_that_it_was() {
 }
 
 #[test]
-fn encrypted_tensors_are_not_in_the_file_and_metadata_only_unless_they_are_hidden() {
+fn encrypted_tensors_are_not_in_the_file_and_metadata_only_if_not_hidden() {
     let sandbox = workshop();
     sandbox.apr("edit plain.apr --set note=some-plain-remark").ok();
     let tensor = vec![3; 700];
@@ -71,7 +71,7 @@ fn every_command_reads_an_encrypted_model_with_its_key() {
 }
 
 #[test]
-fn a_wrong_key_or_password_or_none_is_e005_and_writes_nothing() {
+fn a_wrong_or_missing_key_or_password_is_e005_and_nothing_is_written() {
     let sandbox = workshop().with("wrong", "another password\n");
     sandbox.apr("encrypt plain.apr -o key.apr --recipient owner.pub").clean();
     sandbox.apr("encrypt plain.apr -o word.apr --password --password-file password").clean();
@@ -121,9 +121,10 @@ fn a_flipped_byte_of_an_encrypted_tensor_never_becomes_other_weights() {
     }
 }
 
-/// The footer's checksum of a file that was changed is renewed, so that nothing else shows it.
+/// The footer's checksum of the changed file is recomputed, so that only the padding reveals the
+/// change.
 #[test]
-fn padding_of_an_encrypted_file_that_is_not_zero_is_e006_on_every_way_that_opens_it() {
+fn nonzero_padding_of_an_encrypted_file_is_e006_for_every_command() {
     let sandbox = workshop();
     sandbox.apr("encrypt plain.apr -o sealed.apr --recipient owner.pub").clean();
     let file = sandbox.read("sealed.apr");
@@ -175,7 +176,7 @@ fn no_byte_of_an_encrypted_files_front_can_be_changed() {
 }
 
 #[test]
-fn what_is_encrypted_is_not_encrypted_again_and_what_is_not_is_not_decrypted() {
+fn encrypted_models_are_not_encrypted_again_and_plain_ones_not_decrypted() {
     let sandbox = workshop();
     sandbox.apr("encrypt plain.apr -o sealed.apr --recipient owner.pub").clean();
     for keys in ["", "--key owner"] {
@@ -261,7 +262,7 @@ fn secrets_are_in_no_report_and_private_keys_are_their_owners_alone() {
 
 #[cfg(unix)]
 #[test]
-fn keys_are_replaced_only_when_asked() {
+fn keys_are_overwritten_only_on_request() {
     let sandbox = workshop();
     sandbox.apr("keygen -o -").fails(2, &["a file"]);
     let (private, public) = (sandbox.read("signer"), sandbox.read("signer.pub"));

@@ -16,7 +16,7 @@ use crate::support::{Run, Sandbox, Tensor, f32s, safetensors, scrambled};
 /// three.
 const SPREAD: f32 = 0.05;
 
-/// A model of one family, complete with everything that its configuration asks for.
+/// Model of one family, complete with all tensors that its configuration requires.
 #[derive(Clone)]
 pub(crate) struct TinyModel {
     config: Map<String, Value>,
@@ -53,7 +53,7 @@ impl TinyModel {
         self
     }
 
-    /// The model whose configuration does not tell what it is.
+    /// Returns the model with a configuration that does not identify its family.
     pub(crate) fn anonymous(mut self) -> Self {
         for key in ["model_type", "architectures"] {
             self.config.remove(key);
@@ -147,7 +147,7 @@ impl TinyModel {
     }
 }
 
-/// What a trained tensor of this name looks like; the same values for the same name.
+/// Returns values like those of a trained tensor; the same name always gives the same values.
 fn healthy(name: &str, count: u64, gamma: f32) -> Vec<f32> {
     let seed = name.bytes().fold(0, |seed, byte| scrambled(seed ^ u64::from(byte)));
     // 24 bits are what an f32 holds of a number between 0 and 1.
@@ -176,8 +176,8 @@ pub(crate) fn names(sandbox: &Sandbox, model: &str) -> Vec<String> {
     tensors.iter().map(|tensor| tensor["name"].as_str().expect("a name").to_owned()).collect()
 }
 
-/// The import of the model `m`, which must be refused for what it says, without a file in the
-/// sandbox that was not there.
+/// Asserts that the import of the model `m` is rejected for its contents and creates no file in the
+/// sandbox.
 #[track_caller]
 pub(crate) fn refused(sandbox: &Sandbox, parts: &[&str]) -> Run {
     let before = sandbox.files();

@@ -36,9 +36,9 @@ fn an_export_gives_back_the_bytes_that_were_imported() {
     }
 }
 
-/// As transformers 5 saves them: `rope_parameters`, and no `torch_dtype`.
+/// Configuration as transformers 5 saves it: `rope_parameters`, and no `torch_dtype`.
 #[test]
-fn families_of_today_are_named_imported_judged_and_given_back() {
+fn current_families_are_detected_imported_validated_and_restored() {
     for (case, title) in [
         ("granite", "Granite"),
         ("cohere", "Cohere Command R"),
@@ -112,7 +112,7 @@ fn families_of_today_are_named_imported_judged_and_given_back() {
 /// Without a configuration, names and shapes alone: OLMo 2 has Gemma's and Cohere has LLaMA's, but
 /// not all of them.
 #[test]
-fn names_alone_tell_olmo_and_cohere_from_gemma_and_llama() {
+fn names_alone_distinguish_olmo_and_cohere_from_gemma_and_llama() {
     for (case, title) in [
         ("olmo2", "OLMo 2"),
         ("cohere", "Cohere Command R"),
@@ -168,7 +168,7 @@ fn an_import_is_its_source_under_mapped_names() {
 }
 
 #[test]
-fn a_layer_norm_that_drifted_in_translation_is_told() {
+fn a_drifted_layer_norm_is_reported() {
     let gamma = "model.encoder.layer_norm.weight";
     let sandbox = TinyModel::new("whisper").sandbox();
     sandbox.apr("import m -o m.apr").clean();

@@ -27,7 +27,7 @@ fn listed(sandbox: &Sandbox, file: &str) -> Vec<(String, Value)> {
 }
 
 #[test]
-fn what_an_import_adds_goes_along_with_every_transform() {
+fn data_that_an_import_adds_survive_every_transform() {
     let sandbox = Sandbox::new();
     sandbox.apr(&format!("import {} -o w.apr", whisper())).ok();
     let imported = listed(&sandbox, "w.apr");

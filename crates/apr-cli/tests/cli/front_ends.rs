@@ -39,7 +39,7 @@ const MODELS: [&str; 20] = [
 /// Models whose weights are in codes and scales, among the shared cases.
 const CODED: [&str; 2] = ["codes/fp8-block", "codes/gptq4"];
 
-/// All of them that are there.
+/// Returns the paths of the models that exist.
 fn models() -> Vec<PathBuf> {
     let fixtures = MODELS.into_iter().map(locate::fixture);
     fixtures.chain(CODED.into_iter().filter_map(locate::shared_case)).collect()
@@ -53,7 +53,7 @@ fn of<T: Serialize>(report: apr::Result<T>) -> Value {
     }
 }
 
-/// The same as the command prints it.
+/// Runs a command with `--json` and returns its report, or the code of its error.
 fn printed(sandbox: &Sandbox, line: &[&str]) -> Value {
     let run = sandbox.run(&[line, &["--json"]].concat());
     let report = run.json();
@@ -63,7 +63,7 @@ fn printed(sandbox: &Sandbox, line: &[&str]) -> Value {
     }
 }
 
-/// Where two reports differ first, and how.
+/// Returns the position of the first difference between two reports, with both values.
 fn difference(one: &Value, other: &Value) -> Option<String> {
     match (one, other) {
         (Value::Object(left), Value::Object(right)) => {
@@ -193,7 +193,7 @@ fn an_attribute_of_a_graph_is_a_difference_to_the_library_too() {
 }
 
 #[test]
-fn the_library_converts_a_part_of_a_model_and_imports_only_a_whole_one_as_the_command() {
+fn the_library_converts_parts_and_imports_whole_models_like_the_command() {
     let sandbox = crate::families::TinyModel::new("llama")
         .without("model.layers.1.mlp.up_proj.weight")
         .sandbox();

@@ -30,7 +30,7 @@ fn with_llama() -> Sandbox {
     sandbox
 }
 
-/// What changes weights, and whether it is done in parts, too.
+/// Commands that change weights, each with whether it can also run in parts.
 const CHANGES: [(&str, bool); 12] = [
     ("quantize llama --type q4_0", true),
     ("convert llama --quantize int4", true),
@@ -88,7 +88,7 @@ fn a_gate_sees_every_change() {
 }
 
 #[test]
-fn gates_in_parts_end_as_those_of_one_process() {
+fn gates_of_a_job_in_parts_give_the_same_result_as_in_one_process() {
     let sandbox = with_llama();
     for (job, is_cut) in CHANGES {
         if !is_cut {
@@ -138,7 +138,7 @@ fn an_encrypted_output_in_parts_is_judged_with_its_key_or_not_finished() {
     assert!(drift > 0.0 && drift < 0.1, "{drift}");
 }
 
-/// Names and layouts differ from format to format; that is no drift.
+/// Names and layouts differ between formats, which is not drift.
 #[test]
 fn a_conversion_that_changes_no_value_passes_the_strictest_gate() {
     for fixture in ["tiny-llama", "run/tiny-whisper", "run/tiny-bert", "run/tiny-clip"] {
@@ -160,7 +160,7 @@ fn a_conversion_that_changes_no_value_passes_the_strictest_gate() {
 }
 
 #[test]
-fn the_report_says_what_moved_and_what_is_gone() {
+fn the_report_lists_changed_and_removed_tensors() {
     let sandbox = with_llama();
     let line = "convert llama -o m.apr --prune-layers 1 --quantize q8_0 --quality-check --json";
     let error = sandbox.apr(line).fails(5, &["which was removed"]).json()["error"].take();
@@ -174,7 +174,7 @@ fn the_report_says_what_moved_and_what_is_gone() {
 }
 
 #[test]
-fn what_can_not_be_judged_is_refused_before_work_is_done() {
+fn gates_that_cannot_be_evaluated_are_rejected_before_work_is_done() {
     let sandbox = with_llama();
     for gate in ["--max-drift 0.1", "--quality-check", "--canary good.json"] {
         let option = gate.split(' ').next().expect("an option");

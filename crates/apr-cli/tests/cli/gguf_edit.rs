@@ -62,7 +62,7 @@ fn an_edit_that_fits_changes_the_header_alone() {
 }
 
 #[test]
-fn an_edit_that_needs_room_writes_a_new_file_and_keeps_types_names_and_bytes() {
+fn an_edit_that_needs_space_writes_a_new_file_and_keeps_types_names_and_bytes() {
     let sandbox = sandbox();
     let before = sandbox.read("m.gguf");
     sandbox.write("t.jinja", "{{ messages }}".repeat(100));
@@ -113,7 +113,7 @@ fn tensors_are_renamed_and_left_out() {
 }
 
 #[test]
-fn a_request_that_makes_no_sense_changes_nothing() {
+fn an_invalid_request_changes_nothing() {
     let sandbox = sandbox();
     let before = sandbox.read("m.gguf");
     let requests = [
@@ -157,7 +157,7 @@ fn an_edit_that_died_halfway_is_undone_by_the_next() {
 }
 
 #[test]
-fn a_damaged_file_is_refused_and_stays_as_it_is() {
+fn a_damaged_file_is_rejected_and_not_changed() {
     let sandbox = sandbox();
     let file = sandbox.read("m.gguf");
     let damaged = corrupt::truncations(&file)
@@ -174,7 +174,7 @@ fn a_damaged_file_is_refused_and_stays_as_it_is() {
 }
 
 #[test]
-fn parts_join_to_the_very_file_they_were_cut_from() {
+fn joining_split_files_restores_the_original_file() {
     let sandbox = sandbox();
     sandbox.apr("shard m.gguf --size 512 -o cut.gguf").ok().says(&["in 2 files"]);
     assert_eq!(sandbox.files(), ["cut-00001-of-00002.gguf", "cut-00002-of-00002.gguf", "m.gguf"]);
@@ -209,7 +209,7 @@ fn parts_join_to_the_very_file_they_were_cut_from() {
         .fails(3, &["small-00002-of-00004.gguf"]);
 }
 
-/// Runs gguf-py, where it is installed; the last words of the script's name its arguments.
+/// Runs gguf-py if it is installed; the first of `arguments` is the script.
 fn gguf_py(sandbox: &Sandbox, arguments: &[&str]) -> Option<Run> {
     let interpreter = locate::reference_python()?;
     let python = |arguments: &[&str]| {

@@ -23,7 +23,7 @@ fn cases(folder: &str) -> Vec<PathBuf> {
     paths
 }
 
-/// Everything that a graph says, but the types of values, which follow from it.
+/// Writes the contents of a graph, except for the types of values, which follow from it.
 fn listing(graph: &Graph, into: &mut String) {
     for opset in &graph.opsets {
         writeln!(into, "opset '{}' {}", opset.domain, opset.version).expect("text");
@@ -69,7 +69,8 @@ fn list_body(body: &Body, into: &mut String) {
     writeln!(into, "  outputs {outputs:?}").expect("text");
 }
 
-/// The graphs of a case as text, with and without earlier keys and values; or why there are none.
+/// Returns the graphs of a case as text, with and without a KV cache, or the reason for which there
+/// are none.
 fn graphs_of(path: &PathBuf) -> String {
     let json: Json =
         serde_json::from_slice(&std::fs::read(path).expect("it is there")).expect("it is JSON");
@@ -106,7 +107,8 @@ fn python() -> PathBuf {
     std::env::var_os("APR_GRAPH_PYTHON").map_or_else(|| PathBuf::from("python3"), PathBuf::from)
 }
 
-/// Runs `xtask/interop/graphs.py`, which ends with 1 where an output is not transformers'.
+/// Runs `xtask/interop/graphs.py`, which exits with 1 if an output differs from that of
+/// transformers.
 fn compare(arguments: &[&std::ffi::OsStr]) {
     let script = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../../xtask/interop/graphs.py");
     let mut command = Command::new(python());
@@ -116,7 +118,7 @@ fn compare(arguments: &[&std::ffi::OsStr]) {
 }
 
 #[test]
-fn graphs_are_those_that_compute_what_transformers_computes() {
+fn graphs_compute_the_same_as_transformers() {
     let label = |path: &PathBuf| path.file_stem().expect("a name").to_string_lossy().into_owned();
     // Language models of models that see are in a folder of their own.
     for (record, folder) in

@@ -52,7 +52,7 @@ fn a_model_on_a_hub_is_what_it_is_in_a_folder() {
 }
 
 #[test]
-fn a_baseline_of_a_repository_accepts_its_files_as_they_are() {
+fn a_baseline_of_a_repository_accepts_its_current_files() {
     let (hub, sandbox) = (hub_with_llama(), Sandbox::new());
     let evil = std::fs::read(locate::fixture("scan/evil_2.pkl")).expect("a fixture");
     hub.put("tiny/llama", "old/training_args.bin", evil.clone());
@@ -196,7 +196,7 @@ fn shards_beside_an_index_at_an_address_are_found() {
 }
 
 #[test]
-fn each_shard_of_a_model_is_asked_for_once() {
+fn each_shard_of_a_model_is_requested_once() {
     let (hub, sandbox) = (TestHub::start(), Sandbox::new());
     sandbox.write("s.safetensors", small_safetensors());
     sandbox.apr("export s.safetensors -o shards --format safetensors --shard-size 100").ok();
@@ -211,7 +211,7 @@ fn each_shard_of_a_model_is_asked_for_once() {
 }
 
 #[test]
-fn http_is_for_this_machine_unless_it_is_asked_for() {
+fn http_is_limited_to_this_machine_unless_it_is_requested() {
     let sandbox = Sandbox::new();
     sandbox
         .apr("inspect http://example.com/m.safetensors")
@@ -219,7 +219,7 @@ fn http_is_for_this_machine_unless_it_is_asked_for() {
 }
 
 #[test]
-fn a_location_that_names_nothing_is_refused() {
+fn a_location_that_does_not_name_a_model_is_rejected() {
     let sandbox = Sandbox::new();
     for name in ["hf://", "hf://a/b/../c", "hf://datasets/a/b", "https://", "s3://"] {
         sandbox.apr(&format!("inspect {name}")).fails(4, &["E001"]);
@@ -227,7 +227,7 @@ fn a_location_that_names_nothing_is_refused() {
 }
 
 #[test]
-fn a_server_without_ranges_gives_the_whole_file_and_that_is_said() {
+fn a_server_without_ranges_sends_the_whole_file_and_apr_reports_that() {
     let (hub, sandbox) = (TestHub::start(), Sandbox::new());
     let long = crate::support::safetensors(&[("a", "U8", &[100_000], vec![7; 100_000])]);
     hub.put_file("/m.safetensors", long);

@@ -18,11 +18,13 @@ use apr_testkit::locate;
 use crate::hub::{at, hub_with_llama, sent};
 use crate::support::{Run, Sandbox, safetensors, small_safetensors, wait_until};
 
-/// Where Hugging Face's client keeps the files of a repository.
+/// Folder in which Hugging Face's client keeps the files of a repository.
 const LLAMA: &str = "home/.cache/huggingface/hub/models--tiny--llama";
 
-/// Whether a file of a snapshot is the one among the blobs that is called so: a link to it, or on
-/// Windows, where not every user may make links, a second name or a copy.
+/// Asserts that a file of a snapshot is the blob with this name.
+///
+/// It is a link to the blob. On Windows, where not every user may create symbolic links, it can be
+/// a hard link or a copy.
 #[track_caller]
 pub(crate) fn is_linked(sandbox: &Sandbox, name: &str, etag: &str) {
     match fs::read_link(sandbox.path(name)) {
@@ -56,7 +58,7 @@ fn qa_92_a_second_import_comes_from_the_cache() {
 }
 
 #[test]
-fn an_import_without_the_cache_moves_the_model_once_and_keeps_nothing() {
+fn an_import_without_the_cache_downloads_the_model_once_and_keeps_nothing() {
     let (hub, sandbox) = (hub_with_llama(), Sandbox::new());
     at(&hub, &sandbox, "import hf://tiny/llama -o a.apr --no-cache").ok();
     assert!(!sandbox.files().iter().any(|file| file.contains(".cache")), "{:?}", sandbox.files());
@@ -95,7 +97,7 @@ fn a_download_has_the_layout_of_the_python_client() {
 
 #[cfg(unix)]
 #[test]
-fn what_the_python_client_fetched_is_not_fetched_again() {
+fn files_fetched_by_the_python_client_are_not_fetched_again() {
     let (hub, sandbox) = (hub_with_llama(), Sandbox::new());
     let (commit, folder) = (hub.commit("tiny/llama"), locate::fixture("tiny-llama"));
     for entry in folder.read_dir().expect("a folder") {
@@ -126,7 +128,7 @@ fn what_the_python_client_fetched_is_not_fetched_again() {
 }
 
 #[test]
-fn offline_says_what_is_missing() {
+fn offline_mode_reports_the_missing_files() {
     let sandbox = Sandbox::new();
     sandbox
         .apr("inspect hf://tiny/llama --offline")
@@ -166,7 +168,7 @@ fn a_download_that_was_killed_goes_on_where_it_was() {
 
 #[cfg(unix)]
 #[test]
-fn an_interrupted_job_says_how_much_is_kept() {
+fn an_interrupted_job_reports_the_number_of_bytes_kept() {
     let (hub, sandbox) = (TestHub::start(), Sandbox::new());
     let bytes = safetensors(&[("a", "U8", &[60 << 20], noise(60 << 20))]);
     hub.put("big/model", "model.safetensors", &bytes);
@@ -253,7 +255,7 @@ fn long() -> Vec<u8> {
 }
 
 #[test]
-fn a_long_file_comes_by_long_ranges_and_the_hub_is_asked_once_where_it_is() {
+fn a_long_file_is_read_in_long_ranges_and_its_location_is_requested_once() {
     let (hub, sandbox) = (TestHub::start(), Sandbox::new());
     let bytes = long();
     hub.put("big/model", "model.safetensors", &bytes);
@@ -276,7 +278,7 @@ fn a_long_file_comes_by_long_ranges_and_the_hub_is_asked_once_where_it_is() {
 }
 
 #[test]
-fn an_import_asks_for_nothing_twice() {
+fn an_import_requests_nothing_twice() {
     let (hub, sandbox) = (hub_with_llama(), Sandbox::new());
     at(&hub, &sandbox, "import hf://tiny/llama -o a.apr").ok();
     let requests = hub.requests();
@@ -312,7 +314,7 @@ fn a_companion_that_is_not_what_the_hub_has_ends_an_import() {
 }
 
 #[test]
-fn what_is_not_what_the_hub_has_does_not_appear_and_is_put_aside() {
+fn a_file_that_differs_from_the_hub_is_not_cached_and_is_set_aside() {
     let (hub, sandbox) = (hub_with_llama(), Sandbox::new());
     hub.fault("/store/", Fault::Flip, 0, 1);
     let run = at(&hub, &sandbox, "download hf://tiny/llama/model.safetensors");
@@ -327,7 +329,7 @@ fn what_is_not_what_the_hub_has_does_not_appear_and_is_put_aside() {
 }
 
 #[test]
-fn an_import_of_what_is_not_what_the_hub_has_writes_nothing() {
+fn an_import_of_a_file_that_differs_from_the_hub_writes_nothing() {
     let (hub, sandbox) = (hub_with_llama(), Sandbox::new());
     // The header comes first, by itself; what is kept comes after it.
     hub.fault("/store/", Fault::Flip, 1, 1);
@@ -383,7 +385,7 @@ fn files_of_other_servers_are_cached_and_listed_by_their_digest() {
 }
 
 #[test]
-fn what_other_programs_fetched_is_cleared_only_by_all_hub_and_after_a_question() {
+fn files_of_other_programs_are_removed_only_by_all_hub_and_after_a_question() {
     let (hub, sandbox) = (hub_with_llama(), Sandbox::new());
     let cache = "home/.cache/huggingface/hub";
     at(&hub, &sandbox, "download hf://tiny/llama").ok();
@@ -523,8 +525,8 @@ fn an_import_writes_down_where_the_model_comes_from() {
         .fails(5, &["the file does not record its source, or not with digests"]);
 }
 
-/// A blob of the cache is damaged after it was fetched: its bytes do not become those of a model
-/// that is said to come from the hub.
+/// A cached blob is damaged after the download: its bytes must not become a model with the hub as
+/// its recorded origin.
 #[test]
 fn what_the_cache_has_damaged_is_not_imported() {
     let (hub, sandbox) = (hub_with_llama(), Sandbox::new());
@@ -558,7 +560,7 @@ fn what_the_cache_has_damaged_is_not_imported() {
     }
 }
 
-/// So they are where links can't be made.
+/// The cache contains copies on systems without links.
 #[test]
 fn files_that_are_second_names_of_blobs_have_digests_too() {
     let (hub, sandbox) = (hub_with_llama(), Sandbox::new());
@@ -579,7 +581,7 @@ fn files_that_are_second_names_of_blobs_have_digests_too() {
 }
 
 #[test]
-fn what_came_past_the_cache_is_compared_with_its_digest_too() {
+fn files_read_without_the_cache_are_also_compared_with_their_digests() {
     let (hub, sandbox) = (hub_with_llama(), Sandbox::new());
     at(&hub, &sandbox, "import hf://tiny/llama -o m.apr --no-cache").ok();
     let source = sandbox.apr("inspect m.apr --json").ok().json()["metadata"]["source"].clone();
@@ -599,9 +601,9 @@ fn what_came_past_the_cache_is_compared_with_its_digest_too() {
     }
 }
 
-/// The cache of other servers knows the digest of what it fetched.
+/// The cache of other servers stores the digest of each downloaded file.
 #[test]
-fn what_the_cache_of_a_server_has_damaged_is_not_imported() {
+fn damaged_cached_files_of_a_server_are_not_imported() {
     let (hub, sandbox) = (TestHub::start(), Sandbox::new());
     hub.put_file("/m.safetensors", small_safetensors());
     let location = format!("{}/m.safetensors", hub.url());
@@ -615,7 +617,7 @@ fn what_the_cache_of_a_server_has_damaged_is_not_imported() {
 }
 
 #[test]
-fn lint_wants_a_pinned_revision() {
+fn lint_requires_a_pinned_revision() {
     let (hub, sandbox) = (hub_with_llama(), Sandbox::new());
     at(&hub, &sandbox, "lint hf://tiny/llama").says(&["its revision is not pinned"]);
     let pinned = at(&hub, &sandbox, &format!("lint hf://tiny/llama@{}", hub.commit("tiny/llama")));

@@ -34,7 +34,7 @@ fn qa_91_a_remote_import_fails_well_without_a_network() {
 }
 
 #[test]
-fn what_is_not_there_is_named_with_what_may_be_meant() {
+fn a_missing_file_is_reported_with_similar_names() {
     let (hub, sandbox) = (hub_with_llama(), Sandbox::new());
     hub.branch("tiny/llama", "v1.0");
     for (location, parts) in [
@@ -58,7 +58,7 @@ fn what_is_not_there_is_named_with_what_may_be_meant() {
 }
 
 #[test]
-fn a_private_repository_says_which_token_was_used_and_never_the_token() {
+fn a_private_repository_reports_the_source_of_the_token_and_never_the_token() {
     let (hub, sandbox) = (hub_with_llama(), Sandbox::new());
     hub.make_private("tiny/llama", "hf_right_secret");
     let with = |token: &str| {
@@ -100,7 +100,7 @@ fn a_token_goes_to_the_hub_alone() {
 }
 
 #[test]
-fn a_gated_repository_says_where_to_ask() {
+fn a_gated_repository_reports_where_to_request_access() {
     let (hub, sandbox) = (hub_with_llama(), Sandbox::new());
     hub.make_gated("tiny/llama");
     let page = format!("{}/tiny/llama", hub.url());
@@ -109,7 +109,7 @@ fn a_gated_repository_says_where_to_ask() {
 }
 
 #[test]
-fn a_server_in_trouble_is_asked_again_and_then_given_up() {
+fn a_failing_server_is_retried_and_then_given_up() {
     let (hub, sandbox) = (hub_with_llama(), Sandbox::new());
     hub.fault("/api/models", status(503), 0, 2);
     hub.fault("/store/", status(500), 0, 1);
@@ -120,7 +120,7 @@ fn a_server_in_trouble_is_asked_again_and_then_given_up() {
 }
 
 #[test]
-fn a_server_that_says_when_to_come_back_is_obeyed_within_bounds() {
+fn the_retry_after_time_of_a_server_is_respected_within_bounds() {
     let (hub, sandbox) = (hub_with_llama(), Sandbox::new());
     let later =
         |seconds: &str| Fault::Status(429, vec![("Retry-After".to_owned(), seconds.to_owned())]);
@@ -139,7 +139,7 @@ fn cut_connections_are_made_again() {
 }
 
 #[test]
-fn a_connection_that_gives_nothing_is_given_up() {
+fn a_silent_connection_is_given_up() {
     let (hub, sandbox) = (TestHub::start(), Sandbox::new());
     hub.put_file("/m.safetensors", small_safetensors());
     hub.fault("/m.safetensors", Fault::Cut(0), 0, 100);
@@ -159,7 +159,7 @@ fn a_file_that_changes_while_it_is_read_is_an_error() {
 }
 
 #[test]
-fn a_file_of_another_length_than_the_hub_says_is_an_error() {
+fn a_file_whose_length_differs_from_the_hub_is_an_error() {
     let (hub, sandbox) = (hub_with_llama(), Sandbox::new());
     hub.fault("/store/", Fault::Longer(5), 0, 100);
     at(&hub, &sandbox, "inspect hf://tiny/llama")
@@ -259,7 +259,7 @@ fn qa_93_the_sha256_of_a_remote_source_is_checked() {
     at(&hub, &sandbox, &format!("import hf://tiny/llama -o m.apr --sha256 {right}")).ok();
 }
 
-/// A store says that its list goes on, and never sends an object.
+/// A store reports that its list continues, and never sends an object.
 #[test]
 fn a_list_without_objects_ends() {
     const PAGE: &str = "<ListBucketResult><IsTruncated>true</IsTruncated><NextContinuationToken>x\

@@ -14,10 +14,10 @@ use crate::hub::{at, hub_with_llama, sent};
 use crate::hub_cache::is_linked;
 use crate::support::{Sandbox, safetensors, safetensors_header, small_safetensors, wait_until};
 
-/// Where Hugging Face's client keeps the files of a repository.
+/// Folder in which Hugging Face's client keeps the files of a repository.
 const LLAMA: &str = "home/.cache/huggingface/hub/models--tiny--llama";
 
-/// Bytes that were sent, without those that a connection was closed before.
+/// Returns the number of bytes sent, without those lost to a closed connection.
 fn written(requests: &[Request]) -> u64 {
     requests.iter().map(|request| request.written.load(Ordering::Relaxed)).sum()
 }
@@ -55,7 +55,7 @@ fn a_server_without_ranges_sends_a_download_once() {
 }
 
 #[test]
-fn what_needs_a_part_of_a_file_without_ranges_reads_as_far_as_that() {
+fn a_partial_read_without_ranges_stops_at_the_end_of_the_part() {
     let (hub, sandbox) = (TestHub::start(), Sandbox::new());
     let len = 60_u64 << 20;
     let header = safetensors_header(
@@ -77,7 +77,7 @@ fn what_needs_a_part_of_a_file_without_ranges_reads_as_far_as_that() {
 }
 
 #[test]
-fn an_import_from_a_server_without_ranges_reads_each_file_once_wherever_it_is_cut() {
+fn an_import_from_a_server_without_ranges_reads_each_file_once() {
     let (hub, sandbox) = (hub_with_llama(), Sandbox::new());
     at(&hub, &sandbox, "import hf://tiny/llama -o a.apr").ok();
     let _ = hub.requests();
@@ -135,7 +135,7 @@ fn a_mirror_that_lists_no_digests_names_them_where_the_files_are() {
 }
 
 #[test]
-fn tags_that_are_no_digests_keep_files_apart() {
+fn etags_that_are_not_digests_keep_files_apart() {
     let (hub, sandbox) = (TestHub::start(), Sandbox::new());
     hub.list_names_alone();
     hub.put("some/model", "config.json", br#"{"model_type": "toy"}"#);
@@ -318,7 +318,7 @@ fn a_branch_may_have_slashes_in_its_name() {
 }
 
 #[test]
-fn line_ends_around_settings_are_no_part_of_them() {
+fn line_ends_around_settings_are_not_part_of_them() {
     let (hub, sandbox) = (hub_with_llama(), Sandbox::new());
     hub.make_private("tiny/llama", "hf_right");
     let url = format!("{}/\n", hub.url());
@@ -333,7 +333,7 @@ fn line_ends_around_settings_are_no_part_of_them() {
 }
 
 #[test]
-fn certificates_that_are_named_are_the_only_ones_that_count() {
+fn only_the_given_certificates_are_trusted() {
     let sandbox = Sandbox::new();
     sandbox.write("empty.pem", "no certificate");
     for name in ["SSL_CERT_FILE", "SSL_CERT_DIR", "REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE"] {
@@ -374,7 +374,7 @@ fn a_profile_that_does_not_exist_is_an_error() {
 }
 
 #[test]
-fn keys_with_several_slashes_are_kept_as_they_are() {
+fn keys_with_several_slashes_are_unchanged() {
     let (hub, sandbox) = (TestHub::start(), Sandbox::new());
     let object = |key: &str, bytes: &[u8]| {
         let (etag, len) = (sha256(bytes), bytes.len());
@@ -422,7 +422,7 @@ fn one_long_tensor_is_read_by_few_requests() {
 }
 
 #[test]
-fn a_download_of_a_model_whose_shards_are_absent_fails_before_the_others_come() {
+fn a_download_with_missing_shards_fails_before_the_other_shards_are_fetched() {
     let (hub, sandbox) = (TestHub::start(), Sandbox::new());
     let shard = "model-00001-of-00002.safetensors";
     let map = json!({ "weight_map": { "a": shard, "b": "model-00002-of-00002.safetensors" } });

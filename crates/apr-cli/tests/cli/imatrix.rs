@@ -116,7 +116,7 @@ fn sounds_and_pictures_are_measured_too() {
 }
 
 #[test]
-fn what_can_not_be_measured_is_refused_and_nothing_is_written() {
+fn models_that_cannot_be_measured_are_rejected_and_nothing_is_written() {
     let sandbox = sandbox();
     let refused = |line: &str, code: i32, says: &[&str]| {
         sandbox.apr(line).fails(code, says);
@@ -147,7 +147,7 @@ fn what_can_not_be_measured_is_refused_and_nothing_is_written() {
     assert_eq!(sandbox.read("i.gguf"), b"there");
 }
 
-/// A text has no windows for a model that continues none: its lines are inputs.
+/// A model that does not continue texts has no text windows: the lines of a text are its inputs.
 #[test]
 fn an_encoder_is_calibrated_on_lines() {
     let bert = locate::fixture("run/tiny-bert").display().to_string();

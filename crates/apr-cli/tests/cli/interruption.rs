@@ -26,8 +26,8 @@ fn qa_98_a_full_disk_is_e007_and_leaves_nothing() {
     assert!(!sandbox.path("new").exists());
 }
 
-/// Runs a script in a folder `disk`, which is a file system of 256 KiB; `None` where this system
-/// does not let its users have one.
+/// Runs a script with a file system of 256 KiB in the folder `disk`, or returns `None` if this
+/// system does not allow it.
 fn on_a_small_disk(sandbox: &Sandbox, script: &str) -> Option<Run> {
     let mount = "mkdir -p disk && mount -t tmpfs -o size=256k none disk";
     let probe = sandbox.shell(&format!("unshare -Urm sh -c '{mount}' 2> /dev/null"));
@@ -78,7 +78,7 @@ fn qa_98_a_full_disk_leaves_the_old_file_whole() {
 
 /// A folder that can be written to and not read, so that it can't be synced.
 #[test]
-fn a_folder_that_can_not_be_synced_is_a_warning_since_the_output_is_in_place() {
+fn a_folder_that_cannot_be_synced_is_a_warning_because_the_output_is_in_place() {
     let sandbox = Sandbox::new().with("m.safetensors", small_safetensors());
     // Nothing is closed to root.
     let run = sandbox.shell(
@@ -151,7 +151,7 @@ fn halfway(sandbox: &Sandbox) -> Child {
     child
 }
 
-/// Whether a command has written to a file that has no name, or a hidden one.
+/// Returns `true` if a command has written to an unnamed or a hidden file.
 fn is_writing(child: &Child) -> bool {
     let descriptors =
         fs::read_dir(format!("/proc/{}/fd", child.id())).into_iter().flatten().flatten();
@@ -164,7 +164,7 @@ fn is_writing(child: &Child) -> bool {
     })
 }
 
-/// Waits until a command has opened its source, and cleans up when it is told to end.
+/// Waits until a command has opened its source and handles SIGTERM by cleaning up.
 fn wait_until_it_works(child: &Child) {
     wait_until("the handler of SIGTERM", || {
         let status = fs::read_to_string(format!("/proc/{}/status", child.id())).unwrap_or_default();
@@ -196,7 +196,7 @@ fn qa_98_a_killed_conversion_leaves_the_old_file_whole() {
 }
 
 #[test]
-fn what_a_killed_conversion_left_is_removed_by_the_next_one_and_what_another_writes_is_not() {
+fn leftovers_of_a_killed_conversion_are_removed_but_not_locked_files() {
     let sandbox = Sandbox::new().with("m.safetensors", small_safetensors());
     sandbox.write(".m.aprAbC123.partial", "left");
     sandbox.write(".m.aprlocked.partial", "being written");
@@ -294,7 +294,7 @@ fn a_source_that_is_rewritten_during_a_conversion_is_noticed() {
 }
 
 #[test]
-fn ctrl_c_and_its_kin_end_a_conversion_with_130_and_leave_nothing() {
+fn ctrl_c_and_similar_signals_end_a_conversion_with_130_and_leave_no_files() {
     for signal in ["INT", "TERM", "HUP"] {
         let sandbox = Sandbox::new();
         let child = halfway(&sandbox);
@@ -309,7 +309,7 @@ fn ctrl_c_and_its_kin_end_a_conversion_with_130_and_leave_nothing() {
 }
 
 #[test]
-fn ctrl_c_ends_the_wait_for_a_pipe_and_leaves_nothing() {
+fn ctrl_c_ends_the_wait_for_a_pipe_and_leaves_no_files() {
     let sandbox = Sandbox::new();
     let mut command = sandbox.command(&["inspect", "-"]);
     command
@@ -328,7 +328,7 @@ fn ctrl_c_ends_the_wait_for_a_pipe_and_leaves_nothing() {
 }
 
 #[test]
-fn what_a_killed_command_copied_of_a_pipe_is_removed_by_the_next_one() {
+fn the_pipe_copy_of_a_killed_command_is_removed_by_the_next_one() {
     let sandbox = Sandbox::new().with("m.safetensors", small_safetensors());
     sandbox.write("x/spool/.tmpleft", "left");
     sandbox.write("x/spool/.tmpused", "being read");

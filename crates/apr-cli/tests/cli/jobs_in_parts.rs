@@ -174,7 +174,7 @@ fn adapters_are_merged_in_parts_from_any_folder() {
 }
 
 #[test]
-fn what_was_lost_or_wrong_is_noted_as_one_process_notes_it() {
+fn losses_and_problems_are_noted_as_in_one_process() {
     let sandbox = Sandbox::new().with("m.safetensors", weights(1e5));
     // Values become infinite: losses of several tensors, in the order of the model.
     same_files(&sandbox, 3, "convert m.safetensors", "--precision fp16 --relaxed");
@@ -265,7 +265,7 @@ fn a_plan_is_the_same_each_time_and_runs_from_other_folders() {
 }
 
 #[test]
-fn a_part_that_is_done_is_skipped_and_one_whose_file_is_wrong_is_done_again() {
+fn a_finished_part_is_skipped_and_one_with_a_wrong_file_is_repeated() {
     let sandbox = model();
     sandbox.apr("plan --parts 3 -o plan.json convert m.safetensors -o out.apr").ok();
     sandbox.apr("finish plan.json").fails(5, &["3 parts of 3", "apr run-part plan.json 2"]);
@@ -305,7 +305,7 @@ fn a_part_that_is_done_is_skipped_and_one_whose_file_is_wrong_is_done_again() {
 }
 
 #[test]
-fn the_commands_that_are_named_can_be_typed() {
+fn the_printed_commands_can_be_typed() {
     let sandbox = model();
     let job = ["convert", "m.safetensors", "-o", "out.apr"];
     let run = sandbox.run(&[&["plan", "--parts", "2", "-o", "my plan.json"][..], &job].concat());
@@ -373,7 +373,7 @@ fn an_input_that_changed_is_refused_and_named() {
     sandbox.apr("run-part quick.json 0").fails(5, &["E004", "m.safetensors", "it was modified"]);
 }
 
-/// A legacy importance matrix that says nothing of these tensors.
+/// Returns a legacy importance matrix without entries for these tensors.
 fn imatrix() -> Vec<u8> {
     let name = b"other.weight";
     let mut bytes = 1_i32.to_le_bytes().to_vec();
@@ -570,7 +570,7 @@ fn a_part_of_a_large_remote_model_leaves_the_rest_where_it_is() {
 }
 
 #[test]
-fn what_can_not_be_done_in_parts_is_refused_with_a_reason() {
+fn jobs_that_cannot_be_split_are_rejected_with_a_reason() {
     let sandbox = model().with("plan.json", "{}");
     let plan = |job: &str| sandbox.apr(&format!("plan --parts 2 -o new.json {job}"));
     plan("inspect m.safetensors")
@@ -610,7 +610,7 @@ fn what_can_not_be_done_in_parts_is_refused_with_a_reason() {
 }
 
 #[test]
-fn a_plan_that_is_not_sound_is_refused_and_nothing_outside_its_folder_is_touched() {
+fn an_invalid_plan_is_rejected_and_nothing_outside_its_folder_is_touched() {
     let sandbox = model();
     sandbox.apr("plan --parts 3 -o in/plan.json convert m.safetensors -o in/out.apr").ok();
     let text = String::from_utf8(sandbox.read("in/plan.json")).expect("UTF-8");

@@ -30,7 +30,7 @@ fn a_model_is_inspected_validated_and_compared() {
 }
 
 #[test]
-fn weights_become_tensors_of_other_formats_and_what_is_left_is_said() {
+fn weights_become_tensors_of_other_formats_and_losses_are_reported() {
     let sandbox = models();
     let left = ["the optimizer's state (16 variables)"];
     sandbox.apr("convert small.keras -o out.safetensors").ok().says(&left);
@@ -43,7 +43,7 @@ fn weights_become_tensors_of_other_formats_and_what_is_left_is_said() {
 }
 
 #[test]
-fn what_leads_into_other_files_is_reported_by_a_scan() {
+fn links_into_other_files_are_reported_by_a_scan() {
     let sandbox = models();
     sandbox.apr("scan small.keras").ok();
     sandbox.apr("scan small.h5").ok();

@@ -31,7 +31,7 @@ fn say(sandbox: &Sandbox, model: &str, parts: &[&str]) {
 }
 
 #[test]
-fn variables_of_keras_that_are_not_read_are_named() {
+fn keras_variables_that_are_not_read_are_listed() {
     let sandbox = Sandbox::new();
     let small = fixture("keras/small.keras");
     let small = small.to_str().expect("a plain path");
@@ -50,7 +50,7 @@ fn variables_of_keras_that_are_not_read_are_named() {
 }
 
 #[test]
-fn constants_of_onnx_that_are_no_tensors_are_named_with_the_file_and_with_its_copy() {
+fn onnx_constants_that_are_not_tensors_are_listed_for_the_file_and_its_copy() {
     let sandbox = Sandbox::new();
     let kinds = fixture("onnx/kinds.onnx");
     let kinds = kinds.to_str().expect("a plain path");
@@ -67,7 +67,7 @@ fn constants_of_onnx_that_are_no_tensors_are_named_with_the_file_and_with_its_co
 }
 
 #[test]
-fn the_optimizer_of_a_training_checkpoint_and_values_of_a_distributed_one_are_named() {
+fn the_optimizer_of_a_training_checkpoint_and_distributed_values_are_listed() {
     let sandbox = Sandbox::new();
     for (name, left_out) in [
         ("torch/lightning.ckpt", "optimizer_states (6 tensors)"),
@@ -82,7 +82,7 @@ fn the_optimizer_of_a_training_checkpoint_and_values_of_a_distributed_one_are_na
 }
 
 #[test]
-fn files_beside_the_weights_that_are_not_read_are_named_and_not_judged() {
+fn files_beside_the_weights_that_are_not_read_are_listed_and_not_examined() {
     let sandbox = TinyModel::new("bert").sandbox();
     sandbox.apr("validate m --strict").clean();
     sandbox.write("m/onnx/other.bin", f32s(&[1.0]));
@@ -93,7 +93,7 @@ fn files_beside_the_weights_that_are_not_read_are_named_and_not_judged() {
 }
 
 #[test]
-fn a_model_with_nothing_beside_it_has_no_such_line() {
+fn a_model_without_other_files_has_no_such_line() {
     let sandbox = Sandbox::new().with("m.safetensors", crate::support::small_safetensors());
     for command in ["tensors", "inspect", "validate"] {
         let run = sandbox.run(&[command, "m.safetensors"]).ok();

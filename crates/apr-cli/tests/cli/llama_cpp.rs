@@ -33,7 +33,7 @@ const FILE_TYPES: [(&str, u32); 20] = [
     ("tq2_0", 37),
 ];
 
-/// Those of few bits, which are made with an importance matrix.
+/// Types with few bits, which require an importance matrix.
 const WITH_IMPORTANCE: [(&str, u32); 12] = [
     ("iq1_s", 24),
     ("iq1_m", 31),
@@ -74,8 +74,8 @@ fn ones(name: &str) -> GgufEntry {
     GgufEntry::new(name, F32, &[HIDDEN], &f32s(&values))
 }
 
-/// A LLaMA of one layer with two experts and grouped queries, whose tensors meet every rule of the
-/// mixes.
+/// Returns a LLaMA of one layer with two experts and grouped queries, so that every rule of the
+/// mixes applies.
 fn model() -> Vec<u8> {
     let mut model = GgufBuilder::new()
         .text("general.architecture", "llama")

@@ -86,7 +86,7 @@ fn adapters_merge_into_models_of_every_format_and_keep_it() {
 }
 
 #[test]
-fn the_report_says_what_was_merged_and_what_it_changed() {
+fn the_report_lists_the_merged_tensors_and_their_changes() {
     let sandbox = with(&["llama", "dora", "saved"]);
     sandbox.apr("merge llama --lora dora:-0.5 --lora saved -o out").ok().says(&[
         "DoRA of rank 4 from dora, times -0.5: 4 modules, trained on llama",

@@ -18,7 +18,7 @@ fn expected(path: &str) -> Map<String, Value> {
     serde_json::from_slice(&text).expect("JSON")
 }
 
-/// Copies a file, or a folder with those in it.
+/// Copies a file, or a folder with its files.
 fn copy(sandbox: &Sandbox, from: &Path, to: &str) {
     if !from.is_dir() {
         sandbox.write(to, fs::read(from).expect("a file"));
@@ -31,7 +31,7 @@ fn copy(sandbox: &Sandbox, from: &Path, to: &str) {
     }
 }
 
-/// What the scripts give a model: sin(0.7 i) rounded to 1/64, or i modulo 7.
+/// Returns the input that the scripts pass to a model: sin(0.7 i) rounded to 1/64, or i modulo 7.
 fn input(expected: &Value) -> Value {
     let shape: Vec<usize> = serde_json::from_value(expected["shape"].clone()).expect("sizes");
     let is_integer = expected["dtype"].as_str().is_some_and(|dtype| dtype.starts_with("int"));
@@ -47,7 +47,7 @@ fn input(expected: &Value) -> Value {
     json!(values)
 }
 
-/// Graphs that do not state how many dimensions their inputs have, which ONNX files must.
+/// Graphs that do not declare the ranks of their inputs, which ONNX files require.
 const WITHOUT_RANK: [&str; 2] = ["sonos_tract__hey_snips_3.pb", "sonos_tract__plus3.pb"];
 
 /// Runs a model and its export, and compares all outputs.
@@ -146,7 +146,7 @@ fn recurrent_operations_and_scores_are_what_core_ml_defines() {
 }
 
 #[test]
-fn halves_that_become_floats_are_said() {
+fn half_precision_layers_that_become_single_precision_are_reported() {
     let zeros = vec![vec![vec![vec![0.0; 4]; 4]; 2]; 1];
     let sandbox = Sandbox::new().with("x.json", serde_json::json!(zeros).to_string());
     let program = fixture("coreml").join("lowered/halves.mlpackage");
@@ -175,7 +175,7 @@ fn models_of_others_compute_what_their_programs_do() {
 }
 
 #[test]
-fn operators_that_are_not_translated_are_named_and_nothing_is_written() {
+fn operators_that_are_not_translated_are_listed_and_nothing_is_written() {
     const KERAS: &str = "Dropout (called in training), LSTM (keeps its state from call to call), \
                          Lambda (Python code), MultiHeadAttention (a mask that depends on the \
                          order of layers)";

@@ -56,7 +56,7 @@ fn factors(sandbox: &Sandbox, file: &str) -> Vec<String> {
 }
 
 #[test]
-fn ranks_energies_errors_and_products_are_those_of_numpy() {
+fn ranks_energies_errors_and_products_equal_those_of_numpy() {
     let (sandbox, expected) = (with_llama(), expected());
     let expected = expected.as_object().expect("tensors");
     let line = "factorize llama -o m.apr --rank 16 --precision fp32 --json";
@@ -101,7 +101,7 @@ fn ranks_energies_errors_and_products_are_those_of_numpy() {
 }
 
 #[test]
-fn what_is_factorized_is_reported_and_stored_and_what_is_not_is_named() {
+fn factorized_tensors_are_reported_and_stored_and_the_others_are_listed() {
     let sandbox = with_llama();
     let dry = sandbox.apr("factorize llama -o m.apr --rank 16 --dry-run").ok();
     let dry = dry.says(&["14 tensors as factors of rank 16 (svd): 131.2 KB instead of 589.8 KB"]);
@@ -137,7 +137,7 @@ fn what_is_factorized_is_reported_and_stored_and_what_is_not_is_named() {
 }
 
 #[test]
-fn factors_stay_where_a_model_is_copied_and_every_reader_has_their_products() {
+fn factors_survive_a_copy_and_every_reader_gets_their_products() {
     let sandbox = with_llama();
     sandbox.apr("factorize llama -o m.apr --energy 0.95").ok();
     let names = factors(&sandbox, "m.apr");
@@ -198,7 +198,7 @@ fn a_gate_judges_what_factorizing_cost() {
 }
 
 #[test]
-fn weights_are_pruned_before_they_are_factorized_and_dequantized_before_both() {
+fn weights_are_dequantized_then_pruned_then_factorized() {
     let sandbox = with_llama();
     let line = "convert llama -o m.apr --prune 0.5 --rank 16 --target *.q_proj.* --json";
     let report = sandbox.apr(line).ok().json();
@@ -219,7 +219,7 @@ fn weights_are_pruned_before_they_are_factorized_and_dequantized_before_both() {
 }
 
 #[test]
-fn parts_of_a_factorized_model_are_those_of_the_whole() {
+fn parts_of_a_factorized_model_equal_the_whole() {
     let sandbox = with_llama();
     sandbox.apr("factorize llama -o whole.apr --rank 16").ok();
     sandbox.apr("plan --parts 2 -o plan.json factorize llama -o parts.apr --rank 16").ok();

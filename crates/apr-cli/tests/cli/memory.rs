@@ -7,7 +7,7 @@ use crate::support::{Run, Sandbox};
 
 const LLAMA: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../fixtures/tiny-llama");
 
-/// Runs a command within so many KiB of addresses.
+/// Runs a command with an address space of at most `kib` KiB.
 #[cfg(unix)]
 fn limited(sandbox: &Sandbox, kib: u64, line: &str) -> Run {
     let words: Vec<&str> = line.split_whitespace().collect();

@@ -210,7 +210,7 @@ fn merges_go_into_every_format_and_are_quantized_on_the_way() {
 }
 
 #[test]
-fn the_report_says_what_changed() {
+fn the_report_lists_the_changes() {
     let sandbox = with_fixtures();
     let line = "merge b-f32 c-f32 --base a-f32 -s model_stock -o m --json";
     let report = sandbox.apr(line).ok().json();
@@ -229,7 +229,7 @@ fn the_report_says_what_changed() {
 }
 
 #[test]
-fn what_does_not_fit_is_refused_with_the_first_difference() {
+fn models_that_do_not_match_are_rejected_with_the_first_difference() {
     let two: [Tensor<'_>; 2] = [("w", "F32", &[1], f32s(&[1.0])), ("x", "F32", &[1], f32s(&[1.0]))];
     let sandbox = with_fixtures()
         .with("a.safetensors", model(&[1.0]))
@@ -336,7 +336,7 @@ fn hostile_configurations_are_refused() {
 }
 
 #[test]
-fn quantized_models_are_decoded_and_their_layers_stay_as_they_are() {
+fn quantized_models_are_decoded_and_their_layers_are_unchanged() {
     let sandbox = with_fixtures();
     for name in ["a", "b"] {
         sandbox.apr(&format!("quantize {name}-f32 -t int8 -o {name}.apr")).ok();
@@ -445,7 +445,7 @@ fn rows_of_tokens_move_as_mergekit_moves_them() {
 }
 
 #[test]
-fn chat_templates_are_chosen_as_the_configuration_says() {
+fn chat_templates_are_chosen_by_the_configuration() {
     let sandbox = with_vocabularies();
     let template = |model: &str| {
         let config = sandbox.read(&format!("{model}/tokenizer_config.json"));
@@ -497,7 +497,7 @@ fn floats_of_8_bits_are_merged() {
 }
 
 #[test]
-fn what_cannot_be_merged_must_be_the_same_in_all_models() {
+fn tensors_that_cannot_be_merged_must_be_equal_in_all_models() {
     let model = |ids: i64, scale: f32, weight: u8| {
         safetensors(&[
             ("ids", "I64", &[2], [ids.to_le_bytes(), 7_i64.to_le_bytes()].concat()),

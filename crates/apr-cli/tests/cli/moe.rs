@@ -197,7 +197,7 @@ fn random_gates_follow_from_the_seed_alone() {
 }
 
 #[test]
-fn what_does_not_fit_is_refused_and_nothing_is_written() {
+fn models_that_do_not_match_are_rejected_and_nothing_is_written() {
     let two = |x: &str, y: &str| {
         format!(
             "experts:\n- {{source_model: {x}, positive_prompts: [a]}}\n- {{source_model: {y}, \

@@ -38,7 +38,7 @@ fn an_exported_model_imports_as_its_weights_do() {
 }
 
 #[test]
-fn a_configuration_is_given_to_a_model_that_has_none() {
+fn config_applies_to_a_model_without_a_configuration() {
     let sandbox = Sandbox::new();
     let (model, config) =
         (format!("{}/script.onnx", exports()), format!("{}/hf/config.json", exports()));
@@ -78,7 +78,7 @@ fn a_configuration_is_given_to_a_model_that_has_none() {
 }
 
 #[test]
-fn names_and_transpositions_that_the_graph_reveals_are_said() {
+fn names_and_transpositions_found_through_the_graph_are_reported() {
     let sandbox = Sandbox::new();
     let expected =
         "15 tensors got names from the graph, of which 15 are transposed to what the modules had";

@@ -3,7 +3,7 @@
 use crate::onnx_families::made_up;
 use crate::support::Sandbox;
 
-/// Linear layers multiply by the transpose of what the checkpoint has, and the file says so.
+/// Linear layers multiply by the transpose of the checkpoint's tensor, and the file records that.
 #[test]
 fn an_exported_file_has_the_tensors_of_its_folder() {
     const CASES: [&str; 10] = [
@@ -28,7 +28,7 @@ fn an_exported_file_has_the_tensors_of_its_folder() {
     }
 }
 
-/// What is only a part of a tensor does not have its name.
+/// A value that is only a part of a tensor does not have the tensor's name.
 #[test]
 fn parts_of_tensors_are_not_taken_for_them() {
     let sandbox = Sandbox::new();

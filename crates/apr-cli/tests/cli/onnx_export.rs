@@ -13,7 +13,7 @@ fn tiny_llama() -> String {
     locate::fixture("tiny-llama").to_str().expect("a plain name").to_owned()
 }
 
-/// Asks the script that judges ONNX files.
+/// Runs the script that checks ONNX files.
 #[track_caller]
 fn judge(arguments: &[&str], folder: &Path) {
     let python = std::env::var("APR_GRAPH_PYTHON").unwrap_or_else(|_| "python3".to_owned());
@@ -94,7 +94,7 @@ fn blocks_that_stay_quantized_have_ggmls_values_to_the_last_bit() {
 }
 
 #[test]
-fn a_gguf_file_tells_the_same_story_token_by_token() {
+fn a_gguf_file_generates_the_same_story_token_by_token() {
     let Some(folder) = locate::shared_data("derived") else { return };
     let sandbox = Sandbox::new();
     let mut files = Vec::new();
@@ -184,7 +184,7 @@ fn a_model_from_onnx_gets_other_weights_and_keeps_its_graph() {
 }
 
 #[test]
-fn what_the_graph_does_not_use_is_a_loss() {
+fn tensors_that_the_graph_does_not_use_are_reported_as_lost() {
     let sandbox = Sandbox::new();
     let report =
         sandbox.run(&["export", &tiny_llama(), "-o", "m.onnx", "--task", "", "--json"]).ok().json();
@@ -241,7 +241,7 @@ fn quantizing_on_the_way_writes_what_quantizing_before_writes() {
 }
 
 #[test]
-fn an_export_says_that_no_product_has_blocks() {
+fn an_export_reports_that_its_products_have_no_blocks() {
     let sandbox = Sandbox::new();
     let run = ["export", &*tiny_llama(), "--format", "onnx", "-o", "plain", "--matmul-nbits"];
     sandbox.run(&run).ok().says(&["--matmul-nbits changed nothing"]);

@@ -12,7 +12,7 @@ use serde_json::{Value, json};
 
 use crate::support::{Sandbox, f32s, judge, safetensors, safetensors_header, scrambled};
 
-/// Names of the files of a model that generates text from what an encoder makes of its input.
+/// Names of the files of an encoder-decoder model that generates text.
 const ENCODER_DECODER: &[&str] = &["decoder_model", "decoder_with_past_model", "encoder_model"];
 
 /// Cases of `fixtures/families`, and the files that Optimum has of such a model with keys and
@@ -125,7 +125,7 @@ fn ends(sandbox: &Sandbox, path: &str) -> (Vec<String>, Vec<String>) {
     (names(&part["inputs"]), names(&part["outputs"]))
 }
 
-/// The names are those of Optimum 2.3, with which `optimum.onnxruntime` finds what it feeds.
+/// The names are those of Optimum 2.3, by which `optimum.onnxruntime` finds the inputs.
 #[test]
 fn inputs_and_outputs_are_called_as_optimum_calls_them() {
     let sandbox = Sandbox::new();
@@ -180,7 +180,7 @@ fn inputs_and_outputs_are_called_as_optimum_calls_them() {
     }
 }
 
-/// Files of the collection that are small and of many old versions: those of the `onnx` package.
+/// Returns the small files of many old versions in the collection: those of the `onnx` package.
 fn older_models() -> Option<Vec<std::path::PathBuf>> {
     let folder = locate::shared_data("onnx/onnx_onnx__backend")?;
     let mut folders = vec![folder];
@@ -278,7 +278,7 @@ fn operators_do_not_become_older_than_eleven() {
     assert!(sandbox.read("new.onnx") == sandbox.read("also.onnx"));
 }
 
-/// A LLaMA of 2.4 GB whose weights are zeros that take no room on disk.
+/// Writes a LLaMA of 2.4 GB whose weights are zeros in a sparse file.
 fn large(sandbox: &Sandbox) {
     const HIDDEN: u64 = 1024;
     const INNER: u64 = 64;
@@ -337,7 +337,7 @@ fn weights_of_2_gib_and_more_lie_beside_their_graph() {
     assert!(!sandbox.path("m.onnx").exists());
 }
 
-/// Optimum's names of tasks stand for the classes that it exports for them.
+/// Optimum's task names refer to the classes that it exports for them.
 #[test]
 fn a_task_may_be_called_as_optimum_calls_it() {
     let sandbox = Sandbox::new();

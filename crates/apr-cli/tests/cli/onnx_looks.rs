@@ -108,7 +108,7 @@ fn looks() -> Graph {
 }
 
 #[test]
-fn what_a_graph_looks_at_is_what_onnxruntime_sees() {
+fn strided_views_in_a_graph_match_onnxruntime() {
     let reader =
         apr_registry::open(model(), "model.safetensors", &Limits::default()).expect("a model");
     let mut view = View::new(&*reader);

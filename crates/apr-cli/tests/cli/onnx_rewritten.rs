@@ -8,7 +8,7 @@ use serde_json::Value;
 
 use crate::support::{Sandbox, judge};
 
-/// The files of a model of which all tensors lie in another file, in a folder `outside`.
+/// Writes the files of a model with all tensors in another file into a folder `outside`.
 fn outside(sandbox: &Sandbox) -> [&'static str; 2] {
     let files = ["model.onnx", "all.bin"];
     for file in files {
@@ -19,7 +19,7 @@ fn outside(sandbox: &Sandbox) -> [&'static str; 2] {
 }
 
 #[test]
-fn what_lies_in_another_file_comes_back_byte_for_byte() {
+fn external_tensors_are_restored_byte_for_byte() {
     let sandbox = Sandbox::new();
     let files = outside(&sandbox);
     sandbox.apr("convert outside/model.onnx -o model.apr --relaxed").ok();
@@ -58,7 +58,7 @@ fn every_type_of_tensor_is_kept_when_the_graph_is_written_anew() {
 
 /// `fixtures/onnx/scarce.json` is what onnxruntime computes.
 #[test]
-fn sparse_constants_are_computed_and_become_dense_when_the_graph_is_written_anew() {
+fn sparse_constants_are_computed_and_become_dense_in_a_rewritten_graph() {
     let sandbox = Sandbox::new();
     for file in ["scarce.onnx", "scarce.json"] {
         let bytes = std::fs::read(locate::fixture("onnx").join(file)).expect("a fixture");
@@ -98,7 +98,7 @@ fn sparse_constants_are_computed_and_become_dense_when_the_graph_is_written_anew
 }
 
 #[test]
-fn what_is_not_listed_is_said_and_what_a_file_of_weights_has_no_place_for_is_lost() {
+fn unlisted_tensors_are_reported_and_lost_in_weights_files() {
     let sandbox = Sandbox::new();
     outside(&sandbox);
     let not_listed = [

@@ -11,7 +11,7 @@ use crate::support::{Sandbox, model_folder, small_safetensors};
 
 const LLAMA: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../fixtures/tiny-llama");
 
-/// Every layout of a folder that is written, with what it takes to write one named `o`.
+/// Every folder layout that apr writes, with the command that writes it under the name `o`.
 const LAYOUTS: [(&str, &str); 5] = [
     ("one file", "export $L --format safetensors"),
     ("shards", "convert $L --format safetensors --shard-size 200KB"),
@@ -150,7 +150,7 @@ fn qa_98_a_folder_whose_replacement_is_killed_anywhere_is_the_old_one_or_the_new
 }
 
 #[test]
-fn shards_of_an_earlier_run_go_and_those_of_other_models_stay() {
+fn shards_of_an_earlier_run_are_removed_and_those_of_other_models_kept() {
     let sandbox = Sandbox::new().with("t-00001-of-00009.apr", "another model's");
     sandbox.apr(&format!("import {LLAMA} -o m.apr")).ok();
     let shards = |extension: &str| {
@@ -181,7 +181,7 @@ fn shards_of_an_earlier_run_go_and_those_of_other_models_stay() {
 }
 
 #[test]
-fn a_model_that_is_written_in_parts_takes_the_place_of_one_with_more_shards() {
+fn a_model_written_in_parts_replaces_one_with_more_shards() {
     let sandbox = Sandbox::new();
     sandbox.apr(&format!("import {LLAMA} -o m.apr")).ok();
     sandbox.apr("shard m.apr --size 100KB -o s.apr").ok();
@@ -232,7 +232,7 @@ fn companions_that_cannot_be_read_are_errors_that_name_them() {
 }
 
 #[test]
-fn weights_of_modules_travel_and_other_files_of_subfolders_are_named() {
+fn weights_of_modules_are_copied_and_other_files_of_subfolders_are_listed() {
     let sandbox = Sandbox::new();
     model_folder(&sandbox, "d");
     let dense = small_safetensors();
@@ -252,7 +252,7 @@ fn weights_of_modules_travel_and_other_files_of_subfolders_are_named() {
 }
 
 #[test]
-fn a_reader_that_closes_the_pipe_early_has_no_model_and_one_of_a_report_has_read_enough() {
+fn a_closed_pipe_is_an_error_for_a_model_but_not_for_a_report() {
     let sandbox = Sandbox::new();
     sandbox
         .shell(&format!(
@@ -268,7 +268,7 @@ fn a_reader_that_closes_the_pipe_early_has_no_model_and_one_of_a_report_has_read
 }
 
 #[test]
-fn an_output_is_not_more_readable_than_what_it_was_made_from() {
+fn an_output_is_not_more_readable_than_its_source() {
     let sandbox = workshop();
     sandbox.apr("encrypt plain.apr -o sealed.apr --recipient owner.pub").clean();
     let mode =
@@ -300,7 +300,7 @@ fn an_output_is_not_more_readable_than_what_it_was_made_from() {
 
 /// Fails each call in turn that closes a folder, and each that removes something.
 #[test]
-fn a_disk_that_fails_at_a_close_or_an_unlink_is_no_panic_and_what_stays_is_named() {
+fn a_disk_failure_at_close_or_unlink_does_not_panic_and_leftovers_are_listed() {
     if std::process::Command::new("strace").arg("-V").output().is_err() {
         eprintln!("skipped: there is no strace");
         return;
@@ -335,7 +335,7 @@ fn a_disk_that_fails_at_a_close_or_an_unlink_is_no_panic_and_what_stays_is_named
 }
 
 #[test]
-fn a_folder_that_is_made_for_an_output_is_named() {
+fn a_folder_created_for_an_output_is_reported() {
     let sandbox = Sandbox::new();
     let convert = |rest: &str| sandbox.apr(&format!("convert {LLAMA} {rest}")).ok();
     convert("-o a/b/m.apr").says(&["made the folder a/b"]);
@@ -346,7 +346,7 @@ fn a_folder_that_is_made_for_an_output_is_named() {
 }
 
 #[test]
-fn folders_that_are_made_for_files_beside_a_report_are_named() {
+fn folders_created_for_files_beside_a_report_are_reported() {
     let sandbox = Sandbox::new().with("text.txt", "12+34=46 20+22=42 ".repeat(40));
     sandbox.apr(&format!("convert {LLAMA} -o m.apr")).ok();
     let lines = [

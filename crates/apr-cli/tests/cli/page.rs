@@ -83,7 +83,7 @@ impl Page {
 }
 
 #[test]
-fn the_page_and_the_files_of_a_folder_are_served_and_nothing_else() {
+fn only_the_page_and_the_files_of_a_folder_are_served() {
     let sandbox = Sandbox::new();
     let model = apr_testkit::locate::fixture("tiny-llama");
     let page = Page::of(&sandbox, &[&model.display().to_string()]);
@@ -141,7 +141,7 @@ fn a_file_comes_with_those_beside_it() {
 
 #[cfg(unix)]
 #[test]
-fn files_of_a_model_are_shown_by_no_browser_and_links_out_of_its_folder_are_not_followed() {
+fn browsers_do_not_render_model_files_and_links_out_are_not_followed() {
     let sandbox = Sandbox::new().with("secret", "mine");
     sandbox.write("model/config.json", "{}");
     sandbox.write("model/card.html", "<script>alert(1)</script>");
@@ -176,7 +176,7 @@ fn files_of_a_model_are_shown_by_no_browser_and_links_out_of_its_folder_are_not_
 }
 
 #[test]
-fn connections_that_say_nothing_keep_nobody_out() {
+fn silent_connections_do_not_block_others() {
     let sandbox = Sandbox::new();
     let page = Page::of(&sandbox, &[]);
     let slow: Vec<TcpStream> = (0..200)
@@ -208,9 +208,10 @@ fn locations_are_opened_by_the_page_itself() {
     sandbox.apr("page --site absent").fails(4, &["E001", "page/main.js"]);
 }
 
-/// For a command with the page's files in it. The gate builds one with those of `fixtures/page`.
+/// For a command with the page's files built in. The gate builds one with the files of
+/// `fixtures/page`.
 #[test]
-fn a_program_without_files_beside_it_serves_those_that_it_was_built_with() {
+fn a_program_without_a_page_folder_serves_its_built_in_files() {
     let sandbox = Sandbox::new();
     let version = Command::new(binary()).args(["version", "--json"]).output().expect("a process");
     let version: Value = serde_json::from_slice(&version.stdout).expect("a report");

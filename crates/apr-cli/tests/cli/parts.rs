@@ -7,7 +7,7 @@ use crate::families::TinyModel;
 use crate::support::{Sandbox, f32s, small_safetensors};
 
 #[test]
-fn a_shard_alone_is_told_with_what_names_the_whole() {
+fn a_single_shard_is_reported_with_the_index_of_the_whole_model() {
     let sandbox = Sandbox::new().with("m/model-00001-of-00004.safetensors", small_safetensors());
     let shard = "m/model-00001-of-00004.safetensors";
     let lines = [
@@ -89,7 +89,7 @@ fn a_vocabulary_without_tensors_is_refused_for_that() {
 }
 
 #[test]
-fn metadata_that_are_null_say_nothing() {
+fn null_metadata_are_ignored() {
     let header = br#"{"__metadata__":null,"a":{"dtype":"U8","shape":[2],"data_offsets":[0,2]}}"#;
     let file = [&(header.len() as u64).to_le_bytes()[..], header, &[1, 2]].concat();
     let sandbox = Sandbox::new().with("n.safetensors", file);

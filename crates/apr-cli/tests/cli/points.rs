@@ -16,8 +16,10 @@ const LLAMA: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../fixtures/tiny-ll
 /// A weight that is damaged.
 const GATE: &str = "model.layers.1.mlp.gate_proj.weight";
 
-/// What the trained model itself does not meet: unaligned tensors, and a text that is none of the
-/// sums that it knows, to which it answers with newlines.
+/// Points that the trained model itself fails.
+///
+/// Its tensors are unaligned, and it answers a text that is not one of its known sums with
+/// newlines.
 const OF_LLAMA: [u64; 2] = [6, 45];
 
 /// Points that this system can't judge: number 98 takes a shell that limits the length of files.
@@ -29,7 +31,7 @@ fn report(sandbox: &Sandbox, model: &str) -> Value {
     sandbox.apr(&format!("validate {model} --quality --json")).ok().json()
 }
 
-/// The points with a verdict, and what is said of them.
+/// Returns the points with a verdict, each with its observation.
 fn with_verdict<'r>(report: &'r Value, verdict: &str) -> Vec<(u64, &'r str)> {
     let points = report["points"].as_array().expect("points").iter();
     let wanted = points.filter(|point| point["verdict"] == verdict);
@@ -42,7 +44,7 @@ fn failed(report: &Value) -> BTreeSet<u64> {
     with_verdict(report, "failed").into_iter().map(|(number, _)| number).collect()
 }
 
-/// What is said of a point.
+/// Returns the observation of a point.
 fn seen(report: &Value, number: usize) -> &str {
     report["points"][number - 1]["seen"].as_str().expect("a sentence")
 }
@@ -180,7 +182,7 @@ fn damage_to_a_file_fails_the_points_about_it_and_no_others() {
 }
 
 #[test]
-fn what_a_model_does_not_say_fails_the_points_about_it_and_no_others() {
+fn missing_metadata_fail_only_the_points_about_them() {
     let sandbox = Sandbox::new();
     copy(&sandbox);
     fs::remove_file(sandbox.path("broken/README.md")).expect("it is there");
@@ -234,7 +236,7 @@ fn qa_49_qa_72_and_qa_74_are_judged_by_running_models() {
 }
 
 #[test]
-fn models_of_every_kind_are_judged_by_what_they_take() {
+fn models_of_every_kind_are_scored_by_the_points_that_apply() {
     let sandbox = Sandbox::new();
     for (model, applies, does_not) in [
         ("run/tiny-bert", [29, 36, 38, 49], 45),
@@ -306,7 +308,7 @@ fn a_score_below_the_minimum_is_exit_code_5() {
 }
 
 #[test]
-fn what_does_not_open_is_an_error_and_has_no_score() {
+fn a_file_that_does_not_open_is_an_error_without_a_score() {
     let sandbox = Sandbox::new().with("text.safetensors", "a letter, and no model");
     sandbox.apr("validate text.safetensors --quality").fails(4, &["E00", "text.safetensors"]);
     sandbox.apr("validate absent --quality").fails(3, &["E007", "absent"]);

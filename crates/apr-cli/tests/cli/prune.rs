@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 
 use crate::support::Sandbox;
 
-/// What pruning comes to.
+/// Returns the expected results of pruning.
 fn expected() -> Value {
     let text = fs::read(locate::fixture("prune/pruning.json")).expect("a fixture");
     serde_json::from_slice(&text).expect("JSON")
@@ -177,7 +177,7 @@ fn tensor(file: &[u8], name: &str) -> (String, Vec<u8>) {
 }
 
 #[test]
-fn what_is_pruned_is_reported_and_what_is_not_is_named() {
+fn pruned_tensors_are_reported_and_the_others_are_listed() {
     let sandbox = with_llama();
     let run = sandbox.apr("convert llama -o m.apr --prune 0.5 --dry-run");
     run.ok().says(&["pruned 14 tensors by magnitude: 50.00 %", "largest errors:", "not pruned:"]);
@@ -250,7 +250,7 @@ fn layers_go_and_the_rest_computes_what_a_shorter_model_does() {
 }
 
 #[test]
-fn heads_and_neurons_go_as_numpy_takes_them_and_transformers_loads_the_rest() {
+fn pruned_heads_and_neurons_match_numpy_and_transformers_loads_the_rest() {
     let (sandbox, expected) = (with_llama(), expected());
     let line = "convert llama -o narrow --format safetensors --prune-heads 2 --prune-neurons 64";
     sandbox.apr(line).ok().says(&[
@@ -398,7 +398,7 @@ fn sparsegpt_prunes_a_model_as_a_transcription_of_the_paper_does() {
 }
 
 #[test]
-fn inputs_choose_the_layers_that_change_least_as_transformers_measures_them() {
+fn calibration_data_choose_the_layers_that_change_least_as_in_transformers() {
     let folder = locate::fixture("prune");
     let sandbox = with_llama();
     sandbox.write("text.txt", fs::read(folder.join("sparsegpt.txt")).expect("a fixture"));
@@ -441,7 +441,7 @@ fn calibration_goes_with_rows_of_the_whole_model() {
 }
 
 #[test]
-fn parts_of_a_pruned_model_are_those_of_the_whole() {
+fn parts_of_a_pruned_model_equal_the_whole() {
     let sandbox = with_llama();
     sandbox.apr("convert llama -o whole.apr --prune 0.5").ok();
     sandbox.apr("plan --parts 2 -o plan.json convert llama -o parts.apr --prune 0.5").ok();

@@ -38,7 +38,7 @@ fn qa_77_a_malicious_pickle_is_refused_named_and_not_run() {
 
 /// `torch.jit.freeze` leaves no weight in the state dict.
 #[test]
-fn constants_of_a_frozen_program_are_counted_read_and_compared_with_their_checksums() {
+fn constants_of_a_frozen_program_are_counted_read_and_verified() {
     let file = locate::fixture("torch/frozen.pt");
     let bytes = fs::read(&file).expect("the fixture");
     let sandbox = Sandbox::new().with("m.pt", &bytes);
@@ -95,7 +95,7 @@ fn the_checkpoints_of_others_are_valid() {
 }
 
 #[test]
-fn a_folder_with_nothing_safer_is_read_from_its_pickle() {
+fn a_folder_without_a_safer_format_is_read_from_its_pickle() {
     let weights = fs::read(locate::workspace().join("crates/apr-pytorch/tests/golden/tied.pt"))
         .expect("a fixture");
     let sandbox = Sandbox::new()
@@ -132,8 +132,7 @@ fn a_bit_that_flipped_in_a_storage_is_noticed_by_its_checksum() {
     sandbox.apr("import m.pt -o m.apr --relaxed").ok().says(&["1 bad"]);
 }
 
-/// A checkpoint with one bit of an entry's content flipped, and the checksum of what was there
-/// before.
+/// Returns a checkpoint with one bit of an entry's content flipped and the old checksum.
 fn damaged(file: &[u8], entry: &str) -> Vec<u8> {
     let mut file = file.to_vec();
     let name = file
@@ -146,7 +145,7 @@ fn damaged(file: &[u8], entry: &str) -> Vec<u8> {
 }
 
 #[test]
-fn weights_that_fail_the_checksum_of_their_storage_are_refused_whatever_is_made_of_them() {
+fn weights_with_a_wrong_storage_checksum_are_rejected_by_every_command() {
     let golden = locate::workspace().join("crates/apr-pytorch/tests/golden");
     let sandbox = Sandbox::new();
     for (name, entry) in [
@@ -179,7 +178,7 @@ fn weights_that_fail_the_checksum_of_their_storage_are_refused_whatever_is_made_
 }
 
 #[test]
-fn the_program_of_torch_script_comes_along_and_copies_of_shared_bytes_are_told() {
+fn a_torch_script_program_is_copied_and_copies_of_shared_bytes_are_reported() {
     let golden = locate::workspace().join("crates/apr-pytorch/tests/golden");
     let golden = golden.to_str().expect("the workspace has a plain name");
     let sandbox = Sandbox::new();
@@ -204,7 +203,7 @@ fn fixture(name: &str) -> String {
 }
 
 #[test]
-fn compressed_entries_programs_arrays_and_pieces_of_a_mesh_convert_to_the_same_tensors() {
+fn compressed_entries_programs_arrays_and_mesh_shards_convert_alike() {
     let sandbox = Sandbox::new();
     for (name, tensors) in [
         ("torch/deflated.pt", 5),

@@ -18,11 +18,11 @@ const SEALED: usize = 1 << 4 | 1 << 5 | 1 << 8;
 
 /// One way to store a model.
 pub(crate) struct Kind {
-    /// What commands are given.
+    /// Argument that commands get for the model.
     pub(crate) model: &'static str,
     /// The `.apr` file of it that is broken: the model itself or a shard.
     pub(crate) part: &'static str,
-    /// How it is made of a model.
+    /// Options of the conversion of `m.safetensors` that makes it.
     made: &'static str,
     encrypted: bool,
 }
@@ -123,7 +123,7 @@ fn refused(what: impl Fn(&[u8]) -> Vec<u8>, codes: &[&str]) {
     }
 }
 
-/// Where an entry of the index starts and ends.
+/// Returns the start and the end of an entry in the index.
 fn entry(file: &[u8], name: &str) -> (usize, usize) {
     let (start, size) = (word(file, 20), word(file, 24));
     let wanted =
@@ -197,7 +197,7 @@ fn qa_06_tensors_are_aligned_in_every_container() {
     refused(|file| in_entry(file, 28, &(u64_at(file, 28) + 1).to_le_bytes()), &["E002", "E004"]);
 }
 
-/// A field of the entry of `table`, so many bytes from its end.
+/// Returns a field of the entry of `table`, `back` bytes before its end.
 fn u64_at(file: &[u8], back: usize) -> u64 {
     let at = entry(file, "table").1 - back;
     u64::from_le_bytes(file[at..at + 8].try_into().expect("eight bytes"))
@@ -278,7 +278,7 @@ fn qa_12_a_file_without_its_last_16_bytes_is_refused_in_every_container() {
     }
 }
 
-/// Whether a file is signed, licensed or encrypted, so that bytes which nothing vouches for are an
+/// Returns `true` if a file is signed, licensed or encrypted, so that unauthenticated bytes are an
 /// error.
 fn is_sealed(file: &[u8]) -> bool {
     word(file, 8) & SEALED != 0

@@ -344,7 +344,7 @@ fn qa_95_a_family_is_known_by_its_configuration_or_by_its_names() {
     }
 }
 
-/// A model of a family that nobody knows, but its user.
+/// Returns a model of a family that only its user knows.
 fn toy() -> Sandbox {
     let weight: Vec<f32> = (0_u8..64).map(|at| f32::from(at) / 640.0 - 0.05).collect();
     let names = ["net.0.w", "net.1.w", "net.2.w"];

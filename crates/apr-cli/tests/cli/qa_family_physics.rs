@@ -22,8 +22,8 @@ fn figure(sandbox: &Sandbox, model: &str, tensor: &str, figure: &str) -> f64 {
         .unwrap_or_else(|| panic!("no {figure}: {run}"))
 }
 
-/// What validation says of the folder `m` and of what an import makes of it: a warning, which only
-/// `--strict` minds.
+/// Asserts that validation of the folder `m` and of its import gives a warning, which only
+/// `--strict` treats as an error.
 #[track_caller]
 fn assert_odd(sandbox: &Sandbox, tensor: &str, canonical: &str, what: &str) {
     let run = sandbox.apr("import m -o m.apr").ok();
@@ -170,7 +170,7 @@ fn qa_35_a_projection_a_hundred_times_too_wide_or_a_millionth_warns() {
     sandbox.apr("validate m --physics").ok().says(&[&format!("'{name}': the standard deviation")]);
 }
 
-/// The fixture was trained by another program; nothing in it is odd.
+/// The fixture was trained by another program, and has no anomalies.
 #[test]
 fn qa_35_a_trained_model_has_no_odd_deviation() {
     let sandbox = Sandbox::new();
@@ -182,8 +182,8 @@ fn qa_35_a_trained_model_has_no_odd_deviation() {
     sandbox.apr("validate llama --strict").clean();
 }
 
-/// What a Whisper model's feature extractor has beside its weights: ten mels of nine bins, one of
-/// which is this.
+/// Returns the preprocessor configuration of a Whisper model: ten mel filters of nine bins, one of
+/// them with this weight.
 fn preprocessor(weight: f64) -> String {
     let mut filters = vec![vec![0.125; 9]; 10];
     filters[3][2] = weight;
@@ -283,7 +283,8 @@ fn spread(times: f32) -> impl FnMut(f32) -> f32 + Clone {
     }
 }
 
-/// A model of five layers whose norms are halved but for that of the layer in the middle.
+/// Returns a model of five layers whose norms are halved, except for the norm of the layer in the
+/// middle.
 fn halved_beside(norm: &str) -> TinyModel {
     assert_eq!(norm, "model.layers.2.input_layernorm.weight");
     [0, 1, 3, 4].iter().fold(TinyModel::new("smollm3"), |model, layer| {
@@ -293,7 +294,7 @@ fn halved_beside(norm: &str) -> TinyModel {
 }
 
 #[test]
-fn what_validate_warns_of_a_norm_beside_the_other_layers_import_and_convert_warn_of_too() {
+fn import_and_convert_give_the_same_warning_about_an_outlier_norm_as_validate() {
     let norm = "model.layers.2.input_layernorm.weight";
     let sandbox = halved_beside(norm).map(norm, spread(6.0)).sandbox();
     let report = sandbox.apr("validate m --json").ok().json();
@@ -332,10 +333,10 @@ fn what_validate_warns_of_a_norm_beside_the_other_layers_import_and_convert_warn
     assert!(!run.text().contains("odd"), "{run}");
 }
 
-/// Six is a gain that trained norms have; where that of all other layers is a half, only the other
-/// layers show that it is wrong.
+/// Six is a gain that trained norms can have. If all other layers have a gain of a half, only those
+/// layers show the error.
 #[test]
-fn a_norm_that_is_far_above_those_of_the_other_layers_warns_in_one_file_in_shards_and_in_parts() {
+fn a_norm_far_above_the_other_layers_warns_in_one_file_shards_and_parts() {
     let norm = "model.layers.2.input_layernorm.weight";
     let model = halved_beside(norm);
     model.clone().map(norm, spread(4.0)).sandbox().apr("validate m --strict").clean();

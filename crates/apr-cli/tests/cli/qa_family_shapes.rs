@@ -7,8 +7,10 @@ use serde_json::{Value, json};
 use crate::families::{TinyModel, metadata, names, refused};
 use crate::support::{Sandbox, f32s};
 
-/// The model, which nothing is wrong with before it is changed: then the import refuses it for this
-/// tensor's shape, and validation fails it; let pass, it is on record, and still fails.
+/// Asserts that a model is valid before the change and fails afterwards.
+///
+/// The import rejects it for this tensor's shape, and validation fails. An import with relaxed
+/// validation records the failure, and its output still fails.
 #[track_caller]
 fn assert_misshapen(
     family: &str,

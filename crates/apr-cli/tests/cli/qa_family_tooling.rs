@@ -13,7 +13,7 @@ fn broken() -> TinyModel {
     TinyModel::new("whisper").map(GAMMA, |gamma| 11.0 * gamma)
 }
 
-/// A file that does not say its origin: unaligned, with short names, and a tensor of 1.44 MB.
+/// Returns a file without a recorded origin: unaligned, with short names, and a tensor of 1.44 MB.
 fn careless() -> Vec<u8> {
     let values: Vec<f32> = (0..360_000_u32).map(|at| (at % 11) as f32 / 100.0 - 0.05).collect();
     safetensors(&[

@@ -6,7 +6,8 @@ use serde_json::json;
 
 use crate::support::{Run, Sandbox, f32s, safetensors, sound};
 
-/// What the command says of a model with one more tensor, having accepted it without.
+/// Returns the run on a model with one more tensor, after the command accepted the model without
+/// it.
 #[track_caller]
 fn accepted_then(line: &str, entry: Apr2Entry) -> Run {
     let sandbox = Sandbox::new().with("m.apr", sound().build());
@@ -80,8 +81,8 @@ fn qa_31_a_tensor_of_zeros_warns() {
         .says(&["tensor 'd.q8': every value is zero"]);
 }
 
-/// Values around the largest of fp16, 65504: what is nearer to the next power of two than to it
-/// becomes infinite.
+/// Values around the largest fp16 number, 65504; values nearer to the next power of two become
+/// infinite.
 const AROUND_F16: [f32; 8] =
     [65504.0, 65505.0, 65519.0, -65504.0, 65520.0, -65520.0, 1e6, f32::MAX];
 

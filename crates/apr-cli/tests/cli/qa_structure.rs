@@ -8,7 +8,7 @@ use apr_testkit::corrupt::{insert, overwrite};
 
 use crate::support::{Run, Sandbox, small_safetensors, sound};
 
-/// What the command says of `broken`, having accepted the sound file without a remark.
+/// Returns the run on `broken`, after the command accepted the valid file without a message.
 #[track_caller]
 fn accepted_then(line: &str, broken: Vec<u8>) -> Run {
     let sandbox = Sandbox::new().with("m.apr", sound().build());

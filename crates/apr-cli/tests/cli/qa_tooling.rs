@@ -18,7 +18,7 @@ use crate::support::{Run, Sandbox, model_folder, small_safetensors, sound, wait_
 /// Bytes of the tensor in the huge files.
 const HUGE: u64 = 100_000_000_000;
 
-/// An APR2 file whose one tensor takes 100 GB and no room on disk: what follows it is at the far
+/// Writes a sparse APR2 file whose only tensor has 100 GB, so that the data after it are at the far
 /// end.
 fn write_huge_apr(sandbox: &Sandbox, name: &str) {
     let entry =

@@ -74,7 +74,7 @@ fn predictions_are_compared_as_numpy_computes() {
 }
 
 #[test]
-fn the_perplexity_of_one_model_is_that_of_both() {
+fn the_perplexity_of_one_model_equals_that_in_a_comparison() {
     let sandbox = models();
     let text = ["--quality", "--text", "sums.txt", "--context", "9"];
     let one = sandbox.run(&[&["validate", "llama"][..], &text, &["--json"]].concat()).ok().json();
@@ -109,7 +109,7 @@ fn outputs_of_a_coarser_model_are_near_and_of_a_damaged_one_are_not() {
 }
 
 #[test]
-fn what_can_not_be_compared_is_refused() {
+fn models_that_cannot_be_compared_are_rejected() {
     let sandbox = models();
     let text = |context: &str| {
         let line = ["validate", "llama", "--quality", "--text", "sums.txt", "--context", context];
@@ -172,7 +172,7 @@ fn with_nan(sandbox: &Sandbox) {
 }
 
 #[test]
-fn a_model_that_computes_nan_is_no_reference() {
+fn a_model_that_computes_nan_is_rejected_as_the_reference() {
     let sandbox = models();
     with_nan(&sandbox);
     let text = ["--quality", "--text", "sums.txt", "--context", "9"];
@@ -250,7 +250,7 @@ fn a_text_is_read_once() {
 }
 
 #[test]
-fn windows_are_no_longer_than_the_context_of_either_model() {
+fn windows_are_not_longer_than_the_context_of_either_model() {
     let sandbox = models();
     let config = String::from_utf8(sandbox.read("coarse/config.json")).expect("JSON");
     let mut config: Value = serde_json::from_str(&config).expect("JSON");
@@ -299,7 +299,7 @@ fn models_of_every_kind_are_compared_on_inputs_that_fit() {
 }
 
 #[test]
-fn what_a_whisper_writes_is_compared_word_by_word() {
+fn transcriptions_of_whisper_are_compared_word_by_word() {
     let sandbox = Sandbox::new();
     let model = locate::fixture("run/tiny-whisper").display().to_string();
     let sound = locate::fixture("run/../sound").display().to_string();
@@ -347,7 +347,7 @@ fn an_array_of_an_npy_file_is_for_the_only_input() {
 }
 
 #[test]
-fn layers_beyond_the_memory_limit_are_named() {
+fn layers_beyond_the_memory_limit_are_listed() {
     let sandbox = Sandbox::new();
     let ids: Vec<i64> = (0..5000).map(|at| at % 50).collect();
     sandbox.write("ids.json", serde_json::json!({ "input_ids": [ids] }).to_string());
@@ -386,8 +386,8 @@ fn a_model_that_changes_while_it_is_read_is_noticed() {
     assert!(said.contains("was changed by another program"), "{said}");
 }
 
-/// A long name of a call stands before each operator of its function, and each call looks at all
-/// values of its function.
+/// A call's long name precedes each operator of its function, and each call refers to all values of
+/// the function.
 #[test]
 fn paths_and_calls_of_a_graph_are_bounded() {
     for name in [

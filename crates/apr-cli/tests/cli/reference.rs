@@ -51,7 +51,7 @@ fn bits(dtype: &str, bytes: &[u8]) -> u32 {
     if bits & magnitude > infinity { u32::MAX } else { bits }
 }
 
-/// Which elements are NaN.
+/// Returns `true` if the element is NaN.
 fn is_nan(dtype: &str, bytes: &[u8]) -> bool {
     match bytes.try_into() {
         Ok(wide) if dtype == "f64" => f64::from_le_bytes(wide).is_nan(),

@@ -8,7 +8,7 @@ use crate::support::Sandbox;
 
 const FOLDER: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../fixtures/tiny-llama");
 
-/// What transformers computes: `fixtures/infer/tiny_llama.py`.
+/// Returns the outputs that transformers computes, from `fixtures/infer/tiny_llama.py`.
 fn expected() -> Value {
     let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../fixtures/infer/tiny_llama.json");
     serde_json::from_str(&fs::read_to_string(path).expect("the fixture")).expect("JSON")
@@ -40,7 +40,7 @@ fn furthest(ours: &[f64], theirs: &[f64]) -> f64 {
 }
 
 #[test]
-fn logits_are_those_of_transformers_in_every_container() {
+fn logits_match_transformers_in_every_container() {
     let theirs: Vec<f64> =
         expected()["logits"].as_array().expect("logits").iter().filter_map(Value::as_f64).collect();
     let largest = theirs.iter().map(|logit| logit.abs()).fold(0.0, f64::max);
@@ -111,7 +111,7 @@ fn the_same_seed_leads_to_the_same_tokens() {
 }
 
 #[test]
-fn what_does_not_fit_is_said_with_its_name() {
+fn a_mismatch_is_reported_with_its_name() {
     let sandbox = sandbox().with("odd.json", "[[1], [2, 3]]").with("x.json", r#"{"nobody": [1]}"#);
     let run = |rest: &str| sandbox.apr(&format!("run {FOLDER} {rest}"));
     run("").fails(

@@ -74,7 +74,7 @@ fn searches_of_a_language_model_find_what_transformers_finds() {
 }
 
 #[test]
-fn beams_are_options_too_and_what_they_exclude_is_said() {
+fn beam_search_options_work_and_excluded_options_are_reported() {
     let sandbox = Sandbox::new();
     let run = |rest: &[&str]| {
         sandbox.run(&[&["run", LLAMA, "--prompt", "12+34=", "--json"], rest].concat())

@@ -46,7 +46,7 @@ fn a_greedy_search_in_a_gguf_file_finds_the_tokens_that_llama_cpp_finds() {
 }
 
 #[test]
-fn a_trained_model_tells_the_story_that_it_tells_in_llama_cpp() {
+fn a_trained_model_generates_the_same_story_as_llama_cpp() {
     let expected = expected();
     let Some(model) = shared_data(expected["file"].as_str().expect("a path")) else { return };
     assert_same_tokens(&Sandbox::new(), &model.display().to_string(), &expected["stories"]);

@@ -58,7 +58,7 @@ fn families_write_what_they_write_in_transformers() {
     }
 }
 
-/// Llama.cpp has some of them: what a GGUF file leads back to computes the same.
+/// llama.cpp supports some of these families: their GGUF files compute the same results.
 #[test]
 fn families_of_llama_cpp_write_the_same_from_gguf() {
     for case in cases() {

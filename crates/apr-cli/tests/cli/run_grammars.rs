@@ -10,7 +10,9 @@ use crate::support::{Run, Sandbox};
 
 const MODEL: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../fixtures/tiny-llama");
 
-/// The same model, which writes a byte a token, with room for longer texts.
+/// Writes `tiny-llama` to the sandbox with a longer context and a template without roles.
+///
+/// The model generates one byte per token.
 fn roomy(sandbox: &Sandbox) {
     for file in ["model.safetensors", "tokenizer.json", "tokenizer_config.json"] {
         sandbox.write(&format!("m/{file}"), fs::read(format!("{MODEL}/{file}")).expect(file));
@@ -69,7 +71,7 @@ fn the_same_seed_gives_the_same_text_and_another_one_another() {
 }
 
 #[test]
-fn json_is_what_its_schema_says() {
+fn generated_json_follows_its_schema() {
     let sandbox = Sandbox::new();
     roomy(&sandbox);
     let schema = r##"{
@@ -105,7 +107,7 @@ fn json_is_what_its_schema_says() {
     }
 }
 
-/// Whether brackets close in the order in which they open.
+/// Returns `true` if brackets close in the order in which they open.
 fn is_balanced(text: &str) -> bool {
     let mut open = Vec::new();
     for letter in text.chars() {
@@ -148,7 +150,7 @@ fn texts_keep_to_grammars_in_both_notations() {
 }
 
 #[test]
-fn a_text_that_is_cut_says_so() {
+fn a_truncated_text_is_reported() {
     let sandbox = Sandbox::new();
     roomy(&sandbox);
     for (more, ended) in [(&["--max-tokens", "3"][..], "max_tokens"), (&["--stop", "a"], "stop")] {

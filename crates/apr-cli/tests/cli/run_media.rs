@@ -26,7 +26,7 @@ fn numbers(json: &Value) -> Vec<f64> {
 }
 
 #[test]
-fn letters_are_those_of_transformers() {
+fn transcriptions_by_letters_match_transformers() {
     let sandbox = Sandbox::new();
     let line = format!("run {RUN}/tiny-wav2vec2 --input {SOUNDS}/a.wav");
     let report = sandbox.apr(&format!("{line} --json")).ok().json();
@@ -43,7 +43,7 @@ fn letters_are_those_of_transformers() {
 }
 
 #[test]
-fn silero_hears_speech_where_onnxruntime_does() {
+fn silero_detects_speech_where_onnxruntime_does() {
     let Some(model) = locate::shared_data("onnx/snakers4_silero-vad__silero_vad_16k_op15.onnx")
     else {
         return;
@@ -151,7 +151,7 @@ fn qa_40_and_64_odd_sounds_are_said() {
 }
 
 #[test]
-fn labels_of_pictures_are_those_of_transformers() {
+fn labels_of_images_match_transformers() {
     let sandbox = Sandbox::new();
     let expected = fixture("run/look.json");
     let line = format!("run {RUN}/tiny-vit --input {PICTURES}/a.png --json");
@@ -194,7 +194,7 @@ fn texts_fit_a_picture_as_in_transformers() {
 }
 
 #[test]
-fn pictures_that_are_no_pictures_are_errors() {
+fn files_that_are_not_images_are_errors() {
     let sandbox = Sandbox::new().with("empty.png", "").with("text.jpg", "no picture");
     let run = |file: &str| sandbox.apr(&format!("run {RUN}/tiny-vit --input {file}"));
     run("empty.png").fails(4, &["empty.png", "empty"]);

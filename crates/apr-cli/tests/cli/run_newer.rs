@@ -17,7 +17,7 @@ fn expected() -> Value {
 /// The processors cut out the middle of a larger picture, take it as a whole, or bring it to
 /// another size than the positions are for.
 #[test]
-fn labels_of_pictures_are_those_of_transformers_in_every_kind_of_model() {
+fn labels_of_images_match_transformers_for_every_kind_of_model() {
     let sandbox = Sandbox::new();
     let expected = expected();
     for kind in ["resnet", "convnext", "dinov2", "swin"] {
@@ -58,7 +58,7 @@ fn a_model_of_states_goes_on_as_in_transformers() {
 }
 
 #[test]
-fn gguf_says_why_it_holds_none_of_them() {
+fn gguf_export_reports_why_it_supports_none_of_them() {
     let sandbox = Sandbox::new();
     let run = |kind: &str| sandbox.apr(&format!("convert {RUN}/tiny-{kind} -o m.gguf"));
     run("mamba").fails(4, &["E003", "Mamba can't be exported to GGUF: llama.cpp keeps"]);

@@ -67,7 +67,7 @@ fn texts_beside_pictures_are_refused_beyond_the_context() {
 }
 
 #[test]
-fn settings_for_generation_count_or_are_named() {
+fn generation_settings_are_applied_or_reported() {
     let sandbox = Sandbox::new();
     let settings = json!({ "eos_token_id": [10, 257], "num_beam_groups": 3, "max_new_tokens": 1 });
     let model = with_settings(&sandbox, &settings);
@@ -90,7 +90,8 @@ fn settings_for_generation_count_or_are_named() {
     assert_eq!((&run(&[])["text"], &run(&[])["ended"]), (&json!(""), &json!("stop")));
 }
 
-/// What transformers generates by the same file: `fixtures/run/settings.py`.
+/// Compares with the text that transformers generates with the same file, from
+/// `fixtures/run/settings.py`.
 #[test]
 fn settings_lead_to_the_tokens_of_transformers() {
     let sandbox = Sandbox::new();
@@ -162,7 +163,7 @@ fn values_may_begin_with_hyphens_and_errors_name_the_option() {
         .fails(2, &["--input", "duplicate input 'input_ids'"]);
 }
 
-/// A number below zero is no option that is not known, and a text may begin as it likes.
+/// A negative number is not an unknown option, and a text can begin with any character.
 #[test]
 fn hyphens_begin_values_of_every_command() {
     let sandbox = Sandbox::new();
@@ -224,7 +225,7 @@ fn whispers_keep_the_number_of_tokens() {
 }
 
 #[test]
-fn what_goes_in_is_written() {
+fn the_inputs_are_written() {
     let sandbox = Sandbox::new();
     let features = |model: &str, rest: &[&str]| {
         let model = format!("{FIXTURES}/{model}");
@@ -300,7 +301,7 @@ fn vocabularies_alone_cut_texts_too() {
 }
 
 #[test]
-fn options_of_other_tasks_are_refused_or_said_to_change_nothing() {
+fn options_of_other_tasks_are_rejected_or_reported_as_without_effect() {
     let sandbox = Sandbox::new();
     let line = format!("run {} --prompt 12+34=", locate::fixture("tiny-llama").display());
     let top = format!("{line} --top 3");

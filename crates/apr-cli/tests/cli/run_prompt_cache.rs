@@ -46,7 +46,7 @@ fn several_prompts_and_tokens_are_kept_one_after_the_other() {
 }
 
 #[test]
-fn a_file_that_is_no_cache_of_this_model_is_refused_and_stays() {
+fn a_file_that_is_not_a_cache_of_this_model_is_rejected_and_kept() {
     let sandbox = Sandbox::new().with("text", "12+34=");
     sandbox.apr(&format!("quantize {LLAMA} --type q8_0 -o q.gguf")).ok();
     let of = |model: &str, rest: &str| {
@@ -74,7 +74,7 @@ fn a_file_that_is_no_cache_of_this_model_is_refused_and_stays() {
 
 /// Changes that no sample of the weights shows, beside the files that are the same.
 #[test]
-fn a_cache_is_of_the_files_that_made_it_and_of_the_digests_where_there_are_some() {
+fn a_cache_is_bound_to_the_files_of_its_model_or_to_their_digests() {
     let sandbox = Sandbox::new();
     let copy = |name: &str| {
         for entry in std::fs::read_dir(LLAMA).expect("a folder") {

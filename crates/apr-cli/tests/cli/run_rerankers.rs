@@ -48,7 +48,7 @@ pub(crate) fn write(sandbox: &Sandbox, name: &str, case: &Value) {
     }
 }
 
-/// A number, or those of labels.
+/// Returns a number, or the numbers of the labels.
 fn numbers(value: &Value) -> Vec<f64> {
     match value {
         Value::Array(numbers) => numbers.iter().map(|it| it.as_f64().expect("one")).collect(),
@@ -56,8 +56,10 @@ fn numbers(value: &Value) -> Vec<f64> {
     }
 }
 
-/// Compares what is found of each document with what sentence-transformers has for it; returns how
-/// many were compared. Those that were cut in one of the two are others.
+/// Compares the result for each document with that of sentence-transformers, and returns the number
+/// compared.
+///
+/// Documents that only one of the two truncates are skipped.
 #[track_caller]
 fn assert_close(report: &Value, case: &Value, key: &str, what: &str, skips: &[usize]) -> usize {
     let documents = report["documents"].as_array().expect("documents");
@@ -85,7 +87,7 @@ fn assert_close(report: &Value, case: &Value, key: &str, what: &str, skips: &[us
 }
 
 #[test]
-fn scores_are_those_of_cross_encoders() {
+fn scores_match_cross_encoders() {
     let cases = cases();
     assert!(cases.models.len() >= 17, "{}", cases.models.len());
     for (name, case) in &cases.models {
@@ -124,10 +126,10 @@ fn an_exported_graph_scores_as_its_model() {
     }
 }
 
-/// llama.cpp returns logits, and takes no fewer tokens than the context has; what is cut in the
-/// folder is another text.
+/// llama.cpp returns logits and does not accept a shorter context. A document that the folder
+/// truncates is a different text.
 #[test]
-fn a_gguf_file_scores_as_its_folder_and_says_what_it_lacks() {
+fn a_gguf_file_scores_like_its_folder_and_reports_its_losses() {
     let cases = cases();
     let cut = |name: &str| match name {
         "roberta" | "modernbert_cls" | "modernbert_mean" => vec![0, 2, 4],

@@ -31,7 +31,7 @@ fn flat(value: &Value) -> Vec<f64> {
     }
 }
 
-/// The vector of a text, or those of its tokens.
+/// Returns the vector of a text, or the vectors of its tokens.
 fn vector(made: &Value) -> Vec<f64> {
     let Some(words) = made.get("words") else {
         return flat(made.get("vectors").unwrap_or_else(|| &made["vector"]));
@@ -53,7 +53,7 @@ fn assert_close(made: &[f64], expected: &[f64], what: &str) {
 }
 
 #[test]
-fn vectors_are_those_of_sentence_transformers_whatever_their_kind() {
+fn vectors_of_every_kind_match_sentence_transformers() {
     let cases = cases();
     let models = cases["models"].as_object().expect("models");
     assert!(models.len() >= 9, "{}", models.len());
@@ -82,7 +82,7 @@ fn vectors_are_those_of_sentence_transformers_whatever_their_kind() {
 }
 
 #[test]
-fn an_export_has_the_vectors_and_what_has_no_place_is_said() {
+fn an_export_contains_the_vectors_and_reports_what_it_cannot_store() {
     let cases = cases();
     for name in ["splade", "splade_sum", "gemma"] {
         let (sandbox, case) = (Sandbox::new(), &cases["models"][name]);

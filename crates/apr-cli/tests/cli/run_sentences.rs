@@ -70,7 +70,7 @@ fn assert_close(made: &[Vec<f64>], expected: &[Vec<f64>], what: &str) {
 }
 
 #[test]
-fn vectors_are_those_of_sentence_transformers() {
+fn vectors_match_sentence_transformers() {
     let (texts, cases) = cases();
     assert!(cases.len() >= 30, "{}", cases.len());
     for (name, case) in &cases {
@@ -104,7 +104,7 @@ fn an_onnx_file_has_the_vectors_of_texts_as_an_output() {
 }
 
 #[test]
-fn what_an_onnx_file_leaves_to_its_caller_is_said() {
+fn steps_that_an_onnx_file_leaves_to_its_caller_are_reported() {
     let (_, cases) = cases();
     let case = |name: &str| &cases.iter().find(|(it, _)| it == name).expect("a case").1;
     let sandbox = Sandbox::new();
@@ -114,7 +114,7 @@ fn what_an_onnx_file_leaves_to_its_caller_is_said() {
 }
 
 #[test]
-fn a_gguf_file_has_one_way_to_pool_and_what_it_lacks_is_said() {
+fn a_gguf_file_has_one_pooling_method_and_its_losses_are_reported() {
     let (texts, cases) = cases();
     let case = |name: &str| &cases.iter().find(|(it, _)| it == name).expect("a case").1;
     for name in ["6-normalized", "6-mean", "6-cls", "5-lasttoken"] {
@@ -175,7 +175,7 @@ fn prompts_dimensions_and_the_way_to_pool_can_be_chosen() {
 }
 
 #[test]
-fn a_module_that_is_not_known_is_named() {
+fn an_unknown_module_is_reported() {
     let (texts, cases) = cases();
     let (name, case) = &cases[0];
     let sandbox = Sandbox::new();

@@ -24,7 +24,7 @@ fn model() -> Sandbox {
 }
 
 #[test]
-fn answers_are_those_of_transformers() {
+fn answers_match_transformers() {
     let sandbox = model();
     let text = fs::read_to_string(locate::fixture("run/spans.json")).expect("the fixture");
     let cases: Value = serde_json::from_str(&text).expect("JSON");

@@ -14,7 +14,7 @@ fn generated(sandbox: &Sandbox, line: &str) -> Value {
 }
 
 #[test]
-fn weights_in_blocks_are_multiplied_fast_unless_exactness_is_asked_for() {
+fn weights_in_blocks_use_fast_multiplication_unless_exactness_is_requested() {
     let sandbox = Sandbox::new();
     for scheme in ["q8_0", "q4_k_m", "q4_0", "q5_1", "iq4_nl"] {
         sandbox.apr(&format!("quantize {FOLDER} --type {scheme} -o {scheme}.gguf")).ok();
@@ -32,11 +32,13 @@ fn weights_in_blocks_are_multiplied_fast_unless_exactness_is_asked_for() {
     sandbox.apr("run q8_0.gguf --prompt 1 --want logits --exact").fails(2, &["--exact"]);
 }
 
-/// What llama.cpp finds likely; `fixtures/infer/llama_log_probabilities.py` asked it. A last bit
-/// that differs may round an activation to another level, from where all differs by as much as the
-/// levels are apart: such a one is no more than that, and rare.
+/// Compares with llama.cpp's log probabilities, from `fixtures/infer/llama_log_probabilities.py`.
+///
+/// A difference in the last bit can round an activation to another level. All later values then
+/// differ by as much as the distance of the levels: such differences are not larger than that, and
+/// rare.
 #[test]
-fn log_probabilities_are_those_of_llama_cpp() {
+fn log_probabilities_match_llama_cpp() {
     let Some(folder) = shared_data("derived") else { return };
     let expected = fs::read(fixture("infer/llama_log_probabilities.json")).expect("the fixture");
     let expected: Vec<Value> = serde_json::from_slice(&expected).expect("JSON");
@@ -73,10 +75,12 @@ fn log_probabilities_are_those_of_llama_cpp() {
     assert!(others.len() * 10 <= expected.len(), "{others:#?}");
 }
 
-/// What transformers finds likely with keys and values that are rounded when they come in;
-/// `fixtures/infer/cache_types.py` asked it.
+/// Compares with transformers' log probabilities with a KV cache whose entries are rounded when
+/// stored.
+///
+/// The values are from `fixtures/infer/cache_types.py`.
 #[test]
-fn log_probabilities_are_those_of_rounded_keys_and_values() {
+fn log_probabilities_match_a_rounded_kv_cache() {
     let expected = fs::read(fixture("infer/cache_types.json")).expect("the fixture");
     let expected: Vec<Value> = serde_json::from_slice(&expected).expect("JSON");
     let sandbox = Sandbox::new();
@@ -122,7 +126,7 @@ fn types_of_keys_and_values_are_refused_where_they_do_not_fit() {
     cached("--cache-type f16").fails(2, &["arithmetic or cache type"]);
 }
 
-/// What an encoder with a decoder writes does not change by what half precision leaves out.
+/// Rounding to half precision does not change the text that an encoder-decoder model generates.
 #[test]
 fn decoders_of_encoders_keep_keys_and_values_as_other_types() {
     let sandbox = Sandbox::new();
@@ -155,7 +159,7 @@ fn decoders_of_encoders_keep_keys_and_values_as_other_types() {
 }
 
 #[test]
-fn a_run_ends_with_what_half_precision_cant_hold() {
+fn a_run_fails_if_half_precision_cannot_represent_a_value() {
     let sandbox = Sandbox::new();
     // 100,000 in bfloat16.
     damaged(&sandbox, FOLDER, "model.layers.0.self_attn.v_proj.weight", |bytes| {
@@ -224,7 +228,7 @@ fn long_prompts_in_pieces_give_the_logits_of_one_run() {
 }
 
 #[test]
-fn times_are_told() {
+fn times_are_reported() {
     let sandbox = Sandbox::new();
     let report =
         generated(&sandbox, &format!("{FOLDER} --tokens 256,49,50,43,51,52,61 --max-tokens 3"));

@@ -42,9 +42,10 @@ fn copy(sandbox: &Sandbox, folder: &str, to: &str) {
     }
 }
 
-/// As sentence-transformers does: all-mpnet-base-v2 names `MPNetForMaskedLM`, and makes vectors.
+/// Embeds as sentence-transformers does: all-mpnet-base-v2 names `MPNetForMaskedLM`, but makes
+/// vectors.
 #[test]
-fn modules_of_sentence_transformers_make_vectors_whatever_head_the_configuration_names() {
+fn modules_of_sentence_transformers_make_vectors_whatever_the_configured_head() {
     let sandbox = Sandbox::new();
     copy(&sandbox, BERT, "bert");
     let pooling = format!("{BERT}/1_Pooling");
@@ -104,7 +105,7 @@ fn a_pipe_and_a_file_give_a_prompt_too() {
 }
 
 #[test]
-fn each_line_of_a_text_is_a_prompt_where_that_is_asked_for() {
+fn each_line_of_a_text_is_a_prompt_if_requested() {
     let sandbox = Sandbox::new()
         .with("two.txt", "12+34=\r\n20+22=")
         .with("one.txt", "1+2=\n")
@@ -137,7 +138,7 @@ fn each_line_of_a_text_is_a_prompt_where_that_is_asked_for() {
 }
 
 #[test]
-fn generated_texts_grow_side_by_side_unless_it_is_said_otherwise() {
+fn texts_are_generated_in_a_batch_unless_disabled() {
     let sums = ["12+34=", "1+2=", "20+22=", "7+8=", "99+1=", "123+4=", "Once upon", "5+5="];
     let sandbox = Sandbox::new().with("sums.txt", sums.join("\n"));
     let run = |rest: &str| sandbox.apr(&format!("run {LLAMA} --input sums.txt --lines {rest}"));
@@ -169,7 +170,8 @@ fn generated_texts_grow_side_by_side_unless_it_is_said_otherwise() {
         .fails(2, &["--batch", "text generation"]);
 }
 
-/// Texts of one number of tokens run together: what is made of one does not depend on the others.
+/// Texts with the same number of tokens run in one batch: the results do not depend on the other
+/// texts.
 #[test]
 fn lines_that_run_together_are_what_each_is_alone() {
     let lines =
@@ -269,7 +271,7 @@ fn options_that_would_do_nothing_are_refused() {
 }
 
 #[test]
-fn a_model_without_a_tokenizer_says_what_to_do() {
+fn a_model_without_a_tokenizer_reports_what_to_do() {
     let sandbox = Sandbox::new();
     copy(&sandbox, LLAMA, "bare");
     for file in ["tokenizer.json", "tokenizer_config.json", "special_tokens_map.json"] {
@@ -323,7 +325,7 @@ fn chats_go_through_the_models_template() {
 }
 
 #[test]
-fn vectors_are_those_of_transformers() {
+fn vectors_match_transformers() {
     let sandbox = Sandbox::new();
     sandbox.apr(&format!("import {BERT} -o bert.apr")).ok();
     let expected = fixture("run/texts.json");
@@ -368,7 +370,7 @@ fn minilm_makes_the_vectors_of_transformers() {
 }
 
 #[test]
-fn labels_and_words_are_those_of_transformers() {
+fn labels_and_words_match_transformers() {
     let sandbox = Sandbox::new();
     copy(&sandbox, BERT, "tagger");
     // The file has all heads; one that tags tokens comes without those for words.

@@ -104,7 +104,7 @@ fn a_name_with_a_space_is_a_reference_all_the_same() {
 }
 
 #[test]
-fn what_a_malicious_pickle_would_run_is_listed_with_its_bytes() {
+fn code_that_a_malicious_pickle_would_run_is_listed_with_its_bytes() {
     let Some(folder) = locate::shared_data("malicious") else { return };
     for (file, offsets) in [
         ("mmaitre314_picklescan__malicious1_v0.pkl", [("import", "eval", 0), ("call", "eval", 43)]),
@@ -180,7 +180,7 @@ fn a_log_on_standard_output_is_all_that_is_there() {
 }
 
 #[test]
-fn nothing_hides_in_a_log_or_a_report() {
+fn nothing_is_hidden_in_a_log_or_a_report() {
     // A control sequence of one character, marks that turn the direction of text, tags.
     let hostile = "x\u{9b}2K\u{202e}y\u{2066}\u{e0041}\u{7f}";
     let tensors = [(hostile, "F32", &[2_u64][..], crate::support::f32s(&[1.0, f32::NAN]))];

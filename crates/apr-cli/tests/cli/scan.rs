@@ -122,7 +122,7 @@ fn a_plain_pickle_is_refused_with_its_list() {
 }
 
 #[test]
-fn the_shared_files_are_judged_as_their_names_say() {
+fn the_shared_files_get_the_verdicts_in_their_names() {
     let Some(folder) = locate::shared_data("malicious") else { return };
     let sandbox = Sandbox::new();
     let summary =
@@ -173,7 +173,7 @@ fn as_expected(folder: &str) {
 }
 
 #[test]
-fn what_is_no_pickle_is_judged_or_said_to_be_not_examined() {
+fn files_that_are_not_pickles_are_examined_or_reported_as_not_examined() {
     as_expected("content");
 }
 
@@ -183,7 +183,7 @@ fn each_rule_fires_on_its_case_and_not_on_the_one_beside_it() {
 }
 
 #[test]
-fn a_model_folder_is_clean_and_its_scripts_are_said_to_be_not_examined() {
+fn a_model_folder_is_clean_and_its_scripts_are_reported_as_not_examined() {
     let folder = fixtures().join("../tiny-llama");
     let folder = folder.to_str().expect("plain");
     let sandbox = Sandbox::new();
@@ -226,7 +226,7 @@ fn no_evasion_is_clean() {
 }
 
 #[test]
-fn what_was_not_examined_is_not_clean_unless_that_is_allowed() {
+fn files_that_were_not_examined_are_not_clean_unless_allowed() {
     let sandbox = Sandbox::new()
         .with("m/model.safetensors", crate::support::small_safetensors())
         .with("m/weights.xyz", [7, 0, 255, 254, 3]);
@@ -239,7 +239,7 @@ fn what_was_not_examined_is_not_clean_unless_that_is_allowed() {
 }
 
 #[test]
-fn a_baseline_accepts_files_as_they_are_and_no_others() {
+fn a_baseline_accepts_only_unchanged_files() {
     let sandbox = Sandbox::new()
         .with("m/model.safetensors", crate::support::small_safetensors())
         .with("m/config.json", br#"{"auto_map": {"AutoModel": "code.Model"}}"#);
@@ -261,7 +261,7 @@ fn a_baseline_accepts_files_as_they_are_and_no_others() {
 
 #[cfg(unix)]
 #[test]
-fn a_link_out_of_the_folder_is_no_part_of_the_model() {
+fn a_link_out_of_the_folder_is_not_part_of_the_model() {
     let sandbox = Sandbox::new()
         .with("m/model.safetensors", crate::support::small_safetensors())
         .with("other/weights.npy", b"");
@@ -307,7 +307,7 @@ fn a_bill_of_materials_lists_each_file_with_its_digest() {
 }
 
 #[test]
-fn what_a_baseline_accepts_is_suppressed_in_sarif() {
+fn findings_accepted_by_a_baseline_are_suppressed_in_sarif() {
     let sandbox =
         Sandbox::new().with("m/config.json", br#"{"auto_map": {"AutoModel": "code.Model"}}"#);
     sandbox.apr("scan m --write-baseline b.json").clean();

@@ -148,7 +148,7 @@ fn a_model_in_shards_is_signed_and_verified_by_its_manifest() {
 }
 
 #[test]
-fn only_apr_files_are_signed_and_others_are_told_how_they_become_one() {
+fn only_apr_files_are_signed_and_other_files_get_conversion_advice() {
     let sandbox = workshop();
     sandbox
         .apr("sign m.safetensors --key signer")
@@ -203,7 +203,7 @@ fn an_edited_licence_is_e006() {
 }
 
 #[test]
-fn bytes_that_nobody_signed_are_e006_wherever_a_signature_is_checked() {
+fn unsigned_bytes_are_e006_wherever_a_signature_is_checked() {
     let sandbox = workshop();
     sandbox.apr("convert m.safetensors -o signed.apr --sign signer").clean();
     let file = sandbox.read("signed.apr");

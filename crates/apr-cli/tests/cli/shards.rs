@@ -24,7 +24,7 @@ fn manifest(sandbox: &Sandbox) -> Value {
 }
 
 #[test]
-fn shards_join_to_the_very_file_they_were_cut_from() {
+fn joining_shards_restores_the_original_file() {
     let sandbox = sharded();
     assert_eq!(manifest(&sandbox)["shard_count"], 3);
     sandbox.apr("join cut.apr -o joined.apr").clean().says(&["cut.apr", "joined.apr", "5 tensors"]);
@@ -133,7 +133,7 @@ fn a_shard_alone_opens_as_what_it_is() {
 }
 
 #[test]
-fn with_a_shard_deleted_what_is_there_is_shown_and_what_is_missing_is_named() {
+fn a_missing_shard_is_reported_and_the_other_shards_are_shown() {
     for absent in SHARDS {
         let sandbox = sharded();
         std::fs::remove_file(sandbox.path(absent)).expect("it is there");
@@ -199,7 +199,7 @@ fn no_flipped_bit_of_a_shard_passes_validation() {
 }
 
 #[test]
-fn what_is_no_manifest_is_not_joined_and_no_shard_is_overwritten() {
+fn a_file_that_is_not_a_manifest_is_not_joined_and_no_shard_is_overwritten() {
     let sandbox = sharded();
     sandbox.apr("join whole.apr -o t.apr").fails(2, &["not a manifest", "apr convert"]);
     sandbox.apr(&format!("join cut.apr -o {} -f", SHARDS[0])).fails(2, &["one of the shards"]);
@@ -216,7 +216,7 @@ fn what_is_no_manifest_is_not_joined_and_no_shard_is_overwritten() {
 }
 
 #[test]
-fn the_joined_file_may_take_the_manifests_place_and_the_manifest_the_files() {
+fn the_joined_file_can_replace_the_manifest_and_the_manifest_the_file() {
     let sandbox = sharded();
     let whole = sandbox.read("whole.apr");
     sandbox.apr("join cut.apr -o cut.apr -f").clean();
@@ -227,7 +227,7 @@ fn the_joined_file_may_take_the_manifests_place_and_the_manifest_the_files() {
 
 #[cfg(unix)]
 #[test]
-fn a_join_or_cut_that_dies_halfway_loses_nothing() {
+fn a_join_or_split_that_dies_halfway_loses_nothing() {
     let sandbox = Sandbox::new();
     sandbox.write_sparse("m.safetensors", 64 << 20);
     sandbox.apr("export m.safetensors --format apr -o whole.apr").ok();

@@ -28,7 +28,7 @@ fn dtypes(sandbox: &Sandbox, file: &str) -> Vec<String> {
     dtypes
 }
 
-/// A model in bfloat16 whose configuration says so in three places.
+/// Returns a model in bfloat16 whose configuration declares the dtype in three places.
 fn brain() -> Sandbox {
     let sandbox = Sandbox::new();
     tiny_llama(&sandbox, "m");

@@ -20,8 +20,9 @@ use crate::schemas::assert_published;
 /// After this long a command counts as hanging.
 const PATIENCE: Duration = Duration::from_secs(120);
 
-/// The command that is tested: that of this build, or another, such as one of another processor,
-/// which `APR_TEST_BINARY` names.
+/// Returns the path of the tested command: the command of this build, or `APR_TEST_BINARY`.
+///
+/// The variable can name another command, such as one for another processor.
 pub(crate) fn binary() -> PathBuf {
     std::env::var_os("APR_TEST_BINARY")
         .map_or_else(|| PathBuf::from(env!("CARGO_BIN_EXE_apr")), PathBuf::from)
@@ -30,11 +31,12 @@ pub(crate) fn binary() -> PathBuf {
 /// An empty folder that commands run in, so that the paths they print are the same everywhere.
 pub(crate) struct Sandbox(TempDir);
 
-/// Files of a sandbox: their names, bytes, and who may read them.
+/// Files of a sandbox: their names, bytes and permissions.
 pub(crate) struct Files(Vec<(String, Vec<u8>, Permissions)>);
 
 impl Sandbox {
-    /// Its files, for more sandboxes like it: what made them need not run again.
+    /// Returns the sandbox's files, so that similar sandboxes can be created without repeating the
+    /// commands.
     pub(crate) fn kept(&self) -> Files {
         let permissions =
             |name: &String| fs::metadata(self.path(name)).expect("a file").permissions();
@@ -76,7 +78,7 @@ impl Sandbox {
         fs::read(self.path(name)).unwrap_or_else(|error| panic!("{name}: {error}"))
     }
 
-    /// A safetensors file whose one tensor, `zeros` of U8, takes no room on disk.
+    /// Writes a sparse safetensors file whose only tensor is `zeros`, of dtype U8.
     pub(crate) fn write_sparse(&self, name: &str, len: u64) {
         let head = safetensors_header(
             &json!({ "zeros": { "dtype": "U8", "shape": [len], "data_offsets": [0, len] } }),
@@ -94,7 +96,7 @@ impl Sandbox {
             .expect("room for the tail");
     }
 
-    /// Every file of the sandbox, hidden ones too, sorted.
+    /// Returns every file of the sandbox, including hidden ones, sorted.
     pub(crate) fn files(&self) -> Vec<String> {
         let mut names = Vec::new();
         list_into(self.0.path(), self.0.path(), &mut names);
@@ -102,14 +104,14 @@ impl Sandbox {
         names
     }
 
-    /// The command, away from the settings of whoever runs the tests.
+    /// Returns the command, isolated from the settings of the user who runs the tests.
     pub(crate) fn command(&self, args: &[&str]) -> Command {
         let mut command = Command::new(binary());
         command.args(args);
         self.isolate(command)
     }
 
-    /// Whether a file is its owner's alone, where files have modes.
+    /// Returns `true` if only the owner can access a file, on systems with file modes.
     pub(crate) fn is_private(&self, name: &str) -> bool {
         #[cfg(unix)]
         {
@@ -128,8 +130,9 @@ impl Sandbox {
         self.watched(|| Run::of(self.isolate(command)))
     }
 
-    /// A run whose ONNX files are kept for `onnx.checker`, where they are. What was invalid before
-    /// apr rewrote it may be so still, and apr says so.
+    /// Runs `run`, and keeps its ONNX files for `onnx.checker` if that is enabled.
+    ///
+    /// Files that were invalid before apr rewrote them can remain invalid, and apr reports that.
     fn watched(&self, run: impl FnOnce() -> Run) -> Run {
         let watch = Watch::of(self.0.path());
         let run = run();
@@ -167,7 +170,7 @@ impl Sandbox {
         self.watched(|| Run::of(self.command(args)))
     }
 
-    /// Runs the command with arguments that have no spaces in them.
+    /// Runs the command with arguments that do not contain spaces.
     pub(crate) fn apr(&self, line: &str) -> Run {
         self.run(&line.split_whitespace().collect::<Vec<_>>())
     }
@@ -201,7 +204,7 @@ fn list_into(root: &Path, folder: &Path, names: &mut Vec<String>) {
     }
 }
 
-/// What came of a command.
+/// Result of a command.
 pub(crate) struct Run {
     pub(crate) code: Option<i32>,
     pub(crate) stdout: Vec<u8>,
@@ -269,14 +272,14 @@ impl Run {
         self.ok()
     }
 
-    /// The run, which must have ended with this code and said all of this, on either stream.
+    /// Asserts that the run ended with this code and printed all of these parts, on either stream.
     #[track_caller]
     pub(crate) fn fails(self, code: i32, parts: &[&str]) -> Self {
         assert_eq!(self.code, Some(code), "{self}");
         self.says(parts)
     }
 
-    /// The run, which must have said all of this, on either stream.
+    /// Asserts that the run printed all of these parts, on either stream.
     #[track_caller]
     pub(crate) fn says(self, parts: &[&str]) -> Self {
         let said = self.to_string();
@@ -304,8 +307,7 @@ pub(crate) fn wait_until(what: &str, mut so: impl FnMut() -> bool) {
     }
 }
 
-/// An APR2 file that nothing is wrong with: three tensors, stored in another order than that of
-/// their names.
+/// Returns a valid APR2 file: three tensors, not stored in the order of their names.
 pub(crate) fn sound() -> Apr2Builder {
     Apr2Builder::new()
         .entry(Apr2Entry::new(
@@ -382,7 +384,8 @@ fn with_length(mut header: Vec<u8>) -> Vec<u8> {
     [&(header.len() as u64).to_le_bytes()[..], &header].concat()
 }
 
-/// Two layers of a family that nobody knows, in the order that the safetensors library gives them.
+/// Returns two layers of an unknown family, in the order in which the safetensors library writes
+/// them.
 pub(crate) fn small_safetensors() -> Vec<u8> {
     let weight: Vec<f32> = (0_u8..48).map(|i| f32::from(i) / 16.0 - 1.5).collect();
     safetensors(&[
@@ -413,7 +416,7 @@ pub(crate) fn damaged(sandbox: &Sandbox, folder: &str, tensor: &str, change: imp
     }
 }
 
-/// A Hugging Face folder: weights and what travels with them, a file over a megabyte among it.
+/// Writes a Hugging Face folder: weights and companion files, including one over a megabyte.
 pub(crate) fn model_folder(sandbox: &Sandbox, folder: &str) -> Vec<(String, Vec<u8>)> {
     let vocabulary: Map<String, Value> =
         (0..60_000).map(|id| (format!("token{id}"), id.into())).collect();
@@ -432,7 +435,7 @@ pub(crate) fn model_folder(sandbox: &Sandbox, folder: &str) -> Vec<(String, Vec<
     files.map(|(name, bytes)| (name.to_owned(), bytes.to_vec())).to_vec()
 }
 
-/// Runs a script of `xtask/interop`, which ends with 1 where something is wrong.
+/// Runs a script of `xtask/interop`, which exits with 1 on failure.
 #[track_caller]
 pub(crate) fn judge(script: &str, arguments: &[&str], folder: &Path) {
     let python = std::env::var("APR_GRAPH_PYTHON").unwrap_or_else(|_| "python3".to_owned());

@@ -114,7 +114,7 @@ fn folders_of_orbax_word_vectors_and_paddle_are_read() {
 }
 
 #[test]
-fn what_is_compiled_for_a_device_is_named_with_what_to_use_instead() {
+fn models_compiled_for_a_device_are_rejected_with_an_alternative() {
     let sandbox = Sandbox::new()
         .with("m.engine", b"ptrt\0\0\0\0\0\0\0\0")
         .with("m.pte", b"\x30\0\0\0ET12\0\0\0\0")

@@ -92,7 +92,7 @@ fn a_filter_without_a_wildcard_finds_a_part_of_the_name() {
 }
 
 #[test]
-fn values_are_those_of_the_ranges() {
+fn values_match_the_requested_ranges() {
     let values: Vec<f32> = (0_u8..24).map(f32::from).collect();
     let half: Vec<u8> = vec![0x00, 0x3c, 0x00, 0x7e];
     let tensors = [
@@ -130,7 +130,7 @@ fn values_are_those_of_the_ranges() {
 }
 
 #[test]
-fn values_of_blocks_are_those_of_a_reader_of_all() {
+fn values_of_blocks_match_a_full_read() {
     let sandbox = tiny_llama();
     for kind in ["q8_0", "q4_0", "int8", "int4", "q4_k_m"] {
         sandbox.apr(&format!("quantize m.apr --type {kind} -o q.apr -f")).ok();

@@ -131,7 +131,7 @@ fn the_command_that_an_error_suggests_works() {
 
 #[cfg(unix)]
 #[test]
-fn a_pipe_in_place_of_a_file_is_told_how_it_is_read() {
+fn a_pipe_in_place_of_a_file_is_reported_with_how_to_read_it() {
     let sandbox = Sandbox::new().with("m.apr", sound().build());
     sandbox.shell("mkfifo pipe").clean();
     sandbox.apr("inspect pipe").fails(1, &["E007", "pipe", "standard input as `-`"]);
@@ -139,7 +139,7 @@ fn a_pipe_in_place_of_a_file_is_told_how_it_is_read() {
 }
 
 #[test]
-fn what_a_hub_answered_is_not_taken_for_a_model() {
+fn an_error_response_of_a_hub_is_not_used_as_a_model() {
     let answers =
         ["Entry not found", r#"{"error":"Repository not found"}"#, "Invalid username or password."];
     for answer in answers {
@@ -280,7 +280,7 @@ fn completions_and_manual_pages_are_made() {
     assert!(page.contains("llama.cpp importance matrix"), "{page}");
 }
 
-/// What a shell offers for the last word.
+/// Returns the completions that a shell offers for the last word.
 fn completed(sandbox: &Sandbox, words: &[&str]) -> Vec<String> {
     let mut command = sandbox.command(&[&["--", "apr"], words].concat());
     let index = words.len().to_string();
@@ -332,7 +332,7 @@ fn a_shell_completes_files_types_families_and_names_of_tensors() {
 }
 
 #[test]
-fn colour_is_for_terminals_and_for_who_asks() {
+fn colour_is_used_for_terminals_and_on_request() {
     let sandbox = Sandbox::new().with("m.apr", sound().build());
     let colored = |variables: &[(&str, &str)], line: &str| {
         let run = sandbox.with_env(variables, line);
@@ -384,7 +384,7 @@ fn quiet_commands_print_nothing_unless_they_fail() {
 }
 
 #[test]
-fn the_log_level_decides_what_is_said_aside() {
+fn the_log_level_selects_the_messages_on_standard_error() {
     let sandbox = Sandbox::new().with("m.apr", Apr2Builder { tail: vec![0], ..sound() }.build());
     let said =
         |level: &str, line: &str| sandbox.with_env(&[("APR_LOG_LEVEL", level)], line).ok().stderr;
@@ -493,7 +493,7 @@ fn debug_takes_folders_and_shard_indexes() {
 }
 
 #[test]
-fn only_commands_that_carry_files_along_say_what_they_leave() {
+fn only_commands_that_copy_companion_files_report_what_they_skip() {
     let sandbox =
         Sandbox::new().with("dir/model.safetensors", small_safetensors()).with("dir/train.py", "");
     for line in ["inspect dir", "tensors dir", "validate dir --strict"] {

@@ -29,7 +29,7 @@ fn a_model_is_inspected_validated_and_compared() {
 }
 
 #[test]
-fn weights_and_scales_become_tensors_of_other_formats_and_what_is_left_is_said() {
+fn weights_and_scales_become_tensors_of_other_formats_and_losses_are_reported() {
     let sandbox = models();
     let left = ["words (no format here holds elements of string)"];
     sandbox
@@ -195,7 +195,7 @@ fn flat(value: &Value) -> Vec<f64> {
 }
 
 #[test]
-fn operators_that_onnx_lacks_are_named() {
+fn operators_that_onnx_lacks_are_listed() {
     let sandbox = models();
     sandbox.apr("convert kinds.tflite -o kinds.onnx").fails(
         4,

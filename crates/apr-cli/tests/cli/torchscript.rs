@@ -24,7 +24,7 @@ fn python(sandbox: &Sandbox, script: &str, arguments: &[&str]) {
     python_with(sandbox, &[], script, arguments);
 }
 
-/// The same, with these variables of the environment.
+/// Runs a script of the peers with additional environment variables.
 #[track_caller]
 fn python_with(sandbox: &Sandbox, env: &[(&str, &str)], script: &str, arguments: &[&str]) {
     let python = std::env::var("APR_GRAPH_PYTHON").unwrap_or_else(|_| "python3".to_owned());
@@ -95,7 +95,7 @@ fn programs_of_families_compute_what_transformers_computes() {
     });
 }
 
-/// What a file computes by itself, no task and no cache changes.
+/// The task and the KV cache do not change what a file computes by itself.
 #[test]
 fn options_that_a_file_with_a_graph_can_not_follow_are_refused() {
     let sandbox = Sandbox::new();
@@ -120,7 +120,7 @@ fn a_program_is_a_checkpoint_too() {
 }
 
 #[test]
-fn a_model_without_a_graph_has_parameters_only_and_says_so() {
+fn a_model_without_a_graph_reports_parameters_only() {
     let sandbox = Sandbox::new().with("m.safetensors", small_safetensors());
     let run = sandbox.apr("export m.safetensors --format torchscript -o m.pt").ok();
     run.says(&["the output has parameters only, no program", "--arch NAME"]);
@@ -145,7 +145,7 @@ fn models_in(folder: &str) -> Option<Vec<PathBuf>> {
     Some(models)
 }
 
-/// Most files are of one operator each.
+/// Most files contain one operator each.
 #[test]
 fn programs_of_operators_compute_what_onnxruntime_computes() {
     let folders = ["onnx/onnx_onnx__backend", "onnx/tracel-ai_burn-onnx__crates/onnx-tests"];

@@ -9,7 +9,7 @@ use crate::support::{Sandbox, damaged};
 
 const FIXTURES: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../fixtures");
 
-/// What transformers computes: `fixtures/golden_traces/make.py`.
+/// Returns the values that transformers computes, from `fixtures/golden_traces/make.py`.
 fn golden(name: &str) -> Value {
     let path = format!("{FIXTURES}/golden_traces/{name}.json");
     serde_json::from_str(&fs::read_to_string(path).expect("the fixture")).expect("JSON")
@@ -32,7 +32,7 @@ fn number(value: &Value) -> f64 {
     value.as_f64().unwrap_or_else(|| panic!("{value} is no number"))
 }
 
-/// Whether statistics are those of the reference, which computed in another order.
+/// Asserts that statistics match the reference, which was computed in a different order.
 fn assert_close(path: &str, ours: &Value, theirs: &Value) {
     assert_eq!(ours["shape"], theirs["shape"], "{path}");
     let ours = &ours["statistics"];
@@ -195,7 +195,7 @@ fn first_with(folder: &str, extension: &str) -> String {
 }
 
 #[test]
-fn a_trace_of_nothing_or_too_much_is_refused() {
+fn a_trace_without_or_with_too_many_inputs_is_rejected() {
     let sandbox = Sandbox::new();
     let trace = |rest: &str| sandbox.apr(&format!("trace {FIXTURES}/tiny-llama {rest}"));
     trace("").fails(2, &["--prompt TEXT"]);
@@ -217,7 +217,7 @@ fn floats_of_npy(bytes: &[u8]) -> Vec<f32> {
 }
 
 #[test]
-fn a_step_says_what_it_reads_and_its_weights_are_those_of_the_file() {
+fn a_step_lists_its_inputs_and_its_weights_match_the_file() {
     let sandbox = Sandbox::new();
     let model = format!("{FIXTURES}/tiny-llama");
     let line = format!("trace {model} --tokens 1,5,20 --trace-payload");

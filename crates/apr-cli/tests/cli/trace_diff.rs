@@ -35,7 +35,7 @@ fn qa_75_equal_models_do_not_drift_in_any_container() {
 }
 
 #[test]
-fn a_damaged_weight_is_named_behind_quantization() {
+fn a_damaged_weight_is_reported_despite_quantization() {
     let sandbox = Sandbox::new();
     let value = "model.layers.0.self_attn.v_proj.weight";
     let down = "model.layers.1.mlp.down_proj.weight";
@@ -66,7 +66,7 @@ fn a_damaged_weight_is_named_behind_quantization() {
 }
 
 #[test]
-fn quantization_alone_is_no_divergence() {
+fn quantization_alone_is_not_a_divergence() {
     let sandbox = Sandbox::new();
     for quantization in ["q8_0", "q4_0", "q3_k_m", "q2_k", "iq4_nl", "mxfp4", "tq2_0"] {
         sandbox.apr(&format!("quantize {LLAMA} -t {quantization} -o q.gguf -f")).ok();
@@ -128,7 +128,7 @@ fn steps_that_one_model_alone_has_are_listed() {
 }
 
 #[test]
-fn what_can_not_be_compared_is_said() {
+fn models_that_cannot_be_compared_are_reported() {
     let sandbox = Sandbox::new();
     let usage = |line: &str, says: &str| {
         sandbox.apr(line).fails(2, &[says]);
@@ -154,7 +154,7 @@ fn what_can_not_be_compared_is_said() {
 }
 
 #[test]
-fn a_weight_that_is_not_finite_is_named() {
+fn a_weight_that_is_not_finite_is_reported() {
     let sandbox = Sandbox::new();
     for (name, value) in [
         ("model.layers.1.mlp.gate_proj.weight", [0xc0, 0x7f]),
@@ -175,7 +175,7 @@ fn a_weight_that_is_not_finite_is_named() {
 }
 
 #[test]
-fn a_weight_that_exceeds_the_memory_limit_is_named_with_the_limit_that_would_do() {
+fn a_weight_above_the_memory_limit_is_reported_with_a_sufficient_limit() {
     let sandbox = Sandbox::new();
     damaged(&sandbox, LLAMA, "lm_head.weight", |bytes| bytes.fill(0));
     let line = |limit: &str| {

@@ -36,7 +36,7 @@ fn a_conversion_writes_exactly_the_weights_of_both_containers() {
 }
 
 #[test]
-fn what_is_not_written_is_named_and_what_is_plain_is_metadata() {
+fn values_that_are_not_written_are_listed_and_plain_values_become_metadata() {
     let sandbox = sandbox(&["wrapped.pt", "two_sets.pt"]);
     let said = "optimizer_state_dict (6 tensors)";
     sandbox.apr("convert wrapped.pt -o w.apr").ok().says(&["not copied: ", said]);
@@ -77,7 +77,7 @@ fn a_prefix_reads_other_entries_in_one_process_and_in_parts() {
 }
 
 #[test]
-fn a_prefix_with_the_key_of_the_weights_selects_them_when_that_was_taken_off() {
+fn a_prefix_with_the_removed_key_of_the_weights_selects_them() {
     let file = std::fs::read(fixture("torch/wrapped.pt")).expect("the fixture");
     let limits = apr_registry::Limits::default();
     let model = apr_registry::open(file, "wrapped.pt", &limits).expect("a good file");
@@ -92,7 +92,7 @@ fn a_prefix_with_the_key_of_the_weights_selects_them_when_that_was_taken_off() {
 }
 
 #[test]
-fn a_folder_of_deepspeeds_partitions_is_refused_with_the_script_that_joins_them() {
+fn deepspeed_partitions_are_rejected_with_the_script_that_joins_them() {
     let states = std::fs::read(fixture("torch/mp_rank_00_model_states.pt")).expect("there");
     let sandbox = Sandbox::new()
         .with("zero/latest", "global_step1")

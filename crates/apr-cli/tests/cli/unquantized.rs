@@ -33,7 +33,7 @@ fn kept(why: &str) -> (String, Option<String>) {
 }
 
 #[test]
-fn the_family_says_what_an_embedding_is_whatever_its_name() {
+fn the_family_identifies_an_embedding_whatever_its_name() {
     let sandbox = TinyModel::new("whisper").sandbox();
     let types = |options: &str| {
         sandbox.apr(&format!("quantize m {options} -o w.apr -f --json")).ok().json()
@@ -99,7 +99,7 @@ fn a_quantization_that_changes_no_tensor_is_an_error() {
 }
 
 #[test]
-fn options_that_change_nothing_say_so() {
+fn options_without_effect_are_reported() {
     let sandbox = TinyModel::new("llama").sandbox();
     sandbox.write("net.safetensors", safetensors(&[("net.0.w", "F32", &[64, 64], weights(4096))]));
     let cases = [
@@ -141,7 +141,7 @@ fn options_that_change_nothing_say_so() {
 }
 
 #[test]
-fn the_file_says_by_what_method_with_how_many_bits_and_what_it_cost() {
+fn the_file_records_the_method_the_bits_and_the_error() {
     let sandbox = Sandbox::new()
         .with("m.safetensors", safetensors(&[("w", "F32", &[8, 256], weights(2048))]));
     let entry = |model: &str| {
@@ -189,7 +189,7 @@ fn the_specification_s_own_keys_are_read() {
 }
 
 #[test]
-fn quantizing_gguf_drops_outer_dimensions_of_one_as_ggml_does_and_copying_keeps_them() {
+fn quantizing_gguf_drops_outer_dimensions_of_one_and_copying_keeps_them() {
     let (row, matrix) = (weights(64), weights(4096));
     let file = GgufBuilder::new()
         .text("general.architecture", "qwen2moe")

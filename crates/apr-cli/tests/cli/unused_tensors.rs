@@ -63,7 +63,7 @@ fn the_graph_is_still_drawn_and_names_the_tensor() {
 }
 
 #[test]
-fn what_the_table_lets_go_unused_is_named() {
+fn tensors_that_the_table_allows_to_be_unused_are_listed() {
     let sandbox = Sandbox::new();
     let run = sandbox.apr(&format!("run {SPEECH} -i {SOUND}"));
     assert!(run.ok().stderr.contains("masked_spec_embed (used in training alone)"));

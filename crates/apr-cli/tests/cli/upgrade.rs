@@ -78,7 +78,7 @@ fn a_real_typed_model_is_upgraded_however_it_was_packed() {
 
 /// The signature (64 bytes), its key (32) and the CRC-32 are the last of a signed file.
 #[test]
-fn a_signed_typed_model_holds_under_the_key_in_it_and_is_e006_once_a_signed_byte_changed() {
+fn a_signed_typed_model_verifies_with_its_key_until_a_signed_byte_changes() {
     let Some(folder) = locate::shared_data("apr") else { return };
     let file = std::fs::read(folder.join("aprender-0.20.0-linreg-signed-sk07x32.aprn.apr"));
     let file = file.expect("it can be read");
@@ -103,7 +103,7 @@ fn a_signed_typed_model_holds_under_the_key_in_it_and_is_e006_once_a_signed_byte
 }
 
 #[test]
-fn an_import_of_the_source_and_an_upgrade_of_its_conversion_are_the_same_model() {
+fn an_import_of_the_source_equals_an_upgrade_of_its_conversion() {
     let Some(folder) = locate::shared_data("apr") else { return };
     let sandbox = Sandbox::new();
     for (from, to) in [
@@ -118,7 +118,7 @@ fn an_import_of_the_source_and_an_upgrade_of_its_conversion_are_the_same_model()
 }
 
 #[test]
-fn what_changed_is_told_and_recorded() {
+fn changes_are_reported_and_recorded() {
     let sandbox = Sandbox::new().with(
         "old.apr",
         dialect_a(*b"APR\0", 0, "{}", &[("w", 129, &[1, 2], vec![0, 0, 0x80, 0x3f, 1, 2])]),

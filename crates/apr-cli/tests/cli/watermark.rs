@@ -99,7 +99,7 @@ fn the_mark_survives_conversion_and_quantization() {
 }
 
 #[test]
-fn what_carries_nothing_keeps_its_bytes() {
+fn tensors_without_a_mark_keep_their_bytes() {
     let sandbox = sandbox();
     embed(&sandbox, "out.safetensors").clean();
     let (before, after) = (sandbox.read("m.safetensors"), sandbox.read("out.safetensors"));
@@ -124,7 +124,7 @@ fn what_carries_nothing_keeps_its_bytes() {
 }
 
 #[test]
-fn threads_change_nothing() {
+fn the_number_of_threads_does_not_change_the_result() {
     let sandbox = sandbox();
     for threads in [1, 3] {
         embed(&sandbox, &format!("{threads}.safetensors --threads {threads}")).clean();
@@ -140,7 +140,7 @@ fn threads_change_nothing() {
 }
 
 #[test]
-fn keys_that_are_none_and_models_that_cannot_carry_are_refused() {
+fn invalid_keys_and_models_that_cannot_be_marked_are_rejected() {
     let sandbox = sandbox().with("short", b"fifteen bytes..").with(
         "public",
         b"-----BEGIN PUBLIC KEY-----\n\

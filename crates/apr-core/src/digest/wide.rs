@@ -17,7 +17,7 @@ use core::arch::x86_64::{
     _mm512_xor_si512,
 };
 
-/// What a chunk or a subtree is summed up as.
+/// Digest of a chunk or a subtree.
 type ChainingValue = [u8; 32];
 
 /// Chunks side by side.

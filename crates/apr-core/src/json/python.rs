@@ -9,7 +9,7 @@ use serde::de::DeserializeOwned;
 
 use super::to_string_pretty;
 
-/// The number that represents `Infinity` of a Python text in a JSON value.
+/// The number that represents `Infinity` in the JSON value of a Python text. JSON has no infinity.
 pub const INFINITY: f64 = f64::MAX;
 
 /// Returns a JSON text of Python as one that others read: without the mark of its byte order, in

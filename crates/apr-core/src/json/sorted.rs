@@ -13,39 +13,39 @@ use serde::ser::{
 };
 use serde_json::{Map, Value};
 
-/// Compact JSON, sorted as [`Sorted`] says.
+/// Serializes a value as compact JSON, sorted like [`Sorted`].
 ///
 /// # Errors
-/// Those of the value's own implementation.
+/// Returns the errors of the value's own implementation.
 pub fn to_vec<T: Serialize + ?Sized>(value: &T) -> serde_json::Result<Vec<u8>> {
     serde_json::to_vec(&Sorted(value))
 }
 
-/// Indented JSON, sorted as [`Sorted`] says.
+/// Serializes a value as indented JSON, sorted like [`Sorted`].
 ///
 /// # Errors
-/// Those of the value's own implementation.
+/// Returns the errors of the value's own implementation.
 pub fn to_vec_pretty<T: Serialize + ?Sized>(value: &T) -> serde_json::Result<Vec<u8>> {
     serde_json::to_vec_pretty(&Sorted(value))
 }
 
-/// Compact JSON as a text, sorted as [`Sorted`] says.
+/// Serializes a value as a string of compact JSON, sorted like [`Sorted`].
 ///
 /// # Errors
-/// Those of the value's own implementation.
+/// Returns the errors of the value's own implementation.
 pub fn to_string<T: Serialize + ?Sized>(value: &T) -> serde_json::Result<String> {
     serde_json::to_string(&Sorted(value))
 }
 
-/// Indented JSON as a text, sorted as [`Sorted`] says.
+/// Serializes a value as a string of indented JSON, sorted like [`Sorted`].
 ///
 /// # Errors
-/// Those of the value's own implementation.
+/// Returns the errors of the value's own implementation.
 pub fn to_string_pretty<T: Serialize + ?Sized>(value: &T) -> serde_json::Result<String> {
     serde_json::to_string_pretty(&Sorted(value))
 }
 
-/// A value as compact JSON, sorted as [`Sorted`] says.
+/// Returns a value as compact JSON, sorted like [`Sorted`].
 #[must_use]
 pub fn text(value: &Value) -> String {
     to_string(value).unwrap_or_else(|_| unreachable!("keys of objects are texts"))
@@ -83,7 +83,7 @@ impl<T: Serialize> Serialize for Sorted<T> {
     }
 }
 
-/// What is within a value that is sorted.
+/// A value nested in a sorted value.
 struct Within<'a, T: ?Sized> {
     value: &'a T,
     is_tree: bool,
@@ -98,7 +98,7 @@ impl<T: Serialize + ?Sized> Serialize for Within<'_, T> {
 /// Hands everything on, and maps in the order of their keys.
 struct Sorting<S> {
     inner: S,
-    /// Whether the inner serializer makes a [`Value`], which has no single precision.
+    /// `true` if the inner serializer creates a [`Value`], which has no single precision.
     is_tree: bool,
 }
 
@@ -113,7 +113,7 @@ struct Entries<C> {
     inner: C,
     is_tree: bool,
     key: String,
-    /// `None` where entries are handed on as they come.
+    /// Entries kept so far; `None` if entries are passed on immediately.
     kept: Option<Vec<(String, Value)>>,
 }
 
@@ -323,7 +323,7 @@ fields! {
 }
 
 impl<C: SerializeMap> Entries<C> {
-    /// Hands on what is kept.
+    /// Passes the kept entries on.
     fn hand_on(&mut self) -> Result<(), C::Error> {
         let kept = self.kept.take().into_iter().flatten();
         for (key, value) in kept {
@@ -382,7 +382,7 @@ mod tests {
 
     use super::*;
 
-    /// What the derive makes of the kinds of data that reports have.
+    /// A report with the kinds of data for which serde derives different calls.
     #[derive(serde::Serialize)]
     struct Report {
         second: Value,
@@ -437,7 +437,7 @@ mod tests {
     }
 
     #[test]
-    fn sorting_changes_nothing_of_what_is_sorted_but_the_order() {
+    fn sorting_changes_only_the_order() {
         let value = json!({ "b": [null, true, -1, 1.5, 18_446_744_073_709_551_615_u64], "a": {} });
         let sorted = to_string(&value).expect("JSON");
         assert_eq!(sorted, r#"{"a":{},"b":[null,true,-1,1.5,18446744073709551615]}"#);

@@ -21,7 +21,7 @@ use super::floats::{f32_from_json, f32_to_json, f64_from_json, f64_to_json};
 use super::{Array, FIELD, KeyValue, KeyValues, KeyValuesBuilder, MAX_DEPTH, Value, wire};
 use crate::{Error, Escaped, Result};
 
-/// Takes the pairs out of their entry, where they are as [`KeyValue::to_json`] gives them.
+/// Moves the pairs out of their entry if they have the form of [`KeyValue::to_json`].
 pub(crate) fn pack(entry: &mut Map<String, Json>) -> Option<KeyValues> {
     let list = entry.get(FIELD)?.as_array()?;
     let pair = |json: &Json| KeyValue::from_json(json).ok().filter(|pair| pair.to_json() == *json);

@@ -53,14 +53,14 @@ pub(crate) const MAX_DEPTH: usize = 4;
 #[derive(Clone, Default)]
 pub struct KeyValues {
     bytes: Vec<u8>,
-    /// Where each pair starts.
+    /// Start of each pair.
     starts: Vec<u32>,
     /// Positions of the pairs, sorted by key.
     sorted: Vec<u32>,
 }
 
 impl KeyValues {
-    /// No pairs.
+    /// Creates an empty list of pairs.
     #[must_use]
     pub fn new() -> Self {
         Self::default()
@@ -72,7 +72,7 @@ impl KeyValues {
         self.starts.len()
     }
 
-    /// Whether there are no pairs.
+    /// Returns `true` if there are no pairs.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.starts.is_empty()
@@ -122,7 +122,7 @@ impl KeyValues {
         self.find(key)?.text()
     }
 
-    /// Gives a key a value: in its place where it is there, or else at the end.
+    /// Sets the value of a key, in its place if the key exists, otherwise at the end.
     ///
     /// # Errors
     /// E008 for more than 4 GiB of pairs.
@@ -147,7 +147,7 @@ impl KeyValues {
         Ok(())
     }
 
-    /// Keeps the pairs that `wanted` says yes to.
+    /// Keeps the pairs whose keys `wanted` accepts.
     pub fn retain(&mut self, wanted: impl Fn(&str) -> bool) {
         if self.iter().all(|pair| wanted(pair.key)) {
             return;
@@ -160,7 +160,7 @@ impl KeyValues {
         *self = kept.sorted();
     }
 
-    /// Adds a pair at the end; where its key is there already, that pair goes.
+    /// Adds a pair at the end and removes an existing pair of the same key.
     ///
     /// # Errors
     /// E008 for more than 4 GiB of pairs.
@@ -201,7 +201,7 @@ impl fmt::Debug for KeyValues {
     }
 }
 
-/// Of several pairs of one key the last counts.
+/// If there are several pairs with the same key, the last one is kept.
 impl FromIterator<KeyValue> for KeyValues {
     fn from_iter<I: IntoIterator<Item = KeyValue>>(pairs: I) -> Self {
         let mut result = Self::new();
@@ -224,7 +224,7 @@ impl<'a> FromIterator<&'a KeyValue> for KeyValues {
     }
 }
 
-/// Packs pairs one after the other, as a reader meets them.
+/// Packs pairs one after the other, in the order in which a reader reads them.
 #[derive(Debug, Default)]
 pub struct KeyValuesBuilder {
     bytes: Vec<u8>,
@@ -242,12 +242,12 @@ impl KeyValuesBuilder {
         Ok(())
     }
 
-    /// What is packed so far.
+    /// Returns the bytes packed so far.
     pub fn bytes(&mut self) -> &mut Vec<u8> {
         &mut self.bytes
     }
 
-    /// The pairs.
+    /// Returns the packed pairs.
     ///
     /// # Errors
     /// E001 for a key that appears twice, E008 for more than 4 GiB of pairs.
@@ -277,10 +277,10 @@ impl KeyValuesBuilder {
     }
 }
 
-/// A packed pair.
+/// Key-value pair in packed form.
 #[derive(Debug, Clone, Copy)]
 pub struct Pair<'a> {
-    /// As `llama.attention.head_count`.
+    /// Key of the pair, such as `llama.attention.head_count`.
     pub key: &'a str,
     bytes: &'a [u8],
     value: &'a [u8],
@@ -305,7 +305,7 @@ impl<'a> Pair<'a> {
         KeyValue { key: String::from(self.key), value: self.value() }
     }
 
-    /// Type and value as they are packed.
+    /// Returns type and value in packed form.
     #[must_use]
     pub fn encoded_value(&self) -> &'a [u8] {
         self.value
@@ -377,7 +377,7 @@ impl<'a> Pair<'a> {
 pub(crate) struct Entry<'a> {
     pub(crate) fields: &'a serde_json::Map<String, serde_json::Value>,
     pub(crate) pairs: &'a KeyValues,
-    /// Most items of an array that are written.
+    /// Maximum number of array items that are written.
     pub(crate) longest: u64,
 }
 

@@ -77,7 +77,7 @@ impl<'de> Visitor<'de> for List {
     }
 }
 
-/// Reads a pair: the key is what comes of it, and the value goes where it points to.
+/// Deserializes a pair: returns the key and stores the value in the vector.
 struct PairSeed<'a>(&'a mut Vec<u8>);
 
 impl<'de> DeserializeSeed<'de> for PairSeed<'_> {
@@ -89,7 +89,7 @@ impl<'de> DeserializeSeed<'de> for PairSeed<'_> {
 }
 
 impl PairSeed<'_> {
-    /// Replaces what is there by the value that comes next, with the number of its type before it.
+    /// Replaces the stored value by the next one, preceded by the number of its type.
     fn read_value<'de, A: MapAccess<'de>>(
         &mut self,
         map: &mut A,
@@ -138,7 +138,7 @@ impl<'de> Visitor<'de> for PairSeed<'_> {
     }
 }
 
-/// The number of the type that comes next.
+/// Reads the number of the next type.
 fn next_type<'de, A: MapAccess<'de>>(map: &mut A) -> Result<u32, A::Error> {
     type_number(&map.next_value::<Cow<'_, str>>()?).map_err(A::Error::custom)
 }

@@ -8,14 +8,14 @@ use core::fmt;
 /// A key with its value.
 #[derive(Debug, Clone, PartialEq)]
 pub struct KeyValue {
-    /// As `llama.attention.head_count`.
+    /// Key of the pair, such as `llama.attention.head_count`.
     pub key: String,
-    /// Typed value.
+    /// Typed value of the pair.
     pub value: Value,
 }
 
 impl KeyValue {
-    /// A pair.
+    /// Creates a pair of a key and a value.
     #[must_use]
     pub fn new(key: impl Into<String>, value: impl Into<Value>) -> Self {
         Self { key: key.into(), value: value.into() }
@@ -76,7 +76,7 @@ macro_rules! values {
                 }
             }
 
-            /// Whether there are no items.
+            /// Returns `true` if there are no items.
             #[must_use]
             pub const fn is_empty(&self) -> bool {
                 self.len() == 0
@@ -182,7 +182,7 @@ impl From<&str> for Value {
 }
 
 impl fmt::Display for Value {
-    /// Scalars as they are, arrays by type and length.
+    /// Formats scalars as they are, and arrays by type and length.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::U8(value) => value.fmt(f),
@@ -210,7 +210,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn integers_of_every_type_are_asked_for_alike() {
+    fn integers_of_every_type_are_read_alike() {
         let unsigned = [Value::from(7_u8), 7_u16.into(), 7_u32.into(), 7_u64.into()];
         let signed = [Value::from(7_i8), 7_i16.into(), 7_i32.into(), 7_i64.into()];
         for value in unsigned.iter().chain(&signed) {

@@ -7,7 +7,7 @@ use alloc::vec::Vec;
 use super::walker::{Span, Walker, cut_off};
 use crate::{Error, Result};
 
-/// Most messages inside each other; protobuf's own libraries stop here too.
+/// Maximum depth of nested messages. It is the limit of protobuf's own libraries.
 pub const MAX_DEPTH: u32 = 100;
 
 /// A message that is being walked over.
@@ -101,9 +101,9 @@ pub enum Value {
 /// A field of a message.
 #[derive(Debug, Clone, Copy)]
 pub struct Field {
-    /// Its number in the schema.
+    /// Number of the field in the schema.
     pub number: u32,
-    /// Its value.
+    /// Value of the field.
     pub value: Value,
     /// The whole field, key and length included.
     pub span: Span,
@@ -124,7 +124,7 @@ impl Field {
         Ok(Message::new(span, self.depth + 1))
     }
 
-    /// Where the value lies, for a field that is delimited by a length.
+    /// Returns the span of the value, for a length-delimited field.
     ///
     /// # Errors
     /// E001 for a field of another type.

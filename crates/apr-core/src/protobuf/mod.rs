@@ -103,7 +103,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_kept_is_counted() {
+    fn kept_bytes_count_against_the_limit() {
         let limits = Limits { max_index: 10, ..Limits::default() };
         let bytes: &[u8] = b"\x0a\x06abcdef";
         let mut walker = Walker::new(&bytes, &limits);

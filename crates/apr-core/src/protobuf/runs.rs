@@ -5,19 +5,19 @@ use alloc::vec::Vec;
 use super::{Field, Span, Value, Walker};
 use crate::{Error, Result};
 
-/// How a repeated scalar is written.
+/// Encoding of a repeated scalar.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Element {
-    /// 4 bytes each.
+    /// Values of 4 bytes each.
     Fixed32,
-    /// 8 bytes each.
+    /// Values of 8 bytes each.
     Fixed64,
     /// 1 to 10 bytes each.
     Varint,
 }
 
 impl Element {
-    /// Bytes of each, where all have the same.
+    /// Returns the size in bytes of each scalar, or `None` if it varies.
     #[must_use]
     pub const fn width(self) -> Option<u64> {
         match self {
@@ -28,12 +28,12 @@ impl Element {
     }
 }
 
-/// Scalars that lie one after the other.
+/// Scalars stored one after the other.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Run {
-    /// Where they lie, with the keys between them where they have some.
+    /// Span of the scalars, including the keys between them if there are any.
     pub span: Span,
-    /// Bytes of the key in front of each; 0 where they are packed.
+    /// Bytes of the key before each scalar; 0 if they are packed.
     pub key_len: u64,
 }
 
@@ -91,13 +91,13 @@ impl Runs {
         &self.runs
     }
 
-    /// Whether there is no value.
+    /// Returns `true` if there is no value.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.runs.is_empty()
     }
 
-    /// The only run, where it is packed: its bytes are the numbers, side by side.
+    /// Returns the span of the only run if it is packed: its bytes are the numbers, side by side.
     #[must_use]
     pub fn packed(&self) -> Option<Span> {
         match self.runs.as_slice() {

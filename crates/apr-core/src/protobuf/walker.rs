@@ -16,14 +16,16 @@ const MAX_VARINT: u64 = 10;
 /// Bytes of a source.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub struct Span {
-    /// From the start of the source, in bytes.
+    /// Offset from the start of the source, in bytes.
     pub offset: u64,
     /// Length in bytes.
     pub len: u64,
 }
 
 impl Span {
-    /// The first byte after it. A span lies within its source, so the sum does not overflow.
+    /// Returns the offset of the first byte after the span.
+    ///
+    /// A span is within its source, so the sum does not overflow.
     #[must_use]
     pub const fn end(self) -> u64 {
         self.offset.saturating_add(self.len)
@@ -34,7 +36,7 @@ impl Span {
 pub struct Walker<'a> {
     pub(super) source: &'a dyn ByteSource,
     window: Vec<u8>,
-    /// Where the window starts in the source.
+    /// Offset of the window in the source.
     start: u64,
     /// Bytes that may still be kept in memory.
     budget: u64,
@@ -115,8 +117,9 @@ impl<'a> Walker<'a> {
         Ok(bytes)
     }
 
-    /// Makes the window hold `len` bytes from `at` on, at most [`WINDOW`]; returns where in it they
-    /// start.
+    /// Loads `len` bytes from `at` on into the window and returns their position in it.
+    ///
+    /// `len` is at most [`WINDOW`].
     fn load(&mut self, at: u64, len: u64) -> Result<usize> {
         let end = at.checked_add(len).filter(|&end| end <= self.source.len());
         let end = end.ok_or_else(|| past_the_end(at, self.source.len()))?;
@@ -139,8 +142,9 @@ impl fmt::Debug for Walker<'_> {
     }
 }
 
-/// The varint that the bytes start with, and its length; `None` where it does not end, or has more
-/// than 64 bits.
+/// Decodes the varint at the start of the bytes, and returns it with its length.
+///
+/// Returns `None` if it does not end, or has more than 64 bits.
 ///
 /// ```
 /// assert_eq!(apr_core::protobuf::decode_varint(&[0x96, 0x01, 0xff]), Some((150, 2)));

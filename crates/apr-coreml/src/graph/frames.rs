@@ -11,11 +11,11 @@ use super::DOMAIN;
 #[derive(Default)]
 struct Frame {
     body: Body,
-    /// What names stand for now: a name may be given again.
+    /// Current values of the names. A name can be assigned again.
     names: HashMap<String, ValueId>,
 }
 
-/// Bodies, the outermost first, and how often a name was taken.
+/// Bodies, the outermost first, and the names in use.
 #[derive(Default)]
 pub(super) struct Frames {
     frames: Vec<Frame>,
@@ -43,7 +43,7 @@ impl Frames {
         &mut self.frames[last]
     }
 
-    /// Lets a name stand for a new value of the innermost body.
+    /// Adds a value to the innermost body and assigns it to a name.
     pub(super) fn add(&mut self, name: &str, kind: ValueType, origin: ValueOrigin) -> ValueId {
         let unique = self.taken.unique(name);
         let frame = self.innermost();
@@ -62,8 +62,9 @@ impl Frames {
         self.innermost().body.outputs.push(value);
     }
 
-    /// An output of a type, where none is known of its value. One that is an output already stays
-    /// as it is.
+    /// Adds an output to the innermost body, unless its value is an output already.
+    ///
+    /// The value gets the type `kind` if its own type is unknown.
     pub(super) fn output_of(&mut self, name: &str, kind: &ValueType) {
         let value = self.find(name);
         let body = &mut self.innermost().body;
@@ -76,12 +77,14 @@ impl Frames {
         body.outputs.push(value);
     }
 
-    /// Whether a name stands for something.
+    /// Returns `true` if a name has a value.
     pub(super) fn knows(&self, name: &str) -> bool {
         self.frames.iter().any(|frame| frame.names.contains_key(name))
     }
 
-    /// What a name stands for, here or in a body around; what nothing makes has no origin.
+    /// Returns the value of a name, in this body or an enclosing one.
+    ///
+    /// A missing value has no origin.
     pub(super) fn find(&mut self, name: &str) -> ValueId {
         let holder =
             (0..self.frames.len()).rev().find(|at| self.frames[*at].names.contains_key(name));

@@ -23,15 +23,16 @@ use crate::{MODEL, PACKAGE};
 /// The domain of the layers and operations.
 pub const DOMAIN: &str = "coreml";
 
-/// The type of a network that tells classes apart.
+/// Number of the model type for neural network classifiers.
 const CLASSIFIER: u32 = 403;
 
-/// Most pipelines in each other.
+/// Maximum nesting of pipelines.
 const MAX_PIPELINES: u32 = 8;
 
-/// The graphs of the model that a checkpoint came from, by their names. `None` where it came from
-/// no Core ML model, or from one that is neither a network nor a program. Weights have the names
-/// of that model's tensors.
+/// Returns the graphs of the Core ML model that a checkpoint was imported from, by their names.
+///
+/// Returns `None` if the checkpoint has no Core ML model, or a model that is neither a network nor
+/// a program. Weights have the names of that model's tensors.
 ///
 /// # Errors
 /// E001 for pipelines that are too deep, E002 for a damaged companion or file, E007 when reading
@@ -57,7 +58,7 @@ pub fn graphs_of(
 /// Tensors of a checkpoint, by their names.
 type Tensors<'r> = BTreeMap<&'r str, &'r TensorInfo>;
 
-/// What a tensor is.
+/// Returns the type of a tensor.
 fn type_of(info: &TensorInfo) -> ValueType {
     ValueType::Tensor(TensorType {
         element: ElementType::from_dtype(info.dtype),
@@ -65,7 +66,7 @@ fn type_of(info: &TensorInfo) -> ValueType {
     })
 }
 
-/// The graphs of a model, and of those in it.
+/// The graphs of a model and of its nested models.
 struct Models<'r> {
     /// The checkpoint's tensors, by their names.
     tensors: Tensors<'r>,

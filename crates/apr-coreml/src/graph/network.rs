@@ -27,10 +27,10 @@ use crate::layers::{NAMES, NESTED, name_of};
 /// Fields of each kind of layer: `NUMBER name:number:kind`; an enumeration's kind is its members.
 const FIELDS: &str = include_str!("fields.txt");
 
-/// Fields of a layer below this one are those that all have.
+/// First field number that identifies the kind of a layer. Lower fields are common to all layers.
 const FIRST_KIND: u32 = 100;
 
-/// What a layer costs of the limit, besides its texts.
+/// Memory charged for a layer in bytes, besides its texts.
 const EACH: u64 = 512;
 
 /// Networks in each other, at most.
@@ -71,12 +71,12 @@ pub(super) fn body(
 struct Network<'t> {
     frames: Frames,
     tensors: &'t Tensors<'t>,
-    /// What the last layer makes first.
+    /// Name of the first output of the last layer.
     last: String,
 }
 
 impl Network<'_> {
-    /// What is done to the inputs before layers read them.
+    /// Adds the preprocessing of the inputs before the layers.
     fn inputs(&mut self, walker: &mut Walker<'_>, mut message: Message, ends: &Ends) -> Result<()> {
         /// The mapping to five dimensions, of arrays and of images.
         const RANK_5: u64 = 0;
@@ -270,7 +270,7 @@ fn preprocessing(
     Ok((name, op, attributes))
 }
 
-/// The fields of a layer that are no weights and no networks.
+/// Returns the fields of a layer that are neither weights nor networks.
 fn attributes(walker: &mut Walker<'_>, own: &Field) -> Result<Vec<Attribute>> {
     fields(walker, own, name_of(FIELDS, own.number).unwrap_or_default())
 }
@@ -307,7 +307,7 @@ fn fields(walker: &mut Walker<'_>, own: &Field, known: &'static str) -> Result<V
     Ok(attributes)
 }
 
-/// What a field of a kind says.
+/// Reads the value of a field of a kind.
 fn value(walker: &mut Walker<'_>, field: &Field, kind: &str) -> Result<Option<AttributeValue>> {
     Ok(Some(match (kind, field.value) {
         ("text", _) => AttributeValue::Text(field.bytes(walker)?),
@@ -347,8 +347,7 @@ fn value(walker: &mut Walker<'_>, field: &Field, kind: &str) -> Result<Option<At
     }))
 }
 
-/// An activation of a recurrent layer: its name, and its two settings, which are 0 where they are
-/// left away.
+/// Reads an activation of a recurrent layer: its name and its two settings. Missing settings are 0.
 fn activation(walker: &mut Walker<'_>, mut message: Message) -> Result<String> {
     /// The numbers of activations, as of the fields of the layer of activations.
     const ACTIVATION: u32 = 130;

@@ -25,7 +25,7 @@ use super::{Tensors, type_of};
 /// Blocks in each other, at most.
 const MAX_DEPTH: usize = 16;
 
-/// What an operation costs of the limit, besides its texts.
+/// Memory charged for an operation in bytes, besides its texts.
 const EACH: u64 = 512;
 
 /// The bodies of a program's functions; the name of the only one, or of `main`, is empty.
@@ -74,7 +74,7 @@ fn entry(walker: &mut Walker<'_>, mut message: Message) -> Result<(String, Optio
 
 struct Program<'p> {
     frames: Frames,
-    /// What names of weights begin with.
+    /// Prefix of the names of weights.
     prefix: &'p str,
     tensors: &'p Tensors<'p>,
 }

@@ -5,17 +5,18 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use apr_graph::{AttributeValue, Body, Constant, ConstantData, Node, ValueId};
 
-/// What a parameter is bound to.
+/// Argument of a parameter.
 #[derive(Debug, Clone)]
 pub(super) enum Argument<'g> {
     /// A value of the program's graph.
     Value(ValueId),
-    /// What is given in the call itself.
+    /// A value in the call itself.
     Given(&'g AttributeValue),
 }
 
-/// A call, whose parameters are ticked off as they are looked at: one that nothing looked at means
-/// something that is not known here.
+/// A call that records which parameters were read.
+///
+/// A parameter that was not read means that the call has a feature that is not known here.
 pub(super) struct Call<'g> {
     pub(super) op: &'g str,
     /// The name of the first output.
@@ -26,7 +27,7 @@ pub(super) struct Call<'g> {
 }
 
 impl<'g> Call<'g> {
-    /// The call that a node is; `None` for one whose inputs have no names.
+    /// Returns the call of a node, or `None` if its inputs have no names.
     pub(super) fn new(node: &'g Node, body: &Body) -> Option<Self> {
         let mut arguments: BTreeMap<&str, Vec<Argument<'_>>> = BTreeMap::new();
         let mut parameters: &[Vec<u8>] = &[];
@@ -57,13 +58,13 @@ impl<'g> Call<'g> {
         self.arguments.contains_key(parameter)
     }
 
-    /// What a parameter is bound to: a list is several.
+    /// Returns the arguments of a parameter; a list has several.
     pub(super) fn all(&self, parameter: &str) -> Option<&[Argument<'g>]> {
         self.seen.borrow_mut().insert(parameter.to_owned());
         self.arguments.get(parameter).map(Vec::as_slice)
     }
 
-    /// What a parameter is bound to that is no list.
+    /// Returns the argument of a parameter that is not a list.
     pub(super) fn one(&self, parameter: &str) -> Option<Argument<'g>> {
         match self.all(parameter)? {
             [one] => Some(one.clone()),
@@ -76,7 +77,7 @@ impl<'g> Call<'g> {
         self.seen.borrow_mut().insert(parameter.to_owned());
     }
 
-    /// Whether every parameter was looked at.
+    /// Returns `true` if every parameter was read.
     pub(super) fn is_understood(&self) -> bool {
         let seen = self.seen.borrow();
         self.arguments.keys().all(|parameter| seen.contains(*parameter))
@@ -88,10 +89,10 @@ impl<'g> Call<'g> {
     }
 }
 
-/// The attribute of a node that says which parameters its inputs are.
+/// Attribute of a node that lists the parameters of its inputs.
 pub(super) const PARAMETERS: &str = "parameters";
 
-/// What is given in a call as a constant; `None` for a body, and for what could not be read.
+/// Returns a value in a call as a constant, or `None` for a body or an unreadable value.
 pub(super) fn given(value: &AttributeValue) -> Option<Constant> {
     Some(match value {
         AttributeValue::Int(int) => Constant::int(*int),

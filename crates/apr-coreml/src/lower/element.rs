@@ -4,8 +4,10 @@ use apr_core::DType;
 use apr_graph::{Constant, ConstantData, ElementType};
 use apr_tensor::element::widen_f32;
 
-/// What a graph of ONNX's operators computes in where a program has these elements: halves are
-/// floats of single precision, and small integers those of 32 bits, which all operators have.
+/// Returns the element type that an ONNX graph uses for elements of this type of a program.
+///
+/// Half precision becomes single precision, and small integers become 32-bit integers, which all
+/// operators support.
 pub(super) fn computed(element: ElementType) -> ElementType {
     match element {
         ElementType::F16 => ElementType::F32,
@@ -43,7 +45,9 @@ fn words<const N: usize>(bytes: &[u8]) -> impl Iterator<Item = [u8; N]> {
     bytes.as_chunks::<N>().0.iter().copied()
 }
 
-/// A constant in the elements that are computed in; `None` for texts and what has no numbers.
+/// Converts a constant to the element type of the computation. Returns `None` for texts.
+///
+/// Also returns `None` for values that do not fit the type.
 pub(super) fn computed_constant(constant: &Constant) -> Option<Constant> {
     let element = computed(constant.element);
     let bytes = match &constant.data {

@@ -2,8 +2,9 @@
 
 use apr_graph::{BodyBuilder, ValueId};
 
-/// What is divided by the root of the sum of its squares, over the last three dimensions; `epsilon`
-/// is added to the sum.
+/// Adds a division by the root of the sum of squares over the last three dimensions.
+///
+/// `epsilon` is added to the sum.
 pub(super) fn by_length(main: &mut BodyBuilder, x: ValueId, epsilon: f32, name: &str) -> ValueId {
     let step = |step: &str| format!("{name}/{step}");
     let axes = main.ints(&[-3, -2, -1]);

@@ -29,7 +29,7 @@ fn recipient(byte: u8) -> Lock {
 }
 
 #[test]
-fn every_password_and_recipient_opens_the_same_key_and_nothing_else_does() {
+fn only_the_right_passwords_and_recipients_open_the_key() {
     let locks = [password("one"), recipient(1), password("two"), recipient(2)];
     let (block, key) = EncrBlock::seal(&locks, &mut counted()).expect("it can be sealed");
     let block = EncrBlock::decode(&block.encode()).expect("our own block");
@@ -66,7 +66,7 @@ fn all_failures_to_decrypt_read_alike() {
 }
 
 #[test]
-fn the_mac_covers_every_bit_of_the_front_and_where_its_parts_end_does_not_matter() {
+fn the_mac_covers_every_bit_of_the_front_but_not_the_ends_of_its_parts() {
     let (mut block, key) =
         EncrBlock::seal(&[recipient(1)], &mut counted()).expect("it can be sealed");
     block.authenticate(&key, &[b"header", b"metadata", b"index"]);
@@ -78,7 +78,7 @@ fn the_mac_covers_every_bit_of_the_front_and_where_its_parts_end_does_not_matter
 }
 
 #[test]
-fn a_block_is_as_long_as_its_locks_say() {
+fn the_length_of_a_block_follows_from_its_locks() {
     for locks in
         [vec![password("one")], vec![recipient(1)], vec![recipient(1), password("x"), recipient(2)]]
     {
@@ -93,7 +93,7 @@ fn a_block_is_as_long_as_its_locks_say() {
 }
 
 #[test]
-fn what_nothing_opens_and_what_nobody_can_share_a_secret_with_is_not_made() {
+fn locks_that_cannot_be_opened_or_cost_too_much_are_rejected() {
     let mut random = counted();
     assert_eq!(code(EncrBlock::seal(&[], &mut random)), Code::Format);
     assert_eq!(code(EncrBlock::seal(&[Lock::Recipient([0; 32])], &mut random)), Code::Format);
@@ -103,11 +103,11 @@ fn what_nothing_opens_and_what_nobody_can_share_a_secret_with_is_not_made() {
     assert_eq!(code(EncrBlock::seal(&vec![recipient(1); 4097], &mut random)), Code::Memory);
 }
 
-/// Where the first stanza is in a block: after head, count, chunk and salt.
+/// Offset of the first stanza in a block, after head, count, chunk and salt.
 const STANZA: usize = 16 + 24;
 
 #[test]
-fn argon2_bombs_cost_nothing() {
+fn excessive_argon2_costs_are_rejected_without_allocating() {
     let (block, _) = EncrBlock::seal(&[password("one")], &mut counted()).expect("it can be sealed");
     let good = block.encode();
     for (field, cost) in
@@ -152,7 +152,7 @@ fn counts_and_lengths_that_lie_are_refused_before_they_allocate() {
 }
 
 #[test]
-fn newer_versions_stanzas_and_chunk_lengths_are_named_as_such() {
+fn newer_versions_stanzas_and_chunk_lengths_are_version_errors() {
     let (block, _) = EncrBlock::seal(&[recipient(1)], &mut counted()).expect("it can be sealed");
     let good = block.encode();
     for (at, number) in [(4, 2_u32), (STANZA, 3), (20, 65_537), (20, 0)] {
@@ -183,7 +183,7 @@ fn broken_encr_blocks_never_open_to_another_key() {
 }
 
 #[test]
-fn signers_are_told_apart_by_validity_and_by_trust() {
+fn signers_are_distinguished_by_validity_and_trust() {
     let (vendor, stranger) = (SigningKey::from_bytes(&[1; 32]), SigningKey::from_bytes(&[2; 32]));
     let digest = sign_digest(&[b"header", b"metadata", b"index", b"digests"]);
     let mut block = SignBlock::default();
@@ -273,7 +273,7 @@ fn a_licence_holds_for_its_file_and_its_issuer() {
 }
 
 #[test]
-fn a_licence_says_what_a_use_would_break() {
+fn a_licence_reports_what_a_use_would_violate() {
     let time = |text| parse_time(text).expect("RFC 3339");
     let (before, end) = (time("2026-12-31T23:59:59.999Z"), time("2027-01-01T01:00:00+01:00"));
     let licence = licence();
@@ -291,7 +291,7 @@ fn a_licence_says_what_a_use_would_break() {
 }
 
 #[test]
-fn a_licence_that_is_none_is_not_issued() {
+fn an_invalid_licence_is_not_issued() {
     let issue = |licence: Licence| {
         LicenceBlock::issue(&licence, &SigningKey::from_bytes(&[1; 32]), &[0; 32])
     };

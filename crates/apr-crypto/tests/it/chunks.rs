@@ -97,7 +97,7 @@ fn cut_swapped_appended_and_foreign_chunks_are_noticed() {
 }
 
 #[test]
-fn stored_lengths_past_2_to_the_64_have_no_tensor() {
+fn stored_lengths_beyond_2_to_the_64_are_not_possible() {
     assert_eq!(sealed_len(u64::MAX), None);
     assert_eq!((plain_len(16), plain_len(65_552 + 16), plain_len(17)), (None, None, Some(1)));
 }

@@ -92,7 +92,7 @@ fn a_public_key_that_does_not_go_with_the_private_one_is_refused() {
 }
 
 #[test]
-fn what_is_no_key_is_named_and_not_shown() {
+fn a_file_that_is_not_a_key_is_described_without_its_contents() {
     let secret = "MC4CAQAwBQYDK2Vw";
     let cases = [
         (RFC_PUBLIC.to_owned(), "public key"),

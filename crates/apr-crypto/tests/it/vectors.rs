@@ -53,7 +53,7 @@ fn ed25519_signs_and_verifies_as_in_rfc_8032() {
 }
 
 #[test]
-fn keys_of_small_order_verify_nothing() {
+fn keys_of_small_order_verify_no_signature() {
     // The neutral element as key and as R, and S = 0: satisfies the equation for every message.
     let mut identity = [0; 32];
     identity[0] = 1;
@@ -174,7 +174,7 @@ fn passwords_give_the_keys_that_openssl_derives() {
 }
 
 #[test]
-fn argon2id_is_that_of_rfc_9106() {
+fn argon2id_matches_rfc_9106() {
     // Section 5.3. It takes a secret and associated data, which our files don't: straight through
     // the crate we use.
     let params = argon2::ParamsBuilder::new()

@@ -7,7 +7,7 @@ use apr_core::{
 /// First bytes of a file.
 pub const MAGIC: [u8; 4] = *b"APR1";
 
-/// First bytes of the files of whisper-apr 0.2, which the v2 dialects have too.
+/// First bytes of files of whisper-apr 0.2, shared with the v2 dialects.
 pub(super) const MAGIC_0_2: [u8; 4] = *b"APR\0";
 
 /// The container of whisper-apr, and the one of the same name of aprender.
@@ -35,7 +35,10 @@ pub static FORMAT: Format = Format {
     successor: Some(&crate::apr2::FORMAT),
 };
 
-/// whisper-apr 0.2 gave the format a new magic and kept its version; the dialects say 2 there.
+/// Returns `true` for the magic of APR1, and for the magic of whisper-apr 0.2 with the version of
+/// APR1.
+///
+/// whisper-apr 0.2 changed the magic but kept the version. The v2 dialects have version 2 there.
 fn recognises(head: &[u8]) -> bool {
     let version = head.get(4..6);
     head.starts_with(&MAGIC)

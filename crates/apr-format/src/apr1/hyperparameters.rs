@@ -9,7 +9,7 @@ use serde_json::{Map, Value, json};
 
 use crate::older::Fields;
 
-/// The metadata key of what only the header of such a file knows.
+/// Metadata key of the facts that only the header of an APR1 file holds.
 pub const METADATA_KEY: &str = "apr1";
 
 /// The header's names in the order of its fields, and the name of each in a configuration.
@@ -45,12 +45,12 @@ const SIZES: [&str; 12] = [
 /// Tokens of models that know English only.
 const ENGLISH_VOCABULARY: u32 = 51_864;
 
-/// What the header says about the model.
+/// Hyperparameters of the model, as the header states them.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Hyperparameters {
     /// The header's number for the size.
     pub(super) size: u8,
-    /// In the order of [`FIELDS`].
+    /// Values in the order of [`FIELDS`].
     values: [u32; 10],
 }
 
@@ -73,7 +73,7 @@ impl Hyperparameters {
         SIZES.get(usize::from(self.size)).copied()
     }
 
-    /// As the header names them.
+    /// Returns the values under the header's field names.
     pub(super) fn named(&self) -> Map<String, Value> {
         FIELDS
             .iter()
@@ -82,7 +82,7 @@ impl Hyperparameters {
             .collect()
     }
 
-    /// Sets what the metadata of a Whisper model has.
+    /// Sets the metadata of a Whisper model.
     pub(super) fn describe(&self, metadata: &mut Metadata) {
         let mut architecture = Map::new();
         for ((_, name), value) in FIELDS.iter().zip(self.values) {
@@ -94,7 +94,7 @@ impl Hyperparameters {
         metadata.set(keys::ARCHITECTURE, architecture);
     }
 
-    /// Those of a model to be written.
+    /// Returns the hyperparameters of a model to be written.
     ///
     /// # Errors
     /// E001 for a number that the metadata lack.
@@ -127,8 +127,8 @@ impl Hyperparameters {
         Ok(hyperparameters)
     }
 
-    /// The size of OpenAI's models of these dimensions; 0, as tiny, for any other, which the
-    /// published reader takes it for as well.
+    /// Returns the size of OpenAI's model with these dimensions. For any other, returns 0 (tiny),
+    /// as the published reader does.
     fn usual_size(&self) -> u8 {
         let [vocabulary, _, width, _, layers, .., mels] = self.values;
         let english = u8::from(vocabulary == ENGLISH_VOCABULARY);

@@ -19,7 +19,7 @@ struct Described {
     name: String,
     dtype: String,
     shape: Vec<u64>,
-    /// From the first tensor on, in bytes.
+    /// Offset from the first tensor, in bytes.
     offset: u64,
     size: u64,
 }

@@ -16,7 +16,7 @@ pub(super) const VOCABULARY_ENCODING: &str = "tokenizer.vocabulary_encoding";
 pub(super) const VOCAB_SIZE: &str = "tokenizer.vocab_size";
 pub(super) const MERGES: &str = "tokenizer.merges";
 
-/// Texts are tokens as they are.
+/// Encoding of a vocabulary whose texts are the tokens themselves.
 const UTF8: &str = "utf8";
 /// Every byte is a character, as in GPT-2's `vocab.json`.
 const BYTE_TO_UNICODE: &str = "byte_to_unicode";
@@ -24,7 +24,7 @@ const BYTE_TO_UNICODE: &str = "byte_to_unicode";
 /// A vocabulary section without its length.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub(super) struct Vocabulary {
-    /// By id.
+    /// Tokens by id.
     pub(super) tokens: Vec<Vec<u8>>,
     /// Pairs of tokens, the ones that are joined first in front.
     pub(super) merges: Vec<[Vec<u8>; 2]>,
@@ -84,9 +84,10 @@ impl Vocabulary {
         Ok(bytes)
     }
 
-    /// Sets what the metadata have of a vocabulary. Merges are pairs with a space between, so that
-    /// no token may contain one: where there are some, and where a token is not UTF-8, bytes are
-    /// characters.
+    /// Sets the metadata of a vocabulary.
+    ///
+    /// Merges are pairs separated by a space, so no token may contain a space. If there are merges,
+    /// or a token is not UTF-8, bytes are written as characters.
     pub(super) fn describe(&self, metadata: &mut Metadata) {
         let utf8 = self.merges.is_empty()
             && self.tokens.iter().all(|token| core::str::from_utf8(token).is_ok());
@@ -108,8 +109,10 @@ impl Vocabulary {
         }
     }
 
-    /// The vocabulary that the metadata have; none where they list no tokens. `merges` are used
-    /// where the metadata have none. An id without a token gets the empty one.
+    /// Returns the vocabulary of the metadata, or `None` if they list no tokens.
+    ///
+    /// `merges` provides the merges if the metadata have none. An id without a token gets the empty
+    /// one.
     pub(super) fn of(metadata: &Metadata, merges: impl FnOnce() -> Vec<String>) -> Option<Self> {
         let texts = metadata.get(VOCABULARY)?.as_array()?;
         let texts: Vec<&str> = texts.iter().map(|text| text.as_str().unwrap_or_default()).collect();
@@ -143,8 +146,8 @@ fn short_bytes(fields: &mut Fields<'_>, what: &str) -> Result<Vec<u8>> {
     fields.take(len.into(), what).map(<[u8]>::to_vec)
 }
 
-/// The character of every byte in GPT-2's vocabularies: those that print in Latin-1 are themselves,
-/// the others U+0100 and on, in order.
+/// Returns the character of every byte in GPT-2's vocabularies. Bytes that print in Latin-1 map to
+/// themselves, the others to U+0100 and on, in order.
 fn byte_to_unicode() -> [char; 256] {
     let mut alphabet = ['\0'; 256];
     let mut next = '\u{100}'..;
@@ -189,7 +192,7 @@ mod tests {
     }
 
     #[test]
-    fn texts_are_those_of_gpt2s_vocabulary() {
+    fn texts_match_gpt2s_vocabulary() {
         let merges = vec![[b" ".to_vec(), b"t".to_vec()]];
         let metadata =
             described(&Vocabulary { tokens: vec![b" the".to_vec(), b"\n".to_vec()], merges });
@@ -215,7 +218,7 @@ mod tests {
     }
 
     #[test]
-    fn counts_that_the_section_has_no_room_for_are_refused() {
+    fn counts_that_do_not_fit_into_the_section_are_rejected() {
         for counts in [[u32::MAX, 0], [0, u32::MAX], [3, 0], [1, 1]] {
             let mut bytes = counts.map(u32::to_le_bytes).concat();
             bytes.extend([0; 4]);

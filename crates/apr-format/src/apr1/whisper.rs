@@ -19,7 +19,7 @@ use crate::older::{
 
 /// Length of the header after the magic, in bytes.
 pub(super) const HEADER_LEN: u64 = 48;
-/// The same in files of whisper-apr 0.2.
+/// Length of the header in files of whisper-apr 0.2, in bytes.
 const HEADER_LEN_0_2: u64 = 64;
 /// Length of an index entry, in bytes.
 pub(super) const ENTRY_LEN: u64 = 96;
@@ -41,7 +41,7 @@ const INT4: u8 = 3;
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Header {
     pub(super) version: u16,
-    /// As in [`QUANTIZATIONS`].
+    /// Quantization, an index into [`QUANTIZATIONS`].
     pub(super) quantization: u8,
     pub(super) compressed: u8,
     pub(super) tensors: u16,
@@ -152,10 +152,10 @@ pub(super) fn read(source: &dyn ByteSource, limits: &Limits) -> Result<Parts> {
     })
 }
 
-/// What the header says of tensors that are otherwise.
+/// Contradictions between the header and the tensors.
 #[derive(Debug, Default)]
 struct Oddities {
-    /// Tensors that are f32 though the header says otherwise.
+    /// Number of tensors that are f32 although the header states another dtype.
     floats: usize,
     /// Names that were cut and have been completed.
     completed: Vec<String>,
@@ -235,7 +235,8 @@ fn read_entry(
     Ok(Entry { info: TensorInfo { name, dtype, shape }, offset, len, encoding })
 }
 
-/// What the length of a tensor tells: the program wrote floats under any header but that of int8.
+/// Returns the dtype and encoding that the length of a tensor implies. The program wrote floats
+/// under any header except int8.
 fn stored_as(
     header: &Header,
     len: u64,
@@ -273,7 +274,7 @@ fn stored_as(
     )))
 }
 
-/// The length of the section at `at`, and where its content starts.
+/// Returns the start of the content of the section at `at`, and its length, in bytes.
 fn section(
     source: &dyn ByteSource,
     at: u64,

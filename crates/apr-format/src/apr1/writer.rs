@@ -21,7 +21,7 @@ use super::whisper::{
 };
 use crate::apr2::CompanionFile;
 
-/// How to lay the file out.
+/// Options of the file layout.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct WriteOptions {
     /// Name of the file in the layout.
@@ -37,15 +37,15 @@ impl Default for WriteOptions {
 /// An APR1 file being written; see [`plan`].
 pub struct Apr1Writer {
     layout: Layout,
-    /// By position in the layout.
+    /// Names of the tensors, by position in the layout.
     names: Vec<String>,
     /// Magic, header, index.
     front: Vec<u8>,
-    /// What comes between the weights and the filterbank, or the checksum.
+    /// Bytes between the weights and the filterbank, or the checksum.
     middle: Vec<u8>,
-    /// Weights that come before it.
+    /// Number of weights before `middle`.
     weights: usize,
-    /// Whether it was written.
+    /// Set once `middle` is written.
     past_middle: bool,
     due: Due,
     crc: Crc32,
@@ -141,14 +141,15 @@ pub fn plan(
     })
 }
 
-/// Weights of another form can't be in the section, and stay what they are.
+/// Returns `true` for the mel filterbank. Filterbanks of another dtype or rank do not fit the
+/// section and stay ordinary weights.
 fn is_filterbank(info: &TensorInfo) -> bool {
     info.name == keys::MEL_FILTERBANK_TENSOR
         && info.dtype == DType::F32
         && info.shape.dims().len() == 2
 }
 
-/// The header's number for the dtype of all tensors.
+/// Returns the header's number for the dtype of all tensors.
 fn quantization<'a>(tensors: impl Iterator<Item = &'a TensorInfo>) -> Result<u8> {
     let mut first: Option<&TensorInfo> = None;
     for info in tensors {
@@ -217,7 +218,7 @@ fn add(end: u64, len: u64) -> Result<u64> {
     end.checked_add(len).ok_or_else(|| Error::format("the file would exceed 2^64 bytes"))
 }
 
-/// Merges of the tokenizer file that Whisper models come with.
+/// Returns the merges of the `merges.txt` that Whisper models include.
 fn merges_of(companions: &[CompanionFile]) -> Vec<String> {
     let file = companions.iter().find(|file| file.name == "merges.txt");
     let text = file.and_then(|file| core::str::from_utf8(&file.bytes).ok()).unwrap_or_default();
@@ -268,7 +269,7 @@ impl Apr1Writer {
         sink.write_all(bytes)
     }
 
-    /// Ends tensors that have all their bytes, and writes what comes before the next one.
+    /// Completes tensors that have all their bytes, and writes the bytes before the next tensor.
     fn settle(&mut self, sink: &mut dyn Sink) -> Result<()> {
         loop {
             if !self.past_middle && self.due.position() == self.weights {

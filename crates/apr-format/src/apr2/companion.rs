@@ -11,7 +11,8 @@ use serde_json::{Map, Value, json};
 
 use super::index::IndexEntry;
 
-/// Companions over this many bytes go into tensors.
+/// Maximum size of a companion that is stored in the metadata, in bytes. Larger ones become
+/// tensors.
 const INLINE_COMPANION: usize = 1 << 20;
 
 /// A file to carry along: configuration, tokenizer, model card.
@@ -19,19 +20,19 @@ const INLINE_COMPANION: usize = 1 << 20;
 pub struct CompanionFile {
     /// Plain name, `config.json` or `1_Pooling/config.json`.
     pub name: String,
-    /// Its bytes.
+    /// Contents of the file.
     pub bytes: Vec<u8>,
 }
 
-/// Where a companion of an opened file is.
+/// Location of the contents of a companion in an opened file.
 pub(super) enum CompanionBytes {
     Text(String),
-    /// In the tensor at this position in the index.
+    /// The tensor at this position in the index.
     Tensor(usize, TensorInfo),
 }
 
-/// Puts companions into the metadata: short text as it is, the rest as U8 tensors that are returned
-/// with their bytes.
+/// Puts companions into the metadata. Short text is stored directly. The rest become U8 tensors,
+/// which are returned with their bytes.
 ///
 /// # Errors
 /// E001 for a name that is not plain or there twice.
@@ -123,8 +124,8 @@ pub(super) fn find_companions(
     Ok((companions, contents))
 }
 
-/// A companion becomes a file beside the model when it is written out: its name must not lead
-/// anywhere else.
+/// Checks the name of a companion. A companion becomes a file in the model's folder, so its name
+/// must not lead elsewhere.
 fn check_name(name: &str) -> Result<()> {
     let stray = |c: char| c.is_control() || matches!(c, '\\' | ':');
     if name.contains(stray) || name.split('/').any(|part| matches!(part, "" | "." | "..")) {

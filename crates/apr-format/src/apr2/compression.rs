@@ -21,20 +21,20 @@ pub(super) struct Compression {
     encoders: Pool<Encoder>,
 }
 
-/// An encoder, and what it was made for.
+/// An encoder, and the coding, level and element it was made for.
 struct Encoder {
     of: (Coding, i32, Element),
     blocks: BlockEncoder,
 }
 
-/// How one tensor is compressed.
+/// Compression state of one tensor.
 pub(super) struct Compressed {
     dtype: DType,
     /// The coding, and the level for its encoder.
     coding: OnceBox<(Coding, i32)>,
-    /// By which the coding is chosen where none was learnt before the first piece came.
+    /// Samples for choosing the coding, if it was not learnt before the first piece arrived.
     samples: OnceBox<Vec<Vec<u8>>>,
-    /// It turned out that nothing is saved: whatever comes is stored as it is.
+    /// Set when compression saves nothing; the tensor is then stored uncompressed.
     given_up: AtomicBool,
 }
 
@@ -59,8 +59,8 @@ impl Compression {
         tensor.coding.get_or_init(|| Box::new(choose(self.choice, tensor.dtype, samples)));
     }
 
-    /// Appends the compressed form of a piece of a tensor, or nothing where it is stored as it is;
-    /// returns the blocks that failed the check.
+    /// Appends the compressed form of a piece of a tensor, and returns the number of blocks that
+    /// failed the check. Appends nothing if the tensor is stored uncompressed.
     pub(super) fn compress(&self, tensor: &Compressed, piece: &[u8], out: &mut Vec<u8>) -> u64 {
         if tensor.coding.get().is_none() {
             match tensor.samples.get() {
@@ -95,13 +95,13 @@ impl Compressed {
         self.coding.get().map(|(coding, _)| (coding.to_flags(), coding.block_len() as u64))
     }
 
-    /// Spares other threads the work, since the tensor is stored as it is.
+    /// Stops compressing the tensor, since it is stored uncompressed.
     pub(super) fn give_up(&self) {
         self.given_up.store(true, Ordering::Relaxed);
     }
 
-    /// Shows the first piece where no samples came, so that the choice does not depend on which
-    /// piece is compressed first.
+    /// Keeps samples of the first piece if the coding was not chosen yet. The choice then does not
+    /// depend on which piece is compressed first.
     pub(super) fn show_first(&self, piece: &[u8]) {
         if self.coding.get().is_none() {
             self.samples
@@ -110,7 +110,7 @@ impl Compressed {
     }
 }
 
-/// Pieces of the beginning, the middle and the end.
+/// Returns pieces of the beginning, the middle and the end.
 fn samples(bytes: &[u8]) -> Vec<&[u8]> {
     if bytes.len() <= 3 * SAMPLE_LEN {
         return vec![bytes];
@@ -141,12 +141,12 @@ impl Decoder {
         Ok(Self { of: (flags, dtype), blocks })
     }
 
-    /// Whether it was made for such tensors.
+    /// Returns `true` if the decoder was made for tensors with these flags and this dtype.
     pub(super) fn suits(&self, flags: u32, dtype: DType) -> bool {
         self.of == (flags, dtype)
     }
 
-    /// Fills `target` with what a block's bytes stand for; raw ones are not compressed.
+    /// Fills `target` with the decoded bytes of a block. Raw blocks are not compressed.
     pub(super) fn decode(&mut self, body: &[u8], raw: bool, target: &mut [u8]) -> Result<()> {
         self.blocks.decode(body, raw, target)
     }

@@ -6,7 +6,7 @@ use alloc::vec::Vec;
 
 use apr_core::{DType, Error, Result};
 
-/// How to compress: in no way.
+/// Choice of a codec. This build has no compression, so there is none.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Choice {}
 

@@ -9,7 +9,7 @@ use super::layout::EntryRange;
 pub(super) use crate::crypto::Unlock;
 use crate::crypto::{EncrBlock, FileKey, SEALED_CHUNK, TAG_LEN};
 
-/// Why tensors can't be read without a key.
+/// Message for reads of tensors without a key.
 pub(super) const LOCKED: &str = "the model is encrypted, and no key or password was given";
 
 /// The key to a file's tensors.
@@ -18,8 +18,8 @@ pub(super) struct Opened {
     salt: [u8; 16],
 }
 
-/// Tries keys on the ENCR block of a file; `None` if there are none. Returns how many locks there
-/// are, too. `front` is metadata and index.
+/// Tries keys on the ENCR block of a file. Returns the opened key, or `None` if `keys` is empty,
+/// and the number of locks. `front` is metadata and index.
 ///
 /// # Errors
 /// E002 when the block does not add up, E003 for a version this crate does not read, E005 when no
@@ -119,7 +119,7 @@ impl Opened {
     }
 }
 
-/// Of a number that is at most the length of a chunk.
+/// Converts a number that is at most the length of a chunk.
 fn to_usize(len: u64) -> usize {
     usize::try_from(len).unwrap_or(usize::MAX)
 }

@@ -22,16 +22,16 @@ pub(super) const ENCODED_PIECE: usize = 1 << 20;
 
 /// Encodes the pieces of all tensors of a file.
 pub(super) struct Encoder {
-    /// How each of the writer's entries is compressed, if it is.
+    /// Compression of each of the writer's entries, or `None` for uncompressed entries.
     compressed: Vec<Option<Compressed>>,
-    /// Bytes that come for each, and the name each is encrypted under.
+    /// Number of input bytes of each entry. `names` has the name that each is encrypted under.
     expected: Vec<u64>,
     names: Vec<Box<str>>,
     /// Entries by their position in the layout.
     planned: Vec<usize>,
     compression: Option<Compression>,
     encryption: Option<Encrypt>,
-    /// Pieces to compress, and what is to be encrypted.
+    /// Belts of pieces to compress and of bytes to encrypt.
     belts: [Belt; 2],
 }
 
@@ -48,7 +48,7 @@ impl Encoder {
         }
     }
 
-    /// Takes most of the metadata for a tensor of their own, where they are to be encrypted.
+    /// Moves most of the metadata into a tensor of its own if metadata are to be encrypted.
     pub(super) fn hide(&self, metadata: &mut Metadata) -> Option<(TensorInfo, Vec<u8>)> {
         self.encryption.as_ref()?.hide(metadata)
     }
@@ -58,12 +58,12 @@ impl Encoder {
         self.encryption.as_ref().map_or(0, Encrypt::block_len)
     }
 
-    /// Whether tensors are encrypted.
+    /// Returns `true` if tensors are encrypted.
     pub(super) fn encrypts(&self) -> bool {
         self.encryption.is_some()
     }
 
-    /// Whether sizes are known only at the end.
+    /// Returns `true` if an entry is compressed, so that sizes are known only at the end.
     pub(super) fn compresses(&self) -> bool {
         self.compressed.iter().any(Option::is_some)
     }
@@ -75,7 +75,7 @@ impl Encoder {
             .map_or_else(Vec::new, |encryption| encryption.encr_block(header, sections))
     }
 
-    /// Learns of the entries what will come of each.
+    /// Records the expected input and the compression of each entry.
     pub(super) fn expect(&mut self, entries: &[IndexEntry]) {
         for (at, entry) in entries.iter().enumerate() {
             let form = entry.form();
@@ -96,12 +96,13 @@ impl Encoder {
         }
     }
 
-    /// Bytes that come for an entry.
+    /// Returns the number of input bytes of an entry.
     pub(super) fn expected(&self, entry: usize) -> u64 {
         self.expected[entry]
     }
 
-    /// Whether an entry is compressed, unless nothing is saved.
+    /// Returns `true` if an entry is to be compressed. It is stored uncompressed if that saves
+    /// nothing.
     pub(super) fn is_compressed(&self, entry: usize) -> bool {
         self.compressed[entry].is_some()
     }
@@ -112,7 +113,7 @@ impl Encoder {
         coding.unwrap_or((0, ENCODED_PIECE as u64))
     }
 
-    /// Spares other threads the work on an entry that is stored as it is.
+    /// Stops compressing an entry, since it is stored uncompressed.
     pub(super) fn give_up(&self, entry: usize) {
         if let Some(tensor) = &self.compressed[entry] {
             tensor.give_up();
@@ -126,16 +127,16 @@ impl Encoder {
         }
     }
 
-    /// Shows the first piece of an entry that comes without samples, so that the choice does not
-    /// depend on which piece is compressed first.
+    /// Keeps samples of the first piece of an entry that has none yet. The choice of the codec then
+    /// does not depend on which piece is compressed first.
     pub(super) fn show_first(&self, entry: usize, piece: &[u8]) {
         if let Some(tensor) = &self.compressed[entry] {
             tensor.show_first(piece);
         }
     }
 
-    /// Appends the compressed form of a piece of an entry, or nothing where it is stored as it is;
-    /// returns the blocks that failed the check.
+    /// Appends the compressed form of a piece of an entry, and returns the number of blocks that
+    /// failed the check. Appends nothing if the entry is stored uncompressed.
     pub(super) fn compress(&self, entry: usize, piece: &[u8], out: &mut Vec<u8>) -> u64 {
         self.compression(entry).map_or(0, |(with, tensor)| with.compress(tensor, piece, out))
     }
@@ -168,7 +169,7 @@ impl Encoder {
         }
     }
 
-    /// Puts work off, or does it where there are no threads.
+    /// Defers work, or does it and returns the parcel if there are no threads.
     pub(super) fn put_off(&self, parcel: Parcel) -> Option<Parcel> {
         self.belt(parcel.work).put(parcel, |parcel| self.work(parcel))
     }

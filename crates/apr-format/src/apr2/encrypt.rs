@@ -8,17 +8,18 @@ use apr_core::{DType, Metadata, TensorInfo, keys};
 use super::header::mac_header;
 use crate::crypto::{EncrBlock, FileKey, SEALED_CHUNK, TAG_LEN};
 
-/// Metadata that stay readable: what readers need to place tensors, and to say what the model is.
+/// Metadata that stay readable: the keys that readers require to locate tensors and to identify the
+/// model.
 const OPEN: [&str; 4] = [keys::APR_VERSION, keys::MODEL_TYPE, keys::ARCHITECTURE, keys::TIED];
 
-/// How to encrypt a file: a random key, and the locks that hold it.
+/// Encryption of a file: a random key, and the locks that hold it.
 #[derive(Clone)]
 pub struct Encrypt {
     /// The key's locks.
     pub block: EncrBlock,
     /// The key that encrypts the tensors.
     pub key: FileKey,
-    /// Encrypt all metadata but the required keys, too.
+    /// Encrypts all metadata except the required keys.
     pub hide_metadata: bool,
 }
 
@@ -31,7 +32,7 @@ impl fmt::Debug for Encrypt {
 }
 
 impl Encrypt {
-    /// Whether metadata are to be encrypted.
+    /// Returns `true` if metadata are to be encrypted.
     pub(super) fn hides_metadata(&self) -> bool {
         self.hide_metadata
     }
@@ -66,7 +67,7 @@ impl Encrypt {
         }
     }
 
-    /// Takes most of the metadata for a tensor of their own, where they are to be encrypted.
+    /// Moves most of the metadata into a tensor of its own if metadata are to be encrypted.
     pub(super) fn hide(&self, metadata: &mut Metadata) -> Option<(TensorInfo, Vec<u8>)> {
         if !self.hide_metadata {
             return None;

@@ -4,7 +4,7 @@ use alloc::vec::Vec;
 
 use apr_core::{Metadata, TensorInfo};
 
-/// How to encrypt a file: in no way.
+/// Encryption of a file. This build has no encryption, so there is none.
 #[derive(Debug, Clone)]
 pub enum Encrypt {}
 

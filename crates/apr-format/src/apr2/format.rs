@@ -31,8 +31,10 @@ pub static FORMAT: Format = Format {
     successor: None,
 };
 
-/// The metadata start right after the header, where the dialects with the same magic keep other
-/// fields. The same word with its bytes swapped is ours too, for the reader to refuse.
+/// Returns `true` for the magic of APR2 and metadata that start right after the header. Dialects
+/// with the same magic have other fields there.
+///
+/// A byte-swapped offset is accepted too, so that the reader can reject the file.
 fn recognises(head: &[u8]) -> bool {
     let starts = Header::LEN;
     let field = head.get(12..16);

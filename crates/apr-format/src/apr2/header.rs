@@ -50,31 +50,31 @@ impl Flags {
         (Self::LICENSED, "LICENSED"),
     ];
 
-    /// Whether all bits of `other` are set.
+    /// Returns `true` if all bits of `other` are set.
     #[must_use]
     pub const fn contains(self, other: Self) -> bool {
         self.0 & other.0 == other.0
     }
 
-    /// Both.
+    /// Returns the flags that are set in either.
     #[must_use]
     pub const fn union(self, other: Self) -> Self {
         Self(self.0 | other.0)
     }
 
-    /// The bits that have no meaning.
+    /// Returns the bits that have no meaning.
     #[must_use]
     pub fn unknown(self) -> u32 {
         Self::NAMES.iter().fold(self.0, |bits, (flag, _)| bits & !flag.0)
     }
 
-    /// Names of the known flags that are set.
+    /// Returns the names of the known flags that are set.
     #[must_use]
     pub fn names(self) -> Vec<&'static str> {
         Self::NAMES.iter().filter(|(flag, _)| self.contains(*flag)).map(|&(_, name)| name).collect()
     }
 
-    /// What tensors are aligned to, in bytes.
+    /// Returns the alignment of tensors, in bytes.
     #[must_use]
     pub const fn alignment(self) -> u64 {
         if self.contains(Self::ALIGNED_32) && !self.contains(Self::ALIGNED_64) { 32 } else { 64 }
@@ -160,7 +160,7 @@ impl Header {
         Ok(header)
     }
 
-    /// The header's bytes.
+    /// Returns the header's bytes.
     #[must_use]
     pub fn encode(&self) -> [u8; Self::LEN as usize] {
         let mut bytes = [0; Self::LEN as usize];
@@ -182,19 +182,19 @@ impl Header {
         bytes
     }
 
-    /// End of the metadata in bytes.
+    /// Returns the end of the metadata, in bytes.
     #[must_use]
     pub fn metadata_end(&self) -> u64 {
         u64::from(self.metadata_offset) + u64::from(self.metadata_size)
     }
 
-    /// End of the tensor index in bytes.
+    /// Returns the end of the tensor index, in bytes.
     #[must_use]
     pub fn index_end(&self) -> u64 {
         u64::from(self.index_offset) + u64::from(self.index_size)
     }
 
-    /// What is odd without making the file unreadable.
+    /// Returns warnings about a header that is unusual but readable.
     pub(super) fn warnings(&self) -> Vec<String> {
         let mut warnings = Vec::new();
         if self.flags.unknown() != 0 {
@@ -248,8 +248,8 @@ impl Header {
     }
 }
 
-/// The header as the MAC of an encrypted file takes it: without the flags SIGNED and LICENSED,
-/// which come after encryption.
+/// Returns the header as the MAC of an encrypted file covers it: without the flags SIGNED and
+/// LICENSED, which are set after encryption.
 #[cfg(feature = "encryption")]
 #[must_use]
 pub fn mac_header(header: &[u8; 32]) -> [u8; 32] {

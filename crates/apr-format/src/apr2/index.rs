@@ -12,8 +12,8 @@ use crate::crypto::plain_len;
 /// `tensor_count` and a reserved word.
 pub(super) const INDEX_HEADER_LEN: usize = 8;
 
-/// Bytes of an entry beside its name and dimensions: name length, dtype, n_dims, offset, size, raw
-/// size, flags.
+/// Length of an entry in bytes without its name and dimensions: name length, dtype, n_dims, offset,
+/// size, raw size, flags.
 const ENTRY_FIXED_LEN: usize = 2 + 1 + 1 + 8 + 8 + 8 + 4;
 
 /// Per-tensor flags (`docs/format/apr2.md`, "Index").
@@ -23,7 +23,7 @@ mod flag {
     pub(crate) const LAYOUT: u32 = 0xf00;
     pub(crate) const ENCRYPTED: u32 = 1 << 12;
     pub(crate) const TIED: u32 = 1 << 13;
-    /// What a stored form consists of.
+    /// Bits that make up a stored form.
     pub(crate) const FORM: u32 = CODEC | FILTER | LAYOUT;
     pub(super) const KNOWN: u32 = CODEC | FILTER | LAYOUT | ENCRYPTED | TIED;
 }
@@ -34,22 +34,22 @@ pub(super) use flag::{CODEC, ENCRYPTED, FORM, LAYOUT, TIED};
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct IndexEntry {
     pub(super) info: TensorInfo,
-    /// From the start of the data section, in bytes.
+    /// Offset from the start of the data section, in bytes.
     pub(super) offset: u64,
     /// Bytes stored.
     pub(super) size: u64,
-    /// Bytes after decoding; 0 where codec, filter and layout are all plain.
+    /// Number of bytes after decoding; 0 if codec, filter and layout are all plain.
     pub(super) raw_size: u64,
     pub(super) flags: u32,
 }
 
 impl IndexEntry {
-    /// Whether the bytes are those of another tensor.
+    /// Returns `true` if the bytes belong to another tensor.
     pub(super) fn is_tied(&self) -> bool {
         self.flags & flag::TIED != 0
     }
 
-    /// The stored form, where the bytes don't lie there plainly.
+    /// Returns the stored form, or `None` if the bytes are stored plain.
     pub(super) fn form(&self) -> Option<StoredForm> {
         let flags = self.flags & FORM;
         let len = if self.flags & ENCRYPTED != 0 { plain_len(self.size)? } else { self.size };
@@ -79,11 +79,11 @@ impl IndexEntry {
     }
 }
 
-/// Whether a tensor fits an index entry.
+/// Checks that a tensor fits an index entry, and returns its length in bytes.
 ///
 /// # Errors
-/// E001 for an empty or over-long name, more than eight dimensions, or a shape that does not
-/// go with the dtype.
+/// E001 for an empty or over-long name, more than eight dimensions, or a shape that does not go
+/// with the dtype.
 pub(super) fn check_info(info: &TensorInfo) -> Result<u64> {
     let check = || {
         check_name_len(&info.name)?;
@@ -167,7 +167,7 @@ pub(super) fn decode_index(bytes: &[u8], header: &Header) -> Result<Index> {
     }
 }
 
-/// One warning for all tensors: a hostile index has millions.
+/// Returns one warning for all tensors, because a hostile index has millions.
 fn unknown_flags_warning(entries: &[IndexEntry]) -> Option<String> {
     let mut odd = entries.iter().filter(|entry| entry.flags & !flag::KNOWN != 0);
     let first = odd.next()?;
@@ -293,8 +293,8 @@ fn check_sizes(entry: &IndexEntry, len: u64) -> Result<()> {
     check_form(form).map_err(Error::corrupt)
 }
 
-/// Whether so many stored bytes can decode to so many: every block of a codec takes at least its
-/// length and one byte.
+/// Checks that `len` stored bytes can decode to `raw_len`. Every block of a codec takes at least
+/// its length field and one byte.
 pub(super) fn check_form(form: StoredForm) -> core::result::Result<(), String> {
     let StoredForm { flags, raw_len, len } = form;
     let enough = if flags & flag::CODEC == 0 {

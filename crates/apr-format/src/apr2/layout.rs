@@ -21,10 +21,10 @@ pub(super) fn align(offset: u64, alignment: u64) -> Option<u64> {
     offset.checked_next_multiple_of(alignment)
 }
 
-/// Where the bytes of an index entry are.
+/// Range of the bytes of an index entry.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct EntryRange {
-    /// From the start of the file, in bytes.
+    /// Offset from the start of the file, in bytes.
     pub(super) offset: u64,
     /// Bytes there.
     pub(super) len: u64,
@@ -32,7 +32,7 @@ pub(super) struct EntryRange {
     pub(super) index: usize,
     /// Position of the entry whose bytes they are: of a tied one, its target's.
     pub(super) owner: usize,
-    /// The bytes are those of another tensor.
+    /// `true` if the bytes belong to another tensor.
     pub(super) tied: bool,
 }
 
@@ -102,17 +102,18 @@ fn tie_target(entry: &IndexEntry, entries: &[IndexEntry], metadata: &Metadata) -
     })
 }
 
-/// Positions in the index, in the order of offsets; a tied entry stands where its own offset puts
-/// it, though its bytes are elsewhere.
+/// Returns positions in the index, sorted by offset. A tied entry is sorted by its own offset,
+/// although its bytes are elsewhere.
 pub(super) fn sort_by_place(entries: &[IndexEntry]) -> Vec<usize> {
     let mut order: Vec<usize> = (0..entries.len()).collect();
     order.sort_by_key(|&index| (entries[index].offset, entries[index].size, index));
     order
 }
 
-/// Where the last tensor ends in the file. Empty and tied tensors have no bytes of their own, but a
-/// place that the trailer comes after. Called after [`place_entries`], which made sure that no sum
-/// wraps.
+/// Returns the offset at which the last tensor ends in the file.
+///
+/// Empty and tied tensors have no bytes of their own, but the trailer starts after their offsets.
+/// [`place_entries`] must be called before; it ensures that no addition overflows.
 pub(super) fn data_end(entries: &[IndexEntry], header: &Header) -> u64 {
     let last = entries.iter().map(|entry| entry.offset + entry.size).max();
     u64::from(header.data_offset) + last.unwrap_or(0)
@@ -152,8 +153,8 @@ pub(super) fn check_overlaps(
     Ok(())
 }
 
-/// What is odd about where tensors start. A reader copes with any offset; a mapped tensor is just
-/// slower to use.
+/// Returns a warning about tensors that are not aligned. A reader accepts any offset; a mapped
+/// tensor is just slower to use.
 pub(super) fn alignment_warning(places: &[EntryRange], header: &Header) -> Option<String> {
     let alignment = header.flags.alignment();
     let unaligned = places.iter().filter(|place| !place.offset.is_multiple_of(alignment)).count();

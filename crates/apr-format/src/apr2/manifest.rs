@@ -47,7 +47,7 @@ use serde_json::{Map, Value, json};
 /// The only major version, as `apr_version` starts.
 const MAJOR: &str = "2";
 
-/// What a manifest says.
+/// Contents of a manifest.
 #[derive(Debug, Clone, PartialEq)]
 #[non_exhaustive]
 pub struct Manifest {
@@ -55,9 +55,9 @@ pub struct Manifest {
     pub shards: Vec<ShardEntry>,
     /// Names of the tensors, sorted, each with the position of its shard.
     pub tensor_shard_map: Vec<(String, usize)>,
-    /// What is in the model, where the manifest tells.
+    /// Contents of the model, if the manifest describes them.
     pub contents: Option<Contents>,
-    /// The SIGN block, where the manifest is signed.
+    /// The SIGN block, if the manifest is signed.
     pub signatures: Option<Vec<u8>>,
 }
 
@@ -71,24 +71,24 @@ pub struct ShardEntry {
     pub size: u64,
     /// CRC-32 that its footer states.
     pub crc32: u32,
-    /// Its sign digest ([`Signed::digest`](apr_core::Signed::digest)), which a signed manifest
-    /// tells.
+    /// Sign digest of the shard ([`Signed::digest`](apr_core::Signed::digest)). Signed manifests
+    /// contain it.
     pub signed_digest: Option<Digest>,
 }
 
-/// What is in a sharded model.
+/// Contents of a sharded model.
 #[derive(Debug, Clone, PartialEq)]
 #[non_exhaustive]
 pub struct Contents {
     /// Metadata of the whole, without the texts of companions.
     pub metadata: Metadata,
-    /// Files that travel with the weights; they are in the first shard.
+    /// Companion files. They are stored in the first shard.
     pub companions: Vec<Companion>,
     /// The tensors, in the order that they have in a single file.
     pub tensors: Vec<TensorInfo>,
 }
 
-/// Whether the first bytes of an `.apr` file are those of a manifest, which is JSON.
+/// Returns `true` if the first bytes of an `.apr` file belong to a manifest, which is JSON.
 ///
 /// ```
 /// use apr_format::apr2;
@@ -116,7 +116,7 @@ impl Manifest {
             .map_err(|error| error.in_file(name))
     }
 
-    /// The manifest's bytes: a line for each shard and each tensor.
+    /// Returns the manifest's bytes: a line for each shard and each tensor.
     #[must_use]
     pub fn encode(&self) -> Vec<u8> {
         let mut bytes = self.encode_unsigned();
@@ -168,7 +168,7 @@ impl Manifest {
         format!("{{\n  {}{END}", sections.join(",\n  ")).into_bytes()
     }
 
-    /// Writes down what a pass has learnt: added to what the metadata note already.
+    /// Adds the notes of a pass to the notes in the metadata.
     pub fn note(&mut self, notes: &Notes) {
         if let Some(contents) = &mut self.contents {
             note(&mut contents.metadata, notes);
@@ -176,7 +176,7 @@ impl Manifest {
     }
 }
 
-/// Adds what was learnt on the way to what is noted already.
+/// Adds the notes of a pass to the notes in the metadata.
 fn note(metadata: &mut Metadata, notes: &Notes) {
     let losses = notes.losses.iter().filter_map(|loss| serde_json::to_value(loss).ok()).collect();
     for (key, new) in [(keys::LOSS, losses), (keys::VIOLATIONS, notes.violations.clone())] {
@@ -193,10 +193,10 @@ fn note(metadata: &mut Metadata, notes: &Notes) {
     }
 }
 
-/// How a manifest ends that is not signed.
+/// End of a manifest that is not signed.
 const END: &str = "\n}\n";
 
-/// How one ends that is.
+/// Returns the end of a signed manifest.
 fn signatures_end(block: &str) -> String {
     format!(",\n  \"signatures\": \"{block}\"{END}")
 }
@@ -255,7 +255,7 @@ struct TensorFile {
     shape: Vec<u64>,
 }
 
-/// Tensors with the number of their shard; a map would drop what appears twice.
+/// Tensors with the number of their shard. A map would drop duplicates.
 struct ShardMap(Vec<(String, u64)>);
 
 impl<'de> Deserialize<'de> for ShardMap {
@@ -377,7 +377,7 @@ fn parse_shards(shards: Vec<Object<ShardFile>>, manifest: &str) -> Result<Vec<Sh
     Ok(entries)
 }
 
-/// The SIGN block of a manifest that it ends, and that covers all shards.
+/// Returns the SIGN block of a manifest. It must end the manifest and cover all shards.
 fn parse_signatures(hex: &str, manifest: &str, shards: &[ShardEntry]) -> Result<Vec<u8>> {
     let block = base16ct::lower::decode_vec(hex).map_err(|_| {
         Error::format("the manifest's signatures are not in lower-case hexadecimal digits")

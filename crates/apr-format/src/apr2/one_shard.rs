@@ -18,15 +18,15 @@ use super::options::WriteOptions;
 use super::shard_writer::Cut;
 use super::writer::{Apr2Writer, plan};
 
-/// Plans one of the shards that [`plan_shards`](super::plan_shards) plans, counted from 0, and
-/// nothing beside it: its file has the bytes that it has where one process writes all of them. Of a
-/// model that is not cut, the one shard is the plain file.
+/// Plans one of the shards that [`plan_shards`](super::plan_shards) plans, counted from 0, without
+/// any other file.
 ///
-/// Positions in the layout are those in `tensors`. Notes are for the manifest, which
-/// [`Manifest::note`](super::Manifest::note) gives them.
+/// Its file is byte-identical to the one that a single process writes with all shards. If the model
+/// is not split, the only shard is the plain file. Positions in the layout are positions in
+/// `tensors`. Notes belong to the manifest; [`Manifest::note`](super::Manifest::note) adds them.
 ///
 /// # Errors
-/// Those of [`plan_shards`](super::plan_shards); E001 where there is no such shard.
+/// The errors of [`plan_shards`](super::plan_shards); E001 if there is no such shard.
 pub fn plan_shard(
     tensors: &[TensorInfo],
     metadata: &Metadata,
@@ -51,7 +51,7 @@ pub fn plan_shard(
 struct OneShard {
     writer: Apr2Writer,
     file_name: String,
-    /// Positions among all tensors of those of the shard.
+    /// Positions of the shard's tensors among all tensors.
     members: Vec<usize>,
     /// The writer's layout, with these positions.
     layout: Layout,

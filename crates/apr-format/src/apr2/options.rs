@@ -9,24 +9,24 @@ use super::compression::Choice;
 use super::encrypt::Encrypt;
 use super::signing::{SigningKey, signatures_len};
 
-/// The front of a file with the STREAMING flag ends within so many bytes (`docs/format/apr2.md`,
+/// Maximum length in bytes of the front of a file with the STREAMING flag (`docs/format/apr2.md`,
 /// "Header").
 pub const STREAMING_FRONT: u32 = 8 << 20;
 
-/// How to lay the file out.
+/// Options of the file layout.
 #[derive(Debug, Clone)]
 pub struct WriteOptions {
     /// Start tensors at multiples of 32 bytes as GGUF does, instead of 64.
     pub align_32: bool,
     /// The file is one of several that a manifest names.
     pub sharded: bool,
-    /// The tensors come in the order of their first use; flagged as such where the front is within
+    /// Tensors are stored in the order of their first use. The flag is set if the front is within
     /// [`STREAMING_FRONT`].
     pub streaming: bool,
     /// Name of the file in the layout.
     pub file_name: String,
-    /// The stored form of each tensor whose bytes come in that form, to be stored as they are, or
-    /// compressed where they are in a layout alone; empty for none.
+    /// Stored form of each tensor whose bytes arrive in that form; empty for none. They are stored
+    /// unchanged, or compressed if the form is only a layout.
     pub forms: Vec<Option<StoredForm>>,
     /// Compress the other tensors.
     pub compression: Option<Choice>,
@@ -52,31 +52,31 @@ impl Default for WriteOptions {
 }
 
 impl WriteOptions {
-    /// Whether tensors are to be compressed.
+    /// Returns `true` if tensors are to be compressed.
     #[must_use]
     pub fn compresses(&self) -> bool {
         self.compression.is_some()
     }
 
-    /// Whether tensors are to be encrypted.
+    /// Returns `true` if tensors are to be encrypted.
     #[must_use]
     pub fn encrypts(&self) -> bool {
         self.encryption.is_some()
     }
 
-    /// Whether the file is to be signed.
+    /// Returns `true` if the file is to be signed.
     #[must_use]
     pub fn signs(&self) -> bool {
         !self.signers.is_empty()
     }
 
-    /// Whether tensors are to be compressed, encrypted or signed.
+    /// Returns `true` if tensors are to be compressed, encrypted or signed.
     #[must_use]
     pub fn seals(&self) -> bool {
         self.compresses() || self.encrypts() || self.signs()
     }
 
-    /// Whether metadata are to be encrypted.
+    /// Returns `true` if metadata are to be encrypted.
     pub(super) fn hides_metadata(&self) -> bool {
         self.encryption.as_ref().is_some_and(Encrypt::hides_metadata)
     }

@@ -16,11 +16,11 @@ use super::index::{ENCRYPTED, INDEX_HEADER_LEN, IndexEntry, TIED, check_info};
 use super::layout::{BLOCK_ALIGNMENT, FOOTER_LEN, align};
 use crate::crypto::sealed_len;
 
-/// Room left in the front, so that a loss note or a small edit patches it instead of moving the
+/// Space left in the front, so that a loss note or a small edit patches it instead of moving the
 /// data.
 pub(super) const FRONT_SLACK: u64 = 1024;
 
-/// Why the flag is not set although it was asked for.
+/// Returns the loss for a STREAMING flag that was requested but is not set.
 pub(super) fn no_streaming(data_offset: u32) -> Loss {
     Loss {
         name: "STREAMING".into(),
@@ -32,8 +32,8 @@ pub(super) fn no_streaming(data_offset: u32) -> Loss {
     }
 }
 
-/// Names of the tensors whose bytes are another one's: as the metadata tell, where the two are
-/// alike.
+/// Returns the names of tied tensors, whose bytes belong to another tensor. The metadata must list
+/// the tie, and both tensors must have the same dtype and shape.
 pub(super) fn ties<'a>(tensors: &'a [TensorInfo], metadata: &Metadata) -> BTreeSet<&'a str> {
     let Some(tied) = metadata.object(keys::TIED) else { return BTreeSet::new() };
     let by_name: BTreeMap<&str, &TensorInfo> =

@@ -25,7 +25,7 @@ impl<T> Pool<T> {
         Some(free.swap_remove(at))
     }
 
-    /// Keeps one for the next who needs it.
+    /// Keeps an object for reuse.
     pub(super) fn put_back(&self, thing: T) {
         if let Ok(mut free) = self.free.lock()
             && free.len() < MOST

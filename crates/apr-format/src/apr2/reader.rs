@@ -39,11 +39,11 @@ pub struct Apr2Reader {
     trailer: Trailer,
     trailer_offset: u64,
     metadata: Metadata,
-    /// In stored order, without those that hold companions or metadata.
+    /// Tensors in stored order, without those that hold companions or metadata.
     tensors: Vec<TensorInfo>,
-    /// For each of `tensors`, its position in the index.
+    /// Position in the index of each of `tensors`.
     entries: Vec<usize>,
-    /// In index order.
+    /// Stored tensors, in index order.
     stored: Vec<StoredTensor>,
     /// Bytes of padding after each; in index order.
     gaps: Vec<u32>,
@@ -69,12 +69,13 @@ pub fn open<S: ByteSource + 'static>(source: S, name: &str, limits: &Limits) -> 
     open_with_keys(source, name, limits, &Keys::default())
 }
 
-/// Opens an APR2 file that may be encrypted. Without keys an encrypted one opens too, and what is
-/// readable of it is what is not encrypted.
+/// Opens an APR2 file that may be encrypted. Without keys, an encrypted file opens too, but only
+/// its unencrypted parts are readable.
 ///
 /// # Errors
-/// Those of [`open`]; E005 when no key fits, or header, metadata or index are not those that were
-/// encrypted, E008 for a password that costs more to try than [`crypto`](crate::crypto) allows.
+/// The errors of [`open`]; E005 when no key fits, or header, metadata or index are not those that
+/// were encrypted, E008 for a password that costs more to try than [`crypto`](crate::crypto)
+/// allows.
 pub fn open_with_keys<S: ByteSource + 'static>(
     source: S,
     name: &str,
@@ -158,8 +159,8 @@ impl Apr2Reader {
         Ok(reader)
     }
 
-    /// Adds what an encrypted file keeps in a tensor to the metadata, where a key is there; returns
-    /// the tensor.
+    /// Adds the metadata that an encrypted file stores in a tensor, if a key is available. Returns
+    /// the position of that tensor.
     fn reveal_metadata(&mut self, entries: &[IndexEntry]) -> Result<Option<usize>> {
         if !self.header.flags.contains(Flags::ENCRYPTED) {
             return Ok(None);
@@ -187,7 +188,7 @@ impl Apr2Reader {
         Ok(Some(at))
     }
 
-    /// Tells tensors from companions.
+    /// Separates tensors from companions.
     fn list_tensors(
         &mut self,
         entries: Vec<IndexEntry>,
@@ -229,8 +230,8 @@ impl Apr2Reader {
         &self.stored[self.entries[tensor]]
     }
 
-    /// Refuses padding after an encrypted tensor that is not zero, once its last bytes are read: no
-    /// key covers it. Elsewhere it is a warning of `validate`.
+    /// Rejects padding after an encrypted tensor that is not zero, once its last bytes are read,
+    /// because no key covers it. In other files it is a warning of `validate`.
     fn check_gap(&self, stored: &StoredTensor, reaches_end: bool) -> Result<()> {
         let gap = self.gaps[stored.place.owner];
         if !reaches_end || gap == 0 || !self.header.flags.contains(Flags::ENCRYPTED) {
@@ -243,20 +244,20 @@ impl Apr2Reader {
         }
     }
 
-    /// Names the tensor and the file in what went wrong with it.
+    /// Adds the names of the tensor and of the file to an error.
     fn blame<T>(&self, tensor: usize, result: Result<T>) -> Result<T> {
         result.map_err(|error| {
             error.for_tensor(&self.tensors[tensor].name).in_file(&self.files[0].name)
         })
     }
 
-    /// The header.
+    /// Returns the header.
     #[must_use]
     pub fn header(&self) -> &Header {
         &self.header
     }
 
-    /// The footer.
+    /// Returns the footer.
     #[must_use]
     pub fn footer(&self) -> Footer {
         self.footer
@@ -267,7 +268,7 @@ impl Apr2Reader {
         self.warnings.push(warning);
     }
 
-    /// Position of a tensor in [`tensors`](CheckpointReader::tensors).
+    /// Returns the position of a tensor in [`tensors`](CheckpointReader::tensors).
     #[must_use]
     pub fn position(&self, name: &str) -> Option<usize> {
         let found =
@@ -279,7 +280,7 @@ impl Apr2Reader {
         &*self.source
     }
 
-    /// In index order.
+    /// Returns the digests, in index order.
     pub(super) fn digests(&self) -> Option<&[Digest]> {
         self.trailer.digests.as_deref()
     }
@@ -294,12 +295,12 @@ impl Apr2Reader {
         self.trailer.licence.as_deref()
     }
 
-    /// Where the trailer blocks start, and where the footer does.
+    /// Returns the offsets at which the trailer blocks and the footer start.
     pub(super) fn tail_range(&self) -> (u64, u64) {
         (self.trailer_offset, self.trailer.footer_offset)
     }
 
-    /// Whether most metadata are in an encrypted tensor.
+    /// Returns `true` if most metadata are in an encrypted tensor.
     pub(super) fn has_hidden_metadata(&self) -> bool {
         self.hidden_metadata
     }
@@ -320,8 +321,8 @@ impl Apr2Reader {
         self.encryption.seal.opened()?.authenticate(&block, header, [metadata, index])
     }
 
-    /// All bytes of a tensor: borrowed where they lie plainly in memory, read into a vector
-    /// elsewhere.
+    /// Returns all bytes of a tensor. They are borrowed if they are in memory unencoded, and read
+    /// into a vector otherwise.
     ///
     /// # Errors
     /// E001 when there is no such tensor, E002 when its blocks don't decode, E005 when it can't be
@@ -534,8 +535,8 @@ impl ContainerFacts for Apr2Reader {
     }
 }
 
-/// Bytes of padding after each entry's place. What is longer than any that is written ends at 2^32:
-/// the rest is `validate`'s.
+/// Returns the number of padding bytes after each entry's range, at most `u32::MAX`. Writers never
+/// write longer padding; checking it is left to `validate`.
 fn gaps(places: &[EntryRange], order: &[usize], trailer_offset: u64) -> Vec<u32> {
     let mut gaps = alloc::vec![0; places.len()];
     let mut next = trailer_offset;
@@ -549,7 +550,7 @@ fn gaps(places: &[EntryRange], order: &[usize], trailer_offset: u64) -> Vec<u32>
     gaps
 }
 
-/// That bytes between encrypted ones are not those that were written.
+/// Returns the error for changed bytes between encrypted ranges.
 fn unsealed(offset: u64) -> Error {
     let message = "the padding is not zero, and no key covers these bytes: the encrypted file was \
                    changed";
@@ -557,7 +558,7 @@ fn unsealed(offset: u64) -> Error {
 }
 
 impl Apr2Reader {
-    /// Where the first byte of padding in a part of the file is that is not zero.
+    /// Returns the offset of the first padding byte in a part of the file that is not zero.
     pub(super) fn first_nonzero_padding(&self, part: Range<u64>) -> Result<Option<u64>> {
         let extents = self.checksum().map(|checksum| checksum.extents).unwrap_or_default();
         let padding = extents.into_iter().filter(|extent| extent.kind == ExtentKind::Padding);
@@ -570,7 +571,7 @@ impl Apr2Reader {
         Ok(None)
     }
 
-    /// Where the first byte of a part of the file is that is not zero.
+    /// Returns the offset of the first byte in a part of the file that is not zero.
     fn first_nonzero_in(&self, mut at: u64, end: u64) -> Result<Option<u64>> {
         let mut bytes = Vec::new();
         while at < end {
@@ -603,7 +604,7 @@ impl Apr2Reader {
     }
 }
 
-/// What is odd about the flag for compressed tensors, which readers don't need.
+/// Returns a warning if the flag for compressed tensors is wrong. Readers do not need the flag.
 fn compression_warning(entries: &[IndexEntry], header: &Header) -> Option<String> {
     let compressed = entries.iter().any(|entry| entry.flags & CODEC != 0);
     match (header.flags.contains(Flags::COMPRESSED), compressed) {
@@ -613,7 +614,7 @@ fn compression_warning(entries: &[IndexEntry], header: &Header) -> Option<String
     }
 }
 
-/// Checks that no tensor lies where the ENCR block is.
+/// Checks that no tensor overlaps the ENCR block.
 fn check_room(entries: &[IndexEntry], encryption: &Encryption) -> Result<()> {
     let inside = entries.iter().find(|entry| entry.size > 0 && entry.offset < encryption.block_len);
     match inside {
@@ -624,8 +625,8 @@ fn check_room(entries: &[IndexEntry], encryption: &Encryption) -> Result<()> {
     }
 }
 
-/// A buffer of `len` bytes, which may be more than there is: an encoded tensor can be much longer
-/// than its file.
+/// Returns a buffer of `len` zeros, or an error if that exceeds the memory. An encoded tensor can
+/// be much longer than its file.
 fn zeros(len: u64) -> Result<Vec<u8>> {
     let mut bytes = Vec::new();
     let reserved = usize::try_from(len).ok().filter(|&len| bytes.try_reserve_exact(len).is_ok());

@@ -33,16 +33,16 @@ use super::seals::Seals;
 use super::signing::{Licence, SigningKey, revised_seals};
 use super::trailer::{Footer, encode_digests, signed_digest};
 
-/// What is to become other.
+/// Changes to a file.
 #[derive(Debug, Clone, Default)]
 pub struct Changes {
     /// The metadata, as they shall be.
     pub metadata: Option<Metadata>,
     /// New names of tensors, by the old ones.
     pub renames: BTreeMap<String, String>,
-    /// Who signs.
+    /// Keys that sign the file.
     pub signers: Vec<SigningKey>,
-    /// A licence, and who issues it; the issuer signs the model, too.
+    /// A licence, and the key of its issuer, which also signs the model.
     pub licence: Option<(Licence, SigningKey)>,
 }
 
@@ -51,36 +51,38 @@ impl Changes {
         self.metadata.is_some() || !self.renames.is_empty()
     }
 
-    /// Whether the file will be signed or licensed by somebody.
+    /// Returns `true` if the changes sign or license the file.
     fn seal(&self) -> bool {
         !self.signers.is_empty() || self.licence.is_some()
     }
 }
 
-/// The parts of a file that become other; what is between them stays.
+/// The changed parts of a file. The bytes between them are unchanged.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Revision {
     /// Bytes from the start of the file on.
     pub front: Vec<u8>,
-    /// Where the tail starts in the file, in bytes.
+    /// Offset of the tail in the file, in bytes.
     pub tail_offset: u64,
     /// Bytes from there on; the file ends with them.
     pub tail: Vec<u8>,
-    /// What the front replaces; as long as the front.
+    /// Bytes that the front replaces; as long as the front.
     pub old_front: Vec<u8>,
-    /// What the tail replaces, up to the end of the file.
+    /// Bytes that the tail replaces, up to the end of the file.
     pub old_tail: Vec<u8>,
     /// Signatures that the file then has.
     pub signatures: usize,
     /// Signatures that no longer hold and are left out.
     pub dropped_signatures: usize,
-    /// Whether a licence no longer holds and is left out.
+    /// `true` if a licence is no longer valid and is dropped.
     pub dropped_licence: bool,
 }
 
 impl Apr2Reader {
-    /// What has to be written for `changes`; `None` where the tensors would have to move, because
-    /// the front is longer than the room before them, or to be encrypted anew.
+    /// Returns the bytes to write for `changes`, or `None` if the file must be written again.
+    ///
+    /// That is the case if the tensors would have to move, because the front is longer than the
+    /// space before them, or would have to be encrypted again.
     ///
     /// # Errors
     /// E001 when a tensor to be renamed is not there, or two would have one name; E005 when the
@@ -166,7 +168,7 @@ impl Apr2Reader {
         }))
     }
 
-    /// Whether the changes are of something that is encrypted and can't be changed in place.
+    /// Returns `true` if the changes affect encrypted content that can't be changed in place.
     ///
     /// # Errors
     /// E005 when they could be, but there is no key.
@@ -180,7 +182,7 @@ impl Apr2Reader {
         if self.is_locked() { Err(super::seal::locked()) } else { Ok(false) }
     }
 
-    /// The metadata section, as it is where nothing of it changes.
+    /// Returns the metadata section, unchanged if the changes do not affect it.
     fn revised_metadata(&self, changes: &Changes) -> Result<Vec<u8>> {
         let old = self.header();
         match &changes.metadata {
@@ -208,7 +210,7 @@ impl Apr2Reader {
     }
 }
 
-/// With the names of tensors that metadata mention changed.
+/// Returns the metadata with renamed tensors.
 fn renamed_metadata(metadata: &Metadata, renames: &BTreeMap<String, String>) -> Metadata {
     let mut metadata = metadata.clone();
     let renamed = |name: &str| renames.get(name).map_or_else(|| name.into(), Clone::clone);
@@ -228,7 +230,7 @@ fn renamed_metadata(metadata: &Metadata, renames: &BTreeMap<String, String>) -> 
     metadata
 }
 
-/// The index with other names, sorted again, and the digests in its order.
+/// Returns the index with renamed tensors, sorted again, and the digests in its order.
 fn renamed_index(
     mut entries: Vec<IndexEntry>,
     renames: &BTreeMap<String, String>,

@@ -17,38 +17,39 @@ const MAX_ENCR_LEN: u64 = 1 << 20;
 /// First bytes of the block.
 const ENCR: [u8; 4] = *b"ENCR";
 
-/// What opens an encrypted model: passwords and private keys, each tried in turn.
+/// Keys for an encrypted model: passwords and private keys, tried in order.
 #[derive(Debug, Clone)]
 pub struct Keys {
     /// Passwords and private keys.
     pub unlock: Vec<Unlock>,
-    /// Bytes that the key of a password may take to derive. The file says what it takes.
+    /// Maximum memory in bytes for deriving a key from a password. The file states how much it
+    /// requires.
     pub max_memory: u64,
 }
 
 impl Default for Keys {
-    /// No keys; 1 GiB, the most that any file may ask for.
+    /// Returns no keys and a memory limit of 1 GiB, the most that a file can require.
     fn default() -> Self {
         Self { unlock: Vec::new(), max_memory: 1 << 30 }
     }
 }
 
-/// Whether the tensors are encrypted, and the key to them.
+/// Encryption of the tensors, and their key.
 pub(super) enum Seal {
-    /// They are not.
+    /// The tensors are not encrypted.
     None,
-    /// They are, and nothing that would open them was given.
+    /// The tensors are encrypted, and no matching key was given.
     Locked,
-    /// They are, and this opens them.
+    /// The tensors are encrypted, and this opens them.
     Open(Opened),
 }
 
-/// The ENCR block and what came of the keys.
+/// ENCR block, and the result of trying the keys.
 pub(super) struct Encryption {
     pub(super) seal: Seal,
     /// Bytes of the block, padding included; 0 in a plain file.
     pub(super) block_len: u64,
-    /// How many locks there are.
+    /// Number of locks.
     pub(super) locks: usize,
 }
 
@@ -94,7 +95,7 @@ impl Encryption {
 }
 
 impl Seal {
-    /// Bytes before encryption of so many as they lie in the file.
+    /// Returns the length before encryption of `sealed` stored bytes.
     pub(super) fn opened_len(&self, sealed: u64) -> u64 {
         match self {
             Self::None => sealed,
@@ -115,7 +116,7 @@ impl Seal {
     }
 }
 
-/// What reading encrypted bytes without a key comes to.
+/// Returns the error for reading encrypted bytes without a key.
 pub(super) fn locked() -> Error {
     Error::new(Code::Decrypt, LOCKED)
 }

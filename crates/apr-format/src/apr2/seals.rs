@@ -2,8 +2,8 @@
 
 use alloc::vec::Vec;
 
-/// SIGN and LICN block, how many signatures are in them, and how many and whether a licence are
-/// left out.
+/// SIGN and LICN blocks, the number of signatures in them, and the signatures and licence that are
+/// dropped.
 pub(super) struct Seals {
     pub(super) blocks: Vec<u8>,
     pub(super) signatures: usize,

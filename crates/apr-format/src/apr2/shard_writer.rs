@@ -22,14 +22,15 @@ use super::plan::ties;
 use super::signing::SigningKey;
 use super::writer::{Apr2Writer, plan};
 
-/// Plans shards of at most `shard_size` bytes of tensors and companions, and their manifest, which
-/// comes last and has the name of [`WriteOptions::file_name`]. What fits into one shard becomes a
-/// plain file.
+/// Plans shards of at most `shard_size` bytes of tensors and companions, and their manifest.
 ///
-/// Shards are filled in the given order; a tensor that exceeds the size alone gets a shard of its
-/// own, one tied to another goes where that is. The first shard has all the metadata and
-/// companions, the others what identifies the model. What is learnt on the way is noted in the
-/// manifest. Signers sign each shard and the manifest.
+/// The manifest is last and has the name of [`WriteOptions::file_name`]. A model that fits into one
+/// shard becomes a plain file.
+///
+/// Shards are filled in the given order. A tensor that exceeds the size alone gets a shard of its
+/// own, and a tied tensor is stored with its target. The first shard has all the metadata and
+/// companions, the others only the metadata that identify the model. Facts learnt during the pass
+/// are noted in the manifest. Signers sign each shard and the manifest.
 ///
 /// ```
 /// use apr_core::{CheckpointWriter, DType, MemoryFolder, Metadata, Notes, Shape, TensorInfo};
@@ -68,8 +69,8 @@ pub fn plan_shards(
     Ok(Box::new(ShardWriter::plan(&cut, companions, options)?))
 }
 
-/// How many shards [`plan_shards`] makes of these tensors and so many bytes of companions; 0 of no
-/// tensors.
+/// Returns the number of shards that [`plan_shards`] makes of these tensors and `carried` bytes of
+/// companions; 0 if there are no tensors.
 ///
 /// # Errors
 /// E001 for a `shard_size` of 0, and when dtype and shape of a tensor do not go together.
@@ -85,7 +86,7 @@ pub fn shard_count(
     split(tensors, &targets(tensors, metadata), carried, shard_size).map(|shards| shards.len())
 }
 
-/// Which tensors go where.
+/// Assignment of tensors to shards.
 pub(super) struct Cut<'a> {
     tensors: &'a [TensorInfo],
     /// Metadata of the whole.
@@ -146,7 +147,7 @@ impl<'a> Cut<'a> {
     }
 }
 
-/// Refuses what several files can't have.
+/// Rejects options that several files can't have.
 fn check_several(options: &WriteOptions) -> Result<()> {
     check_file_name(&options.file_name)?;
     if options.hides_metadata() {
@@ -172,7 +173,7 @@ fn duplicate(tensors: &[TensorInfo]) -> Option<&str> {
     tensors.iter().map(|info| info.name.as_str()).find(|name| !names.insert(*name))
 }
 
-/// For each tensor, the position of the one whose bytes it shares.
+/// Returns for each tensor the position of the one whose bytes it shares.
 fn targets(tensors: &[TensorInfo], metadata: &Metadata) -> Vec<Option<usize>> {
     let tied = ties(tensors, metadata);
     let by_name: BTreeMap<&str, usize> =
@@ -184,8 +185,8 @@ fn targets(tensors: &[TensorInfo], metadata: &Metadata) -> Vec<Option<usize>> {
     tensors.iter().map(target).collect()
 }
 
-/// Positions of the tensors of each shard, ascending within it. `carried` bytes are in the first
-/// one already.
+/// Returns the positions of the tensors of each shard, ascending within it. The first shard already
+/// holds `carried` bytes.
 fn split(
     tensors: &[TensorInfo],
     targets: &[Option<usize>],
@@ -221,7 +222,7 @@ struct ShardWriter {
     /// The shard being written.
     current: usize,
     layout: Layout,
-    /// The layout's tensors by decoded length, which is how their bytes come.
+    /// The layout's tensors with their decoded lengths, since their bytes arrive decoded.
     due_layout: Layout,
     due: Due,
     /// Names of the layout's tensors.
@@ -332,7 +333,7 @@ impl ShardWriter {
         Ok(())
     }
 
-    /// The layout as the files turned out.
+    /// Updates the layout to the files as they were written.
     fn measure(&mut self, manifest_len: u64) {
         let lens = self.shards.iter().map(|shard| shard.layout().total_len()).chain([manifest_len]);
         self.layout.files.iter_mut().zip(lens).for_each(|(file, len)| file.len = len);
@@ -342,7 +343,8 @@ impl ShardWriter {
         }
     }
 
-    /// Goes on while the tensor that is due is complete, which empty ones are from the start.
+    /// Moves on to the next tensor while the current one is complete. Empty tensors are complete
+    /// from the start.
     fn advance(&mut self, sink: &mut dyn Sink) -> Result<()> {
         while self.due.complete(&self.due_layout).is_some() {
             if let Some(next) = self.due.tensor(&self.due_layout).map(|next| next.file) {
@@ -476,7 +478,8 @@ fn listed(file: &CompanionFile) -> Companion {
     Companion { name: file.name.clone(), len: file.bytes.len() as u64 }
 }
 
-/// What a shard after the first says of itself: what the model is, and the ties within the shard.
+/// Returns the metadata of a shard after the first: the identity of the model, and the ties within
+/// the shard.
 fn part_metadata(whole: &Metadata, infos: &[TensorInfo]) -> Metadata {
     let mut metadata = whole.clone();
     metadata.retain(|key| [keys::APR_VERSION, keys::MODEL_TYPE, keys::ARCHITECTURE].contains(&key));

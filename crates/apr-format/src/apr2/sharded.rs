@@ -26,13 +26,13 @@ const SHOWN: usize = 4;
 /// A sharded APR2 model opened for reading.
 ///
 /// [`CheckpointReader::files`] lists the manifest, then the shards. A shard's front is read when
-/// something of the shard is asked for; all are at once where the manifest does not describe the
-/// tensors.
+/// the shard is first used. If the manifest does not describe the tensors, all fronts are read on
+/// opening.
 pub struct ShardedApr2 {
     name: String,
     metadata: Metadata,
     tensors: Vec<TensorInfo>,
-    /// For each of `tensors`: its shard, and its place in `members` of that shard.
+    /// Shard of each of `tensors`, and its position in `members` of that shard.
     places: Vec<(usize, usize)>,
     shards: Vec<Shard>,
     companions: Vec<Companion>,
@@ -40,7 +40,7 @@ pub struct ShardedApr2 {
     warnings: Vec<String>,
     limits: Limits,
     keys: Keys,
-    /// What the manifest is signed with, and of what.
+    /// Signatures of the manifest, and the digest that they sign.
     signed: Option<Signed>,
 }
 
@@ -142,7 +142,7 @@ fn asked_for(error: Error, shard: &str, manifest: &str) -> Error {
 }
 
 impl ShardedApr2 {
-    /// One warning for all shards that can't be used.
+    /// Returns one warning for all shards that can't be used.
     fn absence_warning(&self) -> Option<String> {
         let absent: Vec<&Error> =
             self.shards.iter().filter_map(|shard| shard.source.as_ref().err()).collect();
@@ -173,8 +173,8 @@ impl ShardedApr2 {
         (self.metadata, self.companions, self.tensors) = (metadata, companions, tensors);
     }
 
-    /// Learns from the shards what the manifest does not tell: tensors come shard by shard, in
-    /// stored order.
+    /// Reads from the shards what the manifest does not describe. Tensors are listed shard by
+    /// shard, in stored order.
     fn read_contents(&mut self, map: &[(String, usize)]) -> Result<()> {
         let readers = (0..self.shards.len())
             .map(|shard| self.open_reader(shard))
@@ -223,8 +223,8 @@ impl ShardedApr2 {
         Error::corrupt(message).for_tensor(tensor).in_file(&self.shards[shard].entry.file)
     }
 
-    /// A tensor in a shard where the manifest does not put it; `elsewhere` is the shard where it
-    /// does.
+    /// Returns the error for a tensor in a shard that the manifest does not assign it to.
+    /// `elsewhere` is the shard that the manifest lists.
     fn stray(&self, tensor: &str, shard: usize, elsewhere: Option<usize>) -> Error {
         let manifest = Escaped::short(&self.name);
         let message = match elsewhere {
@@ -271,8 +271,8 @@ impl ShardedApr2 {
         })
     }
 
-    /// Positions of a shard's members in its file, which must hold them as described and nothing
-    /// else.
+    /// Returns the positions of a shard's members in its file. The file must hold them as
+    /// described, and no other tensors.
     fn find_members(&self, shard: usize, reader: &Apr2Reader) -> Result<Vec<usize>> {
         let members = &self.shards[shard].members;
         let find = |&member: &usize| {
@@ -308,13 +308,13 @@ impl ShardedApr2 {
         Ok(positions)
     }
 
-    /// Number of shards.
+    /// Returns the number of shards.
     #[must_use]
     pub fn shard_count(&self) -> usize {
         self.shards.len()
     }
 
-    /// A shard by itself.
+    /// Opens a shard by itself.
     ///
     /// # Errors
     /// E007 when it is absent; E002 when its length is not the manifest's, it lacks a tensor, or
@@ -324,8 +324,7 @@ impl ShardedApr2 {
         Ok(&self.opened(shard)?.reader)
     }
 
-    /// The manifest, with what a signature of it covers: the digests of all shards, none of whose
-    /// tensors are read.
+    /// Returns the manifest with the digests of all shards, ready to be signed. Reads no tensors.
     ///
     /// # Errors
     /// As [`shard`](Self::shard); E006 when a shard has no digests of its tensors.
@@ -361,7 +360,7 @@ impl ShardedApr2 {
         })
     }
 
-    /// The shard of a tensor and the tensor's position there.
+    /// Returns the shard of a tensor, and the tensor's position in it.
     fn locate(&self, tensor: usize) -> Result<(&Apr2Reader, usize)> {
         let (shard, member) = self.places[tensor];
         let OpenShard { reader, positions } =
@@ -378,7 +377,7 @@ impl CheckpointReader for ShardedApr2 {
         &super::FORMAT
     }
 
-    /// Opens the shard; where that fails, only the file is right.
+    /// Opens the shard. If that fails, only the file of the result is correct.
     fn stored(&self, tensor: usize) -> Stored<'_> {
         let file = self.places[tensor].0 + 1;
         match self.locate(tensor) {
@@ -418,13 +417,14 @@ impl CheckpointReader for ShardedApr2 {
 }
 
 impl ContainerFacts for ShardedApr2 {
-    /// Those of the first shard, which every shard shares; signatures are the manifest's.
+    /// Returns the features of the first shard, which all shards share. `signed` describes the
+    /// manifest.
     fn features(&self) -> Features {
         let of_a_shard = Self::shard(self, 0).map(ContainerFacts::features).unwrap_or_default();
         Features { signed: self.signed.is_some(), ..of_a_shard }
     }
 
-    /// Whether the first shard is; all are encrypted for the same keys.
+    /// Returns `true` if the first shard is locked. All shards are encrypted for the same keys.
     fn is_locked(&self) -> bool {
         Self::shard(self, 0).is_ok_and(ContainerFacts::is_locked)
     }
@@ -433,8 +433,8 @@ impl ContainerFacts for ShardedApr2 {
         (0..self.shards.len()).try_for_each(|shard| Self::shard(self, shard)?.check_uncovered())
     }
 
-    /// Signatures of the manifest, which cover the shards; those of the shards themselves are
-    /// theirs alone.
+    /// Returns the signatures of the manifest, which cover the shards. Signatures of single shards
+    /// are not included.
     fn signed(&self) -> Result<Option<Signed>> {
         Ok(self.signed.clone())
     }
@@ -447,7 +447,8 @@ impl ContainerFacts for ShardedApr2 {
         Ok(Self::shard(self, shard)?)
     }
 
-    /// Those of the first shard that every shard shares, and how many shards there are.
+    /// Returns the header fields of the first shard that all shards share, and the number of
+    /// shards.
     fn header_fields(&self) -> Value {
         let Ok(first) = Self::shard(self, 0) else {
             return json!({ "shards": self.shards.len() });

@@ -11,7 +11,7 @@ use super::seals::Seals;
 pub(super) use crate::crypto::{Licence, SigningKey};
 use crate::crypto::{LicenceBlock, SignBlock};
 
-/// Bytes of a SIGN block with so many signatures.
+/// Returns the length in bytes of a SIGN block with `count` signatures.
 pub(super) fn signatures_len(count: usize) -> u64 {
     SignBlock::encoded_len(count)
 }
@@ -27,8 +27,8 @@ pub(super) fn sign_block(signers: &[SigningKey], digest: &Digest) -> Result<Vec<
 }
 
 impl Manifest {
-    /// Adds a signature by each of `signers` to those that hold for the manifest as it is. Returns
-    /// how many others there were, which are dropped.
+    /// Adds a signature by each of `signers` to the signatures that are valid for the current
+    /// manifest. Drops the others, and returns their number.
     ///
     /// # Errors
     /// E002 when the SIGN block can't be read; E006 when some
@@ -50,8 +50,8 @@ impl Manifest {
     }
 }
 
-/// SIGN and LICN block of a changed file. `digest` is what signatures are over, and `keeps` whether
-/// those of the file still hold.
+/// Returns the SIGN and LICN blocks of a changed file. `digest` is the digest that signatures
+/// cover. `keeps` states whether the file's own signatures are still valid.
 ///
 /// # Errors
 /// E002 when the SIGN block can't be read; E006 when there is no digest to sign; E008 for more

@@ -25,24 +25,24 @@ use crate::crypto::{SEALED_CHUNK, TAG_LEN};
 /// Top bit of a block's length: its bytes are not compressed.
 const RAW: u32 = 1 << 31;
 
-/// Where a tensor's bytes are and what they went through.
+/// Range of a tensor's bytes, and their encoding.
 pub(super) struct StoredTensor {
     pub(super) place: EntryRange,
-    /// Most tensors went through nothing, and an index has millions.
+    /// Encoding; boxed, because most tensors have none and an index can have millions of entries.
     encoded: Option<Box<Encoded>>,
 }
 
 struct Encoded {
     form: Option<StoredForm>,
-    /// The name that the bytes are encrypted under: a tied tensor's bytes are another one's. Empty
-    /// where they are plain.
+    /// The name that the bytes are encrypted under. For a tied tensor it is the target's. Empty if
+    /// they are not encrypted.
     sealed_as: Box<str>,
-    /// Where each block starts in the stored form, and where the last one ends; found at the first
+    /// Offset of each block in the stored form, and the end of the last one. Filled by the first
     /// read.
     blocks: OnceBox<Vec<u64>>,
 }
 
-/// What reads need beside the tensor.
+/// Context for reading a tensor.
 #[derive(Clone, Copy)]
 pub(super) struct Access<'a> {
     pub(super) source: &'a dyn ByteSource,
@@ -58,17 +58,17 @@ impl StoredTensor {
         Self { place, encoded }
     }
 
-    /// Whether the bytes in the file are other ones than the tensor's.
+    /// Returns `true` if the bytes in the file differ from the tensor's bytes.
     pub(super) fn is_encoded(&self) -> bool {
         self.encoded.is_some()
     }
 
-    /// The stored form, where the bytes don't lie there plainly.
+    /// Returns the stored form, or `None` if the bytes are stored plain.
     pub(super) fn form(&self) -> Option<StoredForm> {
         self.encoded.as_ref()?.form
     }
 
-    /// The name that the bytes are encrypted under; empty where they are plain.
+    /// Returns the name that the bytes are encrypted under; empty if they are not encrypted.
     fn sealed_as(&self) -> &str {
         self.encoded.as_ref().map_or("", |encoded| &encoded.sealed_as)
     }
@@ -82,7 +82,7 @@ impl StoredTensor {
         }
     }
 
-    /// Fills `buf` with bytes as they lie in the file.
+    /// Fills `buf` with bytes exactly as the file stores them.
     pub(super) fn read_verbatim(
         &self,
         access: Access<'_>,
@@ -108,8 +108,8 @@ impl StoredTensor {
         opened.read(access.source, self.place, self.sealed_as(), offset, buf)
     }
 
-    /// Bytes of the tensor that a chunk or a block stands for, where it went through one of the two
-    /// alone.
+    /// Returns the number of tensor bytes per chunk or block. `None` unless the tensor is either
+    /// encrypted or compressed, but not both.
     pub(super) fn piece_len(&self) -> Option<u64> {
         match self.form() {
             None => (!self.sealed_as().is_empty()).then_some(SEALED_CHUNK as u64),
@@ -120,8 +120,8 @@ impl StoredTensor {
         }
     }
 
-    /// Fills `buf` with whole pieces of the tensor and `verbatim` with the bytes in the file that
-    /// they are made of; returns where those start within the tensor's place.
+    /// Fills `buf` with whole pieces of the tensor and `verbatim` with their bytes in the file.
+    /// Returns the offset of those bytes within the tensor's range.
     pub(super) fn read_both(
         &self,
         access: Access<'_>,
@@ -244,7 +244,7 @@ impl StoredTensor {
         Ok(())
     }
 
-    /// Where each block starts.
+    /// Returns the offset of each block.
     fn blocks<'a>(
         &self,
         encoded: &'a Encoded,
@@ -305,21 +305,21 @@ impl StoredTensor {
     }
 }
 
-/// Of a number that is at most the length of a buffer.
+/// Converts a number that is at most the length of a buffer.
 fn to_usize(len: u64) -> usize {
     usize::try_from(len).unwrap_or(usize::MAX)
 }
 
 /// Buffers of one read.
 pub(super) struct Scratch {
-    /// A block as it is stored, with its length.
+    /// A block as stored, including its length field.
     body: Vec<u8>,
     decoded: Vec<u8>,
     decoder: Decoder,
 }
 
 impl Scratch {
-    /// Buffers that were used before for such tensors, or new ones.
+    /// Returns buffers used before for such tensors, or new ones.
     ///
     /// # Errors
     /// E003 for a codec that is not supported.

@@ -36,7 +36,7 @@ pub struct Footer {
 }
 
 impl Footer {
-    /// The footer's bytes.
+    /// Returns the footer's bytes.
     #[must_use]
     pub fn encode(self) -> [u8; FOOTER_LEN as usize] {
         let mut bytes = [0; FOOTER_LEN as usize];
@@ -56,20 +56,20 @@ impl Footer {
     }
 }
 
-/// What a walk over the trailer found.
+/// Contents of the trailer.
 #[derive(Debug)]
 pub(super) struct Trailer {
-    /// In index order.
+    /// Digests of the tensors, in index order.
     pub(super) digests: Option<Vec<Digest>>,
-    /// Where the DGST block is, from its head to the end of its padding, in bytes.
+    /// Range of the DGST block in bytes, from its head to the end of its padding.
     digest_block: Option<(u64, u64)>,
     pub(super) signatures: Option<Vec<u8>>,
     /// The LICN block.
     pub(super) licence: Option<Vec<u8>>,
     pub(super) footer: Footer,
-    /// Where the footer starts, in bytes.
+    /// Offset of the footer, in bytes.
     pub(super) footer_offset: u64,
-    /// The first block of a kind that this crate does not know, and where it is.
+    /// Offset and kind of the first block that this crate does not know.
     pub(super) unknown: Option<(u64, [u8; 4])>,
     pub(super) warnings: Vec<String>,
 }
@@ -137,7 +137,7 @@ pub(super) fn read_trailer(
     })
 }
 
-/// What the blocks before the footer hold.
+/// Contents of the blocks before the footer.
 #[derive(Default)]
 struct Blocks {
     seen: Vec<[u8; 4]>,
@@ -221,8 +221,8 @@ impl Trailer {
     }
 }
 
-/// What is signed: BLAKE3-256 of header, metadata, index, ENCR block and DGST block, each as it
-/// lies in the file, blocks with their heads and padding.
+/// Returns the signed digest: BLAKE3-256 of header, metadata, index, ENCR block and DGST block, as
+/// stored. Blocks include their heads and padding.
 pub(super) fn signed_digest(parts: [&[u8]; 5]) -> Digest {
     let mut digest = TensorDigest::new();
     parts.into_iter().for_each(|part| digest.update(part));
@@ -240,7 +240,7 @@ fn read_block(source: &dyn ByteSource, start: u64, end: u64) -> Result<Vec<u8>> 
     read_vec(source, start, len)
 }
 
-/// A block with its head and padding.
+/// Encodes a block with its head and padding.
 fn encode_block(kind: [u8; 4], body: &[u8]) -> Vec<u8> {
     let mut out = kind.to_vec();
     out.extend_from_slice(&BLOCK_VERSION.to_le_bytes());
@@ -252,7 +252,7 @@ fn encode_block(kind: [u8; 4], body: &[u8]) -> Vec<u8> {
     out
 }
 
-/// Length of a block with a body of so many bytes, padding included.
+/// Returns the length of a block with a body of `body` bytes, including padding.
 pub(super) const fn block_len(body: u64) -> u64 {
     (BLOCK_HEADER_LEN + body).next_multiple_of(BLOCK_ALIGNMENT)
 }

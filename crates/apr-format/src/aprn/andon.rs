@@ -4,13 +4,13 @@ use core::fmt;
 
 use apr_core::{Code, Error};
 
-/// Why a model is refused (`docs/format/older.md`, B).
+/// Reason for rejecting a model (`docs/format/older.md`, B).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Signal {
-    /// Not APRN, parts missing, or a payload that is not of the type asked for: E001, E002.
+    /// Not APRN, parts missing, or a payload that is not of the requested type: E001, E002.
     InvalidFormat,
-    /// The checksum is not that of the bytes; the payload was not looked at: E004.
+    /// The checksum does not match the bytes; the payload was not examined: E004.
     ChecksumMismatch,
     /// No trusted key signed these bytes: E006.
     SignatureInvalid,
@@ -36,25 +36,25 @@ impl Andon {
         Self { signal: Signal::ModelTypeMismatch, error: Error::format(message).at(6) }
     }
 
-    /// Which signal.
+    /// Returns the signal.
     #[must_use]
     pub const fn signal(&self) -> Signal {
         self.signal
     }
 
-    /// The error.
+    /// Returns the error.
     #[must_use]
     pub const fn error(&self) -> &Error {
         &self.error
     }
 
-    /// The error, for callers that need no signal.
+    /// Returns the error without the signal.
     #[must_use]
     pub fn into_error(self) -> Error {
         self.error
     }
 
-    /// Names the file.
+    /// Adds the file's name to the error.
     #[must_use]
     pub fn in_file(self, file: impl fmt::Display) -> Self {
         Self { error: self.error.in_file(file), ..self }

@@ -23,11 +23,11 @@ const SIGNATURE_BLOCK_LEN: u64 = SIGNATURE_LEN as u64 + 32;
 #[derive(Debug, Clone)]
 pub(super) struct Container {
     pub(super) header: Header,
-    /// The payload as it is stored.
+    /// Range of the stored payload.
     pub(super) payload: Range<u64>,
-    /// Signature, and the key that is said to have made it.
+    /// Signature, and the key that the file names as its signer.
     pub(super) signature: Option<([u8; SIGNATURE_LEN], [u8; 32])>,
-    /// Where the checksum is, which is the end of what it covers.
+    /// Offset of the checksum, which is the end of the bytes that it covers.
     pub(super) crc_offset: u64,
     /// The checksum as the file states it.
     pub(super) crc32: u32,
@@ -113,12 +113,12 @@ impl Container {
         Err(Error::checksum(message).at(self.crc_offset))
     }
 
-    /// The payload as it is stored.
+    /// Reads the payload as stored.
     pub(super) fn read_payload(&self, source: &dyn ByteSource) -> Result<Vec<u8>> {
         read_vec(source, self.payload.start, self.payload.end - self.payload.start)
     }
 
-    /// What a signature covers: header, metadata and payload.
+    /// Reads the bytes that a signature covers: header, metadata and payload.
     pub(super) fn read_signed(&self, source: &dyn ByteSource) -> Result<Vec<u8>> {
         read_vec(source, 0, self.payload.end)
     }
@@ -167,8 +167,9 @@ fn read_signature(source: &dyn ByteSource, offset: u64) -> Result<([u8; SIGNATUR
     Ok((signature, key))
 }
 
-/// Flags without what they announce and the reverse. Published writers leave the bit of the model
-/// card unset, and that of the licence in signed and encrypted files.
+/// Returns warnings about flags that the file's parts contradict, and the reverse. Published
+/// writers leave the bit of the model card unset, and the bit of the licence in signed and
+/// encrypted files.
 fn disagreements(header: &Header, metadata: &ModelMetadata) -> Vec<String> {
     let parts = [
         (Flags::MODEL_CARD, metadata.model_card.is_some(), "a model card"),

@@ -14,11 +14,11 @@ pub const MAGIC: [u8; 4] = *b"APRN";
 /// The only major version there is; a minor one may add to it.
 const VERSION_MAJOR: u8 = 1;
 
-/// How the payload is packed (`docs/format/older.md`, B).
+/// Compression of the payload (`docs/format/older.md`, B).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 #[non_exhaustive]
 pub enum Compression {
-    /// As it is.
+    /// No compression.
     None,
     /// A Zstandard frame, made with level 3.
     #[default]
@@ -32,7 +32,7 @@ pub enum Compression {
 impl Compression {
     const ALL: [Self; 4] = [Self::None, Self::Zstd, Self::ZstdMax, Self::Lz4];
 
-    /// The number in the header.
+    /// Returns the number in the header.
     #[must_use]
     pub const fn code(self) -> u8 {
         match self {
@@ -43,13 +43,13 @@ impl Compression {
         }
     }
 
-    /// The compression with this number in the header.
+    /// Returns the compression with this number in the header.
     #[must_use]
     pub fn from_code(code: u8) -> Option<Self> {
         Self::ALL.into_iter().find(|compression| compression.code() == code)
     }
 
-    /// Lower-case name: `zstd`.
+    /// Returns the lower-case name: `zstd`.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
@@ -91,19 +91,19 @@ impl Flags {
         (Self::MODEL_CARD, "model_card"),
     ];
 
-    /// Whether all bits of `flags` are set.
+    /// Returns `true` if all bits of `flags` are set.
     #[must_use]
     pub const fn contains(self, flags: Self) -> bool {
         self.0 & flags.0 == flags.0
     }
 
-    /// These flags, and `flags` where `condition` holds.
+    /// Returns these flags, with `flags` added if `condition` holds.
     #[must_use]
     pub const fn with(self, flags: Self, condition: bool) -> Self {
         if condition { Self(self.0 | flags.0) } else { self }
     }
 
-    /// Names of the bits that are set and have one.
+    /// Returns the names of the set bits that have a name.
     #[must_use]
     pub fn names(self) -> Vec<&'static str> {
         Self::NAMES
@@ -126,15 +126,15 @@ pub struct Header {
     pub model_type: u16,
     /// Bytes of MessagePack.
     pub metadata_size: u32,
-    /// Bytes of the payload as it is stored, with salt, nonce and tag where it is encrypted.
+    /// Length of the stored payload in bytes, including salt, nonce and tag if it is encrypted.
     pub payload_size: u32,
     /// Bytes of the payload when it is decrypted and unpacked.
     pub uncompressed_size: u32,
-    /// How it is packed.
+    /// Compression of the payload.
     pub compression: Compression,
     /// Feature bits.
     pub flags: Flags,
-    /// 1 to 100; 0 where nobody scored the model.
+    /// Quality score from 1 to 100; 0 if the model was not scored.
     pub quality_score: u8,
     /// The nine bytes that should be zero are not.
     pub reserved_used: bool,
@@ -144,7 +144,7 @@ impl Header {
     /// Length in bytes.
     pub const LEN: u32 = 32;
 
-    /// A header of version 1.0.
+    /// Creates a header of version 1.0.
     #[must_use]
     pub const fn new(model_type: ModelType) -> Self {
         Self {
@@ -161,7 +161,7 @@ impl Header {
         }
     }
 
-    /// The header's bytes, the reserved ones zero.
+    /// Returns the header's bytes; the reserved ones are zero.
     #[must_use]
     pub fn encode(&self) -> [u8; Self::LEN as usize] {
         let mut bytes = [0; Self::LEN as usize];
@@ -212,13 +212,13 @@ impl Header {
         })
     }
 
-    /// The model type, where it is a known one.
+    /// Returns the model type, or `None` if it is unknown.
     #[must_use]
     pub const fn kind(&self) -> Option<ModelType> {
         ModelType::from_code(self.model_type)
     }
 
-    /// What is odd without making the file unreadable.
+    /// Returns warnings about a header that is unusual but readable.
     pub(super) fn warnings(&self) -> Vec<String> {
         let mut warnings = Vec::new();
         if self.kind().is_none() {

@@ -46,7 +46,7 @@ const KMEANS: &[Field] = &[
     Field::U64("n_iter"),
 ];
 
-/// The only tensor of a payload that nothing is known about.
+/// Name of the only tensor of a payload with an unknown layout.
 pub(super) const PAYLOAD: &str = "payload";
 
 fn layout(kind: ModelType) -> Option<&'static [Field]> {
@@ -57,7 +57,7 @@ fn layout(kind: ModelType) -> Option<&'static [Field]> {
     }
 }
 
-/// Whether payloads of this type can be taken apart.
+/// Returns `true` if the layout of payloads of this type is known.
 pub(super) fn is_known(kind: Option<ModelType>) -> bool {
     kind.and_then(layout).is_some()
 }
@@ -65,7 +65,7 @@ pub(super) fn is_known(kind: Option<ModelType>) -> bool {
 /// A payload taken apart.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct Fields {
-    /// Tensors, and where in the payload their bytes are.
+    /// Tensors, and the range of their bytes in the payload.
     pub(super) tensors: Vec<(TensorInfo, Range<usize>)>,
     /// Values that are not tensors.
     pub(super) values: Map<String, Value>,
@@ -129,18 +129,19 @@ impl Cursor<'_> {
         Some(u64::from_le_bytes(self.payload[range].try_into().ok()?))
     }
 
-    /// A tag, and what it says is there; `Some(None)` where it says that nothing is.
+    /// Reads a tag and the value that follows it; `Some(None)` if the tag states that there is no
+    /// value.
     fn optional<T>(&mut self, read: impl FnOnce(&mut Self) -> Option<T>) -> Option<Option<T>> {
         if self.tag()? { read(self).map(Some) } else { Some(None) }
     }
 
-    /// A length, and where so many elements are.
+    /// Reads a length, and returns it with the byte range of that many elements.
     fn vector(&mut self, dtype: DType) -> Option<(u64, Range<usize>)> {
         let len = self.u64()?;
         Some((len, self.bytes(dtype, len)?))
     }
 
-    /// Rows and columns, and where the elements are.
+    /// Reads a matrix, and returns its rows and columns and the byte range of the elements.
     fn matrix(&mut self, dtype: DType) -> Option<([u64; 2], Range<usize>)> {
         let (len, bytes) = self.vector(dtype)?;
         let [rows, columns] = [self.u64()?, self.u64()?];
@@ -211,7 +212,7 @@ struct Assembly<'a> {
     tensors: &'a [TensorInfo],
     values: &'a Map<String, Value>,
     pieces: Vec<Piece>,
-    /// Of the piece that grows.
+    /// Bytes of the piece that is being built.
     bytes: Vec<u8>,
     used: usize,
 }

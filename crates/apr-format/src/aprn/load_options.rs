@@ -17,19 +17,20 @@ pub struct LoadOptions {
     pub password: Option<Secret>,
     /// The X25519 secret key of a recipient, 32 bytes.
     pub identity: Option<Secret>,
-    /// Ed25519 public keys. When there are any, only a file signed by one of them is opened.
-    /// Without them a signature is checked against the key that the file itself names, which proves
-    /// that nothing changed, not who signed.
+    /// Ed25519 public keys. If there are any, only a file signed by one of them is opened.
+    ///
+    /// Without them, a signature is checked against the key in the file itself. That proves that
+    /// the file is unchanged, but not who signed it.
     pub trusted_keys: Vec<[u8; 32]>,
 }
 
 impl LoadOptions {
-    /// Whether there is anything to decrypt with.
+    /// Returns `true` if there is an identity or a password to decrypt with.
     pub(super) fn can_decrypt(&self) -> bool {
         self.password.is_some() || self.identity.is_some()
     }
 
-    /// Checks who signed the file.
+    /// Verifies the signature of the file.
     ///
     /// # Errors
     /// E006 when no trusted key signed it, or the signature is not one of these bytes.
@@ -80,8 +81,8 @@ impl LoadOptions {
         unpack(packed, header.compression, header.uncompressed_size)
     }
 
-    /// The file does not say which kind of key it takes; whichever is there is tried, the one that
-    /// needs no guess first.
+    /// Decrypts a payload. The file does not state which kind of key it requires. The identity is
+    /// tried before the password, because it is never a guess.
     fn decrypt(&self, stored: &[u8]) -> Result<Vec<u8>> {
         match (&self.identity, &self.password) {
             (Some(identity), Some(password)) => seal::open_for_identity(stored, identity)

@@ -15,15 +15,15 @@ use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
-/// Deepest nesting of maps and arrays; JSON in this workspace stops there too.
+/// Maximum nesting of maps and arrays; the same limit as for JSON in this workspace.
 const MAX_DEPTH: usize = 128;
 
-/// What a file says about its model. Empty and absent is the same.
+/// Metadata of a model. Empty and absent values are equivalent.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
 #[serde(default)]
 #[non_exhaustive]
 pub struct ModelMetadata {
-    /// When the model was written: seconds since 1970 as text, as published programs have it, or
+    /// Creation time of the model: seconds since 1970 as text, as published programs write it, or
     /// ISO 8601.
     pub created_at: String,
     /// The program that wrote it.
@@ -31,16 +31,16 @@ pub struct ModelMetadata {
     /// Name of the model.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub model_name: Option<String>,
-    /// What it is for.
+    /// Purpose of the model.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub description: Option<String>,
-    /// How it was trained: `samples`, `duration_ms`, `source`.
+    /// Training facts: `samples`, `duration_ms`, `source`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub training: Option<Value>,
     /// Settings of the training.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub hyperparameters: BTreeMap<String, Value>,
-    /// How well it does.
+    /// Quality metrics of the model.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub metrics: BTreeMap<String, Value>,
     /// Anything else.
@@ -49,7 +49,7 @@ pub struct ModelMetadata {
     /// The model it was distilled from.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub distillation: Option<String>,
-    /// How it was distilled.
+    /// Facts about the distillation of the model.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub distillation_info: Option<Value>,
     /// A commercial licence.
@@ -66,9 +66,9 @@ pub struct ModelMetadata {
 pub struct ModelCard {
     /// Name of the model.
     pub name: String,
-    /// Its version.
+    /// Version of the model.
     pub version: String,
-    /// Who made it.
+    /// Author of the model.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub author: Option<String>,
     /// SPDX identifier.
@@ -86,10 +86,10 @@ pub struct ModelCard {
     /// Whom it is for.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub intended_users: Vec<String>,
-    /// What it is not for.
+    /// Uses that the model is not meant for.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub out_of_scope: Vec<String>,
-    /// How well it does: `{"accuracy": 0.95}`. Published files hold more than numbers here.
+    /// Quality metrics: `{"accuracy": 0.95}`. Published files hold more than numbers here.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub metrics: BTreeMap<String, Value>,
     /// Settings of the training.
@@ -101,18 +101,18 @@ pub struct ModelCard {
     /// Known limits.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub limitations: Option<String>,
-    /// When the model was made.
+    /// Creation time of the model.
     pub created_at: String,
-    /// When the card changed last.
+    /// Time of the last change to the card.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub updated_at: Option<String>,
-    /// Other keys, among them those of published programs: `model_id`, `framework_version`,
+    /// Other keys, including keys of published programs: `model_id`, `framework_version`,
     /// `architecture`.
     #[serde(flatten)]
     pub extra: BTreeMap<String, Value>,
 }
 
-/// A commercial licence. Published programs keep it in the metadata; there is no block of its own.
+/// A commercial licence. Published programs store it in the metadata, not in a block of its own.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(default)]
 pub struct License {
@@ -123,17 +123,17 @@ pub struct License {
     /// Last day, ISO 8601.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub expiry: Option<String>,
-    /// Most concurrent users.
+    /// Maximum number of concurrent users.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub seats: Option<u32>,
     /// The buyer.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub licensee: Option<String>,
-    /// Its tier.
+    /// Tier of the licence.
     pub tier: LicenseTier,
 }
 
-/// What a licence allows.
+/// Use that a licence permits.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[non_exhaustive]
 pub enum LicenseTier {
@@ -149,7 +149,7 @@ pub enum LicenseTier {
 }
 
 impl ModelMetadata {
-    /// The map as MessagePack, with named fields in the order published programs write them.
+    /// Encodes the map as MessagePack, with named fields in the order of published programs.
     ///
     /// # Errors
     /// E001 for values nested too deep.
@@ -170,9 +170,9 @@ impl ModelMetadata {
 #[derive(Debug, Clone)]
 pub(super) struct DecodedMetadata {
     pub(super) metadata: ModelMetadata,
-    /// All of it, known or not.
+    /// All of the metadata, known or not.
     pub(super) json: Map<String, Value>,
-    /// As MessagePack.
+    /// The metadata as MessagePack.
     pub(super) bytes: Vec<u8>,
     pub(super) warnings: Vec<String>,
 }

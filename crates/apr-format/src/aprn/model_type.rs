@@ -4,7 +4,7 @@ use core::fmt;
 
 macro_rules! model_types {
     ($($(#[$doc:meta])* $variant:ident = $code:literal, $name:literal;)*) => {
-        /// What a payload is a model of.
+        /// Type of the model in a payload.
         #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
         #[non_exhaustive]
         pub enum ModelType { $($(#[$doc])* $variant,)* }
@@ -13,19 +13,19 @@ macro_rules! model_types {
             /// Every type, in the order of their numbers.
             pub const ALL: &'static [Self] = &[$(Self::$variant,)*];
 
-            /// The number in the header.
+            /// Returns the number in the header.
             #[must_use]
             pub const fn code(self) -> u16 {
                 match self { $(Self::$variant => $code,)* }
             }
 
-            /// The type with this number in the header.
+            /// Returns the type with this number in the header.
             #[must_use]
             pub const fn from_code(code: u16) -> Option<Self> {
                 match code { $($code => Some(Self::$variant),)* _ => None }
             }
 
-            /// Lower-case name: `linear_regression`.
+            /// Returns the lower-case name: `linear_regression`.
             #[must_use]
             pub const fn name(self) -> &'static str {
                 match self { $(Self::$variant => $name,)* }

@@ -24,29 +24,30 @@ use super::metadata::DecodedMetadata;
 /// An APRN file opened as a checkpoint.
 ///
 /// Arrays of a payload whose layout is known are tensors; any other payload is one tensor of bytes,
-/// `payload`. What the file says about itself is in the metadata under `aprn`, from which
+/// `payload`. The facts in the file are in the metadata under `aprn`, from which
 /// [`plan`](super::plan) writes the file again.
 ///
-/// No byte of a payload is given away before the file's checksum was found to be right.
+/// No byte of a payload is returned before the file's checksum was verified.
 pub struct AprnReader {
     source: Box<dyn ByteSource>,
     container: Container,
     options: LoadOptions,
     metadata: Metadata,
     tensors: Vec<TensorInfo>,
-    /// For each tensor, its bytes in the unpacked payload.
+    /// Range of each tensor in the unpacked payload.
     ranges: Vec<Range<u64>>,
     crc: OnceLock<Result<()>>,
-    /// The unpacked payload, of files that don't hold it as it is.
+    /// The unpacked payload, for files that store it packed or encrypted.
     unpacked: OnceLock<Result<Vec<u8>>>,
     files: [FileInfo; 1],
     warnings: Vec<String>,
 }
 
-/// Opens an APRN file. Reads header and metadata; the payload too where its type is a known one,
-/// `options` hold a key for it, or they ask for a signature.
+/// Opens an APRN file. Reads header and metadata.
 ///
-/// Without a key an encrypted file opens with a warning, and reading its payload is E005.
+/// The payload is also read if its type is known, if `options` hold a key for it, or if they
+/// require a signature. Without a key, an encrypted file opens with a warning, and reading its
+/// payload is E005.
 ///
 /// # Errors
 /// E001 when it is not APRN, E002 when parts are missing or contradict each other, E003 for
@@ -129,7 +130,7 @@ impl AprnReader {
         Ok(None)
     }
 
-    /// The fields of a payload whose type is known, as long as the file is sound and not locked.
+    /// Returns the fields of a payload of a known type, if the file is sound and not locked.
     fn take_apart(&mut self) -> Result<Option<layouts::Fields>> {
         let header = self.container.header;
         let encrypted = header.flags.contains(Flags::ENCRYPTED);
@@ -160,7 +161,7 @@ impl AprnReader {
         Ok(fields)
     }
 
-    /// What the file says, under the keys that every format shares and, in full, under `aprn`.
+    /// Returns the metadata under the keys that every format shares and, in full, under `aprn`.
     fn describe(&self, decoded: &DecodedMetadata, values: Option<Map<String, Value>>) -> Metadata {
         let mut metadata = Metadata::new();
         let (header, known) = (&self.container.header, &decoded.metadata);
@@ -220,14 +221,14 @@ impl AprnReader {
         }
     }
 
-    /// Whether the payload lies in the file as it is.
+    /// Returns `true` if the payload is stored without compression and encryption.
     fn is_plain(&self) -> bool {
         let header = &self.container.header;
         header.compression == Compression::None && !header.flags.contains(Flags::ENCRYPTED)
     }
 
-    /// Compares the file with its checksum, and with the signature that it carries: under the key
-    /// that is in the file, which says nothing about who signed.
+    /// Compares the file with its checksum and its signature. The signature is verified with the
+    /// key in the file, which does not prove who signed.
     fn check_crc(&self) -> Result<()> {
         let check = || {
             self.container.check_crc(&self.source)?;
@@ -237,7 +238,7 @@ impl AprnReader {
         self.crc.get_or_init(check).clone()
     }
 
-    /// The payload of a file that is packed or encrypted.
+    /// Returns the unpacked payload of a file that is packed or encrypted.
     fn unpacked(&self) -> Result<&[u8]> {
         let unpacked = self.unpacked.get_or_init(|| {
             if self.container.header.flags.contains(Flags::ENCRYPTED) && !self.options.can_decrypt()
@@ -346,8 +347,8 @@ impl CheckpointReader for AprnReader {
         &super::FORMAT
     }
 
-    /// The tensor's own bytes in a plain payload; all of the payload where it is packed or
-    /// encrypted as a whole.
+    /// Returns the range of the tensor's own bytes in a plain payload. For a packed or encrypted
+    /// payload, returns the range of the whole payload.
     fn stored(&self, tensor: usize) -> Stored<'_> {
         let (payload, own) = (&self.container.payload, &self.ranges[tensor]);
         if self.is_plain() {

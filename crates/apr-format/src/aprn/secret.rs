@@ -9,7 +9,7 @@ use core::fmt;
 pub struct Secret(Vec<u8>);
 
 impl Secret {
-    /// The bytes.
+    /// Returns the bytes.
     #[must_use]
     pub fn bytes(&self) -> &[u8] {
         &self.0

@@ -16,7 +16,7 @@ use super::pack::pack;
 use super::seal::{self, FillRandom, Protection};
 use super::{Andon, LoadOptions, ModelType, Secret, bincode};
 
-/// How a model is saved.
+/// Options for saving a model.
 ///
 /// ```
 /// use apr_format::aprn::{Compression, SaveOptions};
@@ -27,12 +27,12 @@ use super::{Andon, LoadOptions, ModelType, Secret, bincode};
 #[derive(Debug, Clone, PartialEq, Default)]
 #[non_exhaustive]
 pub struct SaveOptions {
-    /// How the payload is packed; Zstandard level 3 by default.
+    /// Compression of the payload; Zstandard level 3 by default.
     pub compression: Compression,
-    /// What is said about the model. An empty `aprender_version` becomes this crate's name and
-    /// version.
+    /// Metadata of the model. An empty `aprender_version` becomes this crate's name and version.
     pub metadata: ModelMetadata,
-    /// 1 to 100, from a validation; 0 is refused, for it says that the model failed all of it.
+    /// Quality score from 1 to 100, from a validation. 0 is rejected, because it means that the
+    /// model failed all of it.
     pub quality_score: Option<u8>,
     /// Encrypts the payload.
     pub protection: Option<Protection>,
@@ -48,7 +48,7 @@ impl SaveOptions {
         self
     }
 
-    /// Names the model.
+    /// Sets the name of the model.
     #[must_use]
     pub fn with_name(mut self, name: impl Into<String>) -> Self {
         self.metadata.model_name = Some(name.into());
@@ -76,14 +76,14 @@ impl SaveOptions {
         self
     }
 
-    /// Notes how well the model did in a validation.
+    /// Sets the score of the model in a validation.
     #[must_use]
     pub fn with_quality_score(mut self, score: u8) -> Self {
         self.quality_score = Some(score);
         self
     }
 
-    /// Encrypts for whoever knows the password.
+    /// Encrypts the payload with a password.
     #[must_use]
     pub fn with_password(mut self, password: &str) -> Self {
         self.protection = Some(Protection::Password(password.into()));
@@ -105,7 +105,7 @@ impl SaveOptions {
     }
 }
 
-/// The file for a model.
+/// Returns the file for a model.
 ///
 /// # Errors
 /// E001 for a model that does not serialize, options that contradict themselves, or encryption,
@@ -121,11 +121,11 @@ pub fn to_bytes<M: Serialize + ?Sized>(
     })
 }
 
-/// The file for a model; `random` is asked for a salt or key and a nonce where the options say to
-/// encrypt.
+/// Returns the file for a model. `random` provides a salt or key and a nonce if the options request
+/// encryption.
 ///
 /// # Errors
-/// Those of [`to_bytes`], and what `random` fails with.
+/// The errors of [`to_bytes`], and the errors of `random`.
 pub fn to_bytes_with<M: Serialize + ?Sized>(
     model: &M,
     kind: ModelType,
@@ -251,35 +251,35 @@ pub fn load_from_bytes_with<M: DeserializeOwned>(
     Ok(model)
 }
 
-/// What a file says about itself, without its payload.
+/// Description of a file, without its payload.
 #[derive(Debug, Clone, PartialEq)]
 #[non_exhaustive]
 pub struct ModelInfo {
     /// The header.
     pub header: Header,
-    /// The metadata; what does not belong there is left out, and in the warnings.
+    /// The metadata. Invalid values are left out and reported in `warnings`.
     pub metadata: ModelMetadata,
-    /// The key the file says it is signed by. Nothing was verified.
+    /// The key that the file names as its signer. It was not verified.
     pub signed_by: Option<[u8; 32]>,
-    /// What is odd about the file.
+    /// Warnings about the file.
     pub warnings: Vec<String>,
 }
 
 impl ModelInfo {
-    /// The model type, where it is a known one.
+    /// Returns the model type, or `None` if it is unknown.
     #[must_use]
     pub const fn model_type(&self) -> Option<ModelType> {
         self.header.kind()
     }
 
-    /// Whether the payload is encrypted.
+    /// Returns `true` if the payload is encrypted.
     #[must_use]
     pub const fn encrypted(&self) -> bool {
         self.header.flags.contains(Flags::ENCRYPTED)
     }
 }
 
-/// Reads header and metadata. The checksum, which covers the payload too, is not checked.
+/// Reads header and metadata. The checksum is not checked, because it also covers the payload.
 ///
 /// # Errors
 /// E001 when it is not APRN, E002 when parts are missing, E003 for another version, E004 when

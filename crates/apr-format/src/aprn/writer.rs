@@ -19,7 +19,7 @@ use super::header::{Flags, Header};
 use super::layouts::{PAYLOAD, Piece, put_together};
 use super::metadata::ModelMetadata;
 
-/// What a reader left under [`keys::APRN`].
+/// Record that a reader stored under [`keys::APRN`].
 #[derive(Debug, Deserialize)]
 struct ReaderRecord {
     model_type: u16,
@@ -45,10 +45,11 @@ pub struct AprnWriter {
     crc: Crc32,
 }
 
-/// Plans a file for a checkpoint that was opened from APRN, directly or from what it was converted
-/// to since: header, metadata and payload are what they were, with the tensors as they are now. The
-/// payload is neither packed nor encrypted, so that tensors stream; [`save_to`](super::save_to)
-/// does that with a model in memory. A signature would not hold any more and is a loss.
+/// Plans a file for a checkpoint that was opened from APRN, or from a file converted from APRN.
+///
+/// Header, metadata and payload stay the same, except for the current tensors. The payload is
+/// neither packed nor encrypted, so that tensors stream; [`save_to`](super::save_to) does that with
+/// a model in memory. A signature would no longer be valid and is reported as a loss.
 ///
 /// # Errors
 /// E001 for a checkpoint that was never APRN, or that no longer is the model it was; E008 for
@@ -177,7 +178,7 @@ impl AprnWriter {
         sink.write_all(bytes)
     }
 
-    /// Writes what lies after tensors that are complete.
+    /// Writes the bytes that follow tensors that are complete.
     fn settle(&mut self, sink: &mut dyn Sink) -> Result<()> {
         while self.due.complete(&self.layout).is_some() {
             let bytes = core::mem::take(&mut self.between[self.due.position()]);

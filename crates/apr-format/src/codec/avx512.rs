@@ -21,13 +21,16 @@ const GROUP: usize = 32;
 /// Different symbols that two registers hold the codes of.
 const CODES: usize = 64;
 
-/// Bits that fit the 64 of the buffer, with the seven left from those before.
+/// Number of code bits that fit the 64 bits of the buffer, besides the seven left from previous
+/// codes.
 const FIT: i64 = 56;
 
-/// Writes one stream of symbols that lie in [`CODES`] from `first` on, without its end, as
-/// `write_pairs_anywhere` does, and returns how many symbols were written, the position in bits
-/// after them, and the bits that do not make a byte yet. `codes` have the length in their lowest
-/// byte, at most eleven. `None` where the processor can't.
+/// Writes one stream of symbols without its end, as `write_pairs_anywhere` does.
+///
+/// The symbols must be among the [`CODES`] values from `first` on. `codes` have the length in their
+/// lowest byte, at most eleven. Returns the number of symbols written, the position in bits after
+/// them, and the bits that do not make a byte yet. Returns `None` if the processor lacks the
+/// instructions.
 pub(super) fn write(
     symbols: &[u8],
     first: u8,

@@ -13,14 +13,14 @@ use super::{Codec, Coding, Element, Filter, entropy, kernel, zstd};
 /// Bytes that are put together and compared at a time: whole elements of every width.
 const COMPARED_LEN: usize = 16 << 10;
 
-/// Top bit of a length: what follows is stored as it is.
+/// Top bit of a length: the bytes that follow are stored raw.
 const RAW: u32 = 1 << 31;
 
 /// The `u32 n` before a block or a plane.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub struct BlockHead {
-    /// Whether the body is the bytes as they are.
+    /// `true` if the body is stored raw.
     pub raw: bool,
     /// Bytes of the body.
     pub len: usize,
@@ -38,14 +38,15 @@ impl BlockHead {
     }
 }
 
-/// How a block was stored.
+/// Form in which a block was stored.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Outcome {
     /// Coded, and smaller for it.
     Coded,
-    /// As it is, because nothing would be saved.
+    /// Stored raw, because coding would save nothing.
     Raw,
-    /// As it is, because the coded block did not decode to the same bytes: a defect of the encoder.
+    /// Stored raw, because the coded block did not decode to the same bytes: a defect of the
+    /// encoder.
     Mismatch,
 }
 
@@ -61,7 +62,8 @@ pub struct BlockEncoder {
 }
 
 impl BlockEncoder {
-    /// `level` is Zstd's, -7 to 22 with 0 for its default; other codecs have none.
+    /// Creates an encoder. `level` is Zstd's, -7 to 22, and 0 means its default; other codecs
+    /// ignore it.
     #[must_use]
     pub fn new(coding: Coding, level: i32, element: Element) -> Self {
         Self {
@@ -76,8 +78,8 @@ impl BlockEncoder {
 
     /// Appends `u32 n` and the body of one block to `out`.
     ///
-    /// What was made is decoded again and compared; if it differs, the block is stored as it is.
-    /// Equal blocks give equal bytes, whatever was encoded before.
+    /// The result is decoded again and compared. If it differs, the block is stored raw. Equal
+    /// blocks give equal bytes, whatever was encoded before.
     ///
     /// # Panics
     ///
@@ -90,8 +92,7 @@ impl BlockEncoder {
         }
     }
 
-    /// Decodes what was made of a block, and puts the block itself in its place if that is not the
-    /// same.
+    /// Decodes the coded form of a block, and replaces it with the raw block if they differ.
     fn keep_if_right(&mut self, block: &[u8], start: usize, out: &mut Vec<u8>) -> Outcome {
         let body = &out[start + BlockHead::LEN..];
         if self.decoder.decodes_to(body, block, &mut self.decoded) {
@@ -102,8 +103,8 @@ impl BlockEncoder {
         Outcome::Mismatch
     }
 
-    /// As [`Self::encode`], but what was made is not decoded again: half as much work, for
-    /// measuring what a coding would save. Never [`Outcome::Mismatch`].
+    /// Encodes like [`Self::encode`], but does not decode the result to check it. That halves the
+    /// work, for measuring what a coding would save. Never returns [`Outcome::Mismatch`].
     ///
     /// # Panics
     ///
@@ -136,17 +137,18 @@ impl BlockEncoder {
         close(block, start, out)
     }
 
-    /// Whether the lower bytes are likely to be stored as they are, and long enough to be written
-    /// where they go at once.
+    /// Returns `true` if the lower bytes are likely to be stored raw and are long enough to be
+    /// written straight to their final position.
     fn splits_low_first(&self, whole: &[u8]) -> bool {
         matches!(self.coder, Coder::Entropy)
             && self.element.width() == 2
             && whole.len() / 2 >= entropy::SAMPLED_LEN
     }
 
-    /// Puts the lower bytes into `out` as a raw plane and the upper ones into their plane; returns
-    /// how many bytes of the planes are in `out`. None, and `out` as it was, where the lower ones
-    /// are worth coding.
+    /// Appends the lower bytes to `out` as a raw plane, and collects the upper ones in their plane.
+    /// Returns the number of plane bytes in `out`.
+    ///
+    /// Returns 0 and leaves `out` unchanged if the lower bytes are worth coding.
     fn split_low_first(&mut self, whole: &[u8], out: &mut Vec<u8>) -> usize {
         let start = out.len();
         let plane_len = whole.len() / 2;
@@ -171,7 +173,7 @@ impl BlockEncoder {
     }
 }
 
-/// Appends a head and the coded bytes, or the bytes as they are if that is shorter.
+/// Appends a head and the coded bytes, or the raw bytes if they are shorter.
 fn encode_part(coder: &mut Coder, bytes: &[u8], out: &mut Vec<u8>) -> Outcome {
     let start = out.len();
     out.extend([0; BlockHead::LEN]);
@@ -183,7 +185,7 @@ fn encode_part(coder: &mut Coder, bytes: &[u8], out: &mut Vec<u8>) -> Outcome {
     Outcome::Raw
 }
 
-/// Fills in the head of what was made of `bytes`, or stores them as they are if that is no longer.
+/// Fills in the head of the coded form of `bytes`, or stores them raw if that is no longer.
 fn close(bytes: &[u8], start: usize, out: &mut Vec<u8>) -> Outcome {
     let len = out.len() - start - BlockHead::LEN;
     match u32::try_from(len) {
@@ -223,7 +225,7 @@ impl Coder {
         }
     }
 
-    /// Appends what the codec makes of `bytes`; `false` if it makes nothing of them.
+    /// Appends the coded form of `bytes`. Returns `false` if the codec produces none.
     fn encode(&mut self, bytes: &[u8], out: &mut Vec<u8>) -> bool {
         match self {
             Self::None => false,
@@ -258,18 +260,18 @@ pub struct BlockDecoder {
 }
 
 impl BlockDecoder {
-    /// A decoder for tensors of this coding and dtype.
+    /// Creates a decoder for tensors of this coding and dtype.
     #[must_use]
     pub fn new(coding: Coding, element: Element) -> Self {
         Self { part: PartDecoder::new(coding.codec), coding, element, planes: Vec::new() }
     }
 
-    /// Decodes the body of one block, what follows its [`BlockHead`], to exactly `out.len()` bytes.
+    /// Decodes the body of one block, without its [`BlockHead`], to exactly `out.len()` bytes.
     ///
     /// # Errors
     ///
-    /// E002 if the body is not what an encoder makes of that many bytes; what `out` then holds has
-    /// no meaning.
+    /// E002 if the body is not what an encoder makes of that many bytes; the contents of `out` then
+    /// have no meaning.
     pub fn decode(&mut self, body: &[u8], raw: bool, out: &mut [u8]) -> Result<()> {
         if out.len() > self.coding.block_len() {
             return Err(Error::corrupt("a block is longer than its codec's"));
@@ -283,8 +285,8 @@ impl BlockDecoder {
         }
     }
 
-    /// Whether the body of a coded block decodes to `block`. `decoded` is a buffer that is used
-    /// again.
+    /// Returns `true` if the body of a coded block decodes to `block`. `decoded` is a reusable
+    /// buffer.
     fn decodes_to(&mut self, body: &[u8], block: &[u8], decoded: &mut Vec<u8>) -> bool {
         if self.coding.filter == Filter::None {
             decoded.resize(block.len(), 0);
@@ -321,7 +323,7 @@ impl BlockDecoder {
         Ok(())
     }
 
-    /// The planes of elements of `len` bytes together, and what follows them.
+    /// Returns the planes of elements of `len` bytes in total, and the bytes after them.
     fn planes<'a>(
         &'a mut self,
         mut body: &'a [u8],
@@ -403,7 +405,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn lower_bytes_are_coded_where_they_are_no_noise() {
+    fn lower_bytes_are_coded_unless_they_are_noise() {
         let len = 4 * entropy::SAMPLED_LEN + 2;
         let coding = Coding { codec: Codec::Entropy, filter: Filter::BytePlanes };
         for (low, at_most) in [(0xff_u32, len * 3 / 4), (7, len * 3 / 8), (0, len / 4)] {
@@ -435,9 +437,9 @@ mod tests {
         }
     }
 
-    /// What an encoder with a mistake would do.
+    /// Simulates an encoder with a defect.
     #[test]
-    fn a_block_that_decodes_to_something_else_is_stored_as_it_is() {
+    fn a_block_that_decodes_to_something_else_is_stored_raw() {
         let block: Vec<u8> =
             (0..60_000_u32).map(|i| (i.wrapping_mul(i) >> 7).to_le_bytes()[0] & 0x3f).collect();
         for codec in [Codec::Lz4, Codec::Entropy] {

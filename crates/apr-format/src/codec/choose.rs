@@ -6,10 +6,10 @@ use apr_core::DType;
 
 use super::{BlockEncoder, Codec, Coding, Element, Filter};
 
-/// What the user asked for: `--compress`, `lz4`, `zstd[:N]`, `best`.
+/// Compression that the user requested: `--compress`, `lz4`, `zstd[:N]`, `best`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Choice {
-    /// What is best for the tensor at the speed of the entropy coder.
+    /// The best coding for the tensor at the speed of the entropy coder.
     Auto,
     /// LZ4, with or without byte planes.
     Lz4,
@@ -29,11 +29,12 @@ const BEST_ZSTD_LEVEL: i32 = 19;
 /// A part in this many must be saved for a codec that decodes slower than the one before it.
 const CLEARLY: u64 = 32;
 
-/// The coding for a tensor of `dtype`, and the level for its encoder, found by coding `samples` of
-/// its bytes in all ways that `choice` admits. The same samples give the same coding.
+/// Returns the coding for a tensor of `dtype`, and the level for its encoder.
 ///
-/// A sample begins with a whole element and is best as long as a block (1 MiB), or is the whole
-/// tensor if that is shorter. [`Coding::PLAIN`] if nothing is saved, or there are no samples.
+/// They are found by coding `samples` of the tensor's bytes in all ways that `choice` permits.
+/// Equal samples give the same coding. A sample begins with a whole element and is best as long as
+/// a block (1 MiB), or is the whole tensor if that is shorter. Returns [`Coding::PLAIN`] if coding
+/// saves nothing, or there are no samples.
 #[must_use]
 pub fn choose(choice: Choice, dtype: DType, samples: &[&[u8]]) -> (Coding, i32) {
     let element = Element::of(dtype);
@@ -86,11 +87,11 @@ impl Search<'_> {
         }
     }
 
-    /// Tries the entropy coder, and Zstd, which is slower and has to save clearly more.
+    /// Tries the entropy coder, and Zstd, which is slower and must save clearly more.
     ///
-    /// Zstd gains by repeats, and what repeats does so with either filter: where it gains nothing
-    /// with the filter that suits the entropy coder, it is not tried with the other one, since
-    /// trying it takes longer than all else.
+    /// Zstd gains by repeats, which occur with either filter. If it gains nothing with the filter
+    /// that suits the entropy coder, it is not tried with the other one, because that takes longer
+    /// than everything else.
     fn try_auto(&mut self, filters: &[Filter]) {
         self.try_all(Codec::Entropy, 0, filters);
         let zstd = |filter| Coding { codec: Codec::Zstd, filter };

@@ -67,7 +67,8 @@ for_several_targets! {
     }
 }
 
-/// [`entropy::write_pairs_anywhere`], with the processor's instructions for it where it has some.
+/// Writes pairs like [`entropy::write_pairs_anywhere`], with the processor's instructions for it if
+/// it has some.
 pub(super) fn write_pairs(
     symbols: &[u8],
     first: u8,
@@ -132,7 +133,8 @@ mod tests {
 
     use super::*;
 
-    /// Symbols of a skewed distribution over a range, with some of the longest codes side by side.
+    /// Returns symbols of a skewed distribution over a range, with some of the longest codes next
+    /// to each other.
     fn symbols(len: usize, range: u8) -> Vec<u8> {
         let mut state = 1_u32;
         let next = || {

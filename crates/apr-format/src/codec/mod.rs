@@ -70,8 +70,7 @@ pub use block::{BlockDecoder, BlockEncoder, BlockHead, Outcome};
 pub use choose::{Choice, DEFAULT_ZSTD_LEVEL, choose};
 pub use planes::Element;
 
-/// How the bytes of a block, or of each of its planes, are made smaller: bits 0-3 of a tensor's
-/// flags.
+/// Codec of the bytes of a block, or of each of its planes: bits 0-3 of a tensor's flags.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Hash)]
 #[non_exhaustive]
 pub enum Codec {
@@ -85,17 +84,17 @@ pub enum Codec {
     Entropy,
 }
 
-/// What is done to a block before the codec sees it: bits 4-7 of a tensor's flags.
+/// Transformation of a block before the codec: bits 4-7 of a tensor's flags.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Hash)]
 #[non_exhaustive]
 pub enum Filter {
-    /// Code 0: nothing.
+    /// Code 0: no transformation.
     None,
     /// Code 1: bytes of equal significance are brought together.
     BytePlanes,
 }
 
-/// How a tensor's bytes are stored.
+/// Codec and filter of a tensor's bytes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Hash)]
 pub struct Coding {
     /// The codec.
@@ -105,11 +104,11 @@ pub struct Coding {
 }
 
 impl Coding {
-    /// The bytes as they are, without framing.
+    /// Plain bytes, without framing.
     pub const PLAIN: Self = Self { codec: Codec::None, filter: Filter::None };
 
-    /// The coding in bits 0-7 of a tensor's flags, whatever the other bits are; `None` for a codec
-    /// or filter that this version does not know, which MUST fail E003.
+    /// Returns the coding in bits 0-7 of a tensor's flags, whatever the other bits are. Returns
+    /// `None` for an unknown codec or filter, which MUST fail E003.
     #[must_use]
     pub const fn from_flags(bits: u32) -> Option<Self> {
         let codec = match bits & 0xf {
@@ -127,7 +126,7 @@ impl Coding {
         Some(Self { codec, filter })
     }
 
-    /// Bits 0-7 of a tensor's flags.
+    /// Returns bits 0-7 of a tensor's flags.
     #[must_use]
     pub const fn to_flags(self) -> u32 {
         let codec = match self.codec {
@@ -143,13 +142,13 @@ impl Coding {
         codec | filter << 4
     }
 
-    /// Whether the bytes are stored as they are, without framing.
+    /// Returns `true` if the bytes are stored plain, without framing.
     #[must_use]
     pub const fn is_plain(self) -> bool {
         matches!(self, Self::PLAIN)
     }
 
-    /// Bytes that every block but the last decodes to.
+    /// Returns the decoded length of every block except the last, in bytes.
     #[must_use]
     pub const fn block_len(self) -> usize {
         match self.codec {
@@ -164,7 +163,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn flags_are_those_of_the_specification() {
+    fn flags_match_the_specification() {
         let coding = Coding { codec: Codec::Entropy, filter: Filter::BytePlanes };
         assert_eq!(coding.to_flags(), 0x13);
         assert_eq!(Coding { codec: Codec::Lz4, filter: Filter::None }.to_flags(), 1);

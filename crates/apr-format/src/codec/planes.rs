@@ -5,11 +5,11 @@ use apr_core::DType;
 /// Planes of the widest element.
 pub(super) const MAX_PLANES: usize = 8;
 
-/// What the byte planes need to know of a dtype.
+/// Properties of a dtype that the byte planes depend on.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Hash)]
 pub struct Element {
     width: Width,
-    /// Whether the sign is rotated to the low end.
+    /// `true` if the sign is rotated to the low end.
     rotated: bool,
 }
 
@@ -22,7 +22,7 @@ enum Width {
 }
 
 impl Element {
-    /// The element of a dtype. Blocks with scales and packed floats are strings of bytes.
+    /// Returns the element of a dtype. Blocks with scales and packed floats count as single bytes.
     #[must_use]
     pub const fn of(dtype: DType) -> Self {
         let width = match dtype {
@@ -34,7 +34,7 @@ impl Element {
         Self { width, rotated: matches!(dtype, DType::F16 | DType::BF16 | DType::F32) }
     }
 
-    /// Bytes of an element, and the number of planes.
+    /// Returns the length of an element in bytes, which is also the number of planes.
     #[must_use]
     pub const fn width(self) -> usize {
         match self.width {
@@ -76,8 +76,8 @@ pub(super) fn merge_anywhere(element: Element, planes: &[&[u8]; MAX_PLANES], blo
     }
 }
 
-/// Whether planes put together are `block`, without putting them together; `None` where that takes
-/// the bytes.
+/// Returns `true` if the planes merge to `block`, without merging them. Returns `None` if the check
+/// requires the merged bytes.
 #[inline(always)]
 pub(super) fn merges_to_anywhere(
     element: Element,
@@ -192,7 +192,7 @@ mod tests {
     }
 
     #[test]
-    fn integers_are_split_as_they_are() {
+    fn integers_are_split_unchanged() {
         let mut planes = [0; 16];
         split_anywhere(Element::of(DType::U16), &[1, 2, 3, 4], &mut planes[..4]);
         assert_eq!(planes[..4], [1, 3, 2, 4]);

@@ -18,7 +18,7 @@ use crate::older::{Entry, Fields, Parts, Section, checked_name, read_front};
 
 /// Length of the header, in bytes.
 const HEADER_LEN: u64 = 64;
-/// Where the header's CRC-32 is, of all its other bytes.
+/// Offset of the header's CRC-32, which covers all its other bytes.
 const CRC_OFFSET: usize = 40;
 /// Shortest index entry: the length of an empty name, dtype, number of dimensions, offset, size.
 const SHORTEST_ENTRY: u64 = 20;
@@ -52,7 +52,7 @@ const FLAGS: [&str; 12] = [
     "COLUMN_MAJOR",
 ];
 
-/// Whether these 64 bytes end with the CRC that such a header has.
+/// Returns `true` if these 64 bytes are a header with a valid CRC-32.
 pub(super) fn has_header_crc(bytes: &[u8]) -> bool {
     let Some((before, [a, b, c, d, after @ ..])) = bytes.split_at_checked(CRC_OFFSET) else {
         return false;
@@ -292,7 +292,7 @@ fn read_entry(fields: &mut Fields<'_>, header: &Header) -> Result<(Entry, u8)> {
     ))
 }
 
-/// Where the flags and the rest of the file disagree.
+/// Returns warnings about flags that contradict the rest of the file.
 fn flag_warnings(
     header: &Header,
     metadata: &Metadata,

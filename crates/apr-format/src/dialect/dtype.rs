@@ -9,8 +9,8 @@ use crate::older::{Codec, Encoding, Packed, Scale};
 /// Quants in a block of AprQ4, and its bytes.
 const Q4_BLOCK: (u64, u64) = (32, 18);
 
-/// How a tensor of the number `code` and `len` stored bytes is presented. `is_0_20` is the dialect
-/// that starts with `APR2`.
+/// Returns the dtype and encoding of a tensor with the dtype number `code` and `len` stored bytes.
+/// `is_0_20` is the dialect that starts with `APR2`.
 ///
 /// # Errors
 /// E003 for an unknown number, E002 when length and shape do not go together.
@@ -44,7 +44,7 @@ pub(super) fn presented(
     }
 }
 
-/// Whether the number is one of quants with scales.
+/// Returns `true` if the number is a quantized dtype with scales.
 pub(super) fn is_quantized(code: u8) -> bool {
     matches!(code, 8 | 9 | 12 | 14 | 128 | 129)
 }
@@ -57,7 +57,8 @@ fn blocks(elements: u64, (quants, bytes): (u64, u64)) -> Option<u64> {
     elements.div_ceil(quants).checked_mul(bytes)
 }
 
-/// Floats of a tensor whose blocks run on over all of it.
+/// Returns the encoding of a tensor that is presented as floats and whose blocks run on across its
+/// rows.
 fn flat(shape: &Shape, codec: Codec, block: (u64, u64)) -> Option<(DType, Encoding)> {
     let row_bytes = DType::F32.stored_len(shape).filter(|&bytes| bytes > 0)?;
     let blocks_per_row = shape.elements()?.div_ceil(block.0);

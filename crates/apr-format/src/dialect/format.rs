@@ -4,7 +4,7 @@ use apr_core::{Convention, Format};
 
 use crate::{apr1, apr2};
 
-/// First bytes of the dialects, except for that of aprender 0.20, which has those of APR2.
+/// First bytes of the dialects, except the dialect of aprender 0.20, which has the magic of APR2.
 pub(super) const MAGIC: [u8; 4] = *b"APR\0";
 /// First bytes of the files of aprender 0.20.
 pub(super) const MAGIC_0_20: [u8; 4] = *b"APR2";
@@ -22,7 +22,7 @@ pub static FORMAT: Format = Format {
     successor: Some(&apr2::FORMAT),
 };
 
-/// One of the magics that APR2 and APR1 have too, in a file that is neither.
+/// Returns `true` for the magics of APR2 and APR1, in files that are neither.
 fn recognises(head: &[u8]) -> bool {
     (head.starts_with(&MAGIC) || head.starts_with(&MAGIC_0_20))
         && ![&apr1::FORMAT, &apr2::FORMAT].iter().any(|format| (format.recognises)(head))

@@ -7,7 +7,7 @@ use serde_json::{Map, Value, json};
 
 use crate::older::disarm;
 
-/// Their names of hyperparameters, and Hugging Face's.
+/// Names of hyperparameters in the dialects, and Hugging Face's names.
 const HYPERPARAMETERS: [(&str, &str); 13] = [
     ("hidden_size", "hidden_size"),
     ("num_layers", "num_hidden_layers"),
@@ -24,11 +24,11 @@ const HYPERPARAMETERS: [(&str, &str); 13] = [
     ("moe_intermediate_size", "moe_intermediate_size"),
 ];
 
-/// Model types that say nothing about the model.
+/// Model types that carry no information.
 const NO_TYPE: [&str; 2] = ["Auto", ""];
 
-/// The same metadata: the family's name and the hyperparameters where they belong, and nothing for
-/// what is null.
+/// Returns the metadata with the family's name and the hyperparameters under their proper keys, and
+/// without null values.
 pub(super) fn translated(mut metadata: Metadata) -> Metadata {
     metadata = Metadata::from(
         metadata
@@ -64,8 +64,10 @@ pub(super) fn translated(mut metadata: Metadata) -> Metadata {
     metadata
 }
 
-/// The hyperparameters that stand under the key `architecture`; the family's name, which may be
-/// there instead, becomes the model's type where nothing better says it.
+/// Removes and returns the hyperparameters under the key `architecture`.
+///
+/// If the key holds the family's name instead, that becomes the model type, unless another key
+/// states it better.
 fn take_architecture(metadata: &mut Metadata) -> Map<String, Value> {
     match metadata.remove(keys::ARCHITECTURE) {
         Some(Value::Object(architecture)) => return architecture,
@@ -82,7 +84,7 @@ fn take_architecture(metadata: &mut Metadata) -> Map<String, Value> {
     Map::new()
 }
 
-/// Removes what is the index's, and counts that the program leaves at zero.
+/// Removes keys that repeat the index, and counts that the program leaves at zero.
 fn remove_counts(metadata: &mut Metadata) {
     for (key, says_nothing) in
         [("tensor_shapes", None), ("total_size", Some(0)), ("param_count", Some(0))]
@@ -119,7 +121,7 @@ mod tests {
     }
 
     #[test]
-    fn a_type_that_was_told_stays() {
+    fn a_stated_model_type_is_kept() {
         let ours = translated(
             Metadata::parse(br#"{"model_type": "test", "architecture": "llama"}"#).expect("JSON"),
         );

@@ -45,8 +45,8 @@ const ARCHITECTURE: [&str; 9] = [
 /// Length of an architecture without its layer types, in bytes.
 const ARCHITECTURE_LEN: usize = 48;
 
-/// Whether a file that starts with `APR\0` is of this dialect: its header has no CRC, and its
-/// entries fit.
+/// Returns `true` if a file that starts with `APR\0` has this dialect: its header has no CRC, and
+/// its entries fit.
 ///
 /// # Errors
 /// E007 when reading fails.
@@ -151,8 +151,8 @@ pub(super) fn read(source: &dyn ByteSource, limits: &Limits) -> Result<Parts> {
     })
 }
 
-/// Hugging Face's names for the numbers that the program gives an architecture; what else it is, is
-/// not known.
+/// Returns the program's architecture numbers under Hugging Face's names. Any further fields are
+/// unknown.
 fn described(bytes: &[u8]) -> Result<Map<String, Value>> {
     let mut architecture = Map::new();
     if bytes.len() < ARCHITECTURE_LEN {
@@ -220,13 +220,13 @@ fn presented(code: u8, shape: &Shape, elements: u64, len: u64) -> Result<(DType,
     Err(Error::corrupt(format!("{len} bytes are not the length of the shape {shape} in {plain}")))
 }
 
-/// Integers of eight bits, which the program multiplies by one constant.
+/// Returns the encoding of integers of eight bits, which the program multiplies by one constant.
 fn scaled(shape: &Shape) -> (DType, Encoding) {
     let scale = Scale::Given((1.0_f32 / 127.0).to_le_bytes());
     (DType::I8_ROW, Encoding::Scaled { scale, row_len: shape.row_len() })
 }
 
-/// Integers of four bits, two in a byte.
+/// Returns the encoding of integers of four bits, two per byte.
 fn packed(shape: &Shape, elements: u64, len: u64) -> Result<(DType, Encoding)> {
     if len != elements.div_ceil(2) {
         return Err(Error::corrupt(format!(

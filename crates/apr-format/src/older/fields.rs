@@ -22,7 +22,7 @@ pub(crate) fn read_front(source: &dyn ByteSource, len: u64) -> Result<Vec<u8>> {
 #[derive(Debug, Clone)]
 pub(crate) struct Fields<'a> {
     bytes: &'a [u8],
-    /// Where the part starts in the file.
+    /// Offset of the part in the file.
     base: u64,
     at: usize,
 }
@@ -32,7 +32,7 @@ impl<'a> Fields<'a> {
         Self { bytes, base, at: 0 }
     }
 
-    /// Where the next field starts in the file.
+    /// Returns the offset of the next field in the file.
     pub(crate) fn position(&self) -> u64 {
         self.base + self.at as u64
     }
@@ -42,7 +42,7 @@ impl<'a> Fields<'a> {
         self.bytes.len() - self.at
     }
 
-    /// The next `len` bytes, which are `what`.
+    /// Returns the next `len` bytes; `what` names them in errors.
     ///
     /// # Errors
     /// E002 when fewer are left.

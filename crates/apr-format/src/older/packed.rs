@@ -8,17 +8,17 @@ use apr_tensor::block::dequantize;
 
 /// Blocks that are decoded from one read.
 const BLOCKS_AT_ONCE: u64 = 1024;
-/// Most bytes that a block is decoded to: 256 floats.
+/// Maximum number of decoded bytes of a block: 256 floats.
 const MAX_DECODED: usize = 1024;
 
-/// How stored bytes become the bytes of the dtype that a tensor is presented as.
+/// Conversion from stored bytes to the bytes of the dtype that a tensor is presented as.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) enum Encoding {
-    /// They are those bytes.
+    /// The stored bytes are the bytes of the dtype.
     Plain,
     /// One scale for all of the tensor: rows of [`DType::I8_ROW`], each with that scale.
     Scaled {
-        /// Where the scale is.
+        /// Location of the scale.
         scale: Scale,
         /// Elements in a row.
         row_len: u64,
@@ -30,17 +30,17 @@ pub(crate) enum Encoding {
     Made(usize),
 }
 
-/// Where a tensor's one scale is.
+/// Location of the single scale of a tensor.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) enum Scale {
-    /// In the first four stored bytes.
+    /// The first four stored bytes.
     Stored,
-    /// Elsewhere: these are its bytes.
+    /// A place outside of the stored bytes; these are the bytes of the scale.
     Given([u8; 4]),
 }
 
-/// Rows of blocks. Where a row's last block has more elements than are left of the row, the rest is
-/// padding.
+/// Rows of blocks. If a row's last block is longer than the rest of the row, its remaining elements
+/// are padding.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) struct Packed {
     pub(crate) codec: Codec,
@@ -49,7 +49,7 @@ pub(crate) struct Packed {
     pub(crate) row_bytes: u64,
 }
 
-/// What a block is, and what it is decoded to.
+/// Format of a block, and the dtype that it is decoded to.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) enum Codec {
     /// AprQ4 to [`DType::Q4_0`]: the same scale and the same quants in another order.
@@ -63,7 +63,7 @@ pub(crate) enum Codec {
 }
 
 impl Codec {
-    /// Bytes of a block, stored and decoded.
+    /// Returns the stored and the decoded length of a block, in bytes.
     fn sizes(self) -> (u64, u64) {
         match self {
             Self::Q4Turned => (DType::Q4_0.block_bytes(), DType::Q4_0.block_bytes()),
@@ -93,8 +93,8 @@ impl Codec {
     }
 }
 
-/// An AprQ4 block in ggml's order. AprQ4 has neighbours in a byte; Q4_0 has elements `i` and
-/// `i + 16`.
+/// Converts an AprQ4 block to ggml's order. AprQ4 packs neighbours into a byte; Q4_0 packs elements
+/// `i` and `i + 16`.
 fn turned(stored: &[u8]) -> [u8; 18] {
     let mut block = [0; 18];
     let (scale, quants) = stored.split_at(stored.len().min(2));
@@ -140,7 +140,7 @@ impl Encoding {
     }
 }
 
-/// Rows of a scale and quants, out of quants without a gap.
+/// Reads rows of a scale and quants from quants that are stored without gaps.
 fn read_scaled(
     source: &dyn ByteSource,
     scale: Scale,
@@ -206,7 +206,7 @@ impl Packed {
     }
 }
 
-/// A length or position within a buffer.
+/// Converts a length or position within a buffer.
 fn index(at: u64) -> usize {
     usize::try_from(at).unwrap_or(usize::MAX)
 }
@@ -225,7 +225,7 @@ mod tests {
         values.iter().flat_map(|value| value.to_le_bytes()).collect()
     }
 
-    /// Any range of the decoded bytes is that part of the whole.
+    /// Checks that any range of the decoded bytes equals that part of the whole.
     fn ranges_agree(encoding: Encoding, stored: &[u8], whole: &[u8]) {
         for from in 0..whole.len() {
             for to in from..=whole.len() {

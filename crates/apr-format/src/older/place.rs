@@ -19,9 +19,9 @@ const CRC_LEN: u64 = 4;
 /// A tensor of the index.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct Entry {
-    /// As it is presented.
+    /// The tensor as it is presented.
     pub(crate) info: TensorInfo,
-    /// From the start of the file, in bytes.
+    /// Offset from the start of the file, in bytes.
     pub(crate) offset: u64,
     /// Bytes stored.
     pub(crate) len: u64,
@@ -35,7 +35,7 @@ pub(crate) struct Section {
     pub(crate) len: u64,
 }
 
-/// What the front of a file says.
+/// Contents of the front of a file.
 #[derive(Debug)]
 pub(crate) struct Parts {
     pub(crate) format: &'static Format,
@@ -43,7 +43,7 @@ pub(crate) struct Parts {
     pub(crate) tensors: Vec<Entry>,
     pub(crate) header: Value,
     pub(crate) warnings: Vec<String>,
-    /// The front, and what else is not a tensor.
+    /// The front, and other ranges that are not tensors.
     pub(crate) sections: Vec<Section>,
     /// Bytes of tensors that the file has as text.
     pub(crate) made: Vec<Vec<u8>>,
@@ -94,8 +94,8 @@ impl Parts {
         Ok(Some(len - CRC_LEN))
     }
 
-    /// The parts, without what pads them. A tensor that is presented in another layout than it is
-    /// stored in counts as structure: its bytes are not what a pass reads of it.
+    /// Returns the parts without their padding. A tensor that is presented in another layout than
+    /// it is stored in counts as structure, because a pass does not read its stored bytes.
     fn parts(&self) -> Vec<Extent> {
         let sections = self.sections.iter().map(|part| Extent {
             kind: ExtentKind::Structure,

@@ -33,7 +33,7 @@ pub struct OlderReader {
 }
 
 impl OlderReader {
-    /// Checks where everything lies.
+    /// Creates a reader, and checks the position of every part.
     ///
     /// # Errors
     /// See [`Parts::settle`].

@@ -6,7 +6,7 @@ use apr_format::apr2;
 use apr_testkit::apr2::{Apr2Builder, Apr2Entry};
 use apr_testkit::{SparseSource, corrupt, peak_memory};
 
-/// A builder, the code its file is refused with, where, and a part of the message.
+/// Builder, expected error code of its file, offset of the error, and a part of the message.
 type Case = (Apr2Builder, &'static str, u64, &'static str);
 
 fn assert_refused(cases: impl IntoIterator<Item = Case>) {
@@ -48,7 +48,7 @@ fn other_files_are_e001() {
 }
 
 #[test]
-fn a_header_of_the_other_byte_order_is_named() {
+fn a_header_of_the_other_byte_order_is_reported() {
     let mut file = sound().build();
     file[4..8].chunks_exact_mut(2).for_each(<[u8]>::reverse);
     file[8..32].chunks_exact_mut(4).for_each(<[u8]>::reverse);
@@ -100,7 +100,7 @@ fn a_data_offset_that_leads_elsewhere_misses_the_trailer() {
 }
 
 #[test]
-fn metadata_that_is_no_json_object_is_e001() {
+fn metadata_that_is_not_a_json_object_is_e001() {
     let deep = "[".repeat(10_000);
     let cases = [
         ("", "not valid JSON"),

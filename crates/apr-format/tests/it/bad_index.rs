@@ -7,7 +7,7 @@ use apr_testkit::read_everything;
 
 type Change = fn(&mut Apr2Entry);
 
-/// The sound file with its first entry, `b.weight`, changed.
+/// Returns the sound file with its first entry, `b.weight`, changed.
 fn changed(change: impl FnOnce(&mut Apr2Entry)) -> Apr2Builder {
     let mut builder = sound();
     change(&mut builder.entries[0]);
@@ -21,7 +21,7 @@ fn refused_for(tensor: &str, builder: &Apr2Builder) -> Error {
 }
 
 #[test]
-fn counts_that_the_index_has_no_room_for_are_corrupt() {
+fn counts_that_do_not_fit_into_the_index_are_corrupt() {
     let index = 32 + sound().metadata.len() as u64;
     for count in [4, 1000, 1 << 31, u32::MAX] {
         let error = refused(Apr2Builder { tensor_count: Some(count), ..sound() }.build());
@@ -211,7 +211,7 @@ fn unaligned_tensors_and_unknown_flags_warn() {
 }
 
 #[test]
-fn zero_dims_are_a_scalar_and_zero_sized_ones_hold_nothing() {
+fn zero_dims_are_a_scalar_and_zero_sized_tensors_are_empty() {
     let builder = Apr2Builder::new()
         .entry(Apr2Entry::new("scalar", DType::F32, &[], &[1, 2, 3, 4]))
         .entry(Apr2Entry::new("eight", DType::U8, &[1; 8], &[5]))

@@ -8,7 +8,7 @@ use apr_testkit::{corrupt, read_everything};
 const SIGNED: u32 = 1 << 5;
 const LICENSED: u32 = 1 << 8;
 
-/// Where the trailer of the sound file starts: two tensors take a unit each.
+/// Returns the offset of the trailer of the sound file. Its two tensors take one unit each.
 fn trailer() -> u64 {
     u64::from(sound().data_start()) + 128
 }
@@ -117,7 +117,7 @@ fn flags_and_their_blocks_come_together_or_not_at_all() {
 }
 
 #[test]
-fn signatures_without_digests_cover_nothing_and_are_refused() {
+fn signatures_without_digests_are_rejected() {
     let builder = Apr2Builder { flags: SIGNED | 2, digests: false, ..sound() };
     let error = refused(builder.block(Apr2Block::new(*b"SIGN", &[0; 16])).build());
     assert_eq!(error.code().id(), "E002", "{error}");
@@ -148,7 +148,7 @@ fn a_trailer_of_endless_blocks_is_refused() {
 }
 
 #[test]
-fn a_file_without_digests_reads_and_has_none() {
+fn a_file_without_digests_opens() {
     let reader = open(Apr2Builder { digests: false, ..sound() }.build());
     assert_eq!(reader.stored(0).digest(), None);
     assert_eq!(reader.warnings(), [""; 0]);

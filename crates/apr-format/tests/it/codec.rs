@@ -31,7 +31,7 @@ impl Random {
         (self.0 ^ self.0 >> 29) >> 11
     }
 
-    /// Nearly normal with deviation 0.02: the sum of twelve uniform numbers.
+    /// Returns a nearly normal number with deviation 0.02: the sum of twelve uniform numbers.
     fn normal(&mut self) -> f32 {
         let sum: f64 = (0..12).map(|_| self.next() as f64 / (1_u64 << 53) as f64).sum();
         ((sum - 6.0) * 0.02) as f32
@@ -49,7 +49,7 @@ fn gaussian_bf16(elements: usize) -> Vec<u8> {
     (0..elements).flat_map(|_| narrow(random.normal()).to_le_bytes()).collect()
 }
 
-/// Bytes of a block, repetitive, skewed, constant or random by `kind`.
+/// Returns the bytes of a block, repetitive, skewed, constant or random by `kind`.
 fn block(kind: u8, len: usize, seed: u64) -> Vec<u8> {
     let mut random = Random(seed);
     let random_byte = |random: &mut Random| random.next() as u8;
@@ -222,7 +222,7 @@ fn a_block_of_another_length_than_expected_is_corrupt() {
 }
 
 #[test]
-fn bombs_are_corrupt_and_take_no_memory() {
+fn bombs_are_corrupt_and_do_not_exhaust_memory() {
     // A frame that declares a window of 2 TiB, one that declares 2^62 bytes, and blocks of 128 KiB
     // from four bytes each.
     let magic = [0x28, 0xb5, 0x2f, 0xfd];

@@ -34,7 +34,7 @@ fn encrypt(hide_metadata: bool) -> Encrypt {
     Encrypt { block, key, hide_metadata }
 }
 
-/// Weights as they are: exponents close together, mantissas at random.
+/// Returns realistic weights: exponents close together, random mantissas.
 fn weights(name: &str, rows: u64, columns: u64) -> Tensor {
     let mut state = 88_172_645_463_325_252_u64;
     let mut next = || {
@@ -156,7 +156,7 @@ const CHOICES: [Option<Choice>; 5] =
     [None, Some(Choice::Auto), Some(Choice::Lz4), Some(Choice::Zstd(3)), Some(Choice::Best)];
 
 #[test]
-fn what_is_compressed_and_encrypted_comes_back_whole_and_in_parts() {
+fn compressed_and_encrypted_tensors_read_back_whole_and_in_parts() {
     let model = model();
     let plain = write(&model, &WriteOptions::default(), 1 << 20).len();
     for compression in CHOICES {
@@ -187,8 +187,9 @@ fn what_is_compressed_and_encrypted_comes_back_whole_and_in_parts() {
     }
 }
 
-/// What is put off: pieces that do not come as such are compressed, and compressed ones are
-/// encrypted.
+/// Returns the options that defer work: compression, encryption, and both.
+///
+/// Data that does not arrive in whole pieces is compressed, and compressed pieces are encrypted.
 fn ways_of_putting_off() -> [WriteOptions; 3] {
     let compression = Some(Choice::Auto);
     [
@@ -268,7 +269,7 @@ fn a_thread_that_helps_does_what_the_writer_has_put_off() {
 }
 
 #[test]
-fn weights_take_two_thirds_and_what_saves_nothing_is_stored_as_it_is() {
+fn weights_shrink_to_two_thirds_and_incompressible_ones_are_stored_plain() {
     let model = model();
     let options = WriteOptions { compression: Some(Choice::Auto), ..WriteOptions::default() };
     let reader = open(write(&model, &options, 1 << 20), &[]).expect("a file");
@@ -279,7 +280,7 @@ fn weights_take_two_thirds_and_what_saves_nothing_is_stored_as_it_is() {
 }
 
 #[test]
-fn without_a_key_the_front_is_readable_and_nothing_else() {
+fn without_a_key_only_the_front_is_readable() {
     let options = WriteOptions { encryption: Some(encrypt(true)), ..WriteOptions::default() };
     let file = write(&model(), &options, 1 << 20);
     assert!(!file.windows(4).any(|window| window == b"plan"), "hidden metadata are hidden");
@@ -307,7 +308,7 @@ fn without_a_key_the_front_is_readable_and_nothing_else() {
 }
 
 #[test]
-fn a_change_anywhere_in_an_encrypted_file_is_found_before_it_is_believed() {
+fn any_change_to_an_encrypted_file_is_detected_before_its_bytes_are_used() {
     let small = Model {
         tensors: vec![weights("a.weight", 3, 40), tensor("b.bias", DType::F32, &[3])],
         metadata: model().metadata,
@@ -380,7 +381,7 @@ fn every_cut_of_an_encoded_file_is_an_error() {
 }
 
 #[test]
-fn a_signature_holds_until_something_changes_and_counts_for_trusted_keys_only() {
+fn a_signature_is_valid_for_unchanged_files_and_trusted_keys_only() {
     let (vendor, auditor) = (SigningKey::from_bytes(&[3; 32]), SigningKey::from_bytes(&[4; 32]));
     let options =
         WriteOptions { signers: vec![vendor.clone(), auditor.clone()], ..WriteOptions::default() };

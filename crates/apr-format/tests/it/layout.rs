@@ -5,7 +5,7 @@ use apr_core::{CheckpointReader, CheckpointWriter, DType, ExtentKind, Metadata, 
 use apr_format::apr2::{self, CompanionFile, WriteOptions};
 use apr_testkit::apr2::{Apr2Builder, Apr2Entry};
 
-/// The builder's file has no room for notes of losses unless asked; the writer leaves a kilobyte.
+/// Space in bytes that the writer leaves for notes of losses. The builder leaves none unless asked.
 const SLACK: usize = 1024;
 
 #[test]
@@ -42,7 +42,7 @@ fn a_model_without_tensors_is_a_front_a_digest_block_and_a_footer() {
 }
 
 #[test]
-fn the_first_bytes_are_those_of_the_seed() {
+fn the_first_bytes_match_the_seed() {
     let file = Model { tensors: vec![tensor("t", DType::F32, &[1])], ..Model::default() }.write();
     assert_eq!(&file[..16], b"APR2\x02\0\0\0\x02\0\0\0\x20\0\0\0");
     assert_eq!(&file[file.len() - 12..file.len() - 8], b"2RPA");

@@ -32,7 +32,7 @@ fn one_tensor_costs_the_front_the_trailer_and_that_tensor() {
 }
 
 #[test]
-fn opening_takes_no_memory_for_tensors() {
+fn opening_allocates_no_memory_for_tensors() {
     // A tensor of 1 TiB after a small front: only the trailer is missing.
     let mut builder = Apr2Builder { digests: false, ..sound() };
     builder.entries.truncate(1);
@@ -47,7 +47,7 @@ fn opening_takes_no_memory_for_tensors() {
 }
 
 #[test]
-fn a_hundred_thousand_tensors_open_in_memory_and_time_that_the_index_justifies() {
+fn a_hundred_thousand_tensors_open_in_memory_and_time_of_the_index() {
     let mut builder = Apr2Builder::new().metadata(format!(r#"{{"tied":{{{}}}}}"#, {
         let ties: Vec<String> = (0..50_000).map(|i| format!(r#""t{i:05}":"e00000""#)).collect();
         ties.join(",")
@@ -105,7 +105,7 @@ fn companions_over_the_limit_are_refused_when_read() {
 }
 
 #[test]
-fn the_header_is_told_field_by_field() {
+fn the_header_is_described_field_by_field() {
     let file = sound().build();
     let fields = open(file.clone()).container().header_fields();
     assert_eq!(fields["version"], "2.0");

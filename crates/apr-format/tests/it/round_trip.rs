@@ -8,7 +8,7 @@ use apr_format::apr2::CompanionFile;
 use proptest::collection::{btree_set, vec};
 use proptest::prelude::*;
 
-/// Any dtype and any shape that goes with it, of at most a few thousand elements.
+/// Returns any dtype and any matching shape, of at most a few thousand elements.
 fn any_info() -> impl Strategy<Value = (DType, Vec<u64>)> {
     (prop::sample::select(DType::ALL), vec(0_u64..4, 0..=8)).prop_map(|(dtype, mut dims)| {
         if dtype.block_len() > 1 {

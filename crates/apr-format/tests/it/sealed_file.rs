@@ -10,12 +10,12 @@ use apr_format::crypto::{
 };
 use apr_testkit::locate;
 
-/// The code a call failed with.
+/// Returns the code of the error of a call.
 fn code<T>(result: apr_core::Result<T>) -> Code {
     result.err().expect("it should fail").code()
 }
 
-/// The parts of the file, cut by hand: the readers of this crate are not what is tested here.
+/// The parts of the file, cut by hand, because the readers of this crate are not under test here.
 struct Parts {
     header: [u8; 32],
     front: Vec<u8>,
@@ -203,7 +203,7 @@ fn signatures_and_the_licence_that_python_made_verify() {
 }
 
 #[test]
-fn what_a_sealed_file_is_is_known_without_its_key() {
+fn a_sealed_file_is_described_without_its_key() {
     let open = |unlock: Vec<Unlock>| {
         let file =
             std::fs::read(locate::fixture("valid/apr2/sealed.apr")).expect("the fixture is there");

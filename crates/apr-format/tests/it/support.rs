@@ -66,9 +66,10 @@ pub(crate) fn open(file: Vec<u8>) -> Apr2Reader {
     apr2::open(file, "model.apr", &Limits::default()).expect("a sound file")
 }
 
-/// What opening says of a broken file. It names the file and a place in it, and takes no memory
-/// that the file does not justify: nothing a file of a few hundred bytes says may cost more than
-/// some multiple of that.
+/// Opens a broken file, and returns the error. It must name the file and a place in it.
+///
+/// Opening must not take memory that the file does not justify. The fields of a file of a few
+/// hundred bytes can cost at most some multiple of its length.
 pub(crate) fn refused(file: Vec<u8>) -> Error {
     let justified = 16 * file.len() + 4096;
     let (opened, peak) =
@@ -81,7 +82,7 @@ pub(crate) fn refused(file: Vec<u8>) -> Error {
     error
 }
 
-/// All bytes of a tensor.
+/// Returns all bytes of a tensor.
 pub(crate) fn bytes_of(reader: &dyn CheckpointReader, tensor: usize) -> Vec<u8> {
     let len = reader.tensors()[tensor].byte_len().expect("checked on opening");
     let mut bytes = vec![0; usize::try_from(len).expect("a small tensor")];

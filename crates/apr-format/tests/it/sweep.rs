@@ -6,7 +6,7 @@ use apr_format::apr2::{self, CompanionFile};
 use apr_testkit::apr2::{Apr2Builder, Apr2Entry};
 use apr_testkit::{corrupt, peak_memory, read_everything};
 
-/// Files small enough for every offset, with every feature between them.
+/// Returns files small enough for testing every offset, which have every feature between them.
 fn small_files() -> Vec<Vec<u8>> {
     let tied = Apr2Entry { flags: 1 << 13, ..Apr2Entry::new("t", DType::F16, &[5], &[]) };
     let metadata = r#"{"tied":{"t":"a.bias"},"files":{"config.json":"{}","v":{"tensor":"v"}}}"#;

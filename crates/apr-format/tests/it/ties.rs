@@ -21,7 +21,7 @@ fn with_ties(ties: &str) -> Apr2Builder {
 }
 
 #[test]
-fn a_tied_tensor_reads_as_its_target_and_stores_nothing() {
+fn a_tied_tensor_reads_as_its_target_and_stores_no_bytes() {
     let builder = with_ties(r#"{"lm_head":"embed"}"#).entry(tied("lm_head", DType::F32, &[2, 3]));
     let file = builder.build();
     let reader = open(file.clone());
@@ -44,7 +44,7 @@ fn a_tied_tensor_reads_as_its_target_and_stores_nothing() {
 }
 
 #[test]
-fn a_tie_to_an_empty_tensor_or_the_last_one_leaves_the_trailer_where_it_is() {
+fn a_tie_to_an_empty_or_the_last_tensor_does_not_move_the_trailer() {
     let builder = with_ties(r#"{"t.empty":"empty","t.other":"other"}"#)
         .entry(Apr2Entry::new("empty", DType::F32, &[0], &[]))
         .entry(tied("t.empty", DType::F32, &[0]))
@@ -55,7 +55,7 @@ fn a_tie_to_an_empty_tensor_or_the_last_one_leaves_the_trailer_where_it_is() {
 }
 
 #[test]
-fn ties_that_lead_nowhere_are_corrupt() {
+fn ties_without_a_valid_target_are_corrupt() {
     let cases = [
         (r#"{}"#, "does not state"),
         (r#"[]"#, "does not state"),

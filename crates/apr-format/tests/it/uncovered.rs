@@ -13,7 +13,7 @@ fn signer() -> SigningKey {
     SigningKey::from_bytes(&[3; 32])
 }
 
-/// Two tensors with padding after each.
+/// Writes two tensors with padding after each.
 fn write(signers: Vec<SigningKey>) -> Vec<u8> {
     let model = Model {
         tensors: vec![tensor("a", DType::U8, &[70]), tensor("b", DType::F32, &[3])],
@@ -36,7 +36,7 @@ fn open(file: Vec<u8>) -> Result<Apr2Reader> {
     apr2::open(file, "model.apr", &Limits::default())
 }
 
-/// A file whose byte at `at` is another one, with the checksum of what it holds now.
+/// Returns the file with a different byte at `at` and a checksum that matches.
 fn changed(file: &[u8], at: usize) -> Vec<u8> {
     let mut file = file.to_vec();
     file[at] ^= 0x41;
@@ -46,7 +46,7 @@ fn changed(file: &[u8], at: usize) -> Vec<u8> {
     file
 }
 
-/// Everything that who trusts the signer checks.
+/// Performs all checks of a reader that trusts the signer.
 fn verify(file: Vec<u8>) -> Result<()> {
     let reader = open(file)?;
     let signed = reader.container().signed()?.expect("there are digests");
@@ -65,7 +65,7 @@ fn verify(file: Vec<u8>) -> Result<()> {
 }
 
 #[test]
-fn no_byte_of_a_signed_file_can_change_whatever_its_checksum_says() {
+fn every_changed_byte_of_a_signed_file_is_detected_despite_a_valid_checksum() {
     let file = write(vec![signer()]);
     verify(file.clone()).expect("as it was written");
     for at in 0..file.len() - FOOTER_LEN as usize {
@@ -97,7 +97,7 @@ fn padding_that_is_not_zero_is_e006_at_its_place() {
 }
 
 #[test]
-fn what_would_not_be_covered_is_not_signed() {
+fn a_file_with_bytes_that_no_signature_covers_is_not_signed() {
     let file = write(Vec::new());
     let changes = Changes { signers: vec![signer()], ..Changes::default() };
     let reader = open(file.clone()).expect("a file");

@@ -8,7 +8,7 @@ use apr_core::{
 };
 use apr_format::apr2::CompanionFile;
 
-/// A sink that can't go back.
+/// A sink that can't seek back.
 #[derive(Default)]
 struct Pipe(Vec<u8>);
 
@@ -158,7 +158,7 @@ fn bytes_that_were_not_planned_are_refused() {
 }
 
 #[test]
-fn a_sink_that_fails_is_reported_as_it_says() {
+fn the_error_of_a_sink_is_reported_unchanged() {
     struct Full;
     impl Sink for Full {
         fn next_file(&mut self, _name: &str) -> Result<()> {

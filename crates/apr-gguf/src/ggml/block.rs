@@ -32,7 +32,7 @@ pub(super) enum OldBlock {
     Q8_0,
 }
 
-/// Most bytes that a block is decoded to.
+/// Maximum number of bytes that a block is decoded to.
 pub(super) const MAX_DECODED: usize = 128;
 
 impl OldBlock {
@@ -49,7 +49,7 @@ impl OldBlock {
         }
     }
 
-    /// What its elements are read as.
+    /// Returns the dtype that the elements are read as.
     pub(super) const fn dtype(self) -> DType {
         match self {
             Self::Q5_0 => DType::Q5_0,

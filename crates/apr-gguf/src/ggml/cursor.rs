@@ -4,7 +4,7 @@ use apr_core::{ByteSource, Error, Result};
 
 /// Window after a skip, in bytes: a tensor's header fits.
 const FIRST_WINDOW: usize = 512;
-/// Largest window, in bytes; also the most that [`Cursor::take`] gives at once.
+/// Largest window, in bytes; also the maximum that [`Cursor::take`] returns in one call.
 pub(super) const LAST_WINDOW: usize = 64 << 10;
 
 /// A place in a source. It grows its window while reading on, and starts small again after a skip.
@@ -22,7 +22,7 @@ impl<'a> Cursor<'a> {
         Self { source, len, at: 0, window: Vec::new(), window_start: 0, next_window: FIRST_WINDOW }
     }
 
-    /// Where the next byte comes from, from the start of the file.
+    /// Returns the offset of the next byte in the file.
     pub(super) fn at(&self) -> u64 {
         self.at
     }
@@ -32,7 +32,8 @@ impl<'a> Cursor<'a> {
         self.len - self.at
     }
 
-    /// The next bytes, at most 64 KiB; `what` names them should the file end before.
+    /// Returns the next bytes, at most 64 KiB; `what` names them in the error if the file ends
+    /// before.
     pub(super) fn take(&mut self, count: usize, what: &str) -> Result<&[u8]> {
         self.check(count as u64, what)?;
         let inside = self.inside().filter(|&start| count <= self.window.len() - start);
@@ -49,7 +50,7 @@ impl<'a> Cursor<'a> {
         self.array(what).map(f32::from_le_bytes)
     }
 
-    /// Goes past bytes that are there.
+    /// Skips bytes, after checking that the file has them.
     pub(super) fn skip(&mut self, count: u64, what: &str) -> Result<()> {
         self.check(count, what)?;
         self.at += count;
@@ -73,7 +74,7 @@ impl<'a> Cursor<'a> {
         Err(Error::corrupt(message).at(self.at))
     }
 
-    /// Where the next byte is in the window.
+    /// Returns the position of the next byte in the window.
     fn inside(&self) -> Option<usize> {
         let start = usize::try_from(self.at.checked_sub(self.window_start)?).ok()?;
         (start <= self.window.len()).then_some(start)

@@ -36,7 +36,7 @@ pub(super) fn read(
     }
 }
 
-/// All ways to read the file as the family that `arch` names, or as any.
+/// Returns all attempts to read the file as the family that `arch` names, or as any family.
 fn attempts<'a>(
     container: Container,
     arch: Option<&str>,
@@ -64,8 +64,10 @@ fn attempts<'a>(
     Ok(attempts)
 }
 
-/// Whether tokens have scores: LLaMA's in every container with a version. Other families came there
-/// by way of other programs, which wrote them or did not.
+/// Returns the possible answers to whether tokens have scores.
+///
+/// LLaMA's tokens have scores in every container with a version. Files of other families with such
+/// a container were written by other programs, with or without scores.
 fn scores(container: Container, layout: &GgmlLayout) -> &'static [bool] {
     match (container.version, layout.name) {
         (None, _) | (_, "rwkv") => &[false],
@@ -99,8 +101,8 @@ const PARAKEET: &str = "this is a Parakeet model as whisper.cpp reads it, which 
     apr does not read; the .nemo archive that it was made of holds the same weights as a PyTorch \
     checkpoint";
 
-/// Whether the hyperparameters are those of Parakeet (`convert-parakeet-to-ggml.py` of
-/// whisper.cpp): a mel filterbank follows them, whose two lengths they state.
+/// Returns `true` if the hyperparameters are Parakeet's (`convert-parakeet-to-ggml.py` of
+/// whisper.cpp). They state the two lengths of the mel filterbank that follows them.
 fn is_parakeet(source: &dyn ByteSource, len: u64) -> Result<bool> {
     /// Magic, fourteen hyperparameters, mels and frequencies of the filterbank.
     const WORDS: usize = 17;
@@ -117,7 +119,7 @@ fn is_parakeet(source: &dyn ByteSource, len: u64) -> Result<bool> {
     Ok(mels > 0 && fft > 1 && words[15] == mels && words[16] == fft / 2 + 1)
 }
 
-/// The error of the reading that came furthest, if its hyperparameters made sense.
+/// Returns the error of the attempt that read furthest, if its hyperparameters made sense.
 fn explain(
     failures: Vec<(&GgmlLayout, Failure)>,
     container: Container,

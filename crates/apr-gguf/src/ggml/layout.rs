@@ -10,9 +10,9 @@
 pub(super) struct Field {
     /// Name in the program that wrote it.
     pub(super) name: &'static str,
-    /// Key in a Hugging Face configuration; empty where it has none.
+    /// Key in a Hugging Face configuration; empty if it has none.
     pub(super) config: &'static str,
-    /// Whether it is an f32; else an i32.
+    /// `true` for an f32, `false` for an i32.
     pub(super) float: bool,
 }
 
@@ -24,41 +24,42 @@ const fn float(name: &'static str, config: &'static str) -> Field {
     Field { name, config, float: true }
 }
 
-/// How tokens are stored.
+/// Storage of the tokens.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Tokens {
-    /// None.
+    /// No tokens.
     Absent,
-    /// After their number.
+    /// Tokens after their number.
     Counted,
-    /// As many as `n_vocab` says.
+    /// Tokens without their number, which `n_vocab` states.
     Given,
 }
 
-/// How a family's files are laid out.
+/// File layout of a family.
 #[derive(Debug)]
 pub(super) struct GgmlLayout {
     /// Name as `--arch` takes it.
     pub(super) name: &'static str,
-    /// Other names it answers to.
+    /// Other accepted names.
     pub(super) aliases: &'static [&'static str],
     /// Hugging Face's `model_type`.
     pub(super) model_type: &'static str,
-    /// After the magic; `ftype` comes last. Empty for silero-vad, whose hyperparameters have no
-    /// fixed number.
+    /// Hyperparameters after the magic; `ftype` is the last. Empty for silero-vad, whose number of
+    /// hyperparameters varies.
     pub(super) fields: &'static [Field],
-    /// Whether a mel filterbank follows.
+    /// `true` if a mel filterbank follows.
     pub(super) mel_filterbank: bool,
     /// The vocabulary.
     pub(super) tokens: Tokens,
-    /// What the names of the tensors of a layer start with, the layer in place of `{}`; with the
-    /// field that counts them.
+    /// Prefix of the names of a layer's tensors, with `{}` for the layer, and the field that counts
+    /// the layers.
     pub(super) layers: &'static [(&'static str, &'static str)],
     /// A name, or the start of one, that no other family with the same fields has.
     pub(super) marker: &'static str,
-    /// Whether it is found without being named.
+    /// `true` if the family is detected without being named.
     pub(super) detected: bool,
-    /// Whether its program could quantize before blocks had their scales beside the nibbles.
+    /// `true` if the family's program could quantize before blocks stored their scales next to the
+    /// nibbles.
     pub(super) early_quantization: bool,
 }
 
@@ -287,21 +288,21 @@ pub(super) const LAYOUTS: &[GgmlLayout] = &[
 ];
 
 impl GgmlLayout {
-    /// Whether `name` means this family, in any case.
+    /// Returns `true` if `name` means this family, in any letter case.
     pub(super) fn answers_to(&self, name: &str) -> bool {
         let names = [self.name, self.model_type].into_iter().chain(self.aliases.iter().copied());
         names.into_iter().any(|known| known.eq_ignore_ascii_case(name))
     }
 
-    /// Whether the family's tensors have names like this one.
+    /// Returns `true` if the family's tensors have names like this one.
     pub(super) fn has_tensor(&self, name: &str) -> bool {
         let of_layers = self.layers.iter().filter_map(|(pattern, _)| pattern.split('{').next());
         of_layers.chain([self.marker]).any(|start| name.starts_with(start))
     }
 }
 
-/// The names that [`open`](super::open) takes for an architecture; further spellings (`gpt-j`,
-/// `stablelm`) are taken too.
+/// Returns the names that [`open`](super::open) accepts for an architecture. It also accepts
+/// further spellings (`gpt-j`, `stablelm`).
 ///
 /// ```
 /// assert!(apr_gguf::ggml::architectures().any(|name| name == "whisper"));

@@ -29,8 +29,8 @@ pub(super) fn metadata(reading: &Reading) -> Metadata {
     metadata
 }
 
-/// Hugging Face's names for the hyperparameters, and what follows from them as the family's program
-/// computes it.
+/// Returns the hyperparameters under Hugging Face's names, and the values that the family's program
+/// computes from them.
 fn architecture(reading: &Reading) -> Map<String, Value> {
     let named = reading.layout.fields.iter().filter(|field| !field.config.is_empty());
     let value = |name: &str| reading.hyperparameters.get(name).cloned().unwrap_or_default();
@@ -68,8 +68,8 @@ fn clamp(value: i64) -> u32 {
     u32::try_from(value).unwrap_or(0)
 }
 
-/// As the first layer has it; else two thirds of four times the width, up to the next multiple of
-/// `n_mult`.
+/// Returns the intermediate size of the first layer. Without that layer, returns two thirds of four
+/// times the width, rounded up to a multiple of `n_mult`.
 fn llama_intermediate(reading: &Reading) -> u64 {
     let first_layer = reading.tensor("layers.0.feed_forward.w1.weight");
     if let Some(&[rows, _]) = first_layer.map(|tensor| tensor.info.shape.dims()) {
@@ -80,7 +80,8 @@ fn llama_intermediate(reading: &Reading) -> u64 {
     (u64::from(width) * 8 / 3).next_multiple_of(u64::from(multiple).max(1))
 }
 
-/// Heads of the first layer's keys, which are fewer than `n_head` in LLaMA 2 70B.
+/// Returns the number of heads of the first layer's keys, which is less than `n_head` in LLaMA 2
+/// 70B.
 fn llama_kv_heads(reading: &Reading) -> Option<u64> {
     let key = reading.tensor("layers.0.attention.wk.weight")?;
     let head_dim = u64::from(clamp(reading.hyperparameter("n_rot")));

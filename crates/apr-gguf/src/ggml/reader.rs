@@ -17,10 +17,11 @@ use super::{detect, metadata};
 /// Blocks that are decoded from one read.
 const BLOCKS_AT_ONCE: usize = 1024;
 
-/// Opens a file. Headers and vocabulary are read, the tensors' data is not; `name` appears in
-/// errors and in [`CheckpointReader::files`], and may be empty. `arch` is one of
-/// [`architectures`](super::architectures); without it the family is found by what fits, see the
-/// [module](super).
+/// Opens a file. Reads headers and vocabulary, but not the tensors' data.
+///
+/// `name` appears in errors and in [`CheckpointReader::files`], and may be empty. `arch` is one of
+/// [`architectures`](super::architectures). Without it the family is detected by the contents, see
+/// the [module](super).
 ///
 /// ```
 /// use apr_core::{CheckpointReader, Limits};
@@ -42,8 +43,8 @@ const BLOCKS_AT_ONCE: usize = 1024;
 /// ```
 ///
 /// # Errors
-/// E001 for another format, a model that is not known or not told apart, and headers that break the
-/// format; E002 where the file is truncated; E003 for a version, or quantized blocks, that are not
+/// E001 for another format, a model that is not known or is ambiguous, and headers that break the
+/// format; E002 if the file is truncated; E003 for a version, or quantized blocks, that are not
 /// known; E007 when reading fails; E008 for a vocabulary or more tensors than the limits allow.
 pub fn open<S: ByteSource + 'static>(
     source: S,
@@ -120,18 +121,19 @@ impl GgmlReader {
         }
     }
 
-    /// The family that the file was read as, one of [`architectures`](super::architectures).
+    /// Returns the family that the file was read as, one of
+    /// [`architectures`](super::architectures).
     #[must_use]
     pub fn architecture(&self) -> &'static str {
         self.architecture
     }
 
-    /// The tokens as the file has them, by id. Their bytes need not be UTF-8.
+    /// Returns the tokens as stored in the file, by id. Their bytes need not be UTF-8.
     pub fn vocabulary_tokens(&self) -> impl ExactSizeIterator<Item = &[u8]> {
         self.vocabulary.tokens()
     }
 
-    /// The tokens' scores, by id; none where the format has none.
+    /// Returns the scores of the tokens, by id, or `None` if the format has no scores.
     #[must_use]
     pub fn vocabulary_scores(&self) -> Option<&[f32]> {
         Some(self.vocabulary.scores()).filter(|scores| !scores.is_empty())
@@ -172,7 +174,7 @@ impl GgmlReader {
     }
 }
 
-/// What is odd: nothing but a vocabulary, layers that are missing, blocks that are decoded.
+/// Returns warnings about vocabulary-only files, missing layers and blocks that are decoded.
 fn warnings(reading: &Reading) -> Vec<String> {
     let mut warnings = Vec::new();
     if reading.tensors.is_empty() {

@@ -9,7 +9,7 @@ use super::block::{Nibbles, OldBlock};
 use super::cursor::Cursor;
 use crate::from_ggml_type;
 
-/// Most dimensions of ggml's tensors.
+/// Maximum number of dimensions of ggml's tensors.
 const MAX_DIMS: u32 = 4;
 /// Largest dimension: ggml reads it into an i32.
 const MAX_DIM: u32 = i32::MAX.cast_unsigned();
@@ -20,34 +20,34 @@ const INDEX_ENTRY: u64 = 64;
 /// `ggjt` aligns data to this many bytes.
 const ALIGNMENT: u64 = 32;
 
-/// How quantized tensors of a file are laid out.
+/// Layout of the quantized tensors of a file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Generation {
     /// Nibbles in pairs, f32 scales. `unclear`: or all scales of a row before its nibbles, for Q4_0
     /// and Q4_1.
     Pairs {
-        /// Whether the file may be older than blocks.
+        /// `true` if the file may be older than blocks.
         unclear: bool,
     },
     /// Nibbles in halves, f32 scales.
     Halves,
-    /// As today.
+    /// The current layout.
     Current,
-    /// Of a version that came later, or of a program with type numbers of its own.
+    /// The layout of a later version, or of a program with its own type numbers.
     Unknown,
 }
 
-/// How a tensor's bytes become those of its dtype.
+/// Conversion from a tensor's stored bytes to the bytes of its dtype.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Encoding {
-    /// They are.
+    /// The stored bytes are the bytes of the dtype.
     Plain(DType),
     /// Block by block.
     Old(OldBlock),
 }
 
 impl Encoding {
-    /// What ggml's type number stands for.
+    /// Returns the encoding with ggml's type number.
     fn of(number: i32, generation: Generation, origin: &str) -> Result<Self> {
         use Generation::{Current, Halves, Pairs, Unknown};
 
@@ -97,7 +97,7 @@ impl Encoding {
         }
     }
 
-    /// Bytes in the file; `None` where the shape does not go with the blocks.
+    /// Returns the number of bytes in the file, or `None` if the shape does not fit the blocks.
     fn stored_len(self, shape: &Shape) -> Option<u64> {
         let decoded = self.dtype().stored_len(shape)?;
         let Self::Old(block) = self else { return Some(decoded) };
@@ -107,7 +107,7 @@ impl Encoding {
     }
 }
 
-/// A tensor and where it lies.
+/// A tensor and its position in the file.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Tensor {
     pub(super) info: TensorInfo,
@@ -116,7 +116,7 @@ pub(super) struct Tensor {
     pub(super) encoding: Encoding,
 }
 
-/// What the tensors of a file have in common.
+/// Properties shared by the tensors of a file.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Rules<'a> {
     pub(super) generation: Generation,
@@ -127,8 +127,8 @@ pub(super) struct Rules<'a> {
 }
 
 impl Rules<'_> {
-    /// Reads headers up to the end of the file, and skips data; `passed` hears where each tensor
-    /// ends.
+    /// Reads headers up to the end of the file, and skips data. Calls `passed` with the end of each
+    /// tensor.
     pub(super) fn read_all(
         self,
         cursor: &mut Cursor<'_>,

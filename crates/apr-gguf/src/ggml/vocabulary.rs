@@ -6,7 +6,7 @@ use apr_core::{Error, Limits, Result};
 
 use super::cursor::{Cursor, LAST_WINDOW};
 
-/// Most tokens that are read, four times as many as any model of the time had.
+/// Maximum number of tokens, four times as many as any model of the time had.
 const MAX_TOKENS: usize = 1 << 20;
 /// Longest token, in bytes.
 const MAX_TOKEN_LEN: usize = LAST_WINDOW;
@@ -21,25 +21,25 @@ pub(super) struct Vocabulary {
     scores: Vec<f32>,
 }
 
-/// How tokens, which are bytes, are written as text (`tokenizer.vocabulary_encoding`).
+/// Representation of tokens, which are bytes, as text (`tokenizer.vocabulary_encoding`).
 ///
 /// The bytes themselves are at
 /// [`GgmlReader::vocabulary_tokens`](super::GgmlReader::vocabulary_tokens).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Representation {
-    /// `utf8`: all tokens are UTF-8 and stand as they are.
+    /// `utf8`: all tokens are UTF-8 and are written unchanged.
     Utf8,
     /// `sentencepiece`: LLaMA's pieces. Ids 0 to 2 are `<unk>`, `<s>`, `</s>`; ids 3 to 258, the
     /// single bytes, are `<0x00>` to `<0xFF>`; a space is U+2581.
     SentencePiece,
-    /// `byte_to_unicode`: every byte is a character, as in GPT-2's `vocab.json`: those that print
-    /// in Latin-1 are themselves, the others are U+0100 and on, in order.
+    /// `byte_to_unicode`: every byte is a character, as in GPT-2's `vocab.json`. Bytes that print
+    /// in Latin-1 map to themselves, the others to U+0100 and on, in order.
     ByteToUnicode,
 }
 
 impl Representation {
-    /// As the metadata has it.
+    /// Returns the name in the metadata.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
@@ -51,7 +51,7 @@ impl Representation {
 }
 
 impl Vocabulary {
-    /// Reads `count` tokens, each with a score after it where `scored`.
+    /// Reads `count` tokens, each followed by a score if `scored`.
     pub(super) fn read(
         cursor: &mut Cursor<'_>,
         count: i32,
@@ -112,8 +112,8 @@ impl Vocabulary {
         &self.bytes[start..self.ends[id]]
     }
 
-    /// The representation that loses nothing; LLaMA's pieces where `pieces` and the tokens are
-    /// such.
+    /// Returns the lossless representation: LLaMA's pieces if `pieces` is set and the tokens fit,
+    /// otherwise UTF-8 or bytes.
     pub(super) fn representation(&self, pieces: bool) -> Representation {
         let utf8 = |mut ids: Range<usize>| ids.all(|id| str::from_utf8(self.token(id)).is_ok());
         let bytes = 3..259;
@@ -127,7 +127,7 @@ impl Vocabulary {
         if utf8(0..self.len()) { Representation::Utf8 } else { Representation::ByteToUnicode }
     }
 
-    /// All tokens as text.
+    /// Returns all tokens as text.
     pub(super) fn texts(&self, representation: Representation) -> impl Iterator<Item = String> {
         let alphabet = byte_to_unicode();
         self.tokens().enumerate().map(move |(id, token)| match (representation, id) {
@@ -147,7 +147,7 @@ impl Vocabulary {
     }
 }
 
-/// The character of every byte in GPT-2's vocabularies.
+/// Returns the character of every byte in GPT-2's vocabularies.
 fn byte_to_unicode() -> [char; 256] {
     let mut alphabet = ['\0'; 256];
     let mut next = '\u{100}'..;

@@ -17,8 +17,8 @@ const VERSION_FACTOR: i64 = 1000;
 const MAX_LAYERS: i64 = 4096;
 /// Above any other hyperparameter.
 const MAX_HYPERPARAMETER: i64 = 1 << 24;
-/// Above any `ftype`, less its version; vocabularies, which other families have in its place, are
-/// larger.
+/// Number above any `ftype` without its version. Vocabularies, which other families have in its
+/// place, are larger.
 const MAX_FTYPE: i64 = 40;
 /// Above any version of quantized blocks.
 const MAX_VERSION: i64 = 9;
@@ -34,7 +34,7 @@ pub(super) struct Container {
 }
 
 impl Container {
-    /// Reads the magic, and the version where there is one.
+    /// Reads the magic, and the version if there is one.
     pub(super) fn read(cursor: &mut Cursor<'_>) -> Result<Self> {
         let word: [u8; 4] = cursor.take(4, "the magic")?.try_into().unwrap_or_default();
 
@@ -80,7 +80,7 @@ impl Container {
         if self.version.is_some() { 8 } else { 4 }
     }
 
-    /// Whether files of the layout come in this container. RWKV has versions of its own;
+    /// Returns `true` if files of the layout use this container. RWKV has versions of its own;
     /// whisper.cpp never had any.
     pub(super) fn goes_with(self, layout: &GgmlLayout) -> bool {
         match layout.name {
@@ -102,7 +102,7 @@ impl Container {
     }
 }
 
-/// Where the mel filterbank lies.
+/// Position of the mel filterbank.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Filterbank {
     pub(super) mels: u32,
@@ -116,7 +116,7 @@ impl Filterbank {
     }
 }
 
-/// What a file holds.
+/// Contents of a file.
 #[derive(Debug)]
 pub(super) struct Reading {
     pub(super) container: Container,
@@ -131,7 +131,7 @@ pub(super) struct Reading {
 }
 
 impl Reading {
-    /// An integer hyperparameter; 0 where there is none of that name.
+    /// Returns an integer hyperparameter, or 0 if there is none of that name.
     pub(super) fn hyperparameter(&self, name: &str) -> i64 {
         number(&self.hyperparameters, name)
     }
@@ -158,7 +158,7 @@ impl Reading {
     }
 }
 
-/// Why a reading failed, and how far it came.
+/// Error of a reading, and the position that it reached.
 #[derive(Debug)]
 pub(super) struct Failure {
     pub(super) error: Error,
@@ -169,7 +169,7 @@ pub(super) struct Failure {
 pub(super) enum Reached {
     /// The hyperparameters are not valid.
     Start,
-    /// They go together, but the vocabulary is not valid.
+    /// The hyperparameters fit together, but the vocabulary is not valid.
     Vocabulary,
     /// Tensors were read; the next header is at this byte.
     Tensors(u64),
@@ -177,16 +177,16 @@ pub(super) enum Reached {
     End,
 }
 
-/// How to read.
+/// Parameters of an attempt to read a file.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Attempt<'a> {
     pub(super) container: Container,
     pub(super) layout: &'static GgmlLayout,
-    /// Whether tokens have scores.
+    /// `true` if tokens have scores.
     pub(super) scored: bool,
-    /// Whether the hyperparameters must go together.
+    /// `true` if the hyperparameters must fit together.
     pub(super) plausible: bool,
-    /// Whether the tensors must have the family's names.
+    /// `true` if the tensors must have the family's names.
     pub(super) named: bool,
     pub(super) limits: &'a Limits,
 }
@@ -226,7 +226,7 @@ impl Attempt<'_> {
         })
     }
 
-    /// What the header says about the network, and the filterbank that speech models have after it.
+    /// Reads the hyperparameters, and the filterbank that speech models have after them.
     fn hyperparameters(
         self,
         cursor: &mut Cursor<'_>,
@@ -250,7 +250,7 @@ impl Attempt<'_> {
         Ok((hyperparameters, filterbank))
     }
 
-    /// Refuses tensors of another family, and a second filterbank.
+    /// Rejects tensors of another family, and a second filterbank.
     fn check_names(self, tensors: &[Tensor], has_filterbank: bool, header_len: u64) -> Result<()> {
         if let Some(twin) =
             tensors.iter().find(|tensor| has_filterbank && tensor.info.name == FILTERBANK)
@@ -294,8 +294,8 @@ fn fields(cursor: &mut Cursor<'_>, fields: &[Field]) -> Result<Map<String, Value
     fields.iter().map(|field| Ok((field.name.to_owned(), read(field)?))).collect()
 }
 
-/// The hyperparameters of whisper.cpp's voice activity detector: a name, a version, then as many as
-/// there are layers.
+/// Reads the hyperparameters of whisper.cpp's voice activity detector: a name, a version, then as
+/// many as there are layers.
 fn silero(cursor: &mut Cursor<'_>) -> Result<Map<String, Value>> {
     let at = cursor.at();
     let no_model = || Error::format("no name of a Silero model follows the magic").at(at);
@@ -350,13 +350,13 @@ fn filterbank(cursor: &mut Cursor<'_>) -> Result<Filterbank> {
     Ok(filterbank)
 }
 
-/// Whether hyperparameters go together as those of the family do.
+/// Returns `true` if the hyperparameters fit together for this family.
 fn plausible(layout: &GgmlLayout, hyperparameters: &Map<String, Value>) -> bool {
     layout.fields.iter().all(|field| is_in_range(field, hyperparameters))
         && agree(layout, hyperparameters)
 }
 
-/// Whether a hyperparameter has a value that some model may have.
+/// Returns `true` if a hyperparameter has a value that is possible for some model.
 fn is_in_range(field: &Field, hyperparameters: &Map<String, Value>) -> bool {
     let value = number(hyperparameters, field.name);
     match field.name {
@@ -376,8 +376,8 @@ fn is_in_range(field: &Field, hyperparameters: &Map<String, Value>) -> bool {
     }
 }
 
-/// Whether hyperparameters that are in range are those of one network: heads divide what they are
-/// parts of.
+/// Returns `true` if hyperparameters that are in range can belong to one network. For example, the
+/// number of heads must divide the width.
 fn agree(layout: &GgmlLayout, hyperparameters: &Map<String, Value>) -> bool {
     let value = |name: &str| number(hyperparameters, name);
 
@@ -399,8 +399,8 @@ fn agree(layout: &GgmlLayout, hyperparameters: &Map<String, Value>) -> bool {
     }
 }
 
-/// Whether the tensors are the family's. ggml's BLOOM has the fields of GPT-2 and most of its
-/// names.
+/// Returns `true` if the tensors are the family's. ggml's BLOOM has the fields of GPT-2 and most of
+/// its names.
 fn has_names_of(layout: &GgmlLayout, tensors: &[Tensor]) -> bool {
     let names = || tensors.iter().map(|tensor| tensor.info.name.as_str());
     let is_bloom = layout.name == "gpt2" && names().any(|name| name.starts_with("model/ln_wte/"));

@@ -87,7 +87,7 @@ fn lengths_past_the_end_are_refused_naming_the_key() {
 }
 
 #[test]
-fn claims_are_held_against_the_limits_where_the_file_is_large_enough_for_them() {
+fn claims_are_checked_against_the_limits_if_the_file_is_large_enough() {
     // 2^40 texts in a file of 2^44 bytes: there would be room for them.
     let claims = [
         GgufBuilder::new().array("k", 8, 1 << 40, b""),
@@ -220,7 +220,7 @@ fn shapes_that_no_tensor_has_are_refused() {
 }
 
 #[test]
-fn removed_and_unknown_types_are_told_apart() {
+fn removed_and_unknown_types_are_distinguished() {
     for (number, name) in [
         (4, "Q4_2"),
         (5, "Q4_3"),

@@ -6,7 +6,7 @@ use apr_testkit::gguf::{GgufBuilder, GgufEntry};
 
 use crate::{assert_refused, contents, open, pairs, rewrite};
 
-/// Where numbers are in a block, as ggml's structs have them.
+/// Offset and width of the numbers in a block, as in ggml's structs.
 const NUMBERS: [(u32, &[(usize, usize)]); 20] = [
     (0, &[(0, 4)]),
     (1, &[(0, 2)]),

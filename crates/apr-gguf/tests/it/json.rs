@@ -7,12 +7,13 @@ use serde_json::{Value as Json, json};
 /// Arrays within each other that are read at most.
 const DEEPEST: usize = 4;
 
-/// Equal to the last bit, NaN and the sign of zero included.
+/// Returns `true` if both are equal to the last bit, including NaN and the sign of zero.
 fn same(left: &KeyValue, right: &KeyValue) -> bool {
     format!("{left:?}") == format!("{right:?}") && left.to_json() == right.to_json()
 }
 
-/// On its own, and among the metadata that hold it packed.
+/// Returns `true` if a pair round-trips through JSON, on its own and among the metadata that hold
+/// it packed.
 fn survives(pair: &KeyValue) -> bool {
     let text = serde_json::to_string(&pair.to_json()).expect("JSON");
     let json: Json = serde_json::from_str(&text).expect("JSON");
@@ -70,7 +71,7 @@ fn nested_arrays_survive_and_deeper_ones_are_refused() {
 }
 
 #[test]
-fn what_no_reader_gives_is_refused() {
+fn values_that_no_reader_produces_are_rejected() {
     for json in [
         json!(null),
         json!([]),
@@ -127,7 +128,7 @@ proptest! {
 }
 
 #[test]
-fn pairs_in_another_form_stay_as_they_are_and_are_refused_when_they_are_needed() {
+fn pairs_in_another_form_are_kept_and_rejected_only_when_used() {
     for gguf in [
         r#"{"kv":[{"key":"k","type":"u8","value":256}]}"#,
         r#"{"kv":[{"key":"k","more":1,"type":"u8","value":1}]}"#,

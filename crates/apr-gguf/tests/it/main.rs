@@ -40,7 +40,7 @@ fn bytes_of(reader: &dyn CheckpointReader, tensor: usize) -> Vec<u8> {
     bytes
 }
 
-/// Names, what they mean and their bytes, in stored order.
+/// Returns the tensors with their bytes, in stored order.
 fn contents(reader: &dyn CheckpointReader) -> Vec<(TensorInfo, Vec<u8>)> {
     reader
         .tensors()
@@ -77,7 +77,7 @@ fn write_to(
     writer.finish(sink, &Notes::default())
 }
 
-/// The same checkpoint written anew; the plan must have told the length.
+/// Writes the checkpoint again. Asserts that the plan stated the length.
 fn rewrite(reader: &dyn CheckpointReader, options: &WriteOptions) -> Vec<u8> {
     let mut file = Vec::new();
     write_to(&mut file, &contents(reader), reader.metadata(), options).expect("a valid plan");

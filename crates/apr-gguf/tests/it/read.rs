@@ -129,7 +129,7 @@ fn assert_warned(builder: &GgufBuilder, expected: &str) {
 }
 
 #[test]
-fn what_is_odd_but_harmless_is_told() {
+fn unusual_but_harmless_files_have_warnings() {
     let two = || GgufBuilder::new().entry(GgufEntry::i8("a", &[1])).entry(GgufEntry::i8("b", &[2]));
     assert_warned(
         &GgufBuilder { tail: b"more".to_vec(), ..two() },
@@ -168,7 +168,7 @@ fn what_is_odd_but_harmless_is_told() {
 }
 
 #[test]
-fn the_embedding_serves_as_output_where_there_is_none() {
+fn the_embedding_serves_as_output_if_there_is_none() {
     let model = GgufBuilder::new()
         .text("general.architecture", "llama")
         .entry(GgufEntry::i8("token_embd.weight", &[1]));

@@ -46,7 +46,7 @@ fn any_part_opens_the_whole_model() {
 }
 
 #[test]
-fn a_part_by_itself_is_told_to_be_one() {
+fn a_part_opened_alone_has_a_warning() {
     let [(_, first), ..] = three();
     let reader = open(first.build()).expect("a sound file");
     assert!(reader.warnings()[0].contains("this is part 1 of 3 alone"), "{:?}", reader.warnings());
@@ -70,7 +70,7 @@ fn a_model_that_was_put_together_is_whole_whatever_its_name() {
 }
 
 #[test]
-fn a_missing_part_is_named() {
+fn a_missing_part_is_reported() {
     let mut folder = folder(&three());
     folder.0.remove("m-00002-of-00003.gguf");
     let error = assert_refused(
@@ -118,7 +118,7 @@ fn parts_that_do_not_fit_together_are_refused() {
 }
 
 #[test]
-fn metadata_of_later_parts_are_told_to_be_unread() {
+fn unread_metadata_of_later_parts_have_a_warning() {
     let mut parts = three();
     parts[1].1 = parts[1].1.clone().u32("k", 8);
     let reader = open_split(&folder(&parts), "m-00001-of-00003.gguf").expect("harmless");

@@ -115,7 +115,7 @@ fn every_dtype_of_ggml_is_written_and_others_are_refused() {
 }
 
 #[test]
-fn what_llama_cpp_could_not_take_is_refused() {
+fn models_that_llama_cpp_can_not_load_are_rejected() {
     let refused = |info: TensorInfo, expected: &str| {
         assert_refused(
             plan(&[info], &Metadata::new(), &WriteOptions::default()),
@@ -158,7 +158,7 @@ fn pairs_from_a_hostile_container_are_checked() {
 }
 
 #[test]
-fn a_checkpoint_of_another_format_says_what_it_is_and_what_is_lost() {
+fn a_checkpoint_of_another_format_is_identified_and_its_losses_are_reported() {
     let json = br#"{"apr_version": "2.0.0", "model_type": "llama", "model_name": "Tiny",
         "source": {}, "names": {}, "tied": {}, "loss": [], "violations": [], "license": "mit",
         "safetensors": {"metadata": {"format": "pt"}},
@@ -179,7 +179,7 @@ fn a_checkpoint_of_another_format_says_what_it_is_and_what_is_lost() {
 }
 
 #[test]
-fn nothing_of_a_file_that_was_read_is_lost() {
+fn a_file_that_is_read_and_rewritten_has_no_losses() {
     let builder = GgufBuilder::new()
         .text("general.architecture", "llama")
         .text("general.license", "MIT")

@@ -55,13 +55,13 @@ struct Checker<'g> {
     graph: &'g Graph,
     findings: Findings,
     functions: HashMap<&'g Op, &'g Function>,
-    /// What is said once, not for every node.
+    /// Messages reported so far that are reported once instead of for every node.
     said: HashSet<String>,
-    /// Whether the operators are another program's.
+    /// `true` if the operators belong to another program.
     is_foreign: bool,
 }
 
-/// Where a body stands.
+/// Position of a body in the graph.
 struct BodyPosition<'p> {
     prefix: String,
     opsets: &'p Versions,
@@ -146,7 +146,7 @@ impl<'g> Checker<'g> {
         }
     }
 
-    /// Functions that call themselves, through others too.
+    /// Reports functions that call themselves, directly or through other functions.
     fn self_calls(&mut self) {
         let functions = &self.graph.functions;
         let index: HashMap<&Op, usize> =
@@ -168,7 +168,7 @@ impl<'g> Checker<'g> {
         }
     }
 
-    /// What a model must have, and a branch or a function need not.
+    /// Checks the rules that apply to a model, but not to a branch or a function.
     fn model(&mut self) {
         let body = &self.graph.body;
         for id in &body.inputs {
@@ -223,8 +223,9 @@ impl<'g> Checker<'g> {
         }
     }
 
-    /// Whether all ids are of this body. Programs that build bodies by hand can mix them up;
-    /// readers do not.
+    /// Returns `true` if all ids are ids of this body's values; otherwise reports an error.
+    ///
+    /// Programs that build bodies by hand can mix ids up; readers do not.
     fn ids(&mut self, body: &Body, place: &BodyPosition<'_>) -> bool {
         let of_nodes =
             body.nodes.iter().flat_map(|node| node.inputs.iter().chain(&node.outputs)).flatten();
@@ -337,7 +338,7 @@ impl<'g> Checker<'g> {
     }
 }
 
-/// Whether each value is read, or is an output.
+/// Returns, for each value, `true` if a node reads it or it is an output.
 fn used(body: &Body) -> Vec<bool> {
     let mut used = vec![false; body.values.len()];
     let reads = body.nodes.iter().flat_map(order::reads);
@@ -349,7 +350,7 @@ fn used(body: &Body) -> Vec<bool> {
     used
 }
 
-/// The operators of all nodes, in inner bodies too, down to the greatest depth.
+/// Returns the operators of all nodes, including nodes of inner bodies down to the maximum depth.
 fn operators(body: &Body) -> impl Iterator<Item = &Op> {
     let mut open = vec![(body, 0)];
     let mut nodes: Vec<&Node> = Vec::new();
@@ -362,7 +363,7 @@ fn operators(body: &Body) -> impl Iterator<Item = &Op> {
     nodes.into_iter().map(|node| &node.op)
 }
 
-/// Whether a constant has as many elements as its shape says.
+/// Returns `true` if the constant has as many elements as its shape requires.
 fn has_its_bytes(constant: &Constant) -> bool {
     let count = constant.shape.iter().try_fold(1_u64, |count, size| count.checked_mul(*size));
     match (&constant.data, count) {

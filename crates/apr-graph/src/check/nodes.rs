@@ -80,7 +80,8 @@ fn repeated_attributes(node: &Node) -> Vec<String> {
     again.map(|attribute| format!("attribute '{}' is given twice", attribute.name)).collect()
 }
 
-/// A branch reads values of the body around, and has no inputs of its own.
+/// Reports a branch with inputs. A branch reads values of the enclosing body and must not have
+/// inputs.
 fn branches_with_inputs(node: &Node) -> Option<String> {
     let inputs = node
         .bodies()

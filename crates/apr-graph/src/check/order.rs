@@ -2,7 +2,7 @@
 
 use crate::{Body, Node, ValueId, ValueOrigin};
 
-/// What a node reads: its inputs, and what its bodies take from the body around.
+/// Returns the values that a node reads: its inputs, and the outer values that its bodies use.
 pub(crate) fn reads(node: &Node) -> impl Iterator<Item = ValueId> {
     let captured =
         node.bodies().flat_map(|body| &body.values).filter_map(|value| match value.origin {
@@ -24,7 +24,7 @@ fn makers(body: &Body) -> Vec<Option<usize>> {
     makers
 }
 
-/// Reading node, value and making node, where the latter is not before the former.
+/// Returns (reading node, value, producing node) for each value that is read before it is produced.
 pub(super) fn late(body: &Body) -> Vec<(usize, ValueId, usize)> {
     let makers = makers(body);
     let maker = |id: ValueId| makers.get(id.0 as usize).copied().flatten();
@@ -36,7 +36,7 @@ pub(super) fn late(body: &Body) -> Vec<(usize, ValueId, usize)> {
     late
 }
 
-/// For each node, those that read what it makes.
+/// Returns, for each node, the nodes that read its outputs.
 pub(crate) fn readers(body: &Body) -> Vec<Vec<usize>> {
     let makers = makers(body);
     let mut readers = vec![Vec::new(); body.nodes.len()];
@@ -140,7 +140,7 @@ impl Search<'_> {
     }
 }
 
-/// `a -> b -> a`, with the middle left out where it is long.
+/// Formats a cycle as `a -> b -> a`. Only the first names of a long cycle are shown.
 pub(super) fn show(names: &[String]) -> String {
     const MOST: usize = 8;
     let mut shown: Vec<&str> = names.iter().take(MOST).map(String::as_str).collect();

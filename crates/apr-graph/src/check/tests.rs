@@ -21,7 +21,7 @@ fn chain(operators: &[&str]) -> Graph {
 }
 
 #[test]
-fn a_sound_graph_has_no_findings() {
+fn a_valid_graph_has_no_findings() {
     assert_eq!(messages(&chain(&["Relu", "Exp"])), Vec::<String>::new());
 }
 
@@ -68,7 +68,7 @@ fn qa_54_functions_that_call_each_other_are_named() {
 }
 
 #[test]
-fn a_node_before_what_it_reads_is_named_with_it() {
+fn a_node_before_its_producer_is_reported_with_the_producer() {
     let mut graph = chain(&["Relu", "Exp"]);
     graph.body.nodes.swap(0, 1);
     assert_eq!(
@@ -102,7 +102,7 @@ fn a_value_that_two_nodes_make_is_found() {
 }
 
 #[test]
-fn what_an_operator_does_not_take_is_found() {
+fn unsupported_inputs_and_attributes_of_an_operator_are_reported() {
     let mut graph = chain(&["Relu", "Softmax", "Concat"]);
     let x = graph.body.inputs[0];
     graph.body.nodes[0].inputs = vec![Some(x), Some(x)];
@@ -122,7 +122,7 @@ fn what_an_operator_does_not_take_is_found() {
 }
 
 #[test]
-fn an_operator_of_another_time_says_when_it_was() {
+fn an_operator_of_another_version_is_reported_with_its_versions() {
     let found = messages(&chain(&["Swish", "Upsample"]));
     assert_eq!(
         found[0],
@@ -132,7 +132,7 @@ fn an_operator_of_another_time_says_when_it_was() {
 }
 
 #[test]
-fn an_unknown_domain_is_a_notice_said_once() {
+fn an_unknown_domain_is_reported_once_as_a_notice() {
     let mut graph = chain(&["Relu", "Exp"]);
     for node in &mut graph.body.nodes {
         node.op = Op::new("com.example", "Magic");
@@ -184,7 +184,7 @@ fn versions_that_cannot_be_and_two_of_a_domain_are_found() {
 }
 
 #[test]
-fn a_function_with_a_weight_or_a_twin_and_a_call_that_does_not_fit_are_found() {
+fn duplicate_functions_functions_with_weights_and_bad_calls_are_reported() {
     let mut graph = GraphBuilder::new(17);
     let mut body = BodyBuilder::default();
     let x = body.parameter("x");
@@ -250,7 +250,7 @@ fn values_of_other_bodies_and_constants_without_their_bytes_are_found() {
 }
 
 #[test]
-fn attributes_of_a_call_outside_of_a_function_and_branches_with_inputs_are_found() {
+fn branch_inputs_and_call_attributes_outside_a_function_are_reported() {
     let mut graph = chain(&["LeakyRelu", "If"]);
     let attribute = |name: &str, value: AttributeValue| Attribute { name: Name::from(name), value };
     graph.body.nodes[0].attributes.push(attribute("alpha", AttributeValue::OfCall("alpha".into())));

@@ -7,12 +7,12 @@ use crate::check::order;
 use crate::finding::node_path;
 use crate::{Body, Graph, Inference, Value, ValueId};
 
-/// The values of a run that are in memory at once.
+/// Peak memory for the values of a run.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Activations {
-    /// Most bytes of them, without weights and without the keys, values and states of tokens that
-    /// the graph takes and returns.
+    /// Peak memory in bytes, without weights and without the KV cache and states that the graph
+    /// takes and returns.
     pub bytes: u64,
     /// The node that runs then.
     pub at: String,

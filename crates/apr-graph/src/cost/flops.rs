@@ -3,7 +3,7 @@
 use super::sizes::{Sizes, elements};
 use crate::{Body, Node, TensorType, ValueOrigin};
 
-/// How the operations of an operator are counted.
+/// Rule for counting the operations of an operator.
 #[derive(Clone, Copy)]
 enum Rule {
     /// Elements are moved, not computed.
@@ -73,11 +73,12 @@ const MOVES: &[&str] = &[
     "Unsqueeze",
 ];
 
-/// Those that read as many elements as they write, of an input that may be larger.
+/// Operators that read as many elements as they write, from an input that may be larger.
 const READS_PART: &[&str] =
     &["Gather", "GatherElements", "GatherND", "Slice", "GatherBlockQuantized", "SequenceAt"];
 
-/// Those that give elements another shape and need not touch them, or make what is in the graph.
+/// Operators that only change the shape and need not touch elements, or that return data stored in
+/// the graph.
 const FREE: &[&str] =
     &["Constant", "Flatten", "Identity", "Reshape", "Shape", "Size", "Squeeze", "Unsqueeze"];
 
@@ -148,7 +149,7 @@ fn made(body: &Body, node: &Node, sizes: Sizes<'_>) -> Option<u64> {
     }
 }
 
-/// The operations of a node; `None` where they depend on a size that is not known.
+/// Returns the operations of a node, or `None` if they depend on an unknown size.
 pub(super) fn flops(body: &Body, node: &Node, sizes: Sizes<'_>) -> Option<u64> {
     let count = |input: usize| elements(tensor(body, node, input)?, sizes);
     match rule(node) {
@@ -247,7 +248,7 @@ fn einsum(body: &Body, node: &Node, sizes: Sizes<'_>) -> Option<u64> {
     Some(if node.inputs.len() > 1 { twice(all, 1) } else { all })
 }
 
-/// How often a loop runs, where that is in the graph.
+/// Returns the number of iterations of a loop, if the graph contains it.
 pub(super) fn times(body: &Body, node: &Node, sizes: Sizes<'_>) -> Option<u64> {
     if node.op.is("Loop") {
         let ValueOrigin::Constant(count) = &body.value(node.input(0)?).origin else { return None };

@@ -8,15 +8,19 @@ use crate::{Body, Node, Value, ValueOrigin};
 /// The values of a body that are in memory.
 #[derive(Clone)]
 pub(super) struct Memory {
-    /// Bytes of each value; 0 for those that are in another's memory, or not of this body.
+    /// Bytes of each value; 0 for values that share another value's memory or belong to another
+    /// body.
     bytes: Vec<u64>,
-    /// Values by the node after which they go.
+    /// Values by the node after which they are freed.
     goes: Vec<Vec<usize>>,
     live: u64,
 }
 
 impl Memory {
-    /// `given`: the inputs are in memory because of this body, and not in that of a caller.
+    /// Creates the memory state before the first node.
+    ///
+    /// If `given` is `true`, the inputs are in memory because of this body and not because of a
+    /// caller.
     pub(super) fn new(body: &Body, sizes: Sizes<'_>, given: bool) -> Self {
         let holder = holders(body);
         let mut memory = Self {
@@ -42,7 +46,7 @@ impl Memory {
         memory
     }
 
-    /// The same before the first node, without some of the values.
+    /// Returns the memory before the first node, without some of the values.
     pub(super) fn without(&self, body: &Body, leaves_out: impl Fn(&Value) -> bool) -> Self {
         let mut memory = self.clone();
         for (bytes, value) in memory.bytes.iter_mut().zip(&body.values) {
@@ -76,8 +80,9 @@ impl Memory {
     }
 }
 
-/// The last node that reads each value, or a value that is in its memory; `None` for what the
-/// caller gets.
+/// Returns the last node that reads each value or a value that shares its memory.
+///
+/// The entry is `None` for values that the caller receives.
 fn last_uses(body: &Body, holder: &[usize]) -> Vec<Option<usize>> {
     let mut last = vec![None; body.values.len()];
     for (position, node) in body.nodes.iter().enumerate() {

@@ -12,7 +12,7 @@ fn of(graph: GraphBuilder, size: u64) -> Cost {
     cost(&graph, &inference, &|_| Some(size))
 }
 
-/// The FLOPs of what `write` makes of `x`.
+/// Returns the FLOPs of the nodes that `write` adds to a graph with the input `x`.
 fn flops(shape: &str, write: impl FnOnce(&mut BodyBuilder, ValueId)) -> u64 {
     let mut graph = GraphBuilder::new(23);
     let main = graph.body();
@@ -46,7 +46,7 @@ fn two_operations_for_each_multiplication_that_is_added_up() {
 }
 
 #[test]
-fn what_only_moves_elements_costs_no_operation() {
+fn moving_elements_costs_no_operations() {
     let counted = flops("n 320", |main, x| {
         let y = main.op("Transpose", [x]).output("turned");
         main.op("Relu", [y]).output("y");
@@ -136,7 +136,7 @@ fn each_token_adds_its_keys_and_values_to_the_cache() {
 }
 
 #[test]
-fn activations_are_counted_without_what_is_kept_and_what_is_not_wanted() {
+fn activations_exclude_states_and_outputs_that_are_not_requested() {
     let mut graph = GraphBuilder::new(17);
     let main = graph.body();
     let past = main.input("past", ElementType::F32, sizes("1 2 256 64"), Meaning::PastKey);

@@ -6,20 +6,19 @@ use super::plan::{Class, class};
 use super::{Depth, cost_text, parameters};
 use crate::outline::{End, Item, ItemKind, Scene};
 
-/// How a language writes the parts of a flowchart. Ids are words; labels are made by
-/// [`Language::label`].
+/// Syntax of a flowchart language. Ids are words; labels are made by [`Language::label`].
 pub(super) trait Language {
     /// A text within quotes, its lines in order.
     fn label(&self, lines: &[String]) -> String;
-    /// A box, and what it is about.
+    /// Writes a box and its class.
     fn node(&self, id: &str, label: &str, class: Class) -> String;
     /// A name on the border of a group.
     fn port(&self, id: &str, label: &str) -> String;
     /// The begin of a group.
     fn open(&self, id: &str, label: &str) -> String;
-    /// Its end.
+    /// Returns the end of a group.
     fn close(&self) -> &'static str;
-    /// An arrow.
+    /// Writes an arrow from one box to another.
     fn arrow(&self, from: &str, to: &str) -> String;
 }
 
@@ -80,7 +79,7 @@ impl Writer<'_> {
     }
 }
 
-/// Operator, name, how often and how large.
+/// Returns the lines of a label: operator, name with repetitions, number of parameters, and cost.
 fn label(item: &Item) -> Vec<String> {
     let mut name = item.name.clone();
     if item.times > 1 {

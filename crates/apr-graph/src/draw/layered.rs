@@ -25,9 +25,9 @@ const FREE_BENDS: usize = 1000;
 pub(super) struct Shape {
     pub(super) width: f64,
     pub(super) height: f64,
-    /// Where edges end at its top, from its left side; the middle where there are none.
+    /// Positions at the top where edges end, measured from the left side; empty for the middle.
     pub(super) inputs: Vec<f64>,
-    /// Where edges begin at its bottom.
+    /// Positions at the bottom where edges begin.
     pub(super) outputs: Vec<f64>,
 }
 
@@ -40,7 +40,7 @@ impl Shape {
 /// A box and a port of it.
 pub(super) type BoxPort = (usize, usize);
 
-/// Where everything lies, from the upper left corner of the whole.
+/// Positions of all boxes and edges, measured from the upper left corner of the drawing.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Placed {
     /// Left and upper sides of the boxes.
@@ -87,8 +87,9 @@ pub(super) fn lay_out(
     assemble(shapes, edges, &vertices, &chains, &lefts)
 }
 
-/// A layer for each box: below what it reads, and just above what reads it where it reads nothing
-/// itself.
+/// Returns a layer for each box: below the boxes that it reads.
+///
+/// A box that reads nothing is placed just above the boxes that read it.
 fn layers(count: usize, edges: &[(BoxPort, BoxPort)], first: usize, last: usize) -> Vec<usize> {
     let mut below = vec![Vec::new(); count];
     let mut reads = vec![false; count];
@@ -125,9 +126,11 @@ fn layers(count: usize, edges: &[(BoxPort, BoxPort)], first: usize, last: usize)
     layers
 }
 
-/// Cuts edges where they pass a layer. Edges that come out of one place share their bends as long
-/// as they go down together. Edges for which there are too many are straight, and have no say in
-/// the order. Returns the vertices that each edge passes, its ends included.
+/// Adds a bend for each layer that an edge crosses and returns the vertices of each edge.
+///
+/// The vertices include the ends of the edge. Edges that start at the same port share their bends
+/// for as long as they run down together. Edges beyond the limit of bends are straight and do not
+/// influence the order.
 fn bend(
     shapes: &[Shape],
     edges: &[(BoxPort, BoxPort)],
@@ -183,7 +186,7 @@ fn bend(
     chains
 }
 
-/// Where an edge touches a box, from its left side.
+/// Returns the position at which an edge touches a box, measured from the left side.
 fn touch(shapes: &[Shape], (item, port): BoxPort, is_output: bool) -> f64 {
     let shape = &shapes[item];
     Shape::at(if is_output { &shape.outputs } else { &shape.inputs }, port, shape.width)

@@ -23,8 +23,9 @@ pub fn mermaid(scene: &Scene, depth: &Depth) -> String {
     text
 }
 
-/// Why Mermaid refuses to draw a text unless its page is set up otherwise (its settings `maxEdges`
-/// and `maxTextSize`): `None` where it draws it.
+/// Returns the reason why Mermaid refuses to draw a text, or `None` if it draws it.
+///
+/// Pages can raise the limits with Mermaid's settings `maxEdges` and `maxTextSize`.
 #[must_use]
 pub fn beyond_mermaid(text: &str) -> Option<String> {
     const EDGES: usize = 500;

@@ -27,22 +27,22 @@ pub use plan::{Class, Drawing, DrawnBox, Label};
 pub use svg::{TooManyBoxes, svg};
 pub use tree::{Branch, tree};
 
-/// Which groups of a scene are shown with what is in them.
+/// Selection of the groups of a scene that are shown opened.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Depth {
-    /// Groups down to this depth: 0 are those of the scene itself, closed.
+    /// Groups down to this depth; 0 shows the groups of the scene itself closed.
     Levels(usize),
     /// These, wherever they are shown: what [`Depth::that_fits`] has chosen, or whoever looks at a
     /// [`drawing`] by the scenes of its boxes.
     Chosen(Arc<HashSet<SceneId>>),
 }
 
-/// Which scene it is, as long as the outline is there.
+/// Identifier of a scene, valid for as long as the outline exists.
 pub type SceneId = usize;
 
 impl Depth {
-    /// Everything.
+    /// Depth at which all groups are open.
     pub const ALL: Self = Self::Levels(usize::MAX);
 
     /// Opens the groups with most weights, one after the other, as long as there are at most `most`
@@ -50,7 +50,8 @@ impl Depth {
     /// their name says. Where nothing has weights, every group is opened that has room.
     #[must_use]
     pub fn that_fits(scene: &Scene, most: usize) -> Self {
-        /// What a group has of the weights beside it, at least: one part of so many.
+        /// Divisor of the minimum share: a group needs at least 1/50 of the weights in its scene to
+        /// be opened.
         const SHARE: u64 = 50;
 
         let mut chosen = HashSet::new();
@@ -84,7 +85,8 @@ impl Depth {
         Self::Chosen(Arc::new(chosen))
     }
 
-    /// What is in an item, where it is shown, and which groups of that are.
+    /// Returns the scene in an item if it is opened, with the selection of groups to open within
+    /// it.
     pub(crate) fn opened<'a>(&self, item: &'a Item) -> Option<(&'a Scene, Self)> {
         // An empty frame would show nothing.
         let scene = item.scene().filter(|scene| !scene.items.is_empty())?;
@@ -130,7 +132,7 @@ fn scene_id(scene: &Arc<Scene>) -> SceneId {
     Arc::as_ptr(scene).addr()
 }
 
-/// Whether there are at most so many items with these groups open.
+/// Returns `true` if the scene has at most `most` items with these groups opened.
 fn fits(scene: &Scene, open: &HashSet<SceneId>, most: usize) -> bool {
     let mut count = 0_usize;
     let mut waiting = vec![scene];
@@ -145,7 +147,7 @@ fn fits(scene: &Scene, open: &HashSet<SceneId>, most: usize) -> bool {
     true
 }
 
-/// Groups by how much of the weights one of them has.
+/// Group, ordered by the number of weights in one repetition.
 struct ByWeight(u64, Arc<Scene>);
 
 impl PartialEq for ByWeight {
@@ -174,8 +176,9 @@ pub fn parameters(count: u64) -> String {
     three_digits(count, ["k", "M", "B", "T"]).trim_end().to_owned()
 }
 
-/// Operations and bytes in three digits: `1.07 GFLOP, 4.20 MB`. What computes nothing has bytes
-/// alone, and what has unknown sizes says so.
+/// Formats operations and bytes with three digits: `1.07 GFLOP, 4.20 MB`.
+///
+/// Without operations, only the bytes are shown. Unknown sizes are marked.
 #[must_use]
 pub fn cost_text(cost: &Totals) -> String {
     const UNITS: [&str; 4] = ["k", "M", "G", "T"];
@@ -227,7 +230,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn three_digits_tell_how_many() {
+    fn numbers_are_shown_with_three_digits() {
         for (count, text) in
             [(7, "7"), (1_003, "1.00 k"), (22_713_216, "22.7 M"), (6_738_415_616, "6.73 B")]
         {

@@ -2,7 +2,7 @@
 
 use super::vertex::{Link, Vertex};
 
-/// How often the layers are gone through, down and up.
+/// Number of sweeps over the layers, down and up.
 const SWEEPS: usize = 12;
 
 /// Vertices by layers, in order from left to right.
@@ -71,7 +71,7 @@ fn at(place: f64, port: f64, vertex: &Vertex) -> f64 {
     place + if vertex.width > 0.0 { port / vertex.width - 0.5 } else { 0.0 }
 }
 
-/// How often edges cross between neighbouring layers.
+/// Returns the number of edge crossings between neighbouring layers.
 fn crossings(vertices: &[Vertex], rows: &[Vec<usize>], places: &[f64]) -> u64 {
     let mut sum = 0;
     for row in rows {

@@ -2,11 +2,10 @@
 
 use super::vertex::{Link, Vertex};
 
-/// How often the layers are gone through, down and up.
+/// Number of sweeps over the layers, down and up.
 const SWEEPS: usize = 24;
 
-/// How much more a bend wants to be below a bend than a box below a box: long edges should be
-/// straight.
+/// Weight of an edge between two bends, relative to other edges: long edges should be straight.
 const STRAIGHT: f64 = 6.0;
 
 /// Left sides of the vertices, the smallest at 0.
@@ -39,11 +38,11 @@ pub(super) fn lefts(
     lefts.iter().map(|left| left - smallest).collect()
 }
 
-/// Moves a row to where its vertices want to be, by least squares under the condition that the
-/// order and the gaps stay.
+/// Moves a row towards the preferred positions of its vertices, by least squares, keeping order and
+/// gaps.
 ///
-/// With the least place subtracted, the condition is that numbers don't decrease: isotonic
-/// regression, which pooling neighbours that violate it solves exactly.
+/// With the minimum positions subtracted, the constraint is that numbers do not decrease. This is
+/// isotonic regression, which is solved exactly by pooling neighbours that violate the constraint.
 fn settle(vertices: &[Vertex], row: &[usize], packed: &[f64], lefts: &mut [f64], down: bool) {
     // Pools of neighbours: weight, weighted sum of wanted places, how many.
     let mut pools: Vec<(f64, f64, usize)> = Vec::with_capacity(row.len());
@@ -65,7 +64,7 @@ fn settle(vertices: &[Vertex], row: &[usize], packed: &[f64], lefts: &mut [f64],
     }
 }
 
-/// Where a vertex wants its left side, and how much.
+/// Returns the preferred left side of a vertex and the weight of this preference.
 fn wish(vertices: &[Vertex], vertex: usize, links: &[Link], lefts: &[f64]) -> (f64, f64) {
     let (mut weight, mut sum) = (0.0, 0.0);
     for link in links {
@@ -84,7 +83,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_box_is_in_the_middle_of_what_it_touches() {
+    fn a_box_is_centred_between_the_boxes_that_it_is_connected_to() {
         let link = |other| Link { other, here: 5.0, there: 5.0 };
         let vertex = |layer, above: Vec<Link>, below: Vec<Link>| Vertex {
             layer,

@@ -7,7 +7,7 @@ use super::{Depth, SceneId, cost_text, parameters, scene_id};
 use crate::Totals;
 use crate::outline::{End, Item, ItemKind, Scene, WeightUse};
 
-/// Space between the frame of a group and what is in it.
+/// Space between the frame of a group and its contents.
 const PADDING: f64 = 16.0;
 /// Height of a group's title.
 const TITLE: f64 = 30.0;
@@ -27,7 +27,7 @@ pub struct Drawing {
     pub width: f64,
     /// Height of the whole.
     pub height: f64,
-    /// Boxes; a frame comes before what is in it.
+    /// Boxes; a frame precedes its contents.
     pub boxes: Vec<DrawnBox>,
     /// Names at the borders of frames.
     pub labels: Vec<Label>,
@@ -41,34 +41,35 @@ pub struct Drawing {
 #[derive(Debug, Serialize)]
 #[non_exhaustive]
 pub struct DrawnBox {
-    /// Its left side.
+    /// Position of the left side.
     pub left: f64,
-    /// Its upper side.
+    /// Position of the upper side.
     pub top: f64,
-    /// Its width.
+    /// Width of the box.
     pub width: f64,
-    /// Its height.
+    /// Height of the box.
     pub height: f64,
-    /// Whether it is a frame around other boxes.
+    /// `true` if the box is a frame around other boxes.
     pub is_frame: bool,
-    /// What it is about.
+    /// Class of the box's contents.
     pub class: Class,
-    /// Its first line.
+    /// First line of text.
     pub title: String,
     /// The lines below.
     pub lines: Vec<String>,
-    /// How often it comes, one after the other.
+    /// Number of repetitions, one after the other.
     pub times: u64,
-    /// Path of the first node or group that it stands for, from the main body on: through the
-    /// calls of the functions that it is in, as [`NodeView::find`](crate::outline::NodeView::find)
-    /// takes it.
+    /// Path of the first node or group that the box represents, from the main body on.
+    ///
+    /// The path leads through the calls of the enclosing functions and can be passed to
+    /// [`NodeView::find`](crate::outline::NodeView::find).
     pub path: String,
     /// Path and weights in full.
     pub hint: String,
-    /// What it costs, repetitions included, where the scene has costs.
+    /// Cost including repetitions, if the scene has costs.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub cost: Option<Totals>,
-    /// The scene that opens within it, for [`Depth::Chosen`]; `None` for what can't be opened.
+    /// Scene that opens within the box, for [`Depth::Chosen`]; `None` if the box can't be opened.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub scene: Option<SceneId>,
 }
@@ -77,15 +78,15 @@ pub struct DrawnBox {
 #[derive(Debug, Serialize)]
 #[non_exhaustive]
 pub struct Label {
-    /// Its middle.
+    /// Horizontal middle of the text.
     pub x: f64,
-    /// Its base line.
+    /// Base line of the text.
     pub y: f64,
-    /// What it says.
+    /// Text of the label.
     pub text: String,
 }
 
-/// What a box is about, for its colour.
+/// Class of a box, which determines its colour.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 #[non_exhaustive]
@@ -102,7 +103,7 @@ pub enum Class {
     Activation,
     /// Rows that are looked up.
     Lookup,
-    /// What moves elements and computes nothing.
+    /// Operators that move elements without computing.
     Movement,
     /// Everything else.
     Arithmetic,
@@ -133,7 +134,7 @@ impl Class {
         }
     }
 
-    /// The class of another program's operator, by what its name has in it.
+    /// Returns the class of another program's operator, judged by words in its name.
     fn of_foreign(name: &str) -> Self {
         const NAMES: [(Class, &[&str]); 5] = [
             (Class::Norm, &["norm"]),
@@ -246,7 +247,7 @@ impl Class {
     }
 }
 
-/// A box whose size is known, with what is in it.
+/// Box with a known size, and its contents.
 struct Sized<'a> {
     item: &'a Item,
     shape: Shape,
@@ -393,7 +394,9 @@ fn put(inside: &Inside<'_>, (left, top): (f64, f64), prefix: &str, drawing: &mut
     drawing.routes.extend(placed.routes.iter().map(moved));
 }
 
-/// Whether the paths of what is in a group begin anew: those of the branches of a node don't.
+/// Returns `true` if the paths within a group do not start with the group's path.
+///
+/// This is the case for calls of functions, but not for the branches of a node.
 fn is_call(item: &Item) -> bool {
     let ItemKind::Group { function: Some(_), scene } = &item.kind else { return false };
     let is_below = |inner: &Item| {
@@ -440,7 +443,7 @@ fn title_width(item: &Item) -> f64 {
     text_width(&title(item), 13.0) + badge
 }
 
-/// What stands beside the title of an opened group.
+/// Returns the text beside the title of an opened group.
 fn frame_line(item: &Item) -> String {
     let mut parts = Vec::new();
     if let ItemKind::Group { function: Some(function), .. } = &item.kind {
@@ -453,7 +456,7 @@ fn frame_line(item: &Item) -> String {
     parts.join(" · ")
 }
 
-/// What stands below the title of a box.
+/// Returns the lines below the title of a box.
 fn lines(item: &Item) -> Vec<String> {
     let mut lines = Vec::new();
     match &item.kind {

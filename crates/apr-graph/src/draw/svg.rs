@@ -6,16 +6,16 @@ use super::plan::{Class, Drawing, DrawnBox};
 use super::{Depth, drawing, quoted};
 use crate::outline::Scene;
 
-/// Most boxes of a picture. More can't be looked at, and browsers stop to move.
+/// Maximum number of boxes in an image. More are not readable, and browsers become too slow to pan.
 const MOST_BOXES: usize = 20_000;
 
 /// A picture would have more boxes than one can look at.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct TooManyBoxes {
-    /// How many there are.
+    /// Number of boxes that the image would have.
     pub boxes: usize,
-    /// How many there may be.
+    /// Maximum number of boxes.
     pub most: usize,
 }
 
@@ -199,7 +199,8 @@ fn write_box(svg: &mut String, drawn: &DrawnBox) -> fmt::Result {
     Ok(())
 }
 
-/// How often the box comes, in its upper right corner; returns the width that this takes.
+/// Writes the number of repetitions into the upper right corner of the box and returns the badge's
+/// width.
 fn write_badge(svg: &mut String, drawn: &DrawnBox) -> Result<f64, fmt::Error> {
     let text = format!("× {}", drawn.times);
     let digits = f64::from(u32::try_from(text.chars().count()).unwrap_or(0));
@@ -265,7 +266,7 @@ mod tests {
     }
 
     #[test]
-    fn what_can_not_be_looked_at_is_not_drawn() {
+    fn an_image_with_too_many_boxes_is_not_drawn() {
         let mut graph = GraphBuilder::new(17);
         let mut x = graph.body().input("x", ElementType::F32, [2.into()], Meaning::Unknown);
         for _ in 0..MOST_BOXES {

@@ -9,7 +9,7 @@ use crate::outline::{Item, ItemKind, Scene};
 pub struct Branch<'a> {
     /// The lines that lead to it: `│  ├─ `.
     pub lines: String,
-    /// What it shows.
+    /// Item that the row shows.
     pub item: &'a Item,
 }
 
@@ -44,7 +44,7 @@ mod tests {
     use crate::{ElementType, GraphBuilder, Meaning};
 
     #[test]
-    fn lines_lead_from_groups_to_what_is_in_them() {
+    fn tree_lines_lead_from_groups_to_their_contents() {
         let mut graph = GraphBuilder::new(17);
         let main = graph.body();
         let x = main.input("x", ElementType::F32, [2.into()], Meaning::Unknown);

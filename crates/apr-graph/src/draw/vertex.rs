@@ -6,7 +6,10 @@ pub(super) struct Vertex {
     pub(super) layer: usize,
     pub(super) width: f64,
     pub(super) is_bend: bool,
-    /// What is above it, and where each edge leaves that and enters this, from the left sides.
+    /// Edges to the layer above, with the positions at which they leave the upper and enter this
+    /// vertex.
+    ///
+    /// Positions are measured from the left sides.
     pub(super) above: Vec<Link>,
     pub(super) below: Vec<Link>,
 }
@@ -15,8 +18,8 @@ pub(super) struct Vertex {
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Link {
     pub(super) other: usize,
-    /// Where it touches this vertex, from its left side.
+    /// Position at which the edge touches this vertex, measured from its left side.
     pub(super) here: f64,
-    /// Where it touches the other.
+    /// Position at which the edge touches the other vertex.
     pub(super) there: f64,
 }

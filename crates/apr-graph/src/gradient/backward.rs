@@ -10,23 +10,23 @@ use super::step::Step;
 use crate::operators::gradient_rule;
 use crate::{BodyBuilder, ElementType, MAX_DEPTH, Node, NodeId, Operator, ValueId};
 
-/// What a body is.
+/// Context of a body that is differentiated.
 #[derive(Clone, Copy)]
 pub(super) struct Kind<'a> {
     /// For each call in it, which kind of call it is ([`crate::Inference::calls`]).
     pub(super) calls: &'a [Option<usize>],
-    /// How many calls it is in.
+    /// Number of calls around the body.
     pub(super) depth: usize,
 }
 
-/// Goes through the nodes of a body from the last to the first.
+/// Reverse pass over the nodes of a body, from the last to the first.
 pub(super) struct Backward<'b, 'f, 'g> {
     writer: &'b mut BodyBuilder,
     functions: &'f mut Functions<'g>,
     kind: Kind<'b>,
     /// Values that depend on a parameter.
     active: HashSet<ValueId>,
-    /// Gradients of values: those of all their uses.
+    /// Gradients of values, one for each use.
     found: HashMap<ValueId, Vec<ValueId>>,
 }
 
@@ -41,8 +41,9 @@ impl<'b, 'f, 'g> Backward<'b, 'f, 'g> {
         Self { writer, functions, kind, active, found: HashMap::new() }
     }
 
-    /// From the gradients of outputs to those of parameters; `None` for those that no output
-    /// depends on.
+    /// Computes the gradients of the parameters from the gradients of the outputs.
+    ///
+    /// The entry is `None` for parameters that no output depends on.
     pub(super) fn run(
         mut self,
         seeds: Vec<(ValueId, ValueId)>,
@@ -203,5 +204,5 @@ impl<'b, 'f, 'g> Backward<'b, 'f, 'g> {
     }
 }
 
-/// Operators whose outputs say how large a value is, or are the same for all values nearby.
+/// Operators whose outputs return the size of a value or are constant around each value.
 const ENDS: &[&str] = &["Ceil", "ConstantOfShape", "Floor", "Round", "Shape", "Sign", "Size"];

@@ -9,32 +9,34 @@ use super::{forget_type, is_float};
 use crate::finding::cut;
 use crate::{Body, BodyBuilder, Function, Graph, Inference, Meaning, Node, Op, ValueId};
 
-/// What of a call is wanted.
+/// Parts of a call that the gradient requires.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(super) struct Needs {
-    /// Which inputs depend on a parameter.
+    /// For each input, `true` if it depends on a parameter.
     pub(super) active: Vec<bool>,
-    /// Which outputs have a gradient.
+    /// For each output, `true` if it has a gradient.
     pub(super) seeded: Vec<bool>,
 }
 
-/// How the gradient of a kind of call is computed.
+/// Functions that compute the gradient of a kind of call.
 #[derive(Debug, Clone)]
 pub(super) struct Made {
-    /// What the forward pass calls.
+    /// Function that the forward pass calls.
     pub(super) forward: Op,
-    /// How many values the forward call hands out after its outputs.
+    /// Number of values that the forward call returns after its outputs.
     pub(super) kept: usize,
-    /// What the way back calls: with some of the call's inputs, what was kept, and the gradients of
-    /// the outputs that have one.
+    /// Function that the reverse pass calls.
+    ///
+    /// Its arguments are some of the call's inputs, the kept values, and the gradients of the
+    /// outputs that have one.
     pub(super) backward: Op,
-    /// Which inputs of the call it reads.
+    /// Inputs of the call that the function for the reverse pass reads.
     pub(super) inputs: Vec<usize>,
-    /// Which inputs of the call its outputs are the gradients of.
+    /// Inputs of the call whose gradients the function for the reverse pass returns.
     pub(super) gives: Vec<usize>,
 }
 
-/// The functions of a graph, and those that their gradients are.
+/// Functions of a graph, and the functions for their gradients.
 pub(super) struct Functions<'g> {
     graph: &'g Graph,
     inference: &'g Inference,
@@ -63,7 +65,7 @@ impl<'g> Functions<'g> {
         self.graph.function(&node.op).is_some()
     }
 
-    /// How many calls are in the bodies of a node.
+    /// Returns the number of calls in the bodies of a node.
     pub(super) fn calls_within(&self, node: &Node) -> usize {
         let of_body = |body: &Body| -> usize {
             let of = |node: &Node| usize::from(self.is_call(node)) + self.calls_within(node);

@@ -26,15 +26,16 @@ use crate::{
 /// their axes as an input.
 const OLDEST: i64 = 17;
 
-/// What a function keeps of its forward pass for its gradient.
+/// Values of the forward pass that a function keeps for its gradient.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Intermediates {
-    /// All values that the gradient reads are outputs of the forward call, and stay in memory until
+    /// All values that the gradient reads are outputs of the forward call and stay in memory until
     /// then.
     #[default]
     Kept,
-    /// Nothing but the call's inputs: the gradient computes the forward pass again. Memory is that
-    /// of one call instead of all of them; time is about a third more.
+    /// Only the call's inputs are kept, and the gradient computes the forward pass again.
+    ///
+    /// This needs the memory of one call instead of all calls, and about a third more time.
     Recomputed,
 }
 
@@ -46,7 +47,7 @@ pub struct Gradient {
     /// compute gradients. It has an output `NAME/gradient` for each parameter, of the parameter's
     /// shape.
     pub graph: Graph,
-    /// Parameters that no output depends on; they have no gradient.
+    /// Parameters that no output depends on and that have no gradient.
     pub unreached: Vec<String>,
 }
 
@@ -139,14 +140,14 @@ pub fn gradient(
     Ok(Gradient { graph, unreached })
 }
 
-/// Leaves the type of a function's value to what the function is called with.
+/// Removes the type of a function's value, so that each call determines it.
 fn forget_type(value: &mut Value) {
     if !matches!(value.origin, ValueOrigin::Constant(_)) {
         value.kind = ValueType::Unknown;
     }
 }
 
-/// What the elements of an output count with.
+/// Returns the value by which the elements of an output are weighted: the incoming gradient.
 fn seed(writer: &mut BodyBuilder, output: ValueId) -> Result<ValueId> {
     let value = writer.body().value(output);
     let (name, shape) = (format!("{}/gradient", value.name), value.shape().map(<[_]>::to_vec));
@@ -160,7 +161,8 @@ fn seed(writer: &mut BodyBuilder, output: ValueId) -> Result<ValueId> {
     }
 }
 
-/// Whether a value may have a gradient, by what it is made of: floats.
+/// Returns `true` if a value may have a gradient: it is not a constant, and its elements are floats
+/// or not known.
 fn is_float(writer: &BodyBuilder, id: ValueId) -> bool {
     let value = writer.body().value(id);
     !matches!(value.origin, ValueOrigin::Constant(_))

@@ -7,11 +7,11 @@ use crate::{Body, Node, NodeId, Value, ValueId, ValueOrigin};
 
 /// A part of a body.
 pub(super) struct Part<'a> {
-    /// Its nodes, less those that nothing needs.
+    /// Range of nodes. Nodes that are not needed are left out of the result.
     pub(super) nodes: Range<usize>,
-    /// What is given to it.
+    /// Inputs of the part.
     pub(super) inputs: &'a [ValueId],
-    /// What it makes.
+    /// Outputs of the part.
     pub(super) outputs: &'a [ValueId],
 }
 
@@ -74,7 +74,9 @@ pub(super) fn read(body: &Body, nodes: Range<usize>, outputs: &[ValueId]) -> Has
     inputs.chain(outputs.iter().copied()).collect()
 }
 
-/// What nodes before a place make, and needed ones from there on read; in the order it is made.
+/// Returns the values that nodes before a position produce and that needed nodes after it read.
+///
+/// The values are in the order in which they are produced.
 pub(super) fn read_across(body: &Body, place: usize) -> Vec<ValueId> {
     let read = read(body, place..body.nodes.len(), &body.outputs);
     let made = body.nodes[..place].iter().flat_map(|node| node.outputs.iter().flatten().copied());

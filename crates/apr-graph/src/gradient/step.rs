@@ -3,8 +3,10 @@
 use crate::operators::Known;
 use crate::{AttributeValue, BodyBuilder, Dim, Node, Operator, ValueId, ValueOrigin};
 
-/// Writes the nodes that take the gradients of an operator's outputs to those of its inputs. An
-/// error says what of the node has no gradient here.
+/// Rule that writes the nodes which compute the gradients of an operator's inputs.
+///
+/// The nodes read the gradients of the operator's outputs. The error describes the part of the node
+/// that has no gradient here.
 pub(crate) type Rule = fn(&mut Step<'_>) -> Result<(), String>;
 
 /// A node on the way back.
@@ -12,7 +14,7 @@ pub(crate) struct Step<'a> {
     pub(super) writer: &'a mut BodyBuilder,
     pub(super) node: &'a Node,
     pub(super) operator: &'static Operator,
-    /// Which inputs depend on a parameter.
+    /// For each input, `true` if it depends on a parameter.
     pub(super) active: Vec<bool>,
     /// Gradients of the outputs.
     pub(super) gradients: Vec<Option<ValueId>>,
@@ -45,7 +47,7 @@ impl Step<'_> {
         self.node.outputs.len()
     }
 
-    /// The gradient of the only output that a gradient may come through.
+    /// Returns the gradient of the first output. No other output may have a gradient.
     pub(crate) fn gradient(&self) -> Result<ValueId, String> {
         if self.gradients.iter().skip(1).any(Option::is_some) {
             return Err("more than its first output is used".to_owned());
@@ -57,12 +59,12 @@ impl Step<'_> {
         self.gradients.get(position).copied().flatten()
     }
 
-    /// Whether the gradient of an input is wanted.
+    /// Returns `true` if the gradient of an input is required.
     pub(crate) fn wants(&self, position: usize) -> bool {
         self.active.get(position).copied().unwrap_or(false)
     }
 
-    /// Says what the gradient of an input is.
+    /// Sets the gradient of an input.
     pub(crate) fn give(&mut self, position: usize, gradient: ValueId) {
         self.given[position] = Some(gradient);
     }
@@ -106,8 +108,8 @@ impl Step<'_> {
         }
     }
 
-    /// A list that is an input in newer versions and was an attribute in older ones; `None` where
-    /// it is not given.
+    /// Returns a list that is an input in newer versions and an attribute in older ones, or `None`
+    /// if it is not given.
     pub(crate) fn list_or_input(
         &self,
         name: &str,
@@ -128,7 +130,7 @@ impl Step<'_> {
         Known::of(constant)?.dims()?.iter().map(Dim::as_integer).collect()
     }
 
-    /// The shape of a value, as far as it is known.
+    /// Returns the shape of a value; single sizes may be unknown.
     pub(crate) fn shape(&self, id: ValueId) -> Result<Vec<Dim>, String> {
         let value = self.writer.body().value(id);
         let shape = value.shape().map(<[Dim]>::to_vec);
@@ -153,7 +155,7 @@ impl Step<'_> {
         node.output(&operator.to_lowercase())
     }
 
-    /// The node once more, for an output that the forward pass does not have.
+    /// Adds the node again, with an output that the forward pass does not have.
     pub(crate) fn again<const OUTPUTS: usize>(&mut self) -> [ValueId; OUTPUTS] {
         let inputs = self.node.inputs.iter().copied().flatten();
         let mut node = self.writer.op(&self.node.op.name, inputs);
@@ -197,7 +199,7 @@ impl Step<'_> {
         Ok(self.with("Reshape", &[value, sizes], &[("allowzero", 1.into())]))
     }
 
-    /// How many elements some dimensions of a value have, as a float.
+    /// Adds nodes that compute the number of elements in some dimensions of a value, as a float.
     pub(crate) fn elements(
         &mut self,
         of: ValueId,
@@ -217,8 +219,9 @@ impl Step<'_> {
         Ok(self.op("CastLike", &[count, of]))
     }
 
-    /// A shape as a value: numbers where at most one is not known, so that nothing is kept in
-    /// memory for its shape alone.
+    /// Returns a shape as a value: a constant if at most one size is not known.
+    ///
+    /// This avoids keeping a value in memory only for its shape.
     pub(crate) fn sizes(&mut self, shape: &[Dim], like: ValueId) -> ValueId {
         let known: Vec<Option<i64>> = shape.iter().map(Dim::as_integer).collect();
         let open = known.iter().filter(|size| size.is_none()).count();
@@ -242,7 +245,7 @@ impl Step<'_> {
         self.narrowed_from(gradient, &wide, operand, &narrow)
     }
 
-    /// The same for a gradient of the shape `wide`.
+    /// Same as [`narrowed`](Self::narrowed), for a gradient of the shape `wide`.
     pub(crate) fn narrowed_from(
         &mut self,
         gradient: ValueId,

@@ -11,7 +11,7 @@ use crate::{Body, Dim, ElementType, Node, Operator, Severity, TensorType, ValueT
 struct Repeated {
     /// Types of all its inputs at the first run.
     inputs: Vec<ValueType>,
-    /// Which of the inputs are states, and which outputs they come back as.
+    /// Range of the inputs that are states.
     states: std::ops::Range<usize>,
     first_output: usize,
 }
@@ -42,8 +42,8 @@ impl Engine<'_> {
         }
     }
 
-    /// Follows a body in an attribute, with the types of its inputs, and returns those of its
-    /// outputs.
+    /// Infers the types of a body in an attribute, given its input types, and returns its output
+    /// types.
     fn within(
         &mut self,
         name: &str,
@@ -106,8 +106,9 @@ impl Engine<'_> {
         Ok(Made::of(kinds))
     }
 
-    /// Follows a body until its states have types that stay, and returns the types of its outputs
-    /// and its states.
+    /// Infers the types of a body repeatedly until the types of its states no longer change.
+    ///
+    /// Returns the types of the outputs and of the states.
     fn repeated(
         &mut self,
         (name, body): (&str, &mut Body),
@@ -257,7 +258,7 @@ impl Engine<'_> {
     }
 }
 
-/// The branch that is always taken, where the condition is known.
+/// Returns the branch that is always taken, if the condition is known.
 fn taken(node: &Node, around: Around<'_>) -> Option<&'static str> {
     let known = around.input(node.input(0)?)?.known?.dims()?.first()?.as_integer()?;
     Some(if known == 0 { "else_branch" } else { "then_branch" })
@@ -275,7 +276,8 @@ fn only_body(node: &mut Node) -> Option<(&str, &mut Body)> {
     bodies_mut(node).next()
 }
 
-/// The number of the run and the condition may be declared as `[1]` as well as without dimensions.
+/// Adjusts the types of the first two inputs: the iteration number and the condition may be
+/// declared as `[1]` or as scalars.
 fn loosen_first(body: &Body, inputs: &mut [ValueType]) {
     for (id, kind) in body.inputs.iter().zip(inputs) {
         if body.value(*id).shape().is_some_and(|shape| !shape.is_empty()) {
@@ -306,7 +308,7 @@ fn stacked(kind: &ValueType, along: i64, size: Dim) -> ValueType {
     ValueType::Tensor(TensorType { element: tensor.element, shape })
 }
 
-/// As many types as the node has outputs.
+/// Truncates or extends the list of types to the number of the node's outputs.
 fn fit(node: &Node, mut kinds: Vec<ValueType>) -> Result<Made, String> {
     if kinds.len() < node.outputs.len() {
         return Err(format!(

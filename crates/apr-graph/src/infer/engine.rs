@@ -14,7 +14,7 @@ use crate::{
     Opset, Severity, ValueId, ValueOrigin, ValueType,
 };
 
-/// What all bodies share.
+/// State shared by all bodies.
 pub(super) struct Engine<'g> {
     pub(super) functions: &'g [Function],
     pub(super) by_op: HashMap<&'g Op, usize>,
@@ -29,14 +29,14 @@ pub(super) struct Engine<'g> {
     /// Steps that may still be done before repeated work is given up: a node, a value, a place in
     /// a list each.
     pub(super) left: u64,
-    /// Sizes that may still be kept, so that the types take no more memory than the graph
-    /// justifies.
+    /// Number of sizes that may still be stored. It limits the memory for types in proportion to
+    /// the graph.
     room: u64,
     room_said: bool,
     pub(super) gave_up: bool,
 }
 
-/// Where a body stands.
+/// Position of a body in the graph.
 pub(super) struct Scope<'s> {
     /// Path of the node around, with a slash; empty for the main body.
     pub(super) prefix: String,
@@ -46,7 +46,7 @@ pub(super) struct Scope<'s> {
     pub(super) depth: usize,
 }
 
-/// What is known of a body's values besides their types.
+/// Facts about a body's values besides their types.
 #[derive(Default)]
 pub(super) struct Facts {
     pub(super) known: Vec<Option<Known>>,
@@ -61,11 +61,11 @@ pub(super) struct Around<'a> {
     pub(super) facts: &'a Facts,
 }
 
-/// What a node makes.
+/// Inferred outputs of a node.
 pub(super) struct Made {
     pub(super) kinds: Vec<ValueType>,
     pub(super) known: Vec<Option<Known>>,
-    /// What does not fit.
+    /// Contradictions that were found.
     pub(super) problems: Vec<String>,
 }
 
@@ -322,8 +322,8 @@ impl<'g> Engine<'g> {
         Ok(made)
     }
 
-    /// What is known of a value, without its shape and contents where there is no more room for
-    /// such.
+    /// Returns the type and contents of a value, without shape and contents if the memory budget is
+    /// used up.
     fn affordable(
         &mut self,
         kind: ValueType,
@@ -376,7 +376,7 @@ impl<'g> Engine<'g> {
     }
 }
 
-/// Takes a shape away that no tensor has, and says why.
+/// Removes sizes or a shape that no tensor can have, and returns a description of the problem.
 fn impossible_sizes(kind: &mut ValueType) -> Option<String> {
     let ValueType::Tensor(tensor) = kind else { return None };
     let shape = tensor.shape.as_mut()?;
@@ -391,11 +391,12 @@ fn impossible_sizes(kind: &mut ValueType) -> Option<String> {
     Some(problem)
 }
 
-/// Most types within each other. ONNX has optional sequences of tensors, maps in sequences.
+/// Maximum nesting of types. ONNX uses optional sequences of tensors, and maps in sequences.
 const MAX_NESTED: usize = 8;
 
-/// Takes a type away that holds more types than there are reasons for, and says so: a chain of
-/// nodes could put any number around each other.
+/// Removes a type that is nested too deeply, and returns a description of the problem.
+///
+/// A chain of nodes could nest any number of types.
 fn impossible_nesting(kind: &mut ValueType) -> Option<String> {
     let (mut inner, mut depth) = (&*kind, 0);
     while let ValueType::Sequence(next) | ValueType::Optional(next) | ValueType::Map(_, next) =
@@ -409,7 +410,8 @@ fn impossible_nesting(kind: &mut ValueType) -> Option<String> {
     })
 }
 
-/// Takes a shape away that has more dimensions than a tensor can have, and says so.
+/// Removes a shape with more dimensions than a tensor can have, and returns a description of the
+/// problem.
 fn impossible_rank(kind: &mut ValueType) -> Option<String> {
     let (ValueType::Tensor(tensor) | ValueType::SparseTensor(tensor)) = kind else { return None };
     let rank = tensor.shape.as_ref().map_or(0, Vec::len);
@@ -419,7 +421,7 @@ fn impossible_rank(kind: &mut ValueType) -> Option<String> {
     })
 }
 
-/// What a type and contents take of the room for sizes.
+/// Returns the share of the memory budget that a type and contents use.
 fn weight(kind: &ValueType, known: Option<&Known>) -> u64 {
     let shape = match kind {
         ValueType::Tensor(tensor) => tensor.shape.as_deref().unwrap_or_default(),
@@ -429,12 +431,13 @@ fn weight(kind: &ValueType, known: Option<&Known>) -> u64 {
     dims.map(|dim| dim.weight() as u64).sum()
 }
 
-/// The operator of a node, in the version that the body states; the newest where it states none.
+/// Returns the operator of a node in the version that the body declares, or the newest if it
+/// declares none.
 fn operator(node: &Node, opsets: &Versions) -> Option<&'static Operator> {
     Operator::of(&node.op, opsets.of(&node.op.domain).unwrap_or(i64::MAX))
 }
 
-/// A node with what is known of its inputs.
+/// Returns a node together with the known facts about its inputs.
 pub(super) fn read<'a>(
     node: &'a Node,
     operator: &'static Operator,
@@ -448,7 +451,7 @@ pub(super) fn read<'a>(
 }
 
 impl<'a> Around<'a> {
-    /// What is known of a value; `None` where the call of the function left it out.
+    /// Returns the known facts about a value, or `None` if the call of the function omits it.
     pub(super) fn input(self, id: ValueId) -> Option<Input<'a>> {
         if self.facts.absent.contains(&id) {
             return None;
@@ -458,8 +461,7 @@ impl<'a> Around<'a> {
     }
 }
 
-/// How many nodes there are in a body and the bodies in it, down to the greatest depth that is
-/// followed.
+/// Returns the number of nodes in a body and its inner bodies, down to the maximum depth.
 pub(super) fn size(body: &Body) -> u64 {
     let mut count = 0;
     let mut open = vec![(body, 0)];
@@ -472,7 +474,7 @@ pub(super) fn size(body: &Body) -> u64 {
     count
 }
 
-/// Steps that it takes to go through a body once, those in it included.
+/// Returns the number of steps for one pass over a body and its inner bodies.
 pub(crate) fn steps(body: &Body) -> u64 {
     let mut count = 0;
     let mut open = vec![(body, 0)];
@@ -485,14 +487,15 @@ pub(crate) fn steps(body: &Body) -> u64 {
     count
 }
 
-/// Steps of a body without those in it: its values, and its nodes with what they name.
+/// Returns the number of steps for a body without its inner bodies: its values, nodes, and the
+/// nodes' operands.
 fn own_steps(body: &Body) -> u64 {
     let of_node = |node: &Node| 1 + node.inputs.len() + node.outputs.len() + node.attributes.len();
     let nodes: usize = body.nodes.iter().map(of_node).sum();
     (nodes + body.values.len() + body.inputs.len() + body.outputs.len()) as u64
 }
 
-/// What stands in a node's place while it is away.
+/// Returns the node that replaces another node while that node is processed.
 fn placeholder() -> Node {
     use std::sync::OnceLock;
     static OP: OnceLock<Op> = OnceLock::new();

@@ -13,7 +13,8 @@ use crate::{
     ValueType,
 };
 
-/// Most elements of an input that tell calls apart: sizes and axes, not data.
+/// Maximum number of elements of an input by which calls are distinguished: sizes and axes, not
+/// data.
 const MAX_TELLING: usize = 64;
 
 impl Engine<'_> {
@@ -138,7 +139,7 @@ impl Engine<'_> {
         Ok(Some(self.signatures.len() - 1))
     }
 
-    /// Says once that calls are not followed any more.
+    /// Reports once that further calls are not followed.
     fn give_up(&mut self, path: &dyn Fn() -> String) {
         if !std::mem::replace(&mut self.gave_up, true) {
             let message = "shape inference stopped: functions are called with too many input \
@@ -150,7 +151,7 @@ impl Engine<'_> {
 
 /// Bytes of constants that count as a step.
 const BYTES_OF_A_NODE: u64 = 1024;
-/// Bytes of attributes that count as a step where they become text.
+/// Number of bytes of attributes that count as one step when they are formatted as text.
 const BYTES_OF_A_STEP: u64 = 64;
 
 /// Bytes of a constant's elements.
@@ -161,7 +162,7 @@ pub(crate) fn constant_bytes(constant: &Constant) -> usize {
     }
 }
 
-/// Bytes of the constants in a body, without those of bodies in it.
+/// Returns the size in bytes of the constants in a body, without the constants of inner bodies.
 fn constants_bytes(body: &Body) -> u64 {
     let values = body.values.iter().map(|value| match &value.origin {
         ValueOrigin::Constant(constant) => constant_bytes(constant),
@@ -194,7 +195,7 @@ fn handed_on(node: &Node, of_call: &HashMap<Name, AttributeValue>) -> u64 {
     node.attributes.iter().map(|attribute| bytes(&attribute.value)).sum()
 }
 
-/// What of an input tells calls apart.
+/// Returns the facts about an input by which calls are distinguished.
 fn telling(input: Input<'_>) -> (ValueType, Option<Known>) {
     let whole = match input.kind {
         ValueType::Tensor(tensor) => tensor.element.is_some_and(|element| !element.is_float()),
@@ -204,8 +205,9 @@ fn telling(input: Input<'_>) -> (ValueType, Option<Known>) {
     (input.kind.clone(), known.cloned())
 }
 
-/// The attributes of a call, without the function's defaults: those that the call around gives are
-/// put in.
+/// Returns the attributes of a call, without the function's defaults.
+///
+/// References to attributes of the enclosing call are replaced by their values.
 fn attributes(node: &Node, of_call: &HashMap<Name, AttributeValue>) -> Vec<(Name, AttributeValue)> {
     let value = |value: &AttributeValue| match value {
         // Where the call around gives nothing and there is no default, this call has none.

@@ -5,8 +5,9 @@ use std::fmt;
 use super::engine::{Engine, Facts};
 use crate::{BodyBuilder, Dim, Opset, ValueId};
 
-/// Shape inference of a body that is being written: what writes a node learns the type of what it
-/// makes before it writes the next one.
+/// Shape inference for a body that is being written.
+///
+/// The program that writes a node can read the types of its outputs before it writes the next node.
 ///
 /// ```
 /// use apr_graph::{BodyBuilder, Dim, ElementType, IncrementalInference, Meaning, Opset};
@@ -42,7 +43,7 @@ impl IncrementalInference {
         self.nodes = body.nodes.len();
     }
 
-    /// The elements of a small tensor of whole numbers, as far as they are known.
+    /// Returns the known elements of a small integer tensor.
     #[must_use]
     pub fn elements(&self, id: ValueId) -> Option<&[Dim]> {
         self.facts.known.get(id.0 as usize)?.as_ref()?.dims()

@@ -2,14 +2,15 @@
 
 use crate::{Body, Findings, FunctionId};
 
-/// Deepest nesting of bodies and calls that is followed. Protobuf's own readers stop near it too.
+/// Maximum nesting of bodies and calls that is followed. Protobuf's own readers have a similar
+/// limit.
 pub const MAX_DEPTH: usize = 64;
 
-/// What [`crate::infer`] found.
+/// Result of [`crate::infer`].
 #[derive(Debug, Default)]
 #[non_exhaustive]
 pub struct Inference {
-    /// Contradictions, and what was not followed.
+    /// Contradictions, and parts of the graph that were not followed.
     pub findings: Findings,
     /// For each call of a function in the main body and the bodies in it, in the order in which
     /// they are met: its place in `signatures`; `None` where it was not followed.
@@ -18,13 +19,13 @@ pub struct Inference {
     pub signatures: Vec<Signature>,
 }
 
-/// A function as it is called with certain types.
+/// Function with the argument types of one kind of call.
 #[derive(Debug)]
 #[non_exhaustive]
 pub struct Signature {
-    /// Which function.
+    /// Id of the function.
     pub function: FunctionId,
-    /// Its body, with the types of these calls.
+    /// Body of the function, with the types for these calls.
     pub body: Body,
     /// The calls in it, as in [`Inference::calls`].
     pub calls: Vec<Option<usize>>,

@@ -2,12 +2,12 @@
 
 use crate::{Dim, TensorType, ValueType};
 
-/// What is known of a value after its declaration and what makes it were put together.
+/// Type of a value after its declared and its inferred type were merged.
 #[derive(Debug)]
 pub(crate) struct Merged {
-    /// The type to go on with.
+    /// Merged type to continue with.
     pub(crate) kind: ValueType,
-    /// What the declaration says otherwise, of sizes alone: runtimes go by the value that is made.
+    /// Contradiction between the declared and the inferred sizes. Runtimes use the inferred sizes.
     pub(crate) odd: Option<String>,
 }
 
@@ -21,11 +21,12 @@ impl Merged {
     }
 }
 
-/// What is declared, refined by what follows from the inputs. An error where no value is of both
-/// types; where only sizes contradict, what is made holds.
+/// Merges the declared type with the type that follows from the inputs.
 ///
-/// A number is better than a symbol, and a symbol that the file declares is better than one that is
-/// computed.
+/// Returns an error if no value can have both types. If only sizes contradict, the inferred type is
+/// used.
+///
+/// A number is preferred to a symbol, and a symbol declared in the file to a computed one.
 pub(crate) fn merge(declared: &ValueType, inferred: ValueType) -> Result<Merged, String> {
     match (declared, inferred) {
         (ValueType::Unknown, inferred) => Ok(Merged::as_made(inferred)),
@@ -92,8 +93,9 @@ fn dims(declared: &Dim, inferred: &Dim) -> Option<Dim> {
     }
 }
 
-/// What two types have in common, where a value may have either. An error where their elements
-/// differ.
+/// Returns the common part of two types, for a value that may have either type.
+///
+/// Returns an error if their element types differ.
 pub(crate) fn either(a: &ValueType, b: &ValueType) -> Result<ValueType, String> {
     Ok(match (a, b) {
         // The unknown one may have any shape.

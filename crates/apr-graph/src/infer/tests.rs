@@ -12,7 +12,7 @@ fn sizes(text: &str) -> Vec<Dim> {
     text.split(' ').map(Dim::parse).collect()
 }
 
-/// The type of what `write` makes of `x`, which is `f32` of this shape.
+/// Returns the type of the value that `write` computes from `x`, which is `f32` of this shape.
 fn of(shape: &str, write: impl FnOnce(&mut BodyBuilder, ValueId) -> ValueId) -> String {
     let mut graph = GraphBuilder::new(17);
     let main = graph.body();
@@ -45,7 +45,7 @@ fn a_shape_that_the_graph_computes_is_known() {
 }
 
 #[test]
-fn what_is_left_of_a_reshape_is_a_quotient() {
+fn a_reshape_to_minus_one_infers_a_quotient() {
     assert_eq!(
         of("batch sequence 320", |main, x| {
             let shape = main.ints(&[0, -1, 64]);
@@ -320,7 +320,7 @@ fn tensors_of_ever_more_dimensions_are_an_error() {
 }
 
 #[test]
-fn contents_that_take_more_memory_than_the_graph_are_given_up_with_a_notice() {
+fn contents_larger_than_the_graph_are_dropped_with_a_notice() {
     let mut graph = GraphBuilder::new(17);
     let main = graph.body();
     let mut x = main.ints(&(0..60).collect::<Vec<_>>());
@@ -336,7 +336,7 @@ fn contents_that_take_more_memory_than_the_graph_are_given_up_with_a_notice() {
 }
 
 #[test]
-fn a_branch_that_is_never_taken_decides_nothing() {
+fn a_branch_that_is_never_taken_does_not_affect_the_types() {
     let mut graph = GraphBuilder::new(17);
     let main = graph.body();
     let x = main.input("x", ElementType::F32, sizes("n 8"), Meaning::Unknown);
@@ -362,7 +362,7 @@ fn a_branch_that_is_never_taken_decides_nothing() {
     assert_eq!(shown(&graph, y), "f32[1, 8*n]");
 }
 
-/// What is found in a graph with one call of a function whose body is `write`, after `change`.
+/// Infers a graph with one call of a function with the body `write`, after applying `change`.
 fn called(
     write: impl FnOnce(&mut BodyBuilder, ValueId) -> ValueId,
     change: impl FnOnce(&mut Graph),
@@ -447,9 +447,10 @@ fn a_parameter_of_another_type_than_the_call_has_is_an_error() {
     assert!(found.contains("a sequence is declared"), "{found}");
 }
 
-/// As onnxruntime takes them: only an input that has a value of its own may have no other shape.
+/// Checks that the inferred sizes win, as in onnxruntime: only an input with its own value must
+/// match its declared shape.
 #[test]
-fn declared_sizes_that_contradict_are_odd_and_what_is_made_holds() {
+fn contradicting_declared_sizes_are_reported_and_inferred_sizes_win() {
     let relu = |body: &mut BodyBuilder, x| body.op("Relu", [x]).output("y");
     let declared = |graph: &mut Graph| {
         let y = graph.functions[0].body.outputs[0];

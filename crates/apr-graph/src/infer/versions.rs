@@ -4,7 +4,7 @@ use std::collections::HashMap;
 
 use crate::{Name, Opset};
 
-/// The version of each domain; of one that is stated twice, the first.
+/// Version of each domain. If a domain is declared twice, the first version counts.
 #[derive(Debug, Default)]
 pub(crate) struct Versions(HashMap<Name, i64>);
 
@@ -20,7 +20,7 @@ impl Versions {
         self.0.entry(opset.domain.clone()).or_insert(opset.version);
     }
 
-    /// The version of a domain's operators; `None` where none is stated.
+    /// Returns the version of a domain's operators, or `None` if none is declared.
     pub(crate) fn of(&self, domain: &str) -> Option<i64> {
         self.0.get(domain).copied()
     }

@@ -68,7 +68,8 @@ fn attention(call: &mut Call<'_>) -> Result<(), String> {
     Ok(())
 }
 
-/// How many tokens are in a cache of `[batch, heads, past, size]`; none where it is left out.
+/// Returns the number of tokens in a cache of `[batch, heads, past, size]`; 0 if the cache is
+/// omitted.
 pub(super) fn past_length(call: &Call<'_>, position: usize) -> Dim {
     match (call.has(position), call.shape(position)) {
         (false, _) => Dim::fixed(0),

@@ -8,22 +8,22 @@ use crate::{
     AttributeValue, Constant, ConstantData, Dim, ElementType, Name, Node, TensorType, ValueType,
 };
 
-/// Most elements of a tensor whose contents are followed, and of a constant whose elements are
-/// looked at.
+/// Maximum number of elements of a tensor whose contents are tracked, and of a constant that is
+/// read.
 pub(crate) const MAX_KNOWN: usize = 64;
 const MAX_CONSTANT: usize = 1024;
 
-/// What is known of a small tensor's elements, in order.
+/// Known elements of a small tensor, in order.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(crate) enum Known {
-    /// Integers, of any type, that may have symbols. Floats without a fraction too.
+    /// Integers of any type, which may contain symbols, and floats without a fraction.
     Ints(Rc<[Dim]>),
     /// Floats, as bits.
     Floats(Rc<[u32]>),
 }
 
 impl Known {
-    /// The elements of a constant, where it is small and has numbers.
+    /// Returns the elements of a constant, if it is small and numeric.
     pub(crate) fn of(constant: &Constant) -> Option<Self> {
         let ConstantData::Bytes(bytes) = &constant.data else { return None };
         if bytes.len() > MAX_CONSTANT * 8 {
@@ -90,11 +90,12 @@ pub(crate) struct Input<'a> {
     pub(crate) known: Option<&'a Known>,
 }
 
-/// Gives the shapes of the outputs, and types that the table does not say. An error says why the
-/// inputs do not fit.
+/// Rule that sets the shapes of the outputs, and the types that the table does not define.
+///
+/// Its error describes why the inputs do not fit.
 pub(crate) type Rule = fn(&mut Call<'_>) -> Result<(), String>;
 
-/// A node, with what is known of its inputs, and what its rule says of its outputs.
+/// Node with the known facts about its inputs and the outputs that its rule sets.
 #[derive(Debug)]
 pub(crate) struct Call<'a> {
     pub(crate) node: &'a Node,
@@ -145,12 +146,12 @@ impl<'a> Call<'a> {
         self.tensor(position)?.shape.as_deref()
     }
 
-    /// The elements of an input, where they are whole numbers that are known.
+    /// Returns the elements of an input, if they are known integers.
     pub(crate) fn dims(&self, position: usize) -> Option<&'a [Dim]> {
         self.inputs.get(position).copied().flatten()?.known?.dims()
     }
 
-    /// The elements of an input, where they are numbers without symbols.
+    /// Returns the elements of an input, if they are numbers without symbols.
     pub(crate) fn ints(&self, position: usize) -> Option<Vec<i64>> {
         self.dims(position)?.iter().map(Dim::as_integer).collect()
     }
@@ -167,7 +168,8 @@ impl<'a> Call<'a> {
         self.inputs.get(position).copied().flatten()?.known?.floats()
     }
 
-    /// An attribute: of the node, of the call where the node says so, or the operator's default.
+    /// Returns an attribute of the node or, if the node refers to it, of the call; otherwise the
+    /// operator's default.
     pub(crate) fn attribute(&self, name: &str) -> Option<&AttributeValue> {
         let own = self.node.attribute(name);
         let own = match own {
@@ -184,7 +186,7 @@ impl<'a> Call<'a> {
         }
     }
 
-    /// Whether an attribute that is a number is not 0.
+    /// Returns `true` if a numeric attribute is not 0.
     pub(crate) fn is_set(&self, name: &str) -> bool {
         self.int(name).is_some_and(|value| value != 0)
     }
@@ -219,7 +221,7 @@ impl<'a> Call<'a> {
         self.ints(position).map(Some).ok_or(NotKnown)
     }
 
-    /// An element type that an attribute says by its number.
+    /// Returns the element type that an attribute declares by number.
     pub(crate) fn element_attribute(&self, name: &str) -> Result<Option<ElementType>, String> {
         let Some(code) = self.int(name).filter(|code| *code != 0) else { return Ok(None) };
         let element = i32::try_from(code).ok().and_then(ElementType::from_onnx_code);
@@ -228,17 +230,17 @@ impl<'a> Call<'a> {
             .ok_or_else(|| format!("attribute '{name}' is {code}, not an element type"))
     }
 
-    /// Says what an output's shape is.
+    /// Sets the shape of an output.
     pub(crate) fn set_shape(&mut self, position: usize, shape: Vec<Dim>) {
         self.set(position, TensorType { element: None, shape: Some(shape) });
     }
 
-    /// Says what an output's elements are.
+    /// Sets the element type of an output.
     pub(crate) fn set_element(&mut self, position: usize, element: Option<ElementType>) {
         self.set(position, TensorType { element, shape: None });
     }
 
-    /// Adds to what is known of an output that is a tensor.
+    /// Adds facts about an output that is a tensor.
     pub(crate) fn set(&mut self, position: usize, tensor: TensorType) {
         let Some(output) = self.outputs.get_mut(position) else { return };
         let ValueType::Tensor(known) = output else {
@@ -251,21 +253,21 @@ impl<'a> Call<'a> {
         }
     }
 
-    /// Says what an output is, tensor or not.
+    /// Sets the type of an output, which may be any type.
     pub(crate) fn set_kind(&mut self, position: usize, kind: ValueType) {
         if let Some(output) = self.outputs.get_mut(position) {
             *output = kind;
         }
     }
 
-    /// Says what an output's elements are one by one.
+    /// Sets the individual elements of an output.
     pub(crate) fn set_known(&mut self, position: usize, known: Option<Known>) {
         if let Some(output) = self.known.get_mut(position) {
             *output = known;
         }
     }
 
-    /// The rank of an input, and an error where it is another than this.
+    /// Checks the rank of an input and returns an error if it differs from `rank`.
     pub(crate) fn expect_rank(&self, position: usize, rank: usize) -> Result<(), String> {
         match self.shape(position) {
             Some(shape) if shape.len() != rank => Err(format!(
@@ -277,7 +279,7 @@ impl<'a> Call<'a> {
         }
     }
 
-    /// What an input is called in messages: `input 'X'`.
+    /// Returns the name of an input for messages: `input 'X'`.
     pub(crate) fn name_of(&self, position: usize) -> String {
         let name = self.operator.input(position).map_or("", |parameter| parameter.name);
         format!("input '{name}'")
@@ -317,7 +319,8 @@ pub(crate) fn product(dims: &[Dim]) -> Dim {
     dims.iter().fold(Dim::fixed(1), |product, dim| product.times(dim))
 }
 
-/// What two sizes are that must be equal: the one that is known better. An error where they differ.
+/// Merges two sizes that must be equal and returns the better known one, or an error if they
+/// differ.
 pub(crate) fn same(a: &Dim, b: &Dim) -> Result<Dim, String> {
     match (a.as_integer(), b.as_integer()) {
         (Some(left), Some(right)) if left != right => Err(format!("sizes {a} and {b} differ")),

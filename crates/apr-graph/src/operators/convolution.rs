@@ -22,11 +22,11 @@ pub(super) const RULES: &[(&str, Rule)] = &[
     ("RoiAlign", roi_align),
 ];
 
-/// How gradients pass them.
+/// Gradient rules of the operators.
 pub(super) const GRADIENTS: &[(&str, Gradient)] =
     &[("Conv", conv_gradient), ("GlobalAveragePool", average_gradient), ("MaxPool", max_gradient)];
 
-/// How a window moves.
+/// Window that moves over an image.
 struct Window {
     kernel: Vec<Dim>,
     strides: Vec<i64>,
@@ -38,7 +38,7 @@ struct Window {
 enum Pads {
     /// Before each dimension, then after each.
     Given(Vec<i64>),
-    /// So that the output's size is the input's over the stride.
+    /// Padding with which the output's size is the input's size divided by the stride.
     Same,
 }
 
@@ -68,7 +68,7 @@ impl Window {
         Ok(Self { kernel, strides, dilations, pads, ceil: call.is_set("ceil_mode") })
     }
 
-    /// How many places it has in a dimension.
+    /// Returns the number of positions of the window in a dimension.
     fn places(&self, position: usize, size: &Dim) -> Result<Dim, String> {
         let stride = Dim::integer(self.strides[position]);
         let Pads::Given(pads) = &self.pads else {
@@ -105,7 +105,7 @@ impl Window {
         Ok(if outside { places.minus(&Dim::fixed(1)) } else { places })
     }
 
-    /// From the first to the last element under it.
+    /// Returns the distance from the first to the last element under the window, plus 1.
     fn reach(&self, position: usize) -> Dim {
         let steps = self.kernel[position].minus(&Dim::fixed(1));
         steps.times(&Dim::integer(self.dilations[position])).plus(&Dim::fixed(1))
@@ -119,7 +119,7 @@ impl Window {
 /// `[batch, channels]`, and the sizes of the image.
 type Image<'a> = (&'a [Dim], &'a [Dim]);
 
-/// The image of an input, where its shape is known.
+/// Returns the image of an input, if its shape is known.
 fn image<'a>(call: &Call<'a>, position: usize) -> Result<Option<Image<'a>>, String> {
     match call.shape(position) {
         None => Ok(None),
@@ -293,8 +293,12 @@ fn col_to_im(call: &mut Call<'_>) -> Result<(), String> {
     Ok(())
 }
 
-/// Of the image: the convolution transposed. Of the kernel: the image convolved with the gradient,
-/// with channels and images in each other's place, strides and dilations too. Of the bias: a sum.
+/// Writes the gradients of a convolution.
+///
+/// - The gradient of the image is a transposed convolution.
+/// - The gradient of the kernel is the image convolved with the gradient. Channels and images are
+///   swapped, and so are strides and dilations.
+/// - The gradient of the bias is a sum.
 fn conv_gradient(step: &mut Step<'_>) -> Result<(), String> {
     let (gradient, x, kernel) = (step.gradient()?, step.input(0)?, step.input(1)?);
     if step.text("auto_pad")?.is_some_and(|pad| pad != "NOTSET") {
@@ -425,8 +429,9 @@ fn average_gradient(step: &mut Step<'_>) -> Result<(), String> {
     Ok(())
 }
 
-/// Each maximum's gradient goes to where it came from, which the pool says by places in the whole
-/// tensor.
+/// Writes the gradient of a max pooling: each gradient is added at the position of its maximum.
+///
+/// The pool returns these positions as indices into the whole tensor.
 fn max_gradient(step: &mut Step<'_>) -> Result<(), String> {
     if step.int("storage_order")?.unwrap_or(0) != 0 {
         return Err("its places are counted by columns".to_owned());

@@ -80,8 +80,9 @@ fn constant_of_shape(call: &mut Call<'_>) -> Result<(), String> {
     Ok(())
 }
 
-/// The shape that an input has in its elements; where they are not known, as many unknown sizes as
-/// it has elements.
+/// Returns the shape that an input's elements contain.
+///
+/// If the elements are not known, the shape has as many unknown sizes as the input has elements.
 pub(super) fn from_sizes(call: &Call<'_>, position: usize) -> Result<Option<Vec<Dim>>, String> {
     if let Some(dims) = call.dims(position) {
         if let Some(size) = dims.iter().filter_map(Dim::as_integer).find(|size| *size < 0) {
@@ -175,7 +176,7 @@ fn range(call: &mut Call<'_>) -> Result<(), String> {
     Ok(())
 }
 
-/// How many numbers there are between floats.
+/// Returns the number of elements of a range of floats.
 fn float_count(call: &Call<'_>) -> Option<Dim> {
     let number = |position: usize| Some(f64::from(*call.floats(position)?.first()?));
     let count = ((number(1)? - number(0)?) / number(2)?).ceil().max(0.0);

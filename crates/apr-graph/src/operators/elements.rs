@@ -31,7 +31,7 @@ fn element(parameter: &Parameter, bound: &[(&str, ElementType)]) -> Option<Eleme
 /// Element types by label.
 type Bound = Vec<(&'static str, ElementType)>;
 
-/// The element type of each label, from the inputs, and what contradicts it.
+/// Returns the element type of each label, derived from the inputs, and the first contradiction.
 fn bind(call: &Call<'_>) -> (Bound, Option<String>) {
     let mut bound = Bound::new();
     let mut problem = None;

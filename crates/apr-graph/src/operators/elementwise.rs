@@ -95,7 +95,7 @@ pub(super) const RULES: &[(&str, Rule)] = &[
     ("Xor", together),
 ];
 
-/// How gradients pass them.
+/// Gradient rules of the operators.
 pub(super) const GRADIENTS: &[(&str, Gradient)] = &[
     ("Abs", |step| by_input(step, |step, x| Ok(step.op("Sign", &[x])))),
     ("Add", |step| operands(step, |_, _, gradient| Ok(gradient))),
@@ -187,7 +187,8 @@ pub(super) fn together(call: &mut Call<'_>) -> Result<(), String> {
     Ok(())
 }
 
-/// The elements have the type that `to` or `dtype` says; without it, the input's.
+/// Sets the element type of the output to `to` or `dtype`, or to the input's type if neither is
+/// set.
 pub(super) fn cast(call: &mut Call<'_>) -> Result<(), String> {
     let to = if call.operator.setting("to").is_some() { "to" } else { "dtype" };
     let element = match call.text(to) {
@@ -222,7 +223,7 @@ fn element_by_name(name: &str) -> Option<crate::ElementType> {
         .map(|(_, element)| element)
 }
 
-/// The same bits as elements of another type of the same width.
+/// Infers the type of `BitCast`: the same bits as elements of another type of equal width.
 fn bit_cast(call: &mut Call<'_>) -> Result<(), String> {
     let to = call.element_attribute("to")?;
     if let (Some(from), Some(to)) = (call.element(0), to)
@@ -234,7 +235,7 @@ fn bit_cast(call: &mut Call<'_>) -> Result<(), String> {
     like_first(call)
 }
 
-/// The second output says which elements were kept.
+/// Sets the shapes of a dropout. The second output is a mask of the elements that were kept.
 fn dropout(call: &mut Call<'_>) -> Result<(), String> {
     if let Some(shape) = call.shape(0) {
         let shape = shape.to_vec();
@@ -327,7 +328,8 @@ fn quotient(step: &mut Step<'_>) -> Result<(), String> {
     })
 }
 
-/// `p * x^(p-1)`; the exponent has no gradient here, since powers are of numbers that are given.
+/// Writes the gradient of a power, `p * x^(p-1)`. An exponent that depends on a parameter is not
+/// supported.
 fn power(step: &mut Step<'_>) -> Result<(), String> {
     if step.wants(1) {
         return Err("its exponent depends on a parameter".to_owned());
@@ -343,7 +345,8 @@ fn power(step: &mut Step<'_>) -> Result<(), String> {
     })
 }
 
-/// What came out is one of the operands, which gets the gradient; equal ones share it.
+/// Writes the gradients of a minimum or maximum: the chosen operand receives the gradient, equal
+/// operands share it.
 fn chosen(step: &mut Step<'_>) -> Result<(), String> {
     let y = step.output(0)?;
     let (one, zero) = (step.number(1.0), step.number(0.0));
@@ -414,8 +417,10 @@ fn error_function(step: &mut Step<'_>) -> Result<(), String> {
     })
 }
 
-/// With the normal distribution's function `P` and density `p`: `P(x) + x * p(x)`. The
-/// approximation by `tanh` is differentiated as it is written.
+/// Writes the gradient of GELU: `P(x) + x * p(x)`, with the normal distribution's `P` and density
+/// `p`.
+///
+/// The approximation by `tanh` is differentiated as it is written.
 fn gelu(step: &mut Step<'_>) -> Result<(), String> {
     use std::f32::consts::{FRAC_1_SQRT_2, FRAC_2_SQRT_PI};
 

@@ -44,7 +44,7 @@ fn scaled(call: &mut Call<'_>, scales: Option<Vec<f32>>) -> Result<(), String> {
     Ok(())
 }
 
-/// The dimensions that change: those of `axes`, or all.
+/// Returns the dimensions that change: the dimensions in `axes`, or all.
 fn along(call: &Call<'_>, rank: usize) -> Result<Vec<usize>, String> {
     call.list("axes").map_or_else(|| Ok((0..rank).collect()), |list| axes(list, rank))
 }

@@ -21,7 +21,7 @@ pub(super) const RULES: &[(&str, Rule)] = &[
     ("Unique", unique),
 ];
 
-/// How gradients pass them.
+/// Gradient rules of the operators.
 pub(super) const GRADIENTS: &[(&str, Gradient)] = &[
     ("Gather", gather_gradient),
     ("GatherElements", gather_elements_gradient),
@@ -179,7 +179,7 @@ impl List<'_, '_> {
         self.call.operator.setting(self.name).is_some()
     }
 
-    /// Its elements; as many that are not known where only their number is.
+    /// Returns the elements of the list; if only their number is known, as many unknown elements.
     fn dims(&self) -> Option<Vec<Dim>> {
         if self.is_attribute() {
             return Some(self.call.list(self.name)?.iter().copied().map(Dim::integer).collect());
@@ -195,7 +195,7 @@ impl List<'_, '_> {
         Some(vec![Dim::Unknown; length])
     }
 
-    /// Its elements as numbers; those of `default` where it is left out.
+    /// Returns the elements of the list as numbers, or `default` if the list is omitted.
     fn numbers(&self, default: impl FnOnce() -> Vec<i64>) -> Option<Vec<i64>> {
         if self.is_attribute() {
             return Some(self.call.list(self.name).map_or_else(default, <[i64]>::to_vec));
@@ -204,7 +204,7 @@ impl List<'_, '_> {
     }
 }
 
-/// What is cut, where all of it but single starts and ends is known.
+/// Returns the slices, if everything except single starts and ends is known.
 fn cuts(call: &Call<'_>, rank: usize) -> Result<Option<Vec<Cut>>, String> {
     let list = |name: &'static str, position: usize| List { call, name, position };
     let (Some(starts), Some(ends)) = (list("starts", 1).dims(), list("ends", 2).dims()) else {
@@ -226,7 +226,8 @@ fn cuts(call: &Call<'_>, rank: usize) -> Result<Option<Vec<Cut>>, String> {
     Ok(Some(bounds.map(|(((axis, start), end), step)| Cut { axis, start, end, step }).collect()))
 }
 
-/// The shape where it is not known what is cut: only the axes, or not even those.
+/// Returns the shape for slices that are not known: sizes along the known axes, or all sizes, are
+/// unknown.
 fn cut_somewhere(call: &Call<'_>, shape: &[Dim]) -> Result<Vec<Dim>, String> {
     let mut sizes = shape.to_vec();
     match call.ints(3) {
@@ -238,7 +239,7 @@ fn cut_somewhere(call: &Call<'_>, shape: &[Dim]) -> Result<Vec<Dim>, String> {
     Ok(sizes)
 }
 
-/// How many elements are left of a dimension.
+/// Returns the number of elements that a slice keeps of a dimension.
 fn cut_size(size: &Dim, cut: &Cut) -> Dim {
     let bounds = (size.as_integer(), cut.start.as_integer(), cut.end.as_integer());
     if let (Some(size), Some(start), Some(end)) = bounds {
@@ -271,8 +272,8 @@ fn clamp(bound: i64, size: i64, step: i64) -> i64 {
 /// Numbers from here on mean "to the end".
 const END: i64 = i32::MAX as i64;
 
-/// A bound counted from the start of a dimension whose size has symbols, where it surely lies
-/// within.
+/// Returns a bound counted from the start of a dimension with a symbolic size, if it surely is
+/// within it.
 fn from_start(bound: &Dim, size: &Dim, step: i64) -> Option<Dim> {
     match bound.as_integer() {
         Some(bound) if bound.saturating_abs() >= END => Some(an_end(bound, size, step)),
@@ -451,8 +452,9 @@ fn slice_gradient(step: &mut Step<'_>) -> Result<(), String> {
     Ok(())
 }
 
-/// Zeros where a slice took no elements: the same slice of the numbers of all places says where
-/// those that it took were.
+/// Writes the gradient of a slice: zeros at the positions that the slice did not take.
+///
+/// The same slice of the range of all positions gives the positions that it took.
 fn placed_gradient(
     step: &mut Step<'_>,
     along: usize,
@@ -499,8 +501,10 @@ fn scatter_elements_gradient(step: &mut Step<'_>) -> Result<(), String> {
     put_gradient(step, "ScatterElements", "GatherElements", &[("axis", along.into())])
 }
 
-/// What was written over has no gradient, unless it was added to; what was put has that of its
-/// place.
+/// Writes the gradients of a scatter: overwritten elements have no gradient unless the update was
+/// added to them.
+///
+/// The updates receive the gradient at their positions.
 fn put_gradient(
     step: &mut Step<'_>,
     scatter: &str,

@@ -54,7 +54,7 @@ const STEPS: &[(&str, Step)] = &[
     ("Where", choose),
 ];
 
-/// Fills in what is known of the output's elements, where the operator's rule did not.
+/// Fills in the known elements of the output, if the operator's rule did not.
 pub(crate) fn fill(call: &mut Call<'_>) {
     let wanted =
         call.known.len() == 1 && call.known[0].is_none() && call.operator.domain.is_empty();
@@ -76,7 +76,7 @@ fn truth(a: &Dim, b: &Dim, compute: impl Fn(i64, i64) -> bool) -> Option<Dim> {
     Some(Dim::integer(i64::from(compute(a.as_integer()?, b.as_integer()?))))
 }
 
-/// The numbers as they are, but for those that the other type does not hold.
+/// Returns the numbers unchanged, except for numbers that the other type cannot represent.
 fn cast(call: &Call<'_>) -> Option<Vec<Dim>> {
     let to = match call.operator.name {
         "Cast" => call.element_attribute("to").ok().flatten(),
@@ -115,7 +115,7 @@ fn pairs(call: &Call<'_>, compute: impl Fn(&Dim, &Dim) -> Option<Dim>) -> Option
     Some(a.iter().zip(&b).map(|(a, b)| compute(a, b).unwrap_or(Dim::Unknown)).collect())
 }
 
-/// All elements of an input together, where they are reduced along its only dimension.
+/// Combines all elements of an input, if they are reduced along its only dimension.
 fn all(call: &Call<'_>, compute: impl Fn(&Dim, &Dim) -> Option<Dim>) -> Option<Vec<Dim>> {
     let (first, others) = call.dims(0)?.split_first()?;
     if call.shape(0)?.len() != 1 {
@@ -131,7 +131,7 @@ fn sizes(shape: &[Dim]) -> Option<Vec<usize>> {
     (count <= MAX_KNOWN).then_some(sizes)
 }
 
-/// Elements of a shape, repeated where a wider shape has more.
+/// Returns the elements of a shape, repeated to fill a wider shape.
 fn widened(from: &[Dim], shape: &[Dim], wide: &[usize]) -> Option<Vec<Dim>> {
     let narrow = sizes(shape)?;
     if from.len() != narrow.iter().product::<usize>() {
@@ -206,7 +206,7 @@ fn divide(call: &Call<'_>, a: &Dim, b: &Dim) -> Option<Dim> {
     }
 }
 
-/// The remainder has the sign of the divisor, or with `fmod` that of the dividend.
+/// Returns the remainder, with the sign of the divisor or, with `fmod`, the sign of the dividend.
 fn remainder(call: &Call<'_>, a: &Dim, b: &Dim) -> Option<Dim> {
     let (a, b) = (a.as_integer()?, b.as_integer()?);
     let rest = a.checked_rem(b)?;
@@ -230,7 +230,7 @@ fn at_least(a: &Dim, b: &Dim) -> Option<Dim> {
     b.minus(a).is_at_least(1).then(|| Dim::fixed(0))
 }
 
-/// Whether the first is the greater one, or as great.
+/// Returns `true` if `a` is greater than or equal to `b`, or `None` if the sizes do not tell.
 fn greater(a: &Dim, b: &Dim) -> Option<bool> {
     if a.minus(b).is_at_least(0) {
         return Some(true);

@@ -47,8 +47,9 @@ fn extract(call: &mut Call<'_>) -> Result<(), String> {
     Ok(())
 }
 
-/// The elements have the type of the values that the labels stand for. In the first versions
-/// numbers stand for texts, and texts for numbers.
+/// Sets the element type of the output to the type of the values that the labels map to.
+///
+/// In the first versions, integers map to texts and texts to integers.
 fn encode(call: &mut Call<'_>) -> Result<(), String> {
     let listed = [
         ("values_floats", ElementType::F32),
@@ -93,7 +94,7 @@ fn join(call: &mut Call<'_>) -> Result<(), String> {
     each_row(call, width)
 }
 
-/// How many there are in the first of these lists that is given, and the type of what is in it.
+/// Returns the length of the first of these lists that is given, and the type of its elements.
 fn labels(call: &Call<'_>, names: &[&str]) -> Option<(u64, ElementType)> {
     names.iter().find_map(|name| match call.attribute(name)? {
         AttributeValue::Ints(list) => Some((list.len() as u64, ElementType::I64)),
@@ -156,8 +157,10 @@ fn classify(call: &mut Call<'_>) -> Result<(), String> {
     Ok(())
 }
 
-/// After the rate and the count of steps come weights, their gradients, and states of the weights:
-/// each is as many tensors. The new weights and states are made.
+/// Sets the outputs of a training step, which are the new weights and states.
+///
+/// The inputs are the rate and the step count, then the weights, their gradients and their states:
+/// the same number of tensors each.
 fn step(call: &mut Call<'_>) -> Result<(), String> {
     // Adam keeps two states of each weight, the others one.
     let states = if call.operator.name == "Adam" { 2 } else { 1 };

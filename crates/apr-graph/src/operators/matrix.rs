@@ -15,7 +15,7 @@ pub(super) const RULES: &[(&str, Rule)] = &[
     ("QLinearMatMul", q_linear_mat_mul),
 ];
 
-/// How gradients pass them.
+/// Gradient rules of the operators.
 pub(super) const GRADIENTS: &[(&str, Gradient)] =
     &[("Gemm", gemm_gradient), ("MatMul", mat_mul_gradient)];
 
@@ -90,7 +90,7 @@ fn det(call: &mut Call<'_>) -> Result<(), String> {
     Ok(())
 }
 
-/// The sizes of letters, and of the dimensions that `...` stands for.
+/// Sizes of the letters, and of the dimensions that `...` represents.
 #[derive(Default)]
 struct Letters {
     sizes: BTreeMap<char, Dim>,
@@ -170,8 +170,8 @@ fn einsum(call: &mut Call<'_>) -> Result<(), String> {
     Ok(())
 }
 
-/// Without `->`: what `...` stands for, then the letters that occur once, in the order of the
-/// alphabet.
+/// Returns the output of an equation without `->`: `...`, then the letters that occur once, in
+/// alphabetical order.
 fn implicit_output(left: &str) -> String {
     let mut times: BTreeMap<char, u32> = BTreeMap::new();
     for letter in left.chars().filter(|letter| letter.is_alphabetic()) {
@@ -182,7 +182,7 @@ fn implicit_output(left: &str) -> String {
     wide.chars().chain(once).collect()
 }
 
-/// Of `a * b`: `g * b^T` and `a^T * g`, summed over the dimensions in which stacks were widened.
+/// Writes the gradients of `a * b`: `g * b^T` and `a^T * g`, summed over broadcast dimensions.
 fn mat_mul_gradient(step: &mut Step<'_>) -> Result<(), String> {
     let (gradient, a, b) = (step.gradient()?, step.input(0)?, step.input(1)?);
     let (shape_a, shape_b) = (step.shape(a)?, step.shape(b)?);
@@ -253,7 +253,7 @@ fn turned(step: &mut Step<'_>, stack: ValueId, rank: usize) -> ValueId {
     step.with("Transpose", &[stack], &[("perm", order.into())])
 }
 
-/// Of `alpha * a * b + beta * c`, with either matrix transposed or not.
+/// Writes the gradients of `alpha * a * b + beta * c`, with optional transposition of `a` and `b`.
 fn gemm_gradient(step: &mut Step<'_>) -> Result<(), String> {
     let (mut gradient, a, b) = (step.gradient()?, step.input(0)?, step.input(1)?);
     let output = step.output(0)?;

@@ -247,7 +247,10 @@ fn q_linear_where(call: &mut Call<'_>) -> Result<(), String> {
     Ok(())
 }
 
-/// After the scale and the zero point of the output, each tensor comes with its own two.
+/// Sets the output of a quantized concatenation.
+///
+/// The inputs are the scale and the zero point of the output, then each tensor with its own scale
+/// and zero point.
 fn q_linear_concat(call: &mut Call<'_>) -> Result<(), String> {
     let tensors = (2..call.inputs.len()).step_by(3);
     let shapes: Option<Vec<_>> = tensors.map(|position| call.shape(position)).collect();

@@ -22,7 +22,7 @@ pub(super) const RULES: &[(&str, Rule)] = &[
     ("Unsqueeze", unsqueeze),
 ];
 
-/// How gradients pass them.
+/// Gradient rules of the operators.
 pub(super) const GRADIENTS: &[(&str, Gradient)] = &[
     ("Concat", concat_gradient),
     ("Expand", expand_gradient),
@@ -168,7 +168,7 @@ fn reshape(call: &mut Call<'_>) -> Result<(), String> {
     Ok(())
 }
 
-/// 0 stands for the input's size at that place, -1 for what is left.
+/// Returns the shape after a reshape: 0 represents the input's size at that position, -1 the rest.
 fn reshaped(from: Option<&[Dim]>, target: &[Dim], zero_is_zero: bool) -> Result<Vec<Dim>, String> {
     let mut shape = Vec::with_capacity(target.len());
     let mut open = None;
@@ -218,8 +218,9 @@ fn taken_over(from: Option<&[Dim]>, position: usize) -> Result<Dim, String> {
     from.get(position).cloned().ok_or_else(missing)
 }
 
-/// The product of the one over that of the others. A factor that is not known may stand on both
-/// sides.
+/// Returns the product of the sizes in `from`, divided by the product of the others.
+///
+/// A factor that is not known may occur on both sides.
 fn what_is_left(from: &[Dim], others: &[&Dim]) -> Result<Dim, String> {
     let mut left: Vec<_> = from.iter().collect();
     let mut divisor = Dim::fixed(1);
@@ -347,8 +348,7 @@ fn tile(call: &mut Call<'_>) -> Result<(), String> {
     Ok(())
 }
 
-/// The dimensions that `axes` at an input says; all where it is left out; none where it is not
-/// known.
+/// Returns the dimensions in the input `axes`; all if it is omitted, `None` if it is not known.
 fn chosen(call: &Call<'_>, position: usize, rank: usize) -> Result<Option<Vec<usize>>, String> {
     if !call.has(position) {
         return Ok(Some((0..rank).collect()));
@@ -536,7 +536,9 @@ fn expand_gradient(step: &mut Step<'_>) -> Result<(), String> {
     Ok(())
 }
 
-/// What was not padding; where elements were repeated, they would be sums.
+/// Writes the gradient of a padding: the part of the output's gradient that is not padding.
+///
+/// Padding that repeats elements would need sums and is not supported.
 fn pad_gradient(step: &mut Step<'_>) -> Result<(), String> {
     if step.text("mode")?.is_some_and(|mode| mode != "constant") || step.inputs() > 3 {
         return Err("it pads with other elements, or only some dimensions".to_owned());

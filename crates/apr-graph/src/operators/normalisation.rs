@@ -15,7 +15,7 @@ pub(super) const RULES: &[(&str, Rule)] = &[
     ("SimplifiedLayerNormalization", layer),
 ];
 
-/// How gradients pass them.
+/// Gradient rules of the operators.
 pub(super) const GRADIENTS: &[(&str, Gradient)] = &[
     ("BatchNormalization", batch_gradient),
     ("InstanceNormalization", instance_gradient),
@@ -23,7 +23,9 @@ pub(super) const GRADIENTS: &[(&str, Gradient)] = &[
     ("RMSNormalization", root_mean_square_gradient),
 ];
 
-/// The other outputs are means and variances of channels, while a model is trained.
+/// Infers the outputs of a batch norm.
+///
+/// Outputs after the first are means and variances of channels, while a model is trained.
 fn batch(call: &mut Call<'_>) -> Result<(), String> {
     let channels = call.shape(0).and_then(|shape| shape.get(1)).cloned();
     let given = (1..call.inputs.len())
@@ -38,7 +40,9 @@ fn batch(call: &mut Call<'_>) -> Result<(), String> {
     like_first(call)
 }
 
-/// The other outputs are means and deviations, computed with the precision of `stash_type`.
+/// Infers the outputs of a layer norm.
+///
+/// Outputs after the first are means and deviations, computed with the precision of `stash_type`.
 fn layer(call: &mut Call<'_>) -> Result<(), String> {
     let stash = call.element_attribute("stash_type")?.or(Some(ElementType::F32));
     for output in 1..call.outputs.len() {
@@ -59,10 +63,10 @@ fn layer(call: &mut Call<'_>) -> Result<(), String> {
     like_first(call)
 }
 
-/// Along which dimensions a normalisation goes, and what it adds to the variance.
+/// Dimensions of a normalization, and the value added to the variance.
 struct Along {
     axes: Vec<i64>,
-    /// How many elements that are.
+    /// Number of elements along the dimensions.
     count: ValueId,
     epsilon: f32,
 }
@@ -90,7 +94,8 @@ impl Along {
         step.op("Sqrt", &[sum])
     }
 
-    /// Of normal values `n = v / root(v)`: `(g - n * mean(g * n)) / root`.
+    /// Returns the gradient for normalized values `n = v / root(v)`: `(g - n * mean(g * n)) /
+    /// root`.
     fn back(
         &self,
         step: &mut Step<'_>,
@@ -122,7 +127,8 @@ fn root_mean_square_gradient(step: &mut Step<'_>) -> Result<(), String> {
     normalised(step, &along, false, |_, parameter| Ok(parameter))
 }
 
-/// Each channel of each image by itself: scale and bias are those of channels.
+/// Writes the gradients of an instance normalization, for each channel of each image; scale and
+/// bias are per channel.
 fn instance_gradient(step: &mut Step<'_>) -> Result<(), String> {
     let x = step.input(0)?;
     let shape = step.shape(x)?;
@@ -194,7 +200,7 @@ fn narrowed_parameter(
     step.narrowed_from(gradient, shape, parameter, &own)
 }
 
-/// As a trained model computes it: means and variances are statistics, which nothing is learnt of.
+/// Writes the gradients of a batch normalization at inference: means and variances are constants.
 fn batch_gradient(step: &mut Step<'_>) -> Result<(), String> {
     if step.int("training_mode")?.unwrap_or(0) != 0 {
         return Err("it computes means and variances itself".to_owned());

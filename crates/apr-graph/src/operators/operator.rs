@@ -8,19 +8,19 @@ use crate::{AttributeValue, ElementType, ValueType};
 #[derive(Debug)]
 #[non_exhaustive]
 pub struct Operator {
-    /// Who defines it; empty for ONNX.
+    /// Domain of the operator; empty for ONNX.
     pub domain: &'static str,
-    /// Its name.
+    /// Name of the operator.
     pub name: &'static str,
-    /// The version of the domain's operators that this version came with.
+    /// Version of the domain's operators that introduced this version.
     pub since: i64,
-    /// Whether it is gone since then; it has neither inputs nor outputs then.
+    /// `true` if the operator was removed in this version; it then has no inputs or outputs.
     pub deprecated: bool,
-    /// What it reads.
+    /// Inputs of the operator.
     pub inputs: Vec<Parameter>,
-    /// What it makes.
+    /// Outputs of the operator.
     pub outputs: Vec<Parameter>,
-    /// Its settings.
+    /// Attributes of the operator.
     pub attributes: Vec<Setting>,
 }
 
@@ -28,27 +28,27 @@ pub struct Operator {
 #[derive(Debug)]
 #[non_exhaustive]
 pub struct Parameter {
-    /// What ONNX's documentation calls it.
+    /// Name in the ONNX documentation.
     pub name: &'static str,
-    /// How often it occurs.
+    /// Number of occurrences.
     pub occurs: Occurs,
-    /// Parameters with the same label have one type; empty where the type is fixed.
+    /// Type label; parameters with the same label have one type. Empty if the type is fixed.
     pub label: &'static str,
-    /// Whether all values of a parameter that occurs several times have one type.
+    /// `true` if all values of a repeated parameter have one type.
     pub alike: bool,
-    /// What types it may have.
+    /// Types that are allowed.
     pub types: TypeSet,
 }
 
-/// How often a parameter occurs.
+/// Number of occurrences of a parameter.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Occurs {
-    /// It must be there.
+    /// Required parameter.
     Once,
-    /// It may be left out.
+    /// Optional parameter.
     Maybe,
-    /// It is the last, and occurs this many times or more.
+    /// Last parameter, which occurs at least this many times.
     Many(usize),
 }
 
@@ -56,20 +56,20 @@ pub enum Occurs {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 #[non_exhaustive]
 pub struct TypeSet {
-    /// Of tensors.
+    /// Element types of tensors.
     pub tensor: u32,
-    /// Of sequences of tensors.
+    /// Element types of sequences of tensors.
     pub sequence: u32,
-    /// Of optional tensors.
+    /// Element types of optional tensors.
     pub optional: u32,
-    /// Of optional sequences of tensors.
+    /// Element types of optional sequences of tensors.
     pub optional_sequence: u32,
-    /// Not 0 where maps are allowed.
+    /// Non-zero if maps are allowed.
     pub map: u32,
 }
 
 impl TypeSet {
-    /// Whether a type is in it, as far as the type is known.
+    /// Returns `true` if the set allows a type, as far as the type is known.
     #[must_use]
     pub fn allows(&self, kind: &ValueType) -> bool {
         match kind {
@@ -89,7 +89,7 @@ impl TypeSet {
         }
     }
 
-    /// The only element type of tensors, where nothing else is allowed.
+    /// Returns the element type, if the set allows only tensors of this one type.
     #[must_use]
     pub fn only(&self) -> Option<ElementType> {
         let others = self.sequence | self.optional | self.optional_sequence | self.map;
@@ -128,13 +128,13 @@ fn allows(mask: u32, element: Option<ElementType>) -> bool {
 #[derive(Debug)]
 #[non_exhaustive]
 pub struct Setting {
-    /// Its name.
+    /// Name of the attribute.
     pub name: &'static str,
-    /// What kind of value it has.
+    /// Kind of the value.
     pub kind: AttributeKind,
-    /// Whether it must be there.
+    /// `true` if the attribute is required.
     pub required: bool,
-    /// What it is where it is left out, if that is a value.
+    /// Default value; `None` if there is none.
     pub default: Option<AttributeValue>,
 }
 
@@ -160,31 +160,31 @@ macro_rules! kinds {
 }
 
 kinds! {
-    /// A number.
+    /// Integer.
     Int = "i", "INT";
     /// A number with a fraction.
     Float = "f", "FLOAT";
     /// Text.
     Text = "s", "STRING";
-    /// A tensor.
+    /// Tensor.
     Tensor = "t", "TENSOR";
-    /// A body.
+    /// Body that the node runs.
     Body = "g", "GRAPH";
-    /// A type.
+    /// Type of a value.
     Type = "p", "TYPE_PROTO";
-    /// Numbers.
+    /// List of integers.
     Ints = "I", "INTS";
     /// Numbers with fractions.
     Floats = "F", "FLOATS";
-    /// Texts.
+    /// List of texts.
     Texts = "S", "STRINGS";
-    /// Tensors.
+    /// List of tensors.
     Tensors = "T", "TENSORS";
-    /// Bodies.
+    /// List of bodies.
     Bodies = "G", "GRAPHS";
-    /// Types.
+    /// List of types.
     Types = "P", "TYPE_PROTOS";
-    /// What this crate keeps without reading it.
+    /// Value that this crate stores without parsing.
     Opaque = "x", "SPARSE_TENSOR";
 }
 
@@ -212,13 +212,13 @@ impl AttributeKind {
 }
 
 impl Operator {
-    /// How many inputs it takes: fewest, and most where there is such a number.
+    /// Returns the minimum number of inputs, and the maximum if there is one.
     #[must_use]
     pub fn input_count(&self) -> (usize, Option<usize>) {
         count(&self.inputs)
     }
 
-    /// How many outputs it makes: fewest, and most where there is such a number.
+    /// Returns the minimum number of outputs, and the maximum if there is one.
     #[must_use]
     pub fn output_count(&self) -> (usize, Option<usize>) {
         count(&self.outputs)
@@ -236,7 +236,7 @@ impl Operator {
         at(&self.outputs, position)
     }
 
-    /// An attribute.
+    /// Returns the attribute with this name.
     #[must_use]
     pub fn setting(&self, name: &str) -> Option<&Setting> {
         self.attributes.iter().find(|setting| setting.name == name)

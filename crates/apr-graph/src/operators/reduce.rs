@@ -21,7 +21,7 @@ pub(super) const RULES: &[(&str, Rule)] = &[
     ("TopK", top_k),
 ];
 
-/// How gradients pass them.
+/// Gradient rules of the operators.
 pub(super) const GRADIENTS: &[(&str, Gradient)] = &[
     ("ReduceL2", |step| {
         reduced(step, |step, wide, x| {
@@ -88,7 +88,7 @@ fn without(shape: &[Dim], gone: &[bool], keep: bool) -> Vec<Dim> {
     each.collect()
 }
 
-/// Where the greatest or smallest is.
+/// Sets the output of an arg-min or arg-max: the positions of the extreme elements.
 fn arg(call: &mut Call<'_>) -> Result<(), String> {
     let Some(shape) = call.shape(0) else { return Ok(()) };
     let mut gone = vec![false; shape.len()];
@@ -98,7 +98,7 @@ fn arg(call: &mut Call<'_>) -> Result<(), String> {
     Ok(())
 }
 
-/// The `k` greatest or smallest, and where they are.
+/// Sets the outputs: the `k` greatest or smallest elements, and their positions.
 fn top_k(call: &mut Call<'_>) -> Result<(), String> {
     let Some(shape) = call.shape(0) else { return Ok(()) };
     let mut shape = shape.to_vec();
@@ -119,7 +119,7 @@ fn top_k(call: &mut Call<'_>) -> Result<(), String> {
     Ok(())
 }
 
-/// What was chosen has the gradient, and nothing else has one.
+/// Writes the gradient: the selected elements receive it, all others receive 0.
 fn top_k_gradient(step: &mut Step<'_>) -> Result<(), String> {
     let (gradient, x) = (step.gradient()?, step.input(0)?);
     let along = step.int("axis")?.unwrap_or(-1);
@@ -134,7 +134,8 @@ fn top_k_gradient(step: &mut Step<'_>) -> Result<(), String> {
     Ok(())
 }
 
-/// The gradient widened to the shape of the input, and what becomes of it.
+/// Writes the gradient of a reduction: `of` is applied to the gradient, which is broadcast to the
+/// input's shape.
 fn reduced(
     step: &mut Step<'_>,
     of: impl Fn(&mut Step<'_>, ValueId, ValueId) -> Result<ValueId, String>,
@@ -154,7 +155,7 @@ fn reduced(
     Ok(())
 }
 
-/// Which dimensions of the input are gone or 1.
+/// Returns the dimensions that are reduced, or `None` if the node reduces nothing.
 fn gone(step: &Step<'_>, x: ValueId) -> Result<Option<Vec<usize>>, String> {
     let rank = step.rank(x)?;
     let list = step.list_or_input("axes", 1)?.unwrap_or_default();
@@ -164,7 +165,7 @@ fn gone(step: &Step<'_>, x: ValueId) -> Result<Option<Vec<usize>>, String> {
     Ok(Some(if list.is_empty() { (0..rank).collect() } else { axes(&list, rank)? }))
 }
 
-/// What came out, with dimensions of 1 where those of the input are gone.
+/// Returns an output with dimensions of size 1 in place of the reduced dimensions of the input.
 fn spread(step: &mut Step<'_>, value: ValueId, x: ValueId) -> Result<ValueId, String> {
     let gone = gone(step, x)?;
     match gone {

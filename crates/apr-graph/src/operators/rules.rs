@@ -31,7 +31,7 @@ pub(crate) fn rule(operator: &Operator) -> Option<Rule> {
     rules.get(&(operator.domain, operator.name)).copied()
 }
 
-/// How gradients pass an operator, in any of its versions; `None` where that is not known.
+/// Returns the gradient rule of an operator, for all its versions, or `None` if there is none.
 pub(crate) fn gradient_rule(operator: &Operator) -> Option<gradient::Rule> {
     const LISTS: [&[(&str, gradient::Rule)]; 6] = [
         convolution::GRADIENTS,

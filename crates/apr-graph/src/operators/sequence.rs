@@ -22,8 +22,9 @@ fn sequence(tensor: TensorType) -> ValueType {
     ValueType::Sequence(Box::new(ValueType::Tensor(tensor)))
 }
 
-/// What two types have in common: sizes that differ are unknown, and ranks that differ leave no
-/// shape.
+/// Returns the common part of two types: sizes that differ are unknown.
+///
+/// If the ranks differ, the result has no shape.
 pub(crate) fn common(a: &TensorType, b: &TensorType) -> TensorType {
     let shape = match (&a.shape, &b.shape) {
         (Some(a), Some(b)) if a.len() == b.len() => {
@@ -160,7 +161,7 @@ fn split_to_sequence(call: &mut Call<'_>) -> Result<(), String> {
     Ok(())
 }
 
-/// The size of each part, where all are of one size.
+/// Returns the size of each part, if all parts have the same size.
 fn part_size(call: &Call<'_>, total: &Dim) -> Dim {
     let Some(sizes) = call.ints(1) else { return Dim::Unknown };
     let equal = sizes.windows(2).all(|pair| pair[0] == pair[1]);

@@ -34,7 +34,7 @@ fn dft(call: &mut Call<'_>) -> Result<(), String> {
     Ok(())
 }
 
-/// The axis, an attribute before version 20 and an input since; `None` where it is not known.
+/// Returns the axis, an attribute before version 20 and an input since; `None` if it is not known.
 fn dft_axis(call: &Call<'_>) -> Option<i64> {
     if call.operator.setting("axis").is_some() {
         return call.int("axis");

@@ -26,20 +26,22 @@ const TABLES: [(&str, &str); 5] = [
 ];
 
 impl Operator {
-    /// What an operator is in a version of its domain's operators. `None` where the domain is not
-    /// known, or has no such operator yet. One that is gone is returned as `deprecated`.
+    /// Returns the operator in a version of its domain's operators.
+    ///
+    /// Returns `None` if the domain is not known or does not have the operator yet. An operator
+    /// that was removed is returned as `deprecated`.
     #[must_use]
     pub fn of(op: &Op, version: i64) -> Option<&'static Self> {
         Self::versions(&op.domain, &op.name).iter().rev().find(|operator| operator.since <= version)
     }
 
-    /// All versions of an operator, oldest first; empty where it is not known.
+    /// Returns all versions of an operator, oldest first; empty if the operator is not known.
     #[must_use]
     pub fn versions(domain: &str, name: &str) -> &'static [Self] {
         Tables::get().versions(domain, name)
     }
 
-    /// Whether the operators of a domain are known.
+    /// Returns `true` if the operators of a domain are known.
     #[must_use]
     pub fn knows_domain(domain: &str) -> bool {
         Tables::get().has_domain(domain)
@@ -125,7 +127,7 @@ impl Lines {
     }
 }
 
-/// The version in what follows the name in a line.
+/// Parses the version that follows the name in a line.
 fn since(rest: &str) -> i64 {
     let cell = rest.split('|').next();
     cell.and_then(|cell| cell.parse().ok()).unwrap_or(1)

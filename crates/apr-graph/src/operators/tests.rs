@@ -4,8 +4,9 @@ use super::rules::{DOMAINS, lists};
 use super::*;
 use crate::{AttributeValue, ElementType, GraphBuilder, Meaning, Op, infer};
 
-/// As the `fixtures/graph/schemas.txt` has it, which another path made from the schemas of `onnx`
-/// and `onnxruntime`.
+/// Formats an operator as in `fixtures/graph/schemas.txt`.
+///
+/// That file was generated independently from the schemas of `onnx` and `onnxruntime`.
 fn describe(operator: &Operator) -> String {
     let domain = if operator.domain.is_empty() { "ai.onnx" } else { operator.domain };
     let mut text = format!("{domain} {} {}", operator.name, operator.since);
@@ -92,7 +93,7 @@ fn every_rule_names_an_operator() {
 }
 
 #[test]
-fn nothing_repeated_very_often_and_a_split_without_parts_are_no_panics() {
+fn huge_repetitions_of_empty_lists_and_empty_splits_do_not_panic() {
     let mut graph = GraphBuilder::new(18);
     let body = graph.body();
     let (empty, times) = (body.ints(&[]), body.ints(&[1 << 62]));

@@ -11,8 +11,7 @@ pub(super) const RULES: &[(&str, Rule)] = &[
     ("TfIdfVectorizer", tf_idf),
 ];
 
-/// Texts may be dropped: the last dimension is not known, except that nothing is dropped without
-/// stop words.
+/// Sets the output's shape. The last dimension is not known, because texts may be dropped.
 fn normalizer(call: &mut Call<'_>) -> Result<(), String> {
     let Some(shape) = call.shape(0) else { return Ok(()) };
     match shape {

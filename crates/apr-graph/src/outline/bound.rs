@@ -21,7 +21,7 @@ pub(super) fn bounded(scene: Scene) -> Scene {
     }
 }
 
-/// What is shown of a scene, with its groups closed.
+/// Returns the number of items, edges and ports of a scene, with its groups closed.
 fn size(scene: &Scene) -> usize {
     scene.items.len() + scene.edges.len() + scene.inputs.len() + scene.outputs.len()
 }
@@ -41,7 +41,7 @@ fn distinct_size(scene: &Scene) -> usize {
     count
 }
 
-/// How many levels of groups can be opened within a size; `None` if all can.
+/// Returns the number of levels of groups that fit a size, or `None` if all fit.
 fn levels_within(scene: &Scene, most: usize) -> Option<usize> {
     let (mut count, mut levels) = (0_usize, 0);
     let mut level = vec![scene];
@@ -58,7 +58,7 @@ fn levels_within(scene: &Scene, most: usize) -> Option<usize> {
     None
 }
 
-/// The scene with so many levels of groups; those below are empty.
+/// Returns the scene with `levels` levels of groups; the groups below are empty.
 fn opened(scene: &Scene, levels: usize) -> Scene {
     let item = |item: &Item| {
         let mut item = item.clone();
@@ -86,8 +86,9 @@ mod tests {
     use crate::draw::{Depth, dot, tree};
     use crate::{BodyBuilder, ElementType, Graph, GraphBuilder, Meaning, Op, ValueId};
 
-    /// Functions of `inputs` inputs, each of which calls the one before it twice: once with what it
-    /// is given, and once with what `change` makes of that.
+    /// Returns functions of `inputs` inputs, each of which calls the previous one twice.
+    ///
+    /// The first call passes the inputs unchanged, the second passes them after `change`.
     fn nested(
         depth: usize,
         inputs: usize,
@@ -136,7 +137,7 @@ mod tests {
     }
 
     #[test]
-    fn functions_that_are_called_in_ever_new_ways_are_looked_at_so_often_and_no_more() {
+    fn the_number_of_expanded_function_calls_is_limited() {
         let fixed = |inner: &mut BodyBuilder, number: usize, given: &mut [ValueId]| {
             given[number] = inner.float(1.0);
         };

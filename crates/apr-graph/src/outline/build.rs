@@ -11,19 +11,20 @@ use super::operand::Operands;
 use super::scene::{Edge, End, Item, ItemKind, Port, Scene};
 use crate::{AttributeValue, Function, Graph, Node, Op, ValueId, ValueOrigin};
 
-/// Most parts of a path that are groups, and most functions and branches within each other; what
-/// lies deeper is shown as one node.
+/// Maximum number of groups in a path, and of nested functions and branches.
+///
+/// Anything nested deeper is shown as one node.
 const DEEPEST: usize = 48;
 
-/// How many ways of calling a function are looked at on average, and nodes and inputs of functions
-/// that may be looked at anyway.
+/// Average number of ways of calling a function that are expanded, and the number of nodes and
+/// inputs that are always allowed.
 const WAYS: usize = 4;
 const FREE: usize = 10_000;
 
-/// How much of the structure an outline shows.
+/// Options for the outline of a graph.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct OutlineOptions {
-    /// Whether equal neighbours become one item.
+    /// `true` to fold equal neighbours into one item.
     pub fold: bool,
 }
 
@@ -44,18 +45,18 @@ pub(super) struct Outliner<'a> {
     options: OutlineOptions,
     /// Positions of functions.
     functions: HashMap<&'a Op, usize>,
-    /// Functions by their position and what they are called with, so that each is looked at once.
+    /// Scenes of functions by position and arguments, so that each is built once.
     scenes: HashMap<(usize, Vec<Argument>), Arc<Scene>>,
     /// The function that is looked at; `None` for the main body.
     function: Option<&'a Function>,
-    /// How many functions and branches are around what is looked at.
+    /// Number of functions and branches around the current body.
     depth: usize,
     /// Nodes and inputs of functions that may still be looked at: a function is looked at again for
     /// each way of calling it, and there may be 2^48.
     left: usize,
 }
 
-/// What becomes an item: the nodes of each repetition.
+/// Source of an item: the nodes of each repetition.
 struct Folded<'a> {
     run: Run,
     members: &'a [Member],
@@ -106,7 +107,8 @@ impl<'a> Outliner<'a> {
         Scene { items, edges, is_partial: self.left == 0, ..Scene::default() }
     }
 
-    /// Ports as items, those that differ in a number alone folded; and which item each port became.
+    /// Returns ports as items, and the item of each port. Ports that differ only in a number are
+    /// folded.
     fn ends(&self, ports: &[Port], kind: &ItemKind) -> (Vec<Item>, Vec<usize>) {
         let mut items: Vec<Item> = Vec::new();
         let mut by_name: HashMap<(String, String, Option<String>), usize> = HashMap::new();
@@ -173,7 +175,8 @@ impl<'a> Outliner<'a> {
         Scene { items, edges, inputs: ports(inputs), outputs: ports(outputs), is_partial: false }
     }
 
-    /// What a member has in common with others that do the same; `None` where it is not folded.
+    /// Returns a hash that is equal for members that do the same, or `None` if the member is not
+    /// folded.
     fn signature(&self, context: &Context<'a>, member: &Member, depth: usize) -> Option<u64> {
         let is_call = |node: usize| self.functions.contains_key(&context.body.nodes[node].op);
         let (before, _, after) = fold::numbered(&member.name)?;
@@ -232,7 +235,7 @@ impl<'a> Outliner<'a> {
         }
     }
 
-    /// Neighbours of different kinds that come again together.
+    /// Returns a group for neighbours of different kinds that repeat together.
     fn pattern(&mut self, context: &Context<'a>, members: &[Member], depth: usize) -> ItemKind {
         let nodes: Vec<usize> = members.iter().flat_map(|member| &member.nodes).copied().collect();
         let Flow { inputs, outputs } = context.flow(&nodes);
@@ -279,7 +282,7 @@ impl<'a> Outliner<'a> {
         ItemKind::Node { op, weights: context.weights(node, &operands) }
     }
 
-    /// The scene of a function, as it is called here.
+    /// Returns the scene of a function for the arguments of this call.
     fn call(&mut self, context: &Context<'a>, node: &Node, position: usize) -> Arc<Scene> {
         let argument = |input: &Option<ValueId>| match input {
             Some(value) if context.flows(*value) => Argument::Flows,
@@ -362,8 +365,8 @@ impl<'a> Outliner<'a> {
         Scene { items, ..Scene::default() }
     }
 
-    /// What flows into and out of a repetition of an item. The ports of a call are those of its
-    /// function.
+    /// Returns the inputs and outputs of one repetition of an item. The ports of a call are the
+    /// function's ports.
     fn flow(&self, context: &Context<'a>, nodes: &[usize], single: bool) -> Flow {
         let node = &context.body.nodes[nodes[0]];
         if single && self.functions.contains_key(&node.op) {

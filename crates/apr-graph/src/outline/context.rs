@@ -6,7 +6,7 @@ use super::operand::Operands;
 use super::scene::{Port, WeightUse, shown};
 use crate::{Body, Dim, Node, Value, ValueId, ValueOrigin};
 
-/// What a function is called with.
+/// Argument of a function call.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(super) enum Argument {
     /// A value that flows.
@@ -15,20 +15,20 @@ pub(super) enum Argument {
     Fixed { elements: u64, kind: Option<String> },
 }
 
-/// A body with what is asked of it often.
+/// Body with lookup tables.
 pub(super) struct Context<'a> {
     pub(super) body: &'a Body,
     /// The nodes that read a value.
     readers: Vec<Vec<u32>>,
-    /// Parameters of a function that are weights or constants, and what nodes make of weights and
-    /// constants alone.
+    /// Parameters of a function that are weights or constants, and values that nodes compute only
+    /// from weights and constants.
     fixed: HashMap<ValueId, Argument>,
     /// The tensor that such a value is made of.
     tensors: HashMap<ValueId, &'a str>,
     outputs: HashSet<ValueId>,
 }
 
-/// What flows into and out of one repetition of an item, in the order of its ports.
+/// Inputs and outputs of one repetition of an item, in the order of its ports.
 pub(super) struct Flow {
     pub(super) inputs: Vec<Option<ValueId>>,
     pub(super) outputs: Vec<Option<ValueId>>,
@@ -93,7 +93,7 @@ impl<'a> Context<'a> {
         weights.map(weight).collect()
     }
 
-    /// The nodes that are shown: those that make constants are not.
+    /// Returns the nodes that are shown; nodes that compute only constants are not.
     pub(super) fn nodes(&self) -> Vec<usize> {
         let is_shown = |node: &Node| {
             node.outputs.is_empty()
@@ -102,7 +102,7 @@ impl<'a> Context<'a> {
         (0..self.body.nodes.len()).filter(|node| is_shown(&self.body.nodes[*node])).collect()
     }
 
-    /// Whether a value flows, as opposed to weights and constants.
+    /// Returns `true` if a value is data that flows, not a weight or constant.
     pub(super) fn flows(&self, id: ValueId) -> bool {
         match self.body.value(id).origin {
             ValueOrigin::Weight(_) | ValueOrigin::Constant(_) | ValueOrigin::Missing => false,
@@ -112,7 +112,7 @@ impl<'a> Context<'a> {
         }
     }
 
-    /// Elements of a weight; 0 for what is no weight.
+    /// Returns the number of elements of a weight, or 0 for other values.
     pub(super) fn elements(&self, id: ValueId) -> u64 {
         let value = self.body.value(id);
         match (&value.origin, self.fixed.get(&id)) {
@@ -122,7 +122,7 @@ impl<'a> Context<'a> {
         }
     }
 
-    /// Whether a value is a weight, by itself or as what a function is called with.
+    /// Returns `true` if a value is a weight, or a parameter for which a weight is passed.
     pub(super) fn is_weight(&self, id: ValueId) -> bool {
         matches!(self.body.value(id).origin, ValueOrigin::Weight(_)) || self.elements(id) > 0
     }
@@ -138,7 +138,7 @@ impl<'a> Context<'a> {
         Port { name: self.body.value(id).name.clone(), kind: self.kind(id) }
     }
 
-    /// What flows into and out of a set of nodes.
+    /// Returns the inputs and outputs of a set of nodes.
     pub(super) fn flow(&self, nodes: &[usize]) -> Flow {
         let within: HashSet<usize> = nodes.iter().copied().collect();
         let (mut inputs, mut outputs, mut seen) = (Vec::new(), Vec::new(), HashSet::new());
@@ -174,7 +174,7 @@ impl<'a> Context<'a> {
     }
 }
 
-/// What a node reads, values that its branches take from around them included.
+/// Returns the values that a node reads, including outer values that its branches use.
 pub(super) fn reads(node: &Node) -> impl Iterator<Item = ValueId> {
     let around =
         node.bodies().flat_map(|body| &body.values).filter_map(|value| match value.origin {

@@ -37,13 +37,15 @@ impl Scene {
 
 struct Costing<'c> {
     cost: &'c Cost,
-    /// Scenes of functions by their place in memory and by what is called: a function has one scene
-    /// for inputs of any shapes, and other costs for each.
+    /// Scenes of functions by address and called signature.
+    ///
+    /// A function has one scene for inputs of all shapes, but different costs for each.
     scenes: HashMap<(usize, Option<usize>), Arc<Scene>>,
 }
 
 impl<'c> Costing<'c> {
-    /// `nodes` are those of the body that the scene is of, where what they cost is known.
+    /// Returns a scene with costs. `nodes` are the costs of the nodes of the scene's body, if
+    /// known.
     fn scene(&mut self, scene: &Scene, nodes: Option<&'c [NodeCost]>) -> Scene {
         let items = scene.items.iter().map(|item| self.item(item, nodes)).collect();
         Scene { items, ..scene.clone() }

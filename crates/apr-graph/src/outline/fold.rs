@@ -10,12 +10,13 @@ pub(super) struct Run {
     pub(super) start: usize,
     /// Length of the pattern.
     pub(super) period: usize,
-    /// How often it comes.
+    /// Number of repetitions.
     pub(super) times: usize,
 }
 
-/// Cuts neighbours into stretches of repeated patterns. Neighbours are equal where their signatures
-/// are; `None` is equal to nothing.
+/// Splits neighbours into runs of repeated patterns.
+///
+/// Neighbours are equal if their signatures are equal; `None` does not equal anything.
 pub(super) fn runs(signatures: &[Option<u64>]) -> Vec<Run> {
     let mut runs = Vec::new();
     let mut start = 0;
@@ -45,7 +46,7 @@ fn best(signatures: &[Option<u64>], start: usize) -> Run {
     best
 }
 
-/// A name with its last number taken out: `layers.3` is `layers.` and nothing, with 3.
+/// Splits a name at its last number: `layers.3` becomes `layers.`, 3 and an empty rest.
 pub(super) fn numbered(name: &str) -> Option<(&str, u64, &str)> {
     let end = name.rfind(|c: char| c.is_ascii_digit())? + 1;
     let start = name[..end]

@@ -13,18 +13,18 @@ use crate::{
 #[derive(Debug, Clone, PartialEq, Serialize)]
 #[non_exhaustive]
 pub struct NodeView {
-    /// Its path.
+    /// Path of the node.
     pub name: String,
-    /// Its operator.
+    /// Operator of the node.
     pub op: String,
-    /// The function that it is in, where it is not in the main body.
+    /// Function that contains the node; `None` in the main body.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub function: Option<String>,
-    /// What it reads.
+    /// Inputs of the node.
     pub inputs: Vec<ValueView>,
-    /// What it makes.
+    /// Outputs of the node.
     pub outputs: Vec<ValueView>,
-    /// Its settings.
+    /// Attributes of the node.
     pub attributes: Vec<AttributeView>,
     /// A note for people.
     #[serde(skip_serializing_if = "String::is_empty")]
@@ -39,16 +39,16 @@ pub struct ValueView {
     /// operators that are not known.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub operand: Option<String>,
-    /// Its name; empty where an optional one is left out.
+    /// Name of the value; empty for an omitted optional value.
     pub name: String,
-    /// Its type, where it is known.
+    /// Type of the value, if known.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub kind: Option<String>,
-    /// Where it comes from, or where it goes.
+    /// Source or readers of the value.
     pub place: ValueEnd,
 }
 
-/// Where a value comes from or goes.
+/// Source or readers of a value.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum ValueEnd {
@@ -60,26 +60,26 @@ pub enum ValueEnd {
     Node(String),
     /// A tensor of the checkpoint.
     Weight(String),
-    /// It is in the graph, and this is it.
+    /// Constant in the graph, as text.
     Constant(String),
-    /// It comes from the body around.
+    /// Value of the enclosing body.
     Outer,
-    /// Nothing makes it.
+    /// Value that no node produces.
     Missing,
-    /// These nodes read it; `output` is among them where the caller gets it.
+    /// Nodes that read the value; contains `output` if the caller receives it.
     Readers(Vec<String>),
 }
 
 /// A setting of a node.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct AttributeView {
-    /// Its name.
+    /// Name of the attribute.
     pub name: String,
-    /// Its value as a text.
+    /// Value of the attribute as text.
     pub value: String,
 }
 
-/// Most elements of a list that are shown.
+/// Maximum number of elements of a list that are shown.
 const MOST_ELEMENTS: usize = 16;
 
 /// A body, and the call whose function it is.
@@ -91,8 +91,10 @@ struct Scope<'g> {
 }
 
 impl NodeView {
-    /// The nodes with this path, or that make a value with this name. A path may go through a call,
-    /// `layers.3/attention/scores`, or begin in a function, `attention/scores`.
+    /// Returns the nodes with this path, or that produce a value with this name.
+    ///
+    /// A path may lead through a call, `layers.3/attention/scores`, or start in a function,
+    /// `attention/scores`.
     #[must_use]
     pub fn find(graph: &Graph, name: &str) -> Vec<Self> {
         let main = Scope { body: &graph.body, call: None, function: None };
@@ -108,8 +110,10 @@ impl NodeView {
         scopes.flat_map(|scope| find_in(graph, scope, name, 0)).collect()
     }
 
-    /// Paths that [`find`](Self::find) takes, at most `most`: those of the main body, through calls
-    /// as well, then those of the functions.
+    /// Returns up to `most` paths that [`find`](Self::find) accepts.
+    ///
+    /// Paths of the main body, including paths through calls, come first, then paths of the
+    /// functions.
     #[must_use]
     pub fn paths(graph: &Graph, most: usize) -> Vec<String> {
         let mut paths = Vec::new();
@@ -208,8 +212,8 @@ fn add_paths(
 }
 
 impl Scope<'_> {
-    /// Where a value comes from. A parameter is what the call hands over, where that is a weight or
-    /// a constant.
+    /// Returns the source of a value. A parameter resolves to the passed argument if that is a
+    /// weight or constant.
     fn source(&self, id: ValueId) -> ValueEnd {
         let argument = self.call.and_then(|(outer, call)| {
             let position = self.body.inputs.iter().position(|input| *input == id)?;
@@ -233,8 +237,9 @@ fn source(body: &Body, id: ValueId) -> ValueEnd {
     }
 }
 
-/// What a node does in a line: `Clip(x, [6])`, `Concat(a, b; axis=1)`. Weights are tensors,
-/// constants their values.
+/// Formats a node in one line: `Clip(x, [6])`, `Concat(a, b; axis=1)`.
+///
+/// Weights are shown as tensor names, constants as values.
 #[must_use]
 pub fn node_text(body: &Body, node: &Node) -> String {
     let input = |input: &Option<ValueId>| {
@@ -317,7 +322,7 @@ fn constant_text(constant: &Constant) -> String {
     }
 }
 
-/// `[1, 2, 3]`, or the first of them and how many there are.
+/// Formats a list as `[1, 2, 3]`; a long list is shown as its first elements and its length.
 fn list<T: ToString>(values: impl ExactSizeIterator<Item = T>) -> String {
     let count = values.len();
     let mut texts: Vec<String> =

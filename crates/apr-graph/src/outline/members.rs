@@ -9,9 +9,9 @@ use crate::Body;
 pub(super) struct Member {
     /// The part of the path that they share here.
     pub(super) name: String,
-    /// Their positions in the body, in order.
+    /// Positions of the member's nodes in the body, in order.
     pub(super) nodes: Vec<usize>,
-    /// Whether it is a single node with nothing more in its path.
+    /// `true` for a single node without further parts in its path.
     pub(super) single: bool,
 }
 
@@ -22,7 +22,7 @@ pub(super) fn parts(body: &Body, node: usize) -> impl Iterator<Item = &str> {
     name.split('/').filter(|part| !part.is_empty())
 }
 
-/// What lies in a group whose path has `depth` parts, in the order of the first nodes.
+/// Returns the members of a group whose path has `depth` parts, in the order of their first nodes.
 pub(super) fn members(body: &Body, nodes: &[usize], depth: usize) -> Vec<Member> {
     let mut members: Vec<Member> = Vec::new();
     let mut by_name: HashMap<&str, usize> = HashMap::new();

@@ -22,8 +22,10 @@ pub use build::OutlineOptions;
 pub use look::{AttributeView, NodeView, ValueEnd, ValueView, node_text};
 pub use scene::{Edge, End, Item, ItemKind, Port, Scene, WeightUse};
 
-/// The structure of a graph. Where functions call one another so often that it would be far larger
-/// than the graph, only its upper levels ([`Scene::is_partial`]).
+/// Returns the structure of a graph.
+///
+/// If nested function calls would make the outline far larger than the graph, it contains only the
+/// upper levels ([`Scene::is_partial`]).
 ///
 /// ```
 /// use apr_graph::outline::{OutlineOptions, outline};

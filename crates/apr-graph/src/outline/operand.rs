@@ -3,8 +3,10 @@
 use crate::infer::Versions;
 use crate::{Body, Function, Graph, Node, Operator};
 
-/// The inputs and outputs of a node by name: those of its operator, in the version that is stated
-/// around the node, or of the function that it calls.
+/// Names of a node's inputs and outputs.
+///
+/// They are the names in its operator, in the version declared around the node, or in the function
+/// that it calls.
 pub(super) struct Operands<'g> {
     operator: Option<&'static Operator>,
     function: Option<&'g Body>,

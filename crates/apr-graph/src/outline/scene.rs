@@ -6,20 +6,22 @@ use serde::{Serialize, Serializer};
 
 use crate::{TensorType, Totals};
 
-/// What is in a group, or in the whole graph: items, and what flows between them.
+/// Contents of a group or of the whole graph: items and the edges between them.
 #[derive(Debug, Clone, PartialEq, Default, Serialize)]
 #[non_exhaustive]
 pub struct Scene {
-    /// In the order they run.
+    /// Items, in the order they run.
     pub items: Vec<Item>,
-    /// What flows between them and the border of the group.
+    /// Edges between the items and the border of the group.
     pub edges: Vec<Edge>,
-    /// What comes into the group from outside, in the order of first use.
+    /// Inputs of the group, in the order of first use.
     pub inputs: Vec<Port>,
-    /// What leaves the group.
+    /// Outputs of the group.
     pub outputs: Vec<Port>,
-    /// Of the whole graph: whether groups are shown as empty that are not. Functions that call one
-    /// another make a picture far larger than the graph; then only the upper levels are shown.
+    /// `true` if groups of the whole graph are shown as empty although they are not.
+    ///
+    /// Functions that call one another can make an image far larger than the graph; then only the
+    /// upper levels are shown.
     #[serde(skip_serializing_if = "is_false")]
     pub is_partial: bool,
 }
@@ -30,7 +32,7 @@ pub struct Scene {
 pub struct Port {
     /// Name of the value.
     pub name: String,
-    /// Its type, such as `f32[batch, 320]`, where it is known.
+    /// Type, such as `f32[batch, 320]`, if known.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub kind: Option<String>,
 }
@@ -39,38 +41,39 @@ pub struct Port {
 #[derive(Debug, Clone, PartialEq, Serialize)]
 #[non_exhaustive]
 pub struct Item {
-    /// Its name within the group: `attention`, `layers.0-79`.
+    /// Name within the group: `attention`, `layers.0-79`.
     pub name: String,
-    /// Path of the first node or group that it stands for.
+    /// Path of the first node or group that the item represents.
     pub path: String,
-    /// How often it comes, one after the other.
+    /// Number of repetitions, one after the other.
     pub times: u64,
-    /// What it is.
+    /// Kind of the item, such as an operator or a group.
     #[serde(flatten)]
     pub kind: ItemKind,
-    /// Type of its first output, where it is known.
+    /// Type of the main output, if known: the first output of a node or call, the last output of
+    /// another group.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub output: Option<String>,
-    /// Elements of the weights in it, those of repetitions included.
+    /// Number of elements of the item's weights, including repetitions.
     pub parameters: u64,
-    /// What it costs, repetitions included, where [`Scene::with_costs`] has told and it is known.
+    /// Cost including repetitions, if [`Scene::with_costs`] added costs and it is known.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub cost: Option<Totals>,
-    /// Positions of its nodes in the body that it is of, those of repetitions included.
+    /// Positions of the item's nodes in their body, including repetitions.
     #[serde(skip)]
     pub(super) nodes: Vec<usize>,
 }
 
-/// What an item is.
+/// Kind of an item.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 #[serde(tag = "kind", rename_all = "snake_case")]
 #[non_exhaustive]
 pub enum ItemKind {
-    /// What the caller gives.
+    /// Input that the caller passes.
     Input,
-    /// What the caller gets.
+    /// Output that the caller receives.
     Output,
-    /// An operator.
+    /// Operator of the graph.
     Node {
         /// `MatMul`, or `com.microsoft::MatMulNBits`.
         op: String,
@@ -83,7 +86,7 @@ pub enum ItemKind {
         /// The function that it is a call of.
         #[serde(skip_serializing_if = "Option::is_none")]
         function: Option<String>,
-        /// What is in it; shared, since every layer of a model may be the same function.
+        /// Contents of the group; shared, since every layer of a model may be the same function.
         #[serde(serialize_with = "shared")]
         scene: Arc<Scene>,
     },
@@ -99,7 +102,7 @@ pub struct WeightUse {
     pub operand: Option<String>,
     /// Name of the tensor, or of the parameter of a function.
     pub tensor: String,
-    /// Its type as the node sees it, where it is known.
+    /// Type as the node reads it, if known.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub kind: Option<String>,
 }
@@ -108,9 +111,9 @@ pub struct WeightUse {
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize)]
 #[non_exhaustive]
 pub struct Edge {
-    /// Where it comes from.
+    /// Source of the edge.
     pub from: End,
-    /// Where it goes.
+    /// Target of the edge.
     pub to: End,
 }
 
@@ -126,7 +129,7 @@ pub enum End {
 }
 
 impl Item {
-    /// What is in it, where it is a group.
+    /// Returns the contents of a group, or `None` for other items.
     #[must_use]
     pub fn scene(&self) -> Option<&Arc<Scene>> {
         match &self.kind {
@@ -144,7 +147,7 @@ fn shared<S: Serializer>(scene: &Arc<Scene>, serializer: S) -> Result<S::Ok, S::
     scene.as_ref().serialize(serializer)
 }
 
-/// `f32[batch, 320]`, where something is known.
+/// Formats a type as `f32[batch, 320]`, or returns `None` if the type is not known.
 pub(super) fn shown(kind: Option<&TensorType>) -> Option<String> {
     kind.filter(|kind| kind.element.is_some() || kind.shape.is_some()).map(ToString::to_string)
 }

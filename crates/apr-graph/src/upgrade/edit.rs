@@ -7,10 +7,10 @@ use crate::{
     ValueOrigin, ValueType,
 };
 
-/// A node that is changed, with nodes that come before and after it.
+/// Node that is edited, with the nodes inserted before and after it.
 pub(super) struct Edit<'b> {
     pub(super) body: &'b mut Body,
-    /// What the caller of the body gets.
+    /// Outputs of the body, which the caller receives.
     pub(super) outputs: &'b HashSet<ValueId>,
     pub(super) node: Node,
     pub(super) before: Vec<Node>,
@@ -18,7 +18,7 @@ pub(super) struct Edit<'b> {
 }
 
 impl Edit<'_> {
-    /// Where a default changes, what was the default is said.
+    /// Sets attributes explicitly if their default differs in the new version.
     pub(super) fn keep_meaning(&mut self, old: &Operator, new: &Operator) {
         for setting in &old.attributes {
             let Some(default) = &setting.default else { continue };
@@ -30,7 +30,7 @@ impl Edit<'_> {
         }
     }
 
-    /// Whether the operator takes the node as it is now.
+    /// Checks that the operator supports the node's current number of inputs and its attributes.
     pub(super) fn fits(&self, operator: &Operator) -> Result<(), String> {
         let (fewest, most) = operator.input_count();
         let inputs = self.node.inputs.len();

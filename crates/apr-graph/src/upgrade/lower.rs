@@ -7,8 +7,10 @@ use crate::{Attribute, AttributeValue, Constant, ElementType, Op, Operator, Valu
 /// of most operators.
 pub(super) const OLDEST: i64 = 11;
 
-/// Operators that an older version knows under the same name, and with the same meaning for what it
-/// takes: later versions only added types, and attributes that [`Edit::fits`] finds.
+/// Operators that an older version has under the same name, with the same meaning for the inputs
+/// that it supports.
+///
+/// Later versions only added types, and attributes that [`Edit::fits`] detects.
 #[rustfmt::skip]
 const SAME: [&str; 88] = [
     "Abs", "Acos", "Add", "And", "ArgMax", "ArgMin", "Asin", "Atan", "Cast", "Ceil", "Clip",
@@ -25,7 +27,8 @@ const SAME: [&str; 88] = [
 
 type Step = fn(&mut Edit<'_>) -> Result<(), String>;
 
-/// What makes a node of an operator that changed with version `since` one of the version before.
+/// Returns the step that converts a node of an operator changed in version `since` to the version
+/// before.
 fn step(name: &str, since: i64) -> Option<Step> {
     Some(match (name, since) {
         ("LayerNormalization", 17) => normalise_by_parts,
@@ -73,7 +76,7 @@ pub(super) fn node(edit: &mut Edit<'_>, from: i64, to: i64) -> Result<(), String
     Ok(())
 }
 
-/// Takes away what only says the default of a setting that the older version does not have.
+/// Removes attributes that the older version does not have and that only restate the default.
 fn drop_defaults(edit: &mut Edit<'_>, now: &Operator, before: &Operator) {
     for setting in &now.attributes {
         let is_new = before.setting(setting.name).is_none();
@@ -126,7 +129,7 @@ fn pads_that_were_known(edit: &mut Edit<'_>) -> Result<(), String> {
     }
 }
 
-/// The rank of an input, where it is known.
+/// Returns the rank of an input, if known.
 fn rank(edit: &Edit<'_>, position: usize) -> Option<usize> {
     let id = edit.node.input(position)?;
     edit.body.value(id).shape().map(<[_]>::len)
@@ -167,7 +170,7 @@ fn part_of_shape(edit: &mut Edit<'_>) -> Result<(), String> {
     Ok(())
 }
 
-/// `a <= b` as `a < b or a == b`, which is the same for values that are no numbers.
+/// Writes `a <= b` as `a < b or a == b`, which gives the same result for NaN.
 fn or_equal(edit: &mut Edit<'_>) -> Result<(), String> {
     let strict = if &*edit.node.op.name == "LessOrEqual" { "Less" } else { "Greater" };
     let inputs = edit.node.inputs.clone();

@@ -7,7 +7,7 @@ use crate::{
 
 pub(super) type Step = fn(&mut Edit<'_>) -> Result<(), String>;
 
-/// What to do with a node of an operator that has changed with a version.
+/// Returns the step that converts a node of an operator that changed in a version.
 pub(super) fn step(name: &str, since: i64) -> Option<Step> {
     Some(match (name, since) {
         (
@@ -70,7 +70,7 @@ fn broadcast_is_implied(edit: &mut Edit<'_>) -> Result<(), String> {
     Ok(())
 }
 
-/// Puts dimensions of 1 behind those of an input.
+/// Appends dimensions of size 1 to an input.
 fn unsqueeze_input(edit: &mut Edit<'_>, position: usize, behind: usize) {
     let shape =
         edit.node.input(position).and_then(|id| edit.body.value(id).shape()).unwrap_or_default();
@@ -237,8 +237,8 @@ fn softmax_of_one_dimension(edit: &mut Edit<'_>) -> Result<(), String> {
     Ok(())
 }
 
-/// Scale and bias were of groups, and are of channels: each number comes as often as a group has
-/// channels.
+/// Repeats scale and bias, which were per group and are per channel, once for each channel of a
+/// group.
 fn scales_are_of_channels(edit: &mut Edit<'_>) -> Result<(), String> {
     let channels =
         edit.node.input(0).and_then(|id| edit.body.value(id).shape()?.get(1)?.as_integer());
@@ -285,7 +285,7 @@ fn upsample_is_resize(edit: &mut Edit<'_>) -> Result<(), String> {
     Ok(())
 }
 
-/// What version 10 did without saying so.
+/// Sets the options that version 10 implied.
 fn resize_says_how(edit: &mut Edit<'_>) -> Result<(), String> {
     let scales: Option<ValueId> = edit.node.input(1);
     edit.input(1, "roi", Constant::floats(&[]));

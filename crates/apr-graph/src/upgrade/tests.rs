@@ -83,7 +83,7 @@ fn upsample_becomes_resize() {
 }
 
 #[test]
-fn a_split_without_sizes_says_how_many() {
+fn a_split_without_sizes_gets_its_number_of_outputs() {
     let mut builder = GraphBuilder::new(13);
     let main = builder.body();
     let x = main.input("x", ElementType::F32, [4.into()], Meaning::Unknown);
@@ -95,7 +95,7 @@ fn a_split_without_sizes_says_how_many() {
 }
 
 #[test]
-fn what_does_not_go_along_is_refused_by_name() {
+fn operators_that_can_not_be_upgraded_are_rejected_by_name() {
     let old = graph(7, &[1, 4, 8], |main, x| {
         let scale = main.weight("scale", ElementType::F32, [4]);
         let inputs = [x, scale, scale, scale, scale];
@@ -135,7 +135,7 @@ fn operators_in_branches_and_functions_go_along() {
     assert_eq!(newer.functions[0].body.nodes[0].inputs.len(), 2);
 }
 
-/// Why a node of an older version does not become one of this version.
+/// Returns the error of upgrading a node that can't be converted.
 fn refusal(
     opset: i64,
     to: i64,
@@ -148,7 +148,7 @@ fn refusal(
 }
 
 #[test]
-fn what_newer_versions_have_no_words_for_is_refused() {
+fn meanings_that_newer_versions_can_not_express_are_rejected() {
     let training =
         |main: &mut BodyBuilder, x: ValueId| main.op("Dropout", [x]).outputs::<2>("drop")[0];
     assert_eq!(refusal(6, 7, &[2], training), "it is for training");
@@ -215,7 +215,7 @@ fn a_group_normalization_without_its_scale_is_refused() {
 }
 
 #[test]
-fn versions_that_are_not_said_are_refused_and_a_function_gets_the_models() {
+fn undeclared_versions_are_rejected_and_functions_get_the_models_version() {
     let mut old = graph(11, &[2], |main, x| main.op("Relu", [x]).output("y"));
     let mut builder = GraphBuilder::new(11);
     let mut body = BodyBuilder::default();
@@ -264,7 +264,7 @@ fn operators_become_older_ones_of_the_same_meaning() {
 }
 
 #[test]
-fn what_an_older_version_can_not_say_is_refused_by_name() {
+fn meanings_that_older_versions_can_not_express_are_rejected_by_name() {
     let newer = graph(20, &[2, 8], |main, x| main.op("Gelu", [x]).output("gelu"));
     let error = upgrade(&newer, 17).unwrap_err();
     assert!(error.message().contains("Gelu does not go to version 17"), "{error}");

@@ -9,21 +9,21 @@ use crate::digest::{Checked, hex, is_digest};
 use crate::hub_cache::SnapshotEntry;
 use crate::url_cache::ListedEntry;
 
-/// Where a file goes.
+/// Destination of a download.
 #[derive(Debug, Clone)]
 pub(crate) struct Target {
-    /// Its name when it is whole and checked.
+    /// Path of the complete and checked file.
     pub(crate) path: PathBuf,
     /// The file whose lock is held meanwhile.
     pub(crate) lock: PathBuf,
-    /// By what it is checked; the state of a file whose server gives no digest.
+    /// Digest that the file is checked with, or its ETag if the server provides no digest.
     pub(crate) etag: String,
-    /// What is done when it is there.
+    /// Record that is made when the file is complete.
     pub(crate) entry: Entry,
 }
 
 impl Target {
-    /// Where the bytes of this state of a file of a commit go.
+    /// Returns the destination of a file of a commit with this ETag.
     pub(crate) fn in_snapshot(entry: &SnapshotEntry, etag: &str) -> Self {
         // What is no digest may be the same for two files, as where a server makes it of length and
         // time.
@@ -37,17 +37,17 @@ impl Target {
     }
 }
 
-/// How a cache says that a file is there.
+/// The way in which a cache records a file.
 #[derive(Debug, Clone)]
 pub(crate) enum Entry {
-    /// As a file of a commit, for which a revision stands.
+    /// A file of a commit that a revision points to.
     Snapshot(SnapshotEntry),
-    /// In the list of what came from other servers.
+    /// An entry in the list of files from other servers.
     Listed(ListedEntry),
 }
 
 impl Entry {
-    /// Whether the file is there as a whole.
+    /// Returns `true` if the complete file is in the cache.
     pub(super) fn is_there(&self, path: &Path, len: u64) -> bool {
         match self {
             Self::Snapshot(_) => {
@@ -57,7 +57,7 @@ impl Entry {
         }
     }
 
-    /// Notes that apr fetched the file, where other programs share the cache.
+    /// Records that apr fetched the file, if the cache is shared with other programs.
     pub(super) fn fetched(&self, path: &Path) {
         if let Self::Snapshot(entry) = self {
             entry.fetched(path);
@@ -73,8 +73,8 @@ impl Entry {
 }
 
 impl Target {
-    /// What was fetched so far. The name is none that other programs use, which could not know of
-    /// the holes in it.
+    /// Returns the path of the partial file. No other program uses its name, since none could know
+    /// of its holes.
     pub(super) fn partial(&self) -> PathBuf {
         self.with_end("apr-part")
     }
@@ -83,7 +83,7 @@ impl Target {
         self.with_end("apr-journal")
     }
 
-    /// What did not agree with its digest.
+    /// Returns the path of a file that did not match its digest.
     pub(super) fn rejected(&self) -> PathBuf {
         self.with_end("apr-rejected")
     }

@@ -13,39 +13,38 @@ use super::{Download, Phase, State};
 use crate::resource::Stream;
 use crate::whole::Whole;
 
-/// What is noted as being there, whole or not at all: what a run that is killed may lose of each
-/// range that it was receiving.
+/// Bytes of a piece, which is recorded as complete or not at all. A killed run can lose one piece
+/// of each range that it was receiving.
 const PIECE_LEN: u64 = 4 << 20;
 
-/// The same of files up to [`SMALL`], of which that would be most.
+/// Bytes of a piece of files up to [`SMALL`], of which a larger piece would be the most part.
 const SMALL_PIECE_LEN: u64 = 256 << 10;
 
 /// The longest file with small pieces.
 const SMALL: u64 = 256 << 20;
 
-/// The least that a request asks for, but for the end of the file.
+/// Minimum number of bytes per request, except at the end of the file.
 pub(super) const LEAST_ASKED: u64 = 4 << 20;
 
-/// Bytes that are received, written and hashed at a time: few enough to stay in the processor's
-/// cache.
+/// Number of bytes that are received, written and hashed at a time. It fits the processor's cache.
 pub(super) const BITE: usize = 512 << 10;
 
-/// Ranges that are asked for at the same time.
+/// Number of ranges that are requested at the same time.
 const AT_ONCE: usize = 16;
 
-/// How many times [`LEAST_ASKED`] is asked for as one range.
+/// Maximum length of a requested range, in multiples of [`LEAST_ASKED`].
 const LONGEST_RUN: u64 = 8;
 
-/// Pieces that are asked for as one range.
+/// Pieces that are requested as one range.
 struct Run {
     pieces: Range<u64>,
-    /// Where in the first of them bytes are missing.
+    /// Offset of the first missing byte, in the first of the pieces.
     from: u64,
     file: Arc<File>,
 }
 
 impl Download {
-    /// Begins to fetch what is missing.
+    /// Starts to fetch the missing pieces.
     pub(super) fn fetch_pieces(self: &Arc<Self>) {
         let this = Arc::clone(self);
         if self.resource.is_ranged() {
@@ -55,8 +54,8 @@ impl Download {
         }
     }
 
-    /// Asks alone, since a server that sends no ranges would send the whole file to everybody who
-    /// asks.
+    /// Sends the first request alone, since a server without ranges would send the whole file to
+    /// every thread.
     fn work_first(self: &Arc<Self>) {
         if let Some(whole) = self.resource.take_whole() {
             return self.work_in_order(&whole);
@@ -73,7 +72,7 @@ impl Download {
         }
     }
 
-    /// Fetches pieces on several threads, beginning with a run that comes already.
+    /// Fetches pieces on several threads, starting with a run that is already being received.
     fn work_with_others(self: &Arc<Self>, begun: Option<(Run, Stream<'_>)>) {
         let requests = usize::try_from(self.len.div_ceil(LEAST_ASKED)).unwrap_or(AT_ONCE);
         for _ in 1..AT_ONCE.min(requests) {
@@ -109,7 +108,7 @@ impl Download {
         })
     }
 
-    /// Receives the whole file, what is there already too: it comes from its beginning.
+    /// Receives the whole file from its beginning, including bytes that are already there.
     fn work_in_order(&self, whole: &Whole) {
         let Some(file) = self.lock().file.clone() else { return };
         let mut bite = vec![0; BITE];
@@ -144,18 +143,18 @@ impl Download {
         if self.len <= SMALL { SMALL_PIECE_LEN } else { PIECE_LEN }
     }
 
-    /// How many pieces the file has.
+    /// Returns the number of pieces of the file.
     pub(super) fn count(&self) -> u64 {
         self.len.div_ceil(self.piece_len())
     }
 
-    /// Where in the file some pieces are.
+    /// Returns the byte range of pieces in the file.
     pub(super) fn bytes_of(&self, pieces: &Range<u64>) -> Range<u64> {
         let piece = self.piece_len();
         pieces.start * piece..(pieces.end * piece).min(self.len)
     }
 
-    /// Notes that a piece is there, or why it is not; whether there is more to do.
+    /// Records that a piece was received, or why it was not. Returns `true` if there is more to do.
     fn note(&self, number: u64, fetched: Result<()>) -> bool {
         let mut state = self.lock();
         state.loading.retain(|&other| other != number);
@@ -178,7 +177,8 @@ impl Download {
         is_running
     }
 
-    /// The pieces to ask for next: from one that somebody waits for, or the first that is missing.
+    /// Takes the pieces to request next: the pieces from one that a reader waits for, or the first
+    /// missing one.
     fn take_run(&self) -> Option<Run> {
         let mut state = self.lock();
         if !matches!(state.phase, Phase::Running) {
@@ -217,7 +217,7 @@ impl Download {
     }
 }
 
-/// Start and length of what is moved at a time of a range.
+/// Returns the start and length of each step of a range.
 pub(super) fn bites(range: Range<u64>) -> impl Iterator<Item = (u64, usize)> {
     let Range { start, end } = range;
     (start..end)
@@ -225,12 +225,12 @@ pub(super) fn bites(range: Range<u64>) -> impl Iterator<Item = (u64, usize)> {
         .map(move |at| (at, usize::try_from(end - at).map_or(BITE, |left| left.min(BITE))))
 }
 
-/// How many times [`LEAST_ASKED`] is asked for at once, after so many requests and where so many
-/// of them would still be missing.
+/// Returns the length of the next range in multiples of [`LEAST_ASKED`], for `asked` earlier
+/// requests and `missing` such multiples still missing.
 ///
-/// A long range waits once for a server that is far away. The first ones are short, so that the
-/// beginning of the file is there early and not all ranges end at the same moment, when nothing
-/// would flow; so are the last ones, which end together.
+/// A long range waits only once for a distant server. The first ranges are short, so that the
+/// beginning of the file arrives early and the ranges do not all end at the same moment, when no
+/// data would flow. The last ones are also short, because they end together.
 fn run_length(asked: u64, missing: u64) -> u64 {
     (1 + asked / 4).min(missing / AT_ONCE as u64).clamp(1, LONGEST_RUN)
 }

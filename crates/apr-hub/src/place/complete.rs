@@ -81,7 +81,8 @@ impl ResolvedLocation {
     }
 }
 
-/// Of `model-00001-of-00003.gguf` what is before the number, the count, and what is after it.
+/// Splits `model-00001-of-00003.gguf` into the text before the number, the count, and the text
+/// after it.
 fn numbered(name: &str) -> Option<(&str, &str, &str)> {
     let is_number = |text: &str| text.len() >= 2 && text.bytes().all(|byte| byte.is_ascii_digit());
     let (start, rest) = name.rsplit_once("-of-")?;

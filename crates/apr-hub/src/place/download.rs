@@ -14,14 +14,14 @@ use crate::lock::disk;
 #[derive(Debug, Clone)]
 #[non_exhaustive]
 pub struct Downloaded {
-    /// Its name in the place.
+    /// Name in the location.
     pub name: String,
-    /// Where it is.
+    /// Path in the cache.
     pub path: PathBuf,
     /// Length in bytes.
     pub len: u64,
-    /// Bytes of it that came over the network, what was tried again included: none of a file that
-    /// was there.
+    /// Number of bytes received over the network, including repeated tries; 0 if the file was
+    /// already cached.
     pub fetched: u64,
 }
 
@@ -47,11 +47,11 @@ fn finished((name, begun): (String, Begun), progress: &dyn Progress) -> Result<D
 }
 
 impl ResolvedLocation {
-    /// Fetches files into the cache. Of each, the path is returned, and how many bytes came over
-    /// the network.
+    /// Fetches files into the cache. Returns the path of each, and the number of bytes received
+    /// over the network.
     ///
     /// # Errors
-    /// Those of [`open`](Self::open) and [`finish`](Self::finish), and E007 where shards of the
+    /// The errors of [`open`](Self::open) and [`finish`](Self::finish), and E007 when shards of the
     /// model are absent.
     pub fn download(
         &self,

@@ -21,19 +21,19 @@ use apr_view::nearest;
 
 /// A file of a place.
 pub enum OpenedFile {
-    /// On this machine.
+    /// A file on this machine.
     Local(PathBuf),
-    /// On a server.
+    /// A file on a server.
     Remote(RemoteSource),
 }
 
-/// A file that was looked for: in the cache, with its digest where that is known, or on its server.
+/// A file that was looked up: in the cache, with its digest if it is known, or on its server.
 enum Looked {
     Cached(PathBuf, Option<String>),
     Remote(RemoteSource),
 }
 
-/// Where the file of a URL goes.
+/// Returns the destination of the file of a URL.
 fn listed_target(cache: Arc<UrlCache>, url: &str, etag: Option<String>) -> Target {
     let name = UrlCache::name_of(url);
     let (path, lock) = (cache.path(&name), cache.lock(&name));
@@ -147,7 +147,7 @@ impl ResolvedLocation {
         Ok(Looked::Remote(source))
     }
 
-    /// Opens the file of a URL; one that is in the cache is asked for its state alone.
+    /// Opens the file of a URL. If the file is in the cache, only its state is requested.
     fn look_at(&self, url: &str) -> Result<Looked> {
         let cache = Arc::new(UrlCache::new(&self.hub.client.settings.cache));
         let (resource, known) = (self.url_resource(url), cache.find(url));
@@ -228,7 +228,7 @@ impl ResolvedLocation {
     }
 }
 
-/// Why a server refuses a file.
+/// Returns the error for a server's refusal of a file.
 fn url_error(answer: &Answer) -> Error {
     let status = answer.status;
     match status {

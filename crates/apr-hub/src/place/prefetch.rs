@@ -9,12 +9,13 @@ use crate::lookup::LocationKind;
 use crate::source::{LONGEST_COMPANION, RemoteSource};
 
 impl ResolvedLocation {
-    /// The model is open: from now on nothing is fetched that was not asked for.
+    /// Marks the model as open. From now on, only requested bytes are fetched.
     pub fn opened(&self) {
         self.reading.opened();
     }
 
-    /// These ranges of a file are going to be read as a whole: they are fetched by long requests.
+    /// Announces that these ranges of a file are going to be read whole. They are fetched by long
+    /// requests.
     pub fn expect(&self, file: &str, ranges: impl IntoIterator<Item = (u64, u64)>) {
         let source = self.sources().get(file).cloned();
         if let Some(source) = source {
@@ -22,13 +23,16 @@ impl ResolvedLocation {
         }
     }
 
-    /// All of the model is going to be read, so that what comes next is fetched ahead.
+    /// Announces that all of the model is going to be read, so that following bytes are fetched
+    /// ahead.
     pub fn read_whole(&self) {
         self.reading.whole();
     }
 
-    /// The same, and what was opened is kept in the cache: it is fetched from now on, in the
-    /// background, and read there. What was there before is compared with its digest meanwhile.
+    /// Announces that all of the model is going to be read, and keeps opened files in the cache.
+    ///
+    /// The files are fetched from now on in the background, and read from the cache. Files that
+    /// were already cached are compared with their digests meanwhile.
     pub fn keep_whole(&self) {
         self.reading.keep();
         self.check_cached();
@@ -46,9 +50,11 @@ impl ResolvedLocation {
         }
     }
 
-    /// All of the model is going to be read, past the cache. What was opened of the cache is
-    /// compared with its digest meanwhile; what comes, too, where `compare` says so: what nobody
-    /// read of it is fetched for that at the [end](Self::finish).
+    /// Announces that all of the model is going to be read, past the cache.
+    ///
+    /// Files opened from the cache are compared with their digests meanwhile. With `compare`,
+    /// received bytes are compared too. Bytes that the caller did not read are fetched for that at
+    /// the [end](Self::finish).
     pub fn stream_whole(&self, compare: bool) {
         self.reading.whole();
         self.check_cached();
@@ -58,7 +64,8 @@ impl ResolvedLocation {
         }
     }
 
-    /// Waits until what is kept is whole, and what was read or claimed has its digest.
+    /// Waits until kept files are complete, and checks the digests of files that were read or
+    /// claimed.
     ///
     /// # Errors
     /// E004 when a file is not the one that the hub has, E007 when it can't be fetched or written.
@@ -85,7 +92,7 @@ impl ResolvedLocation {
         self.finish_cached()
     }
 
-    /// Notes what is kept of files that were not fetched to their end.
+    /// Notes the bytes kept of files that were not fetched to their end.
     pub fn note_kept(&self) {
         let opened = self.sources();
         let kept =
@@ -93,11 +100,11 @@ impl ResolvedLocation {
         kept.for_each(|note| self.hub.notes.add(note));
     }
 
-    /// Begins to fetch the first bytes of all shards, companions as a whole, or both, several files
-    /// at a time. Whoever opens the files one after the other then waits once for a server that is
-    /// far away, and not once for each.
+    /// Starts to fetch the first bytes of all shards, whole companions, or both, several files at a
+    /// time. A caller that opens the files one after the other then waits only once for a distant
+    /// server.
     pub fn fetch_heads(&self, with_shards: bool, with_companions: bool) {
-        /// Files that are asked for at the same time.
+        /// Number of files that are requested at the same time.
         const AT_ONCE: usize = 8;
 
         if matches!(self.kind, LocationKind::Url(_)) {

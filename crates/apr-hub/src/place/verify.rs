@@ -11,16 +11,16 @@ use super::ResolvedLocation;
 use crate::digest::{damaged, file_agrees, is_digest};
 use crate::source::RemoteSource;
 
-/// A file that is read where the cache has it.
+/// A file that is read directly from the cache.
 pub(super) struct CachedFile {
     path: PathBuf,
     digest: String,
-    /// What came of the comparison, once somebody made it.
+    /// Result of the comparison, once it was made.
     found: Mutex<Option<Result<()>>>,
 }
 
 impl CachedFile {
-    /// Compares the file with its digest, once; whoever asks meanwhile waits.
+    /// Compares the file with its digest, once. Concurrent callers wait for the result.
     fn check(&self, interrupt: &AtomicBool) -> Result<()> {
         let mut found = self.found.lock().unwrap_or_else(PoisonError::into_inner);
         found.get_or_insert_with(|| self.compare(interrupt)).clone()
@@ -36,7 +36,7 @@ impl CachedFile {
 }
 
 impl ResolvedLocation {
-    /// Notes that a file is read where the cache has it.
+    /// Records that a file is read directly from the cache.
     pub(super) fn remember_cached(&self, name: &str, path: &Path, digest: Option<String>) {
         let Some(digest) = digest.filter(|digest| is_digest(digest)) else { return };
         let file = || {
@@ -47,7 +47,7 @@ impl ResolvedLocation {
         cached.entry(name.to_owned()).or_insert_with(file);
     }
 
-    /// The digest of a file that is read where the cache has it.
+    /// Returns the digest of a file that is read directly from the cache.
     pub(super) fn cached_digest(&self, name: &str) -> Option<String> {
         let cached = self.cached.lock().unwrap_or_else(PoisonError::into_inner);
         cached.get(name).map(|file| file.digest.clone())
@@ -83,7 +83,7 @@ impl ResolvedLocation {
         self.cached_files().iter().try_for_each(|file| file.check(interrupt))
     }
 
-    /// A file that is opened when others are kept already is kept too.
+    /// Starts to keep a file that is opened after other files are already being kept.
     pub(super) fn begin_late(&self, source: &RemoteSource) {
         if self.reading.keeps() {
             drop(source.download());

@@ -2,11 +2,12 @@
 
 use super::units::Unit;
 
-/// The choice for each unit, so that all together take at most so many bytes, or as few as they
-/// can, with as little effect as possible. Each step to a larger type is taken in the order of what
-/// it takes off for a byte, along the lower convex hull of a unit's choices, which is the best
-/// where the budget is used up (Shoham and Gersho 1988, "Efficient bit allocation for an arbitrary
-/// set of quantizers").
+/// Returns the choice for each unit with as little effect as possible. Together, the choices take
+/// at most `budget` bytes, or as few as they can.
+///
+/// Steps to larger types are taken in the order of the effect that they remove per byte, along the
+/// lower convex hull of a unit's choices. This is optimal if the budget is used up (Shoham and
+/// Gersho 1988, "Efficient bit allocation for an arbitrary set of quantizers").
 pub(crate) fn choose(units: &[Unit], budget: u64) -> Vec<usize> {
     let mut steps: Vec<Step> =
         units.iter().enumerate().flat_map(|(at, unit)| hull(at, unit)).collect();
@@ -62,7 +63,7 @@ pub(crate) fn swapped(
     Some(chosen)
 }
 
-/// From one choice of a unit to a larger one.
+/// A step from one choice of a unit to a larger one.
 struct Step {
     unit: usize,
     from: usize,
@@ -139,7 +140,7 @@ mod tests {
 
     /// All choices that fit, tried one by one.
     #[test]
-    fn where_the_budget_is_used_up_nothing_is_better() {
+    fn choices_are_optimal_if_the_budget_is_used_up() {
         let units = units();
         let effect = |chosen: &[usize]| -> f64 {
             units.iter().zip(chosen).map(|(unit, at)| unit.choices[*at].effect).sum()

@@ -15,15 +15,15 @@ use self::choose::{choose, swapped};
 use self::trial::{CountedMeasure, Effect, Trials};
 use self::units::{Unit, fixed, units};
 
-/// What a model computes with while types are tried.
+/// Inputs on which a model runs while types are tried.
 #[derive(Debug, Clone, Copy)]
 pub enum SearchData<'d> {
     /// A text, for a model that continues texts: effects are KL divergences of softened
     /// predictions.
     Text {
-        /// The text.
+        /// Text to run the model on.
         text: &'d str,
-        /// How it is cut.
+        /// Options for splitting the text into windows.
         options: WindowOptions,
     },
     /// Texts, sounds, images or arrays: effects are mean squares of the relative L2 distance of
@@ -31,34 +31,34 @@ pub enum SearchData<'d> {
     Samples(&'d [Sample]),
 }
 
-/// How large the model may become.
+/// Maximum size of the model.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum Budget {
     /// Bits per weight, over all tensors.
     BitsPerWeight(f64),
-    /// Bytes of the tensors and of what a file has besides.
+    /// Bytes of the tensors and of the other contents of a file.
     Bytes(u64),
 }
 
-/// What of a file is not chosen, in bytes.
+/// Contents of a file whose types are not chosen, in bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Unchosen {
     /// Tensors that are not quantized.
     pub tensors: u64,
-    /// All that is no tensor.
+    /// All contents that are not tensors.
     pub overhead: u64,
-    /// What the length of each tensor is rounded up to in the file; 0 and 1 for nothing.
+    /// Alignment to which the length of each tensor in the file is rounded up; 0 and 1 for none.
     pub alignment: u64,
 }
 
-/// What a search is to find types for.
+/// Goal of a search for types.
 #[derive(Debug, Clone, Copy)]
 pub struct SearchGoal<'g> {
-    /// What the data are called.
+    /// Name of the data.
     pub dataset: &'g str,
-    /// How large the model may become.
+    /// Maximum size of the model.
     pub budget: Budget,
-    /// What else is in the file.
+    /// Contents of the file whose types are not chosen.
     pub unchosen: Unchosen,
 }
 
@@ -77,7 +77,7 @@ pub struct CurvePoint {
     /// KL divergence in nats, of a text.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub divergence: Option<f64>,
-    /// Whether it is what was chosen.
+    /// `true` for the chosen point.
     pub chosen: bool,
 }
 
@@ -87,18 +87,18 @@ pub struct CurvePoint {
 pub struct ChosenType {
     /// The tensor, by the name that the model has it under.
     pub tensor: String,
-    /// Its type.
+    /// Type of the tensor.
     pub dtype: DType,
-    /// What quantizing it alone does to the outputs, in the unit of the curve.
+    /// Effect on the outputs of quantizing only this tensor, in the unit of the curve.
     pub effect: f64,
 }
 
-/// What a search came to.
+/// Result of a search.
 #[derive(Debug, Clone, Serialize)]
 #[non_exhaustive]
 pub struct SearchReport {
-    /// What effects are: `softened_divergence`, the KL divergence of predictions of temperature 2,
-    /// times 4; or `squared_distance`, relative to the outputs.
+    /// Unit of effects. `softened_divergence` is the KL divergence of predictions at temperature 2,
+    /// times 4. `squared_distance` is relative to the outputs.
     pub effect: &'static str,
     /// Runs of the model on all of the data.
     pub trials: usize,
@@ -111,22 +111,22 @@ pub struct SearchReport {
     pub unreached: Vec<String>,
 }
 
-/// A search, and what quantizers need to do what it found.
+/// Result of a search, with the data that quantizers need to apply it.
 #[derive(Debug, Clone)]
 #[non_exhaustive]
 pub struct SearchOutcome {
-    /// What was found.
+    /// Report of the search.
     pub report: SearchReport,
     /// Importance, as the types were tried with.
     pub matrix: Imatrix,
 }
 
-/// Sizes beside the one that is asked for that the curve has.
+/// Sizes on the curve besides the requested one, as factors of it.
 const AROUND: [f64; 4] = [0.8, 0.9, 1.12, 1.25];
 
-/// Fixed mixes that are tried beside what the effects of single tensors say.
+/// Number of fixed mixes that are tried besides the result of the single tensors' effects.
 const MIXES: usize = 4;
-/// Most exchanges that are tried at the end.
+/// Maximum number of exchanges that are tried after the choice.
 const SWAPS: usize = 32;
 
 /// The scheme that the metadata name for a file of mostly one type.
@@ -147,20 +147,22 @@ const SCHEMES: [(DType, Scheme); 13] = [
     (DType::Q8_0, Scheme::Q8_0),
 ];
 
-/// Chooses the type of each tensor of a model, so that the whole is no larger than the budget and
-/// computes what it did as nearly as it can. `done` hears of each run of the model, and how many
-/// there will be at most.
+/// Chooses the type of each tensor of a model, so that the model fits the budget and its outputs
+/// change as little as possible. `done` receives the number of each run of the model and the
+/// maximum number of runs.
 ///
-/// Each tensor is quantized alone, and its effect on the outputs measured, to one type near the
-/// budget; to other types it is taken to grow with the square of the error that inputs see, since
-/// the divergence of two distributions that are near is quadratic in their difference. Effects of
-/// tensors are taken to add up. Then bits go where they take off most effect. What comes of this is
-/// run beside llama.cpp's mixes that are nearly as large; from the best of them on bits are moved
-/// between pairs of tensors, as long as that helps.
+/// Each tensor is quantized alone to one type near the budget, and its effect on the outputs is
+/// measured. For other types, the effect is assumed to grow with the square of the error that
+/// inputs see, because the divergence of two similar distributions is quadratic in their
+/// difference. Effects of tensors are assumed to add up. Then bits are spent where they remove most
+/// effect.
+///
+/// The result is run beside llama.cpp's mixes of nearly the same size. From the best of them on,
+/// bits are moved between pairs of tensors as long as that helps.
 ///
 /// # Errors
-/// [`RunError::Request`] for a budget that no types fit, or a model without tensors to quantize;
-/// E001 where tensors are quantized already; what running the model ends with.
+/// [`RunError::Request`] for a budget that no types fit, or a model without tensors to quantize.
+/// E001 if tensors are quantized already. Otherwise, returns the errors of running the model.
 pub fn search(
     source: &Source<'_>,
     data: SearchData<'_>,
@@ -284,7 +286,7 @@ fn whole(bytes: f64) -> u64 {
 
 /// Types that were tried.
 struct Trial {
-    /// For each unit.
+    /// Positions of the chosen types, one for each unit.
     chosen: Vec<usize>,
     effect: Effect,
 }
@@ -343,7 +345,7 @@ impl Sizes {
         )))
     }
 
-    /// Bytes that are left for what is quantized.
+    /// Returns the bytes that are left for quantized tensors.
     fn budget(&self, budget: Budget) -> u64 {
         let all = match budget {
             Budget::BitsPerWeight(bits) => whole(bits * self.elements as f64 / 8.0),

@@ -11,7 +11,7 @@ use super::SearchData;
 use super::units::{Unit, check_not_cancelled};
 use crate::measure::{Inputs, MeasureOptions, measure};
 
-/// What all trials share.
+/// Data that all trials share.
 pub(crate) struct Trials<'t, 's> {
     source: &'t Source<'s>,
     facts: Facts,
@@ -20,13 +20,13 @@ pub(crate) struct Trials<'t, 's> {
     host: &'t dyn Host,
 }
 
-/// What softens predictions.
+/// Temperature that softens predictions.
 const TEMPERATURE: f64 = 2.0;
 
-/// What something does to the outputs.
+/// Effect of a change on the outputs.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct Effect {
-    /// What is to be small.
+    /// Value to minimize.
     pub(crate) objective: f64,
     /// KL divergence, of a text.
     pub(crate) divergence: Option<f64>,
@@ -34,7 +34,7 @@ pub(crate) struct Effect {
 
 /// Measures what it does to store tensors as these types.
 pub(crate) type Measure<'e> = dyn Fn(&[(&Unit, DType)]) -> RunResult<Effect> + 'e;
-/// The same, which counts.
+/// Same as [`Measure`], for a function that counts its calls.
 pub(crate) type CountedMeasure<'e> = dyn FnMut(&[(&Unit, DType)]) -> RunResult<Effect> + 'e;
 
 impl<'t, 's> Trials<'t, 's> {
@@ -101,8 +101,8 @@ impl<'t, 's> Trials<'t, 's> {
         })
     }
 
-    /// Calls `then` with what compares the model with others that have some of its tensors as other
-    /// types.
+    /// Calls `then` with a function that compares the model to variants with other types for some
+    /// of its tensors.
     pub(crate) fn with_effect<R>(
         &self,
         then: impl FnOnce(&Measure<'_>) -> RunResult<R>,

@@ -56,7 +56,7 @@ pub(crate) struct Unit {
 pub(crate) struct Choice {
     pub(crate) dtype: DType,
     pub(crate) bytes: u64,
-    /// What it does to the outputs.
+    /// Effect on the outputs.
     pub(crate) effect: f64,
     /// Squares of the weights' errors, each weighed by the mean square of its inputs.
     error: f64,
@@ -255,9 +255,9 @@ impl Unit {
         pairs.map(|(at, (a, b))| weight(at) * (f64::from(*a) - f64::from(*b)).powi(2)).sum()
     }
 
-    /// The largest type of blocks of at most so many bits per weight that changes the weights, or
-    /// else the smallest, with its error. Half precision may change them by so little that what is
-    /// measured is rounding.
+    /// Returns the largest block type of at most `bits` bits per weight that changes the weights,
+    /// or else the smallest, with its error. Half precision may change weights so little that only
+    /// rounding would be measured.
     pub(crate) fn near(&self, bits: f64) -> (DType, f64) {
         let of = |choice: &Choice| choice.bytes as f64 * 8.0 / self.elements.max(1) as f64;
         let blocks = || {
@@ -267,13 +267,13 @@ impl Unit {
         found.map_or((UNREACHED, 0.0), |choice| (choice.dtype, choice.error))
     }
 
-    /// Leaves one choice, for a tensor that the data do not reach, so that nothing is known of what
-    /// it does.
+    /// Keeps a single safe choice, for a tensor that the data do not reach and whose effect is
+    /// unknown.
     pub(crate) fn keep_safe(&mut self) {
         self.choices.retain(|choice| choice.dtype == UNREACHED);
     }
 
-    /// Sets the effects of all types by that of one whose error is known.
+    /// Sets the effects of all types from the effect of one type with a known error.
     pub(crate) fn scale(&mut self, effect: f64, error: f64) {
         self.share = if error > 0.0 { effect.max(LEAST_EFFECT) / error } else { 0.0 };
         for choice in &mut self.choices {

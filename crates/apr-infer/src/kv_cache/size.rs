@@ -5,20 +5,21 @@ use apr_graph::{Body, Graph, Meaning, Sizes, Value};
 
 use super::{CacheType, check_cache_type, heads_and_size, keeps_others};
 
-/// What a graph keeps of earlier tokens.
+/// Size of the keys, values and states that a graph keeps of earlier tokens.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct KeptSize {
     /// Bytes of keys and values that grow with the tokens, in the cache type.
     pub grown_bytes: u64,
-    /// Bytes of what stays as the graph makes it: states, and keys and values of an encoder.
+    /// Bytes of values that keep the form in which the graph makes them: states, and keys and
+    /// values of an encoder.
     pub fixed_bytes: u64,
-    /// Number of inputs whose size is not known; they count nothing.
+    /// Number of inputs of unknown size. Their bytes are not counted.
     pub unknown: usize,
 }
 
 impl KeptSize {
-    /// Both kinds of bytes.
+    /// Returns the number of all bytes.
     #[must_use]
     pub fn bytes(&self) -> u64 {
         self.grown_bytes.saturating_add(self.fixed_bytes)

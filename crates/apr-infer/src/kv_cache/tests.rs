@@ -52,7 +52,7 @@ fn other_types_hold_what_their_encodings_do() {
 }
 
 #[test]
-fn rows_grow_in_place_where_nothing_shares_them() {
+fn rows_grow_in_place_if_they_are_not_shared() {
     for kind in [CacheType::F32, CacheType::F16, CacheType::Q8_0] {
         let (cached, _) = grown(kind);
         let (identity, bytes) = (cached.identity(), cached.bytes());
@@ -96,7 +96,7 @@ fn texts_side_by_side_are_joined_tensors_behind_zeros() {
 }
 
 #[test]
-fn products_read_rows_as_they_lie() {
+fn products_read_cached_rows_in_place() {
     for kind in [CacheType::F32, CacheType::F16, CacheType::Q8_0] {
         let (cached, _) = grown(kind);
         let floats = cached.tensor().unwrap().into_values::<f32>().unwrap();
@@ -126,7 +126,7 @@ fn products_read_rows_as_they_lie() {
 }
 
 #[test]
-fn what_a_type_cant_hold_is_refused() {
+fn values_that_a_cache_type_cant_hold_are_rejected() {
     let error = CachedHeads::new(CacheType::Q8_0, 2, 40).unwrap_err();
     assert_eq!(error.code(), apr_core::Code::Version);
     let large = Tensor::new(vec![1, 1, 1, 32], vec![70_000.0_f32; 32]).unwrap();

@@ -10,7 +10,7 @@ use crate::tap::Tap;
 use crate::workers::Workers;
 use crate::{Tensor, Value};
 
-/// What is kept of texts that grow side by side, a token each at a time.
+/// Tokens, keys and values of texts that grow side by side, by one token each at a time.
 #[derive(Debug, Clone, Default)]
 pub struct Batch {
     /// Keys and values, in the order of the graph's inputs.
@@ -28,14 +28,13 @@ impl Batch {
         self.texts.len()
     }
 
-    /// Whether there are no texts.
+    /// Returns `true` if there are no texts.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.texts.is_empty()
     }
 
-    /// Goes on with these texts, in this order; one may be there several times, as the texts of a
-    /// beam search are.
+    /// Keeps only these texts, in this order. A text may occur several times, as in a beam search.
     ///
     /// # Panics
     /// When there is no such text.
@@ -64,8 +63,8 @@ impl LanguageModel<'_, '_> {
         self.cache.iter().filter_map(of).sum()
     }
 
-    /// Whether texts can grow side by side: keys and values that grow, a mask that leaves out what
-    /// is before a shorter text, and the positions of tokens.
+    /// Returns `true` if texts can grow side by side. The graph must have keys and values that
+    /// grow, a mask that hides the rows before a shorter text, and the positions of tokens.
     #[must_use]
     pub fn takes_batches(&self) -> bool {
         self.mask.is_some()
@@ -119,14 +118,14 @@ impl LanguageModel<'_, '_> {
         Ok(())
     }
 
-    /// The logits of what follows each text and its token, one text after the other.
+    /// Returns the logits after each text and its new token, one text after the other.
     ///
-    /// They are those of the text alone but for rounding: products of several rows are added up in
-    /// another order.
+    /// They equal the logits of each text alone except for rounding, because products of several
+    /// rows are added up in another order.
     ///
     /// # Errors
-    /// E001 for another number of tokens than of texts; those of
-    /// [`Session::run`](crate::Session::run), after which the batch is empty.
+    /// E001 if the number of tokens differs from the number of texts. Otherwise, returns the errors
+    /// of [`Session::run`](crate::Session::run), after which the batch is empty.
     pub fn next_of_each(
         &self,
         batch: &mut Batch,
@@ -171,7 +170,7 @@ impl LanguageModel<'_, '_> {
         Ok(places.iter().map(|place| std::mem::take(&mut logits[*place])).collect())
     }
 
-    /// The logits of what follows each text, none of which is computed again.
+    /// Returns the logits after each text without recomputing earlier tokens.
     fn step(
         &self,
         batch: &mut Batch,

@@ -8,7 +8,7 @@
 
 use apr_core::DType;
 
-/// Whether there is a kernel for a dtype on this processor.
+/// Returns `true` if this processor has a kernel for a dtype.
 pub(super) fn can_dot(dtype: DType) -> bool {
     matches!(dtype, DType::F16 | DType::BF16) && has_kernels()
 }
@@ -23,7 +23,8 @@ fn has_kernels() -> bool {
     false
 }
 
-/// Adds the products of `x` with rows that are as long; nothing is added where there is no kernel.
+/// Adds the products of `x` with rows of the same length to `out`. Adds nothing if there is no
+/// kernel.
 pub(super) fn dots(dtype: DType, x: &[f32], rows: &[u8], out: &mut [f32]) {
     #[cfg(all(feature = "simd", target_arch = "x86_64"))]
     if has_kernels() {
@@ -52,8 +53,8 @@ mod x86 {
     /// Sums of a row that are kept apart.
     const LANES: usize = 16;
 
-    /// One row at a time, without asking for memory ahead: four rows in turn came at half the speed
-    /// where they are shorter than a page.
+    /// Adds the products one row at a time, without prefetching. Four rows in turn ran at half the
+    /// speed for rows shorter than a page.
     #[target_feature(enable = "avx2,f16c")]
     pub(super) fn dots<const F16: bool>(x: &[f32], rows: &[u8], out: &mut [f32]) {
         let row_bytes = 2 * x.len();

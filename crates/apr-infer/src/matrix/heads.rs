@@ -10,19 +10,19 @@ use crate::store::decode;
 /// Rows of the tokens so far, in the order of the tokens.
 pub(crate) struct HeadRows<'a> {
     pub(crate) dtype: DType,
-    /// All elements, where the dtype is `F32`.
+    /// All elements, if the dtype is `F32`.
     pub(crate) floats: &'a [f32],
     /// All elements in the encoding of another dtype.
     pub(crate) bytes: &'a [u8],
     pub(crate) tokens: usize,
     /// Elements of a row, in whole blocks.
     pub(crate) size: usize,
-    /// Whether each row is a column of what is multiplied, as keys are.
+    /// `true` if each row is a column of the multiplied matrix, as for keys.
     pub(crate) is_turned: bool,
 }
 
 impl HeadRows<'_> {
-    /// As the right side of a product.
+    /// Returns the rows as the right side of a product.
     pub(crate) fn right(&self) -> Right<'_> {
         Right::Stored(self)
     }
@@ -100,7 +100,7 @@ impl StoredRows for HeadRows<'_> {
         vec![self.dtype]
     }
 
-    /// Queries stay as they are.
+    /// Returns `None`, because queries are not converted.
     fn precision(&self) -> Option<Precision> {
         None
     }

@@ -8,7 +8,7 @@
         loaded"
 )]
 
-/// Computes a tile: rows, how far apart they are, a packed strip of columns, the tile.
+/// Function that computes a tile from rows, their distance, a packed strip of columns and the tile.
 pub(super) type Direct = fn(&[f32], usize, &[f32], Tile<'_, '_>);
 
 /// A way to multiply: how large its tiles are, and its loops.
@@ -20,10 +20,11 @@ pub(super) struct Kernel {
     pub(super) columns: usize,
     /// Computes the product of a packed strip of rows and one of columns for a tile.
     pub(super) tile: fn(&[f32], &[f32], Tile<'_, '_>),
-    /// The same for a whole tile with rows that are not packed: they are as far apart as the second
-    /// argument says.
+    /// Computes the product for a whole tile with rows that are not packed.
+    ///
+    /// The second argument is the distance between rows.
     pub(super) direct: Option<Direct>,
-    /// Turns rows into columns: element `at` of row `lane` goes to `out[at * strip + lane]`.
+    /// Function that transposes rows: `out[at * strip + lane]` becomes element `at` of row `lane`.
     pub(super) turn: fn(Lines<'_>, usize, &mut [f32]),
 }
 
@@ -41,13 +42,13 @@ pub(crate) fn turned(lines: Lines<'_>, strip: usize, out: &mut [f32]) {
     (best().turn)(lines, strip, out);
 }
 
-/// Where a tile goes: into as many rows as there are, up to all of the tile's, and `width` of their
+/// Destination of a tile: the rows that exist, up to all rows of the tile, and `width` of their
 /// columns.
 pub(super) struct Tile<'a, 'r> {
     pub(super) rows: &'a mut [&'r mut [f32]],
     pub(super) first: usize,
     pub(super) width: usize,
-    /// Whether sums are added to what is there, which is written over otherwise.
+    /// `true` if sums are added to the existing values, `false` if they overwrite them.
     pub(super) adds: bool,
 }
 
@@ -194,7 +195,7 @@ mod x86 {
         write(sums, tile);
     }
 
-    /// The first rows of a strip; those that are missing cost nothing.
+    /// Computes the first rows of a strip. Missing rows cost nothing.
     #[target_feature(enable = "avx512f")]
     fn rows_here<const COUNT: usize>(a: &[f32], b: &[f32], tile: Tile<'_, '_>) {
         let mut sums = [[_mm512_setzero_ps(); 2]; COUNT];
@@ -211,8 +212,8 @@ mod x86 {
         write(sums, tile);
     }
 
-    /// Puts sums in registers into a tile. They come by value: a loop whose sums are lent would
-    /// keep them in memory.
+    /// Writes sums from registers into a tile. The sums are passed by value, because a loop that
+    /// borrows them would keep them in memory.
     #[inline]
     #[target_feature(enable = "avx512f")]
     fn write<const COUNT: usize>(sums: [[__m512; 2]; COUNT], tile: Tile<'_, '_>) {
@@ -328,7 +329,7 @@ mod x86 {
 mod tests {
     use super::*;
 
-    /// Those that this processor can run.
+    /// Returns the kernels that this processor can run.
     fn kernels() -> Vec<Kernel> {
         let mut found = vec![PLAIN, best()];
         #[cfg(all(feature = "simd", target_arch = "x86_64"))]

@@ -23,31 +23,31 @@ pub(crate) use scaling::{Scaling, Steps};
 pub(crate) use sides::{Left, Right};
 pub(crate) use stored::Matrix;
 
-/// A matrix that is decoded by stored rows, where and when they are needed.
+/// Matrix whose stored rows are decoded on demand.
 pub(crate) trait Rows: Sync {
     /// Number of columns of the stored rows.
     fn row_len(&self) -> usize;
 
-    /// Rows of what is multiplied.
+    /// Returns the number of rows of the multiplied matrix.
     fn depth(&self) -> usize;
 
-    /// Columns of what is multiplied.
+    /// Returns the number of columns of the multiplied matrix.
     fn width(&self) -> usize;
 
-    /// Whether what is stored as a row is a column of what is multiplied.
+    /// Returns `true` if a stored row is a column of the multiplied matrix.
     fn is_transposed(&self) -> bool;
 
-    /// Whether reading some columns of each row costs no more than reading the rows.
+    /// Returns `true` if reading some columns of each row costs no more than reading the rows.
     fn is_in_memory(&self) -> bool {
         true
     }
 
-    /// All elements, where they are in memory as `f32`, in stored rows.
+    /// Returns all elements in stored rows, if they are in memory as `f32`.
     fn floats(&self) -> Option<&[f32]> {
         None
     }
 
-    /// The stored rows as they lie, where those are whole columns of what is multiplied.
+    /// Returns the rows in stored form, if they are whole columns of the multiplied matrix.
     fn as_stored(&self) -> Option<&dyn StoredRows> {
         None
     }
@@ -62,7 +62,7 @@ pub(crate) trait Rows: Sync {
         out: &mut Vec<f32>,
     ) -> Result<()>;
 
-    /// The same in the place of what is in `out`.
+    /// Decodes rows like [`decode`](Self::decode), but overwrites the contents of `out`.
     fn decode_over(
         &self,
         rows: Range<usize>,
@@ -76,7 +76,8 @@ pub(crate) trait Rows: Sync {
     }
 }
 
-/// What activations become before a product, as ggml has them for each type of weights.
+/// Precision to which activations are converted before a product, as in ggml for each type of
+/// weights.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Precision {
     /// Blocks of 8-bit integers.
@@ -92,17 +93,18 @@ pub(crate) trait StoredRows: Sync {
     /// Dtypes of its rows.
     fn dtypes(&self) -> Vec<DType>;
 
-    /// What activations become before they are multiplied; `None` where they stay as they are.
+    /// Returns the precision to which activations are converted before a product, or `None` if they
+    /// are unchanged.
     fn precision(&self) -> Option<Precision>;
 
     /// Calls with runs of stored rows, in order.
     fn runs(&self, rows: Range<usize>, each: &mut dyn FnMut(Run<'_>)) -> Result<()>;
 }
 
-/// Rows of weights as they are stored.
+/// Rows of weights in their stored form.
 pub(crate) struct Run<'a> {
     pub(crate) dtype: DType,
-    /// Where its first row is, counted from the first that was asked for.
+    /// Index of the first row, counted from the first requested row.
     pub(crate) first: usize,
     pub(crate) bytes: &'a [u8],
     /// Bytes of a row.

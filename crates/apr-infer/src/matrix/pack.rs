@@ -38,8 +38,8 @@ pub(super) fn rows(
     }
 }
 
-/// Packs columns that lie together along each row: `depth` rows of `columns` elements, rows
-/// `row_step` apart.
+/// Packs columns whose elements are adjacent along each row: `depth` rows of `columns` elements,
+/// rows `row_step` apart.
 pub(super) fn columns(
     b: &[f32],
     size: (usize, usize),
@@ -77,11 +77,11 @@ fn strips<const STRIP: usize>(
     }
 }
 
-/// Memory for what is packed. It begins at a line of the cache, so that no vector that a kernel
-/// loads lies in two of them.
+/// Memory for packed elements. It begins at a cache line, so that no vector that a kernel loads
+/// crosses two lines.
 #[derive(Default)]
 pub(super) struct Packed {
-    /// Longer than what is packed by a line, as the first line may begin so much later.
+    /// Elements with one spare cache line, because the first line may begin up to a line later.
     values: Vec<f32>,
 }
 
@@ -105,7 +105,7 @@ impl Packed {
         &mut self.values[start..][..len]
     }
 
-    /// The elements, and what is left of earlier ones.
+    /// Returns the packed elements, followed by remains of earlier ones.
     pub(super) fn elements(&self) -> &[f32] {
         self.values.get(self.start()..).unwrap_or_default()
     }

@@ -12,14 +12,16 @@ use super::sides::{Left, Right};
 use super::{Precision, Rows, Scratch, StoredRows, blocks, pack, row};
 use crate::workers::{Alone, Workers, in_pieces, try_with_each};
 
-/// Positions along the sum that are multiplied at a time: a strip of columns stays in the
-/// first-level cache.
+/// Number of positions along the sum that are multiplied at a time, so that a strip of columns
+/// stays in the first-level cache.
 const DEPTH: usize = 256;
-/// Most columns that are packed at a time.
+/// Maximum number of columns that are packed at a time.
 const COLUMNS: usize = 256;
-/// Most elements of the right matrix that are packed at a time, unless a strip has more.
+/// Maximum number of elements of the right matrix that are packed at a time, unless a strip has
+/// more.
 const PANEL: usize = 1 << 20;
-/// Most elements of the left matrix that are packed at a time, unless a strip has more.
+/// Maximum number of elements of the left matrix that are packed at a time, unless a strip has
+/// more.
 const BLOCK: usize = 3 << 20;
 /// Columns of the right matrix from which on packing the left one costs little.
 const WIDE: usize = 128;
@@ -38,7 +40,7 @@ pub(crate) fn product(
     put(left, right, out, false, workers)
 }
 
-/// Adds the product to what is in `out`, or writes it over that.
+/// Adds the product to the contents of `out`, or overwrites them.
 fn put(
     left: Left<'_>,
     right: Right<'_>,
@@ -90,7 +92,7 @@ fn clear_unless(adds: bool, out: &mut [f32]) {
     }
 }
 
-/// The product with panels of columns, on several threads where that is worth it.
+/// Computes the product in panels of columns, on several threads if that is worth it.
 fn by_panels(
     left: Left<'_>,
     right: Right<'_>,
@@ -185,15 +187,16 @@ fn panel_columns(depth: usize, width: usize, kernel: Kernel) -> usize {
 /// The rows of the left matrix, as the panels need them.
 struct LeftRows<'a> {
     left: Left<'a>,
-    /// How many are read as they lie: whole strips, where each element is used a few times only.
+    /// Number of rows that are read in place: whole strips, if each element is used only a few
+    /// times.
     direct: usize,
-    /// All others, where they fit a cache.
+    /// All other rows in packed form, if they fit a cache.
     packed: Option<Packed>,
 }
 
 thread_local! {
-    /// Where the rows of the last product were packed. Fresh memory costs more than what is done
-    /// with it where products are small.
+    /// Memory of the last packed rows. For small products, fresh memory costs more than the
+    /// computation.
     static ROWS: RefCell<Packed> = RefCell::default();
 }
 
@@ -352,13 +355,13 @@ impl Left<'_> {
     }
 }
 
-/// A packed panel of the right matrix, and what becomes of products with it.
+/// Packed panel of the right matrix, and the mode of its products (add or overwrite).
 #[derive(Clone, Copy)]
 struct Panel<'a> {
     right: &'a [f32],
     depth: usize,
     columns: usize,
-    /// Whether they are added to what is there.
+    /// `true` if products are added to the existing values.
     adds: bool,
 }
 

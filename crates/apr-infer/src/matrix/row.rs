@@ -19,8 +19,8 @@ use crate::workers::{Workers, try_in_pieces};
 
 /// Columns of the result that one piece of work makes.
 const COLUMNS_AT_ONCE: usize = 512;
-/// Elements that are decoded at a time, unless eight rows have more: they stay in the first-level
-/// cache.
+/// Number of elements that are decoded at a time, unless eight rows have more. They stay in the
+/// first-level cache.
 const DECODED: usize = 1 << 13;
 
 /// Adds the product to `out`.
@@ -114,8 +114,8 @@ fn by_columns(x: &[f32], matrix: &dyn Rows, first: usize, out: &mut [f32]) -> Re
     })
 }
 
-/// Asks for `len` elements from a place on, which will be needed soon: each comes from memory once,
-/// and processors stop looking ahead at the end of each page.
+/// Prefetches `len` elements from `place` on, which are needed soon. Each element is read from
+/// memory once, and processors stop prefetching at the end of each page.
 #[inline(always)]
 fn fetch(values: &[f32], place: usize, len: usize) {
     #[cfg(all(feature = "simd", target_arch = "x86_64"))]
@@ -132,7 +132,7 @@ fn fetch(values: &[f32], place: usize, len: usize) {
 
 /// Rows that are added up together, while the next ones are fetched.
 const ADDED: usize = 16;
-/// Columns of them whose sums stay in registers.
+/// Number of columns of these rows whose sums stay in registers.
 const COLUMNS: usize = 32;
 
 for_several_targets! {
@@ -175,15 +175,16 @@ fn add_group(x: &[f32], rows: &[f32], step: usize, out: &mut [f32]) {
     }
 }
 
-/// Rows whose sums are made together: so many places of memory are read at a time.
+/// Number of rows whose sums are computed together, so that this many places of memory are read at
+/// a time.
 const TOGETHER: usize = 8;
-/// Lengths of rows that are read one after the other: several places within a page come at half the
-/// speed of one. Adding up the sums of shorter ones one by one would take as long as they do.
+/// Lengths of rows that are read one after the other. Reading several places within a page runs at
+/// half the speed of one. For shorter rows, adding up the sums one by one would take as long as the
+/// products.
 const ONE_BY_ONE: Range<usize> = 256..2048;
 /// Sums of a row that are kept apart, so that additions need not wait for each other.
 const LANES: usize = 16;
-/// How far ahead of what is used elements are fetched: 16 KiB, measured on rows of 128 to 4096
-/// elements.
+/// Prefetch distance in elements: 16 KiB, measured on rows of 128 to 4096 elements.
 const AHEAD: usize = 4096;
 
 for_several_targets! {
@@ -245,7 +246,7 @@ mod tests {
     use crate::workers::Alone;
 
     #[test]
-    fn rows_as_they_lie_give_the_bits_of_decoded_ones() {
+    fn rows_read_in_place_give_the_same_bits_as_decoded_rows() {
         let (size, tokens) = (512, 11);
         let x: Vec<f32> = (0..size).map(|at| (at as f32).sin()).collect();
         for &dtype in DType::ALL.iter().filter(|dtype| block::can_dot(**dtype)) {

@@ -1,21 +1,21 @@
 //! Scales and zero points of integers, as `DequantizeLinear` has them.
 
-/// What integers of a matrix stand for: `(integer - zero) * scale`.
+/// Scales and zero points of the integers in a matrix: `(integer - zero) * scale`.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct Scaling {
     scales: Vec<f32>,
-    /// As many as scales.
+    /// Zero points, one for each scale.
     zeros: Vec<f32>,
     rows: Steps,
     columns: Steps,
 }
 
-/// Where the scales of a dimension are.
+/// Layout of the scales along a dimension.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) struct Steps {
     /// Elements in a row that share a scale.
     pub(crate) block: usize,
-    /// How far apart neighbouring scales are; 0 where there is one.
+    /// Distance between neighbouring scales; 0 if there is only one.
     pub(crate) step: usize,
 }
 
@@ -33,12 +33,12 @@ impl Scaling {
         Self { scales, zeros, rows, columns }
     }
 
-    /// The same for the transposed matrix.
+    /// Returns the scaling of the transposed matrix.
     pub(crate) fn turned(&self) -> Self {
         Self { rows: self.columns, columns: self.rows, ..self.clone() }
     }
 
-    /// Whether places of a matrix of that size all have scales.
+    /// Returns `true` if all elements of a matrix of this size have scales.
     pub(crate) fn fits(&self, rows: usize, columns: usize) -> bool {
         let last =
             self.rows.at(rows.saturating_sub(1)) + self.columns.at(columns.saturating_sub(1));

@@ -18,7 +18,7 @@ impl<'a> Left<'a> {
         Self { values, rows, depth, row_step: depth, depth_step: 1 }
     }
 
-    /// Its elements rounded; `None` where one is too large for that.
+    /// Returns the elements rounded, or `None` if one is too large for that.
     pub(super) fn rounded(&self, round: impl Fn(f32) -> f32) -> Option<Vec<f32>> {
         let values = self.values.iter().map(|value| round(*value));
         values.map(|value| value.is_finite().then_some(value)).collect()
@@ -28,16 +28,17 @@ impl<'a> Left<'a> {
 /// The right matrix.
 #[derive(Clone, Copy)]
 pub(crate) enum Right<'a> {
-    /// In memory, in rows of `width`.
+    /// Elements in memory, in rows of `width`.
     Rows(&'a [f32], usize),
-    /// In memory, in columns as long as the sum: the transposed matrix in rows.
+    /// Elements in memory, in columns as long as the sum: the transposed matrix in rows.
     Columns(&'a [f32], usize),
-    /// In the checkpoint.
+    /// Matrix in the checkpoint.
     Stored(&'a dyn Rows),
 }
 
 impl<'a> Right<'a> {
-    /// The same without decoding, where its elements are in memory.
+    /// Returns the elements without decoding, if they are in memory. Otherwise, returns the matrix
+    /// unchanged.
     pub(super) fn in_memory(self) -> Self {
         let Self::Stored(matrix) = self else { return self };
         match matrix.floats() {

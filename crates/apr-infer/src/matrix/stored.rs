@@ -15,12 +15,12 @@ pub(crate) struct Matrix<'a> {
     store: &'a Store<'a>,
     /// Ranges of rows, one after the other.
     parts: Vec<WeightPart>,
-    /// First column that counts, of those that are stored.
+    /// Index of the first stored column that belongs to the matrix.
     first_column: usize,
     rows: usize,
     columns: usize,
     transposed: bool,
-    /// What the elements are multiplied with, where they are integers that stand for floats.
+    /// Scales of the elements, if they are integers that represent floats.
     scaling: Option<Arc<Scaling>>,
 }
 
@@ -32,7 +32,7 @@ struct WeightPart {
     /// Columns that are stored.
     row_len: usize,
     dtype: DType,
-    /// Whether it is decoded from codes in memory.
+    /// `true` if the part is decoded from codes in memory.
     is_coded: bool,
 }
 
@@ -63,14 +63,16 @@ impl<'a> Matrix<'a> {
         }
     }
 
-    /// Whether the elements are integers that single precision holds, and differences of them too.
+    /// Returns `true` if the elements are integers that single precision holds exactly, including
+    /// their differences.
     pub(crate) fn has_small_integers(&self) -> bool {
         self.parts
             .iter()
             .all(|part| matches!(part.dtype, DType::I8 | DType::U8 | DType::I16 | DType::U16))
     }
 
-    /// With scales for each place of the matrix as it is looked at; `None` where they do not fit.
+    /// Adds a scale for each element of the matrix in its current orientation. Returns `None` if
+    /// the scales do not fit.
     pub(crate) fn scaled(self, scaling: &Arc<Scaling>) -> Option<Self> {
         let is_whole =
             self.parts.len() == 1 && self.parts[0].first_row == 0 && self.first_column == 0;
@@ -112,7 +114,8 @@ impl<'a> Matrix<'a> {
         Some(Self { parts, rows: len, ..self })
     }
 
-    /// This one, then another, along a dimension; only along the stored rows.
+    /// Joins this matrix with another one along a dimension, which must be the dimension of the
+    /// rows.
     pub(crate) fn joined(mut self, axis: usize, other: Self) -> Option<Self> {
         let by_rows = (axis == 0) != self.transposed;
         let other_columns = other.columns;
@@ -137,12 +140,12 @@ impl<'a> Matrix<'a> {
         Some(self.store.bytes(part.tensor, start, count * bytes).map(|found| (part.dtype, found)))
     }
 
-    /// Whether rows are decoded from codes that are in memory.
+    /// Returns `true` if rows are decoded from codes in memory.
     fn is_coded(&self) -> bool {
         self.parts.iter().any(|part| part.is_coded)
     }
 
-    /// Decodes rows of one part from codes that are in memory, and says whether it did.
+    /// Decodes rows of one part from codes in memory. Returns `false` if that is not possible.
     fn decode_codes(&self, rows: &Range<usize>, first_column: usize, out: &mut [f32]) -> bool {
         let Some((part, row)) = self.part_of(rows.start) else { return false };
         if !part.is_coded || row + rows.len() > part.rows {
@@ -193,7 +196,7 @@ impl<'a> Matrix<'a> {
         Ok(())
     }
 
-    /// The part that a row lies in, and the row within it.
+    /// Returns the part that contains a row, and the index of the row in that part.
     fn part_of(&self, row: usize) -> Option<(&WeightPart, usize)> {
         let mut row = row;
         for part in &self.parts {

@@ -101,7 +101,7 @@ fn gelu(call: &mut Call<'_>, tanh: bool) -> Result<Vec<Value>> {
     rows(call, gelu_all, |x| 0.5 * x * (1.0 + libm::erf(x * std::f64::consts::FRAC_1_SQRT_2)))
 }
 
-/// Adds a bias first, where there is one.
+/// Computes GELU, after adding a bias if there is one.
 fn biased(call: &mut Call<'_>, tanh: bool) -> Result<Vec<Value>> {
     if let Some(bias) = call.optional(1)? {
         call.inputs[0] = Some(join(call, call.tensor(0)?, bias, Sum)?.into());

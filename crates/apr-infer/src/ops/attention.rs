@@ -47,7 +47,8 @@ impl Heads {
         Ok(Self { tensor, batch, heads, len, size })
     }
 
-    /// From `[batch, length, heads * size]`, or with the heads apart already.
+    /// Splits `[batch, length, heads * size]` into heads, or accepts a tensor whose heads are
+    /// already separate.
     pub(super) fn of(tensor: &Tensor, heads: Option<i64>) -> Result<Self> {
         if tensor.rank() == 4 {
             return Self::new(tensor.clone());
@@ -85,7 +86,7 @@ pub(super) fn heads_together(tensor: &Tensor) -> Result<Tensor> {
     transposed(tensor, &[0, 2, 1, 3])?.reshaped(vec![batch, len, heads * size])
 }
 
-/// Which scores are shown as an output.
+/// Scores that are returned as an output.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Shown {
     Nothing,
@@ -98,18 +99,19 @@ pub(super) enum Shown {
 /// Adds to the scores of a query: batch, head, query, scores.
 pub(super) type AddMask<'a> = dyn Fn(usize, usize, usize, &mut [f32]) + Sync + 'a;
 
-/// How scores become probabilities.
+/// Rules by which scores become probabilities.
 pub(super) struct Rules<'a> {
     pub(super) scale: f32,
     /// Bound of the scores, which a hyperbolic tangent brings them below; 0 for none.
     pub(super) softcap: f32,
-    /// Adds what a mask says to the scores of a query: batch, head, query, scores. Where nothing
-    /// may be looked at, the whole row is negative infinity.
+    /// Function that adds a mask to the scores of a query: batch, head, query, scores. If a query
+    /// may attend to no key, the whole row is negative infinity.
     pub(super) mask: &'a AddMask<'a>,
     pub(super) shown: Shown,
 }
 
-/// What queries find: `[batch, heads, queries, value size]`, and the scores that are shown.
+/// Computes attention. Returns the result, `[batch, heads, queries, value size]`, and the shown
+/// scores.
 pub(super) fn attend(
     call: &Call<'_>,
     q: &Heads,
@@ -163,7 +165,7 @@ struct Attention<'a> {
 }
 
 impl Attention<'_> {
-    /// What the queries of a head find, some queries at a time.
+    /// Computes the attention of a head, some queries at a time.
     fn head(&self, number: usize, out: &mut [f32]) -> Result<()> {
         let Self { q, k, v, .. } = self;
         let (batch, head) = (number / q.heads, number % q.heads);
@@ -194,7 +196,7 @@ impl Attention<'_> {
         Ok(())
     }
 
-    /// Copies scores to where they are shown, if they are those that are asked for.
+    /// Copies scores to the shown output, if they are of the requested stage.
     fn show(&self, stage: Shown, start: usize, scores: &[f32]) {
         if stage == self.rules.shown
             && let Ok(mut shown) = self.shown.lock()
@@ -240,7 +242,7 @@ impl Rules<'_> {
     }
 }
 
-/// Numbers that are added to scores, or truth values of what may be looked at.
+/// Mask from an input: numbers that are added to scores, or Booleans that allow keys.
 pub(super) struct Given {
     tensor: Tensor,
     /// Steps of the tensor along batch, head, query and key.
@@ -273,7 +275,7 @@ impl Given {
         Ok(Some(Self { steps: stretched(tensor.shape(), &target), tensor, keys }))
     }
 
-    /// What is added to a score.
+    /// Returns the number that is added to a score.
     fn at(&self, start: usize, key: usize) -> f32 {
         if key >= self.keys {
             return f32::NEG_INFINITY;
@@ -287,13 +289,13 @@ impl Given {
     }
 }
 
-/// What may be looked at from where.
+/// Rules for which keys each query may attend to.
 pub(super) struct Mask {
     pub(super) given: Option<Given>,
     pub(super) causal: bool,
-    /// How far back and ahead a query looks; -1 for no bound.
+    /// Number of keys that a query may attend to back and ahead; -1 for no bound.
     pub(super) window: (i64, i64),
-    /// Where the first query of each batch is among the keys.
+    /// Position of the first query of each batch among the keys.
     pub(super) offsets: Vec<i64>,
     /// Keys of each batch that count.
     pub(super) valid: Option<Vec<i64>>,
@@ -341,7 +343,7 @@ fn attention(call: &mut Call<'_>) -> Result<Vec<Value>> {
     Ok(vec![y.into(), k.tensor.into(), v.tensor.into(), scores.into()])
 }
 
-/// The mask that the inputs and attributes say together.
+/// Returns the mask that the inputs and attributes define together.
 fn mask(call: &Call<'_>, q: &Heads, past: Option<&Tensor>) -> Result<Mask> {
     let valid = call.optional(6)?.map(Tensor::integers).transpose()?;
     if valid.as_ref().is_some_and(|valid| valid.len() != q.batch) {

@@ -35,7 +35,7 @@ pub(super) const TABLE: &[Operator] = &[
     moves("Where", choose),
 ];
 
-/// What two numbers of one type become.
+/// Operation on two numbers of one type.
 pub(crate) trait Join: Copy {
     fn floats(self, a: f64, b: f64) -> f64;
     fn singles(self, a: f32, b: f32) -> f32;
@@ -81,7 +81,7 @@ join!(Quotient, std::ops::Div::div, |a: i64, b| a.checked_div(b).unwrap_or(a), |
 join!(Largest, larger, i64::max, u64::max);
 join!(Smallest, smaller, i64::min, u64::min);
 
-/// The larger, or NaN where one is.
+/// Returns the larger number, or NaN if either is NaN.
 fn larger<T: PartialOrd + Copy>(a: T, b: T) -> T {
     #[expect(clippy::eq_op, reason = "only NaN differs from itself")]
     if a > b || a != a { a } else { b }

@@ -43,7 +43,8 @@ impl Collected {
         Ok(())
     }
 
-    /// The values of an output under a new dimension; `None` where there were no iterations.
+    /// Stacks the values of an output along a new dimension. Returns `None` if there were no
+    /// iterations.
     fn stack(
         &mut self,
         call: &mut Call<'_>,
@@ -100,7 +101,7 @@ fn repeat(call: &mut Call<'_>) -> Result<Vec<Value>> {
     Ok(state)
 }
 
-/// What an output of a body collects when the body never runs: no rows of what its type says.
+/// Returns the collected output of a body that never runs: no rows of its declared type.
 fn nothing(body: &Body, output: usize) -> Result<Tensor> {
     let value = body.value(body.outputs[output]);
     let element = value.element().unwrap_or(apr_graph::ElementType::F32);

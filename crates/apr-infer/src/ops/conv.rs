@@ -29,7 +29,7 @@ const PLACES: usize = 512;
 pub(super) struct Sizes {
     pub(super) batch: usize,
     pub(super) groups: usize,
-    /// Channels of a group that come in, and that go out.
+    /// Number of input channels of a group. `filters` is the number of its output channels.
     pub(super) channels: usize,
     pub(super) filters: usize,
     pub(super) windows: Windows,
@@ -75,7 +75,7 @@ impl Sizes {
         [&[self.batch, self.groups * self.filters], &self.windows.output[..]].concat()
     }
 
-    /// Whether the windows are the image itself.
+    /// Returns `true` if the windows are the image itself.
     fn is_plain(&self) -> bool {
         let windows = &self.windows;
         let ones = |list: &[usize]| list.iter().all(|&size| size == 1);
@@ -173,7 +173,8 @@ impl Filters<'_> {
     }
 }
 
-/// The convolution with filters of the checkpoint; `None` where they are not decoded by rows.
+/// Computes the convolution with filters from the checkpoint. Returns `None` if the filters are not
+/// decoded by rows.
 fn stored(call: &Call<'_>) -> Result<Option<Tensor>> {
     let Value::Weight(handle) = call.value(1)? else { return Ok(None) };
     let x = call.tensor(0)?;
@@ -320,7 +321,8 @@ fn fused(call: &mut Call<'_>) -> Result<Vec<Value>> {
     Ok(vec![super::elementwise::change::<f32>(call, result, activation)?.into()])
 }
 
-/// Sizes of a transposed convolution: those of the convolution whose input is this one's output.
+/// Returns the sizes of a transposed convolution: the sizes of the convolution whose input is this
+/// one's output.
 fn turned_sizes(call: &Call<'_>, x: &[usize], weights: &[usize]) -> Result<Sizes> {
     let wrong = || Error::format(format!("filters of {weights:?} do not fit an input of {x:?}"));
     let (&[batch, channels], input) = x.split_first_chunk::<2>().ok_or_else(wrong)?;
@@ -368,7 +370,7 @@ fn turned_sizes(call: &Call<'_>, x: &[usize], weights: &[usize]) -> Result<Sizes
     Ok(sizes)
 }
 
-/// Sizes in an attribute, which must be so many.
+/// Returns the sizes in an attribute, which must have `len` numbers.
 fn fitting(call: &Call<'_>, name: &str, len: usize) -> Result<Option<Vec<usize>>> {
     let list = call.ints(name).map(|list| sizes(&list)).transpose()?;
     if list.as_ref().is_some_and(|list| list.len() != len) {
@@ -377,7 +379,7 @@ fn fitting(call: &Call<'_>, name: &str, len: usize) -> Result<Option<Vec<usize>>
     Ok(list)
 }
 
-/// The size of the result along a dimension, or the pads where the size is given.
+/// Computes the size of the result along a dimension, or the pads if the size is given.
 fn turned_size(
     windows: &mut Windows,
     dim: usize,

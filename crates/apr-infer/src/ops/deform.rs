@@ -12,22 +12,23 @@ use crate::{Tensor, Value};
 
 pub(super) const TABLE: &[Operator] = &[computes("DeformConv", deformed)];
 
-/// Most dimensions of an image: a point between pixels has two neighbours along each.
+/// Maximum number of dimensions of an image. A point between pixels has two neighbours along each
+/// dimension.
 const MAX_RANK: usize = 6;
 
-/// Where the windows of an image look.
+/// Positions that the windows sample in an image.
 struct Bent<'a> {
     windows: &'a Windows,
     /// Groups of channels that are bent alike.
     groups: usize,
-    /// Of one image: group, element of the window, dimension, place.
+    /// Offsets of one image: group, element of the window, dimension, place.
     offsets: &'a [f64],
     /// Group, element of the window, place.
     mask: Option<&'a [f64]>,
 }
 
 impl Bent<'_> {
-    /// What an element of the window at a place sees in a channel.
+    /// Returns the sample of a channel for an element of the window at a place.
     fn sample(&self, image: &[f64], group: usize, at: usize, place: usize) -> f64 {
         let Windows { kernel, dilations, before, .. } = self.windows;
         let (rank, len) = (kernel.len(), self.windows.window_len());

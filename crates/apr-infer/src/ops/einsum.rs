@@ -13,8 +13,8 @@ use crate::{Tensor, Value};
 
 pub(super) const TABLE: &[Operator] = &[computes("Einsum", einsum)];
 
-/// What an equation says: labels of each operand's dimensions, and those of the result. The
-/// dimensions that `...` stands for have the labels from 256 on, the last one 256.
+/// Labels of each operand's dimensions and of the result's dimensions. The dimensions of `...` have
+/// the labels from 256 on, the last one 256.
 struct Equation {
     operands: Vec<Vec<u32>>,
     result: Vec<u32>,
@@ -64,7 +64,8 @@ impl Equation {
         if ok { Ok(equation) } else { Err(wrong()) }
     }
 
-    /// Notes the size of a label; 1 is stretched where `...` stands for it.
+    /// Records the size of a label. A size of 1 is stretched to the other size. Returns `None` if
+    /// the sizes do not fit.
     fn note(&mut self, label: u32, size: usize) -> Option<()> {
         match self.sizes.iter_mut().find(|(other, _)| *other == label) {
             None => self.sizes.push((label, size)),
@@ -91,8 +92,8 @@ impl Equation {
         (0..dots as u32).rev().map(|at| DOTS + at).chain(once).collect()
     }
 
-    /// Whether an operand has each label once, at its size, and shares it with the other one or the
-    /// result.
+    /// Returns `true` if an operand has each label once and at its size, and shares it with the
+    /// other operand or the result.
     fn is_plain(&self, tensor: &Tensor, own: &[u32], other: &[u32]) -> bool {
         let fits = own.iter().zip(tensor.shape()).all(|(&label, &size)| size == self.size(label));
         fits && !repeats(own)
@@ -104,12 +105,12 @@ impl Equation {
     }
 }
 
-/// Whether a label is there more than once.
+/// Returns `true` if a label occurs more than once.
 fn repeats(labels: &[u32]) -> bool {
     labels.iter().enumerate().any(|(at, label)| labels[..at].contains(label))
 }
 
-/// Labels of a term, where `...` stands for a number of dimensions.
+/// Returns the labels of a term, in which `...` stands for `dots` dimensions.
 fn labels(term: &str, dots: usize) -> Option<Vec<u32>> {
     let (before, after) =
         term.split_once("...").map_or((term, None), |(before, after)| (before, Some(after)));
@@ -172,7 +173,8 @@ fn einsum(call: &mut Call<'_>) -> Result<Vec<Value>> {
     Ok(vec![from_doubles(sums, shape, tensors[0].element())?.into()])
 }
 
-/// How far a tensor moves along each label; a label that it has twice moves along its diagonal.
+/// Returns the step of a tensor along each label. A label that occurs twice steps along the
+/// diagonal.
 fn steps(shape: &[usize], labels: &[u32], order: &[u32]) -> Vec<usize> {
     let own = strides(shape);
     let along = |label: &u32| {
@@ -182,8 +184,8 @@ fn steps(shape: &[usize], labels: &[u32], order: &[u32]) -> Vec<usize> {
     order.iter().map(along).collect()
 }
 
-/// Two operands as a stack of matrix products, where every label is of one kind; `None` where that
-/// does not work out.
+/// Computes two operands as a stack of matrix products, if every label is of one kind. Returns
+/// `None` if that is not possible.
 fn by_product(
     call: &Call<'_>,
     equation: &Equation,

@@ -10,7 +10,7 @@ use crate::workers::in_pieces;
 /// Elements that a piece of work makes.
 const ELEMENTS_AT_ONCE: usize = 1 << 15;
 
-/// Changes every element, in place where nothing else needs the tensor.
+/// Changes every element, in place if the tensor is not used elsewhere.
 pub(crate) fn change<T: Element + Copy>(
     call: &Call<'_>,
     tensor: Tensor,
@@ -79,8 +79,8 @@ where
     Ok((shape, out))
 }
 
-/// Joins the elements of a tensor with those of another that is stretched along its first
-/// dimensions, in place.
+/// Combines the elements of a tensor in place with the elements of another. The other is stretched
+/// along its first dimensions.
 pub(crate) fn zip_in_place(
     call: &Call<'_>,
     tensor: Tensor,
@@ -109,7 +109,7 @@ pub(crate) fn zip_in_place(
     Tensor::new(shape, values)
 }
 
-/// Whether a tensor is stretched to a shape by repeating all of it.
+/// Returns `true` if a tensor is stretched to a shape by repeating all of it.
 pub(crate) fn repeats_within(shape: &[usize], target: &[usize]) -> bool {
     let first = shape.iter().position(|&size| size != 1).unwrap_or(shape.len());
     target.ends_with(&shape[first..]) && shape.len() <= target.len()

@@ -50,7 +50,7 @@ fn attention(call: &mut Call<'_>) -> Result<Vec<Value>> {
     Ok(vec![multiplied(call, &shares, &values)?.into()])
 }
 
-/// What the graph of an attribute makes of a tensor; it keeps its shape and type.
+/// Applies the graph of an attribute to a tensor. The graph must keep the tensor's shape and type.
 fn changed(call: &mut Call<'_>, name: &str, tensor: Tensor) -> Result<Tensor> {
     if call.attribute(name).is_none() {
         return Ok(tensor);

@@ -88,8 +88,8 @@ fn gather_elements(call: &mut Call<'_>) -> Result<Vec<Value>> {
     Ok(vec![tensor.like(indices.shape().to_vec(), data)?.into()])
 }
 
-/// Where the elements are that indices name along an axis, each at its own place in the other
-/// dimensions.
+/// Returns the offsets of the elements that indices select along an axis. In the other dimensions,
+/// each index keeps its own place.
 pub(super) fn element_offsets(
     shape: &[usize],
     indices: &Tensor,
@@ -118,8 +118,8 @@ pub(super) fn element_offsets(
     Ok(offsets)
 }
 
-/// Where the slices start that rows of indices name, and how long they are. `batch` leading
-/// dimensions are common.
+/// Returns the offsets of the slices that rows of indices select, and the length of a slice. The
+/// first `batch` dimensions are common.
 pub(super) fn slice_offsets(
     shape: &[usize],
     indices: &Tensor,

@@ -23,7 +23,7 @@ pub(super) const TABLE: &[Operator] = &[
     moves("Dropout", dropout),
 ];
 
-/// Drops elements at random, as in training; those that are kept make up for them.
+/// Drops elements at random, as in training, and scales the kept elements to compensate.
 fn dropped(call: &mut Call<'_>, x: &Tensor, ratio: f64) -> Result<Vec<Value>> {
     if !(0.0..1.0).contains(&ratio) {
         return Err(Error::format(format!("a ratio of {ratio} is not from 0 to below 1")));
@@ -180,8 +180,7 @@ fn non_zero(call: &mut Call<'_>) -> Result<Vec<Value>> {
     Ok(vec![Tensor::new(vec![shape.len(), found.len()], values)?.into()])
 }
 
-/// Dropout does nothing when a model is used; in training it needs randomness, which is not had
-/// here.
+/// Returns the input unchanged, or drops elements at random in training mode.
 fn dropout(call: &mut Call<'_>) -> Result<Vec<Value>> {
     let ratio = call.optional(1)?.map_or(Ok(0.5), Tensor::number)?;
     let training = match call.optional(2)? {

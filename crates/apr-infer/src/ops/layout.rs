@@ -51,7 +51,7 @@ fn reshape(call: &mut Call<'_>) -> Result<Vec<Value>> {
     Ok(vec![tensor.reshaped(shape)?.into()])
 }
 
-/// The shape that `Reshape` is asked for: 0 keeps a size, -1 is what is left.
+/// Returns the shape that `Reshape` requests: 0 keeps a size, -1 stands for the remaining elements.
 pub(super) fn wanted_shape(from: &[usize], wanted: &[i64], allow_zero: bool) -> Result<Vec<usize>> {
     let mut shape = Vec::with_capacity(wanted.len());
     let mut open = None;
@@ -213,7 +213,7 @@ fn split(call: &mut Call<'_>) -> Result<Vec<Value>> {
     Ok(parts)
 }
 
-/// Where a slice along one dimension starts, how far it steps, and how many elements it has.
+/// Returns the start, the step and the number of elements of a slice along one dimension.
 fn slice_range(size: usize, start: i64, end: i64, step: i64) -> Result<(usize, i64, usize)> {
     if step == 0 {
         return Err(Error::format("a slice has a step of 0"));
@@ -449,7 +449,7 @@ fn center_crop_pad(call: &mut Call<'_>) -> Result<Vec<Value>> {
     Ok(vec![tensor.into()])
 }
 
-/// The tensor of an attribute, where it is one.
+/// Returns the tensor in an attribute, or `None` if the attribute is not a tensor.
 pub(super) fn tensor_attribute(call: &Call<'_>, name: &str) -> Result<Option<Tensor>> {
     match call.attribute(name) {
         Some(value @ (AttributeValue::Tensor(_) | AttributeValue::Weight(_))) => {

@@ -24,7 +24,7 @@ pub(super) const TABLE: &[Operator] = &[
 /// Rows whose products take as long as reading the other matrix.
 const PASSES: usize = 16;
 
-/// How two stacks of matrices are multiplied.
+/// Layout of the products of two stacks of matrices.
 pub(super) struct Stacks {
     /// Shape of the result.
     pub(super) shape: Vec<usize>,
@@ -36,11 +36,11 @@ pub(super) struct Stacks {
 }
 
 impl Stacks {
-    /// Shapes of a product by NumPy's rules: rows and columns stand for matrices, other dimensions
-    /// are stretched. The result may be larger than the memory.
+    /// Returns the shapes of a product by NumPy's rules: vectors become matrices of one row or
+    /// column, and other dimensions are stretched. The result may be larger than the memory.
     ///
     /// # Errors
-    /// E001 where the shapes don't go together.
+    /// E001 if the shapes do not fit each other.
     pub(super) fn of(call: &Call<'_>, a: &[usize], b: &[usize]) -> Result<Self> {
         let wrong =
             || Error::format(format!("matrices of shapes {a:?} and {b:?} can't be multiplied"));
@@ -79,10 +79,10 @@ impl Stacks {
     }
 }
 
-/// The same, where the result fits the memory.
+/// Returns the shapes of a product like [`Stacks::of`], if the result fits the memory.
 ///
 /// # Errors
-/// E001 where the shapes don't go together, E008 where it does not.
+/// E001 if the shapes do not fit each other, E008 if the result does not fit the memory.
 pub(super) fn stacks(call: &Call<'_>, a: &[usize], b: &[usize]) -> Result<Stacks> {
     let stacks = Stacks::of(call, a, b)?;
     call.room_for(&stacks.shape, size_of::<f64>() as u64)?;
@@ -133,7 +133,7 @@ fn matmul(call: &mut Call<'_>) -> Result<Vec<Value>> {
 
 /// The right matrices of stacks of products.
 pub(super) enum RightStacks<'a> {
-    /// In rows, one matrix after the other.
+    /// Elements in rows, one matrix after the other.
     Floats(&'a [f32]),
     /// Keys or values of earlier tokens, a matrix for each head.
     Heads(Vec<HeadRows<'a>>),

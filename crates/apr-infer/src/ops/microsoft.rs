@@ -34,8 +34,8 @@ pub(super) fn positive(call: &Call<'_>, name: &str) -> Result<usize> {
     if value == 0 { Err(Error::format(format!("{name} is missing"))) } else { Ok(value) }
 }
 
-/// One of several tensors that lie next to each other along a dimension, as
-/// `[batch, heads, length, size]`.
+/// Returns one of several tensors that are adjacent along a dimension, as `[batch, heads, length,
+/// size]`.
 fn unpacked(packed: &Tensor, number: usize) -> Result<Heads> {
     let &[batch, len, heads, _, size] = packed.shape() else {
         return Err(Error::format("five dimensions are expected"));
@@ -80,21 +80,21 @@ fn projections(call: &Call<'_>, heads: usize) -> Result<[Heads; 3]> {
     Ok([one(0)?, one(1)?, one(2)?])
 }
 
-/// Which keys count, as ONNX Runtime has it: a length for each batch, or a number for each key, 0
-/// for none.
+/// Keys that count, in the forms of ONNX Runtime: a length for each batch, or a number for each
+/// key, with 0 for keys that do not count.
 pub(super) struct Padding {
     keys: Vec<i64>,
     form: Form,
 }
 
-/// How a padding mask says which keys count.
+/// Form in which a padding mask marks the keys that count.
 #[derive(Clone, Copy)]
 enum Form {
-    /// By how many there are.
+    /// Number of keys of each batch that count.
     Lengths,
-    /// By the ends of all batches, and then their beginnings.
+    /// Ends of all batches, and then their beginnings.
     Bounds(usize),
-    /// By a number for each; steps along batch, query and key.
+    /// A number for each key, with the steps along batch, query and key.
     Numbers([usize; 3]),
 }
 
@@ -111,7 +111,8 @@ impl Padding {
         Ok(Self { keys: mask.integers()?, form })
     }
 
-    /// The same, where the ends of all batches may come before their beginnings.
+    /// Reads a mask like [`of`](Self::of), but also accepts the ends of all batches before their
+    /// beginnings.
     pub(super) fn bounded(
         mask: &Tensor,
         batch: usize,
@@ -187,13 +188,13 @@ fn multi_head(call: &mut Call<'_>) -> Result<Vec<Value>> {
     Ok(vec![heads_together(&y)?.into(), k.tensor.into(), v.tensor.into(), scores.into()])
 }
 
-/// Where the tokens of an attention with a cache are.
+/// Positions of the tokens of an attention with a cache.
 struct Places {
     /// Tokens of each batch that were there before.
     past: Vec<usize>,
     /// Tokens of each batch, with the new ones.
     total: Vec<usize>,
-    /// Length of the cache that comes out.
+    /// Length of the resulting cache.
     capacity: usize,
 }
 
@@ -235,7 +236,7 @@ impl Places {
         Ok(Self { past, total, capacity })
     }
 
-    /// New keys or values behind those that are kept.
+    /// Appends new keys or values to those that are kept.
     fn joined(&self, call: &Call<'_>, past: Option<&Tensor>, new: &Heads) -> Result<Heads> {
         let shape = vec![new.batch, new.heads, self.capacity, new.size];
         let mut out = crate::pool::zeros(call.room(&shape, ElementType::F32)?);
@@ -266,7 +267,7 @@ impl Places {
     }
 }
 
-/// Queries, keys and values, which may come as one tensor.
+/// Returns queries, keys and values, which may be passed as one tensor.
 fn grouped_projections(call: &Call<'_>, heads: usize, kv_heads: usize) -> Result<[Heads; 3]> {
     let query = call.tensor(0)?;
     let as_heads = |tensor: &Tensor, heads: usize| Heads::of(tensor, Some(heads as i64));
@@ -348,7 +349,7 @@ fn grouped(call: &mut Call<'_>) -> Result<Vec<Value>> {
 /// A matrix of small integers, packed by blocks along its stored rows, each with a scale and a zero
 /// point.
 struct Packed<'a> {
-    /// Bytes of all rows, or where they are.
+    /// Bytes of all rows, or their location in the checkpoint.
     rows: Source<'a>,
     scales: Vec<f32>,
     zeros: Vec<f32>,
@@ -363,7 +364,8 @@ enum Source<'a> {
 
 #[derive(Clone, Copy)]
 struct PackedSizes {
-    /// Stored rows, which are the columns of what is multiplied, and their elements.
+    /// Number of stored rows, which are the columns of the multiplied matrix. `depth` is the number
+    /// of their elements.
     count: usize,
     depth: usize,
     bits: usize,

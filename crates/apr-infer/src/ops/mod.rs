@@ -45,7 +45,7 @@ mod window;
 
 use crate::operator::Operator;
 
-/// All operators.
+/// Tables of all operators.
 pub(crate) const TABLES: &[&[Operator]] = &[
     activation::TABLE,
     attention::TABLE,

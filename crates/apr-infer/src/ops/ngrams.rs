@@ -25,14 +25,14 @@ struct Pool {
     weights: Vec<f64>,
 }
 
-/// The numbers of words, where they are in a pool.
+/// Numbers of the words in a pool.
 enum Words {
     Ints(HashMap<i64, u32>),
     Texts(HashMap<String, u32>),
 }
 
 impl Words {
-    /// The numbers of the elements; none for what is not in the pool.
+    /// Returns the number of each element, or `None` for an element that is not in the pool.
     fn numbers(&self, x: &Tensor) -> Result<Vec<Option<u32>>> {
         Ok(match (self, x.data()) {
             (Self::Texts(words), Data::Text(texts)) => {
@@ -158,8 +158,8 @@ fn count_runs(call: &mut Call<'_>) -> Result<Vec<Value>> {
     Ok(vec![Tensor::new(shape, counts)?.into()])
 }
 
-/// Whether each text is what a pattern says, from its beginning to its end. The engine takes the
-/// time of the text's length times the pattern's size, whatever they are.
+/// Matches each whole text against a pattern. The time is bounded by the length of the text times
+/// the size of the pattern.
 fn matches(call: &mut Call<'_>) -> Result<Vec<Value>> {
     /// Bytes of a pattern's automaton.
     const LARGEST: usize = 1 << 20;

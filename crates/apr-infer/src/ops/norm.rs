@@ -228,7 +228,7 @@ fn batch(call: &mut Call<'_>) -> Result<Vec<Value>> {
     Ok(outputs)
 }
 
-/// Multiplies and shifts rows of `len` elements by what belongs to their channel.
+/// Scales and shifts rows of `len` elements by the numbers of their channel.
 fn affine(
     call: &Call<'_>,
     x: &Tensor,

@@ -31,7 +31,7 @@ pub(super) const TABLE: &[Operator] = &[
     computes("MaxRoiPool", max_roi_pool),
 ];
 
-/// The windows of a pool, and how many images there are.
+/// Returns the number of images, and the windows of a pool.
 fn windows(call: &Call<'_>, x: &Tensor) -> Result<(usize, Windows)> {
     let (outer, input) =
         x.shape().split_first_chunk::<2>().ok_or_else(|| Error::format("channels are expected"))?;
@@ -101,8 +101,8 @@ fn max(call: &mut Call<'_>) -> Result<Vec<Value>> {
     Ok(vec![values, Tensor::new(shape, indices)?.into()])
 }
 
-/// The number of an element of an image when its first dimension is the one whose neighbours lie
-/// together.
+/// Returns the number of an element of an image, counted with neighbours along the first dimension
+/// adjacent.
 fn by_column(offset: usize, image: &[usize]) -> usize {
     let steps = strides(image);
     let mut weight = 1;
@@ -114,7 +114,8 @@ fn by_column(offset: usize, image: &[usize]) -> usize {
     number
 }
 
-/// What becomes of the elements of each window, and how many elements it has with its padding.
+/// Applies a function to the elements of each window and to the window's number of elements
+/// including padding.
 fn each(call: &Call<'_>, of: impl Fn(&[f64], usize) -> f64) -> Result<Vec<Value>> {
     let x = call.tensor(0)?;
     let (images, windows) = windows(call, x)?;
@@ -142,7 +143,7 @@ fn average(call: &mut Call<'_>) -> Result<Vec<Value>> {
     })
 }
 
-/// The p-norm.
+/// Returns the p-norm of the values.
 fn norm(values: &[f64], p: f64) -> f64 {
     libm::pow(values.iter().map(|x| libm::pow(x.abs(), p)).sum(), 1.0 / p)
 }
@@ -210,24 +211,25 @@ fn unpool(call: &mut Call<'_>) -> Result<Vec<Value>> {
     Ok(vec![from_doubles(out, shape, x.element())?.into()])
 }
 
-/// Most points along a side of a bin: more would take long, and tell nothing.
+/// Maximum number of points along a side of a bin. More points would take long and add no
+/// information.
 const MAX_POINTS: usize = 1 << 10;
 
-/// Steps of work that a point is, which lies between four pixels.
+/// Steps of work for a point, which is interpolated between four pixels.
 const POINT: usize = 10;
 
-/// How regions are brought to one size.
+/// Resizing of regions to one size.
 struct Align {
-    /// Sizes of images and of what regions become.
+    /// Size of the images. `rows` and `columns` are the size of a resized region.
     image: (usize, usize),
     rows: usize,
     columns: usize,
     /// Points along each side of a bin; 0 for one in each pixel.
     ratio: usize,
     scale: f64,
-    /// Whether the largest of a bin's points counts, rather than their mean.
+    /// `true` for the largest of a bin's points instead of the mean.
     largest: bool,
-    /// Whether the centres of pixels lie at halves.
+    /// `true` if the centres of pixels are at halves.
     half: bool,
 }
 
@@ -293,7 +295,7 @@ impl Align {
         (self.rows.saturating_mul(self.columns)).saturating_mul(down.points * across.points)
     }
 
-    /// What a region of one channel becomes.
+    /// Resizes a region of one channel and appends it to `out`.
     fn region(&self, image: &[f64], region: [f64; 4], out: &mut Vec<f64>) {
         let [down, across] = self.sides(region);
         for bin in 0..self.rows * self.columns {

@@ -27,7 +27,7 @@ pub(super) const TABLE: &[Operator] = &[
     moves("QLinearConv", conv),
 ];
 
-/// Which scale belongs to which element.
+/// Assignment of scales to elements.
 struct Scales {
     scales: Vec<f32>,
     /// Elements before, at and after the axis.
@@ -39,7 +39,7 @@ struct Scales {
 }
 
 impl Scales {
-    /// `axis` and `block` as the attributes say them.
+    /// Creates the scales for `x`. `at` and `block` are the attributes `axis` and `block`.
     fn of(x: &Tensor, scale: &Tensor, at: i64, block: i64) -> Result<Self> {
         let wrong = || {
             Error::format(format!("a scale of {:?} does not fit {:?}", scale.shape(), x.shape()))
@@ -83,7 +83,7 @@ impl Scales {
         self
     }
 
-    /// Where the scale of an element is.
+    /// Returns the position of an element's scale.
     fn at(&self, element: usize) -> usize {
         let (_, size, after) = self.sizes;
         if self.count == 1 && self.scales.len() == 1 {
@@ -215,7 +215,7 @@ fn scaling(
     Ok(fits.then(|| Arc::new(scaling)))
 }
 
-/// Where the scales are of rows or columns that have one each.
+/// Returns the layout of scales for rows or columns that have one scale each.
 fn plain_steps(shape: &[usize], scale: &Tensor, at: i64) -> Result<Option<(Steps, Steps)>> {
     if scale.len() == 1 {
         return Ok(Some((Steps::NONE, Steps::NONE)));
@@ -230,7 +230,7 @@ fn plain_steps(shape: &[usize], scale: &Tensor, at: i64) -> Result<Option<(Steps
     })
 }
 
-/// Where the scales are of blocks along a dimension of a matrix.
+/// Returns the layout of scales for blocks along a dimension of a matrix.
 fn block_steps(
     shape: &[usize],
     scale: &Tensor,
@@ -248,7 +248,7 @@ fn block_steps(
 }
 
 impl Dequantization {
-    /// What it makes of the whole tensor.
+    /// Dequantizes the whole tensor.
     pub(crate) fn apply(&self, x: &Tensor) -> Result<Tensor> {
         dequantized(x, &self.scale, self.zero.as_ref(), (self.axis, self.block), ElementType::F32)
     }

@@ -29,7 +29,7 @@ pub(super) const TABLE: &[Operator] = &[
 pub(crate) struct Random(u64);
 
 impl Random {
-    /// That of a node.
+    /// Creates the random number generator of a node.
     pub(crate) fn of(call: &mut Call<'_>) -> Self {
         let drawn = call.environment.draw();
         let seed = match call.attribute("seed") {
@@ -67,7 +67,7 @@ impl Random {
 /// Steps of work that a number is.
 const DRAW: usize = 30;
 
-/// Shape and type of what is made: those of the input, or of attributes.
+/// Returns the shape and type of the output, from the input or from attributes.
 fn target(call: &Call<'_>, like: bool) -> Result<(Vec<usize>, ElementType)> {
     let (shape, default) = if like {
         let x = call.tensor(0)?;
@@ -106,7 +106,7 @@ fn bernoulli(call: &mut Call<'_>) -> Result<Vec<Value>> {
     Ok(vec![from_doubles(values, shape, to)?.into()])
 }
 
-/// Classes as often as their shares say, which are given as logarithms.
+/// Draws classes with probabilities that are given as logarithms.
 fn multinomial(call: &mut Call<'_>) -> Result<Vec<Value>> {
     let &[rows, classes] = call.tensor(0)?.shape() else {
         return Err(Error::format("logarithms of shares have two dimensions"));
@@ -141,7 +141,8 @@ fn multinomial(call: &mut Call<'_>) -> Result<Vec<Value>> {
     Ok(vec![from_integers(out, shape, to)?.into()])
 }
 
-/// Which of some elements are kept, where each is dropped with a probability.
+/// Returns 1 for each kept element and 0 for each dropped one. An element is dropped with the
+/// probability `ratio`.
 pub(super) fn kept(call: &mut Call<'_>, len: usize, ratio: f64) -> Result<Vec<u8>> {
     call.work(&[len, DRAW])?;
     let mut random = Random::of(call);

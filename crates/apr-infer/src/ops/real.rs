@@ -20,7 +20,7 @@ pub(crate) trait Real:
     const INFINITE: Self;
 
     fn exp(self) -> Self;
-    /// `e^x - 1`, also near 0.
+    /// Returns `e^x - 1`, accurate also near 0.
     fn exp_m1(self) -> Self;
     fn ln(self) -> Self;
     fn tanh(self) -> Self;

@@ -46,7 +46,8 @@ impl CellKind {
 /// A function of one element.
 pub(super) type Activation = Box<dyn Fn(f32) -> f32 + Sync>;
 
-/// Whether an activation takes one of `activation_alpha`, and one of `activation_beta`.
+/// Returns whether an activation takes a value from `activation_alpha`, and one from
+/// `activation_beta`.
 fn takes(name: &str) -> (bool, bool) {
     match name.to_ascii_lowercase().as_str() {
         "affine" | "scaledtanh" | "hardsigmoid" => (true, true),
@@ -55,8 +56,8 @@ fn takes(name: &str) -> (bool, bool) {
     }
 }
 
-/// The activations of a direction. Those that take settings take the next of the lists, one
-/// direction after the other.
+/// Returns the activations of a direction. Activations with settings take the next values of the
+/// lists, one direction after the other.
 fn activations(call: &Call<'_>, kind: CellKind, number: usize) -> Result<Vec<Activation>> {
     let names = call.texts("activations").unwrap_or_default();
     let list = |name: &str| call.floats(name).unwrap_or_default().into_iter();
@@ -125,7 +126,7 @@ struct Layer<'a> {
     /// `[gates * hidden, inputs]` and `[gates * hidden, hidden]`.
     weights: &'a [f32],
     recurrence: &'a [f32],
-    /// Of the inputs, then of the recurrence.
+    /// Biases of the inputs, then of the recurrence.
     bias: Vec<f32>,
     /// LSTM: how the cell acts on the gates for input, output and forgetting.
     peepholes: Option<&'a [f32]>,
@@ -133,7 +134,7 @@ struct Layer<'a> {
     clip: f32,
     /// GRU: the reset gate acts after the product.
     linear_before_reset: bool,
-    /// LSTM: what is forgotten is what is not put in.
+    /// LSTM: the forget gate is 1 minus the input gate.
     coupled: bool,
 }
 
@@ -172,7 +173,7 @@ impl Shape {
         Ok(Self { steps, batch, inputs, hidden, directions })
     }
 
-    /// How many steps each row of the batch has.
+    /// Returns the number of steps of each row of the batch.
     fn lengths(&self, call: &Call<'_>) -> Result<Vec<usize>> {
         let lengths = match call.optional(4)? {
             Some(lengths) => sizes(&lengths.integers()?)?,
@@ -184,7 +185,7 @@ impl Shape {
         Ok(lengths)
     }
 
-    /// What the layers begin with: zeros unless an input says otherwise.
+    /// Returns the initial state of the layers: zeros unless an input provides it.
     fn state(&self, call: &Call<'_>, position: usize, batch_first: bool) -> Result<Vec<f32>> {
         let shape = [self.directions, self.batch, self.hidden];
         let Some(tensor) = call.optional(position)? else { return Ok(vec![0.0; count(&shape)]) };
@@ -270,7 +271,7 @@ fn layer<'a>(
     })
 }
 
-/// How a layer runs over the steps.
+/// Settings of a layer's run over the steps.
 struct Run<'a> {
     lengths: &'a [usize],
     backwards: bool,

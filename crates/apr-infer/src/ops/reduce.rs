@@ -65,7 +65,8 @@ impl Reduction {
         }
     }
 
-    /// Of integers where the result is exact; the others are computed as floats and cut off.
+    /// Reduces integers exactly if the result is exact. Other results are computed as floats and
+    /// truncated.
     fn of_integers(self, values: &[i64]) -> i64 {
         match self {
             Self::Sum => values.iter().fold(0, |a, b| i64::wrapping_add(a, *b)),
@@ -81,7 +82,7 @@ impl Reduction {
     }
 }
 
-/// The larger of two numbers, or NaN where one is.
+/// Returns the larger of two numbers, or NaN if either is NaN.
 fn max_or_nan(a: f64, b: f64) -> f64 {
     if a > b || a.is_nan() { a } else { b }
 }
@@ -152,7 +153,7 @@ fn rows(tensor: &Tensor, len: usize, shape: Vec<usize>, kind: Reduction) -> Resu
     }
 }
 
-/// What the largest or smallest of no integers is.
+/// Returns the maximum or minimum of no integers.
 fn limits(element: ElementType, kind: Reduction, shape: Vec<usize>) -> Result<Tensor> {
     let bits = element.bits() as u32;
     let unsigned =

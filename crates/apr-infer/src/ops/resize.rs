@@ -24,7 +24,7 @@ const POINT: usize = 10;
 /// of the image.
 type Taps = Vec<(usize, f64)>;
 
-/// How elements between others are found.
+/// Interpolation method.
 struct Method {
     mode: String,
     nearest: String,
@@ -44,13 +44,13 @@ struct Line {
 }
 
 impl Method {
-    /// Whether a dimension comes out otherwise than it was.
+    /// Returns `true` if resizing changes a dimension.
     fn changes(&self, line: Line) -> bool {
         let cropped = self.coordinates == "tf_crop_and_resize" && line.region != (0.0, 1.0);
         line.input != 0 && (line.scale != 1.0 || line.output != line.input || cropped)
     }
 
-    /// Where an element of the output is in the input; `None` outside of it.
+    /// Returns the position of an output element in the input, or `None` if it is outside.
     fn coordinate(&self, x: usize, line: Line) -> Option<f64> {
         let Line { input, output, scale, region: (start, end) } = line;
         let (x, last, length) = (x as f64, input as f64 - 1.0, scale * input as f64);
@@ -76,8 +76,8 @@ impl Method {
         })
     }
 
-    /// Weights of neighbours, and where the first is from the one on the left on. The ratio is in
-    /// (0, 1].
+    /// Returns the weights of neighbours, and the position of the first one relative to the left
+    /// neighbour. The ratio is above 0 and at most 1.
     fn weights(&self, ratio: f64, scale: f64) -> (i64, Vec<f64>) {
         if self.mode == "nearest" {
             return (0, if self.nearest_is_left(ratio) { vec![1.0, 0.0] } else { vec![0.0, 1.0] });
@@ -101,13 +101,13 @@ impl Method {
         (first, weights.into_iter().map(|weight| weight / sum).collect())
     }
 
-    /// Most neighbours that an element of the output is made of.
+    /// Returns the maximum number of neighbours that contribute to an output element.
     fn most_taps(&self, line: Line) -> usize {
         let scale = if self.antialias { line.scale.min(1.0) } else { 1.0 };
         (4.0 / scale).ceil() as usize
     }
 
-    /// Whether the neighbour on the left is the one that counts.
+    /// Returns `true` if the left neighbour is the one that counts.
     fn nearest_is_left(&self, ratio: f64) -> bool {
         match self.nearest.as_str() {
             _ if ratio == 1.0 => false,
@@ -305,8 +305,8 @@ fn resized(
     from_doubles(values, shape, x.element())
 }
 
-/// Most dimensions of an image whose points are looked up: a point between pixels has two or four
-/// neighbours along each.
+/// Maximum number of dimensions of an image whose points are sampled. A point between pixels has
+/// two or four neighbours along each dimension.
 const MAX_GRID_RANK: usize = 6;
 
 /// Puts together the elements along one dimension. `sizes` are those before, at and after it in the
@@ -326,7 +326,7 @@ fn sum_taps(
     }
 }
 
-/// How points of an image are found.
+/// Settings for sampling points of an image.
 struct Sampler<'a> {
     image: &'a [f64],
     sizes: &'a [usize],
@@ -391,7 +391,7 @@ impl Sampler<'_> {
         weights.into_iter().map(|(step, weight)| (self.place(floor + step, dim), weight)).collect()
     }
 
-    /// A pixel along one dimension; `None` where it counts as 0.
+    /// Returns the pixel along one dimension, or `None` if it counts as 0.
     fn place(&self, at: f64, dim: usize) -> Option<usize> {
         let last = self.sizes[dim] as f64 - 1.0;
         let at = match self.padding {

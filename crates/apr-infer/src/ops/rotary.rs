@@ -15,9 +15,9 @@ pub(super) const TABLE: &[Operator] =
 pub(super) struct Rotation<'a> {
     cos: &'a [f32],
     sin: &'a [f32],
-    /// Number of pairs; elements after them stay.
+    /// Number of pairs. The elements after them are unchanged.
     pairs: usize,
-    /// Whether the elements of a pair are neighbours, rather than half a row apart.
+    /// `true` if the elements of a pair are neighbours, `false` if they are half a row apart.
     interleaved: bool,
 }
 
@@ -64,12 +64,12 @@ struct HeadRows {
     len: usize,
     size: usize,
     heads: usize,
-    /// Whether rows of one head lie together, rather than those of one position.
+    /// `true` if the rows of one head are adjacent, `false` if the rows of one position are.
     by_head: bool,
 }
 
 impl HeadRows {
-    /// `heads` is used where the shape does not say it.
+    /// Returns the layout of a shape. `heads` is used if the shape does not contain it.
     fn of(shape: &[usize], heads: i64) -> Result<Self> {
         match *shape {
             [batch, heads, len, size] if size > 0 => {
@@ -88,7 +88,7 @@ impl HeadRows {
         }
     }
 
-    /// Turns all rows; `positions` are those of each place of each batch.
+    /// Rotates all rows. `positions` has the position of each place of each batch.
     fn turn(&self, x: &Tensor, rotation: &Rotation<'_>, positions: &[usize]) -> Result<Tensor> {
         if positions.len() != self.batch * self.len {
             let message =
@@ -121,7 +121,8 @@ fn onnx(call: &mut Call<'_>) -> Result<Vec<Value>> {
     Ok(vec![layout.turn(x, &rotation, &positions)?.into()])
 }
 
-/// Inputs: x, positions, cosines, sines. One position is that of the first place of every batch.
+/// Computes `com.microsoft::RotaryEmbedding`. Inputs: x, positions, cosines, sines. A single
+/// position is the position of the first place of every batch.
 fn microsoft(call: &mut Call<'_>) -> Result<Vec<Value>> {
     let (x, ids, cos, sin) = (call.tensor(0)?, call.tensor(1)?, call.tensor(2)?, call.tensor(3)?);
 

@@ -112,7 +112,7 @@ fn combine(
     Ok(())
 }
 
-/// Writes new rows into a cache, from where each batch has got to.
+/// Writes new rows into a cache, from the current position of each batch on.
 fn tensor_scatter(call: &mut Call<'_>) -> Result<Vec<Value>> {
     let (tensor, updates) = (call.tensor(0)?, call.tensor(1)?);
     let at = axis(call.int("axis", -2), tensor.rank())?;

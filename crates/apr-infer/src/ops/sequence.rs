@@ -79,7 +79,8 @@ fn sequence(call: &Call<'_>) -> Result<Vec<Value>> {
     }
 }
 
-/// A place in a sequence that an input names; one past the last where something is inserted.
+/// Returns the position in a sequence that an input gives. For an insertion, it may be one past the
+/// last.
 fn place(call: &Call<'_>, input: usize, len: usize, inserts: bool) -> Result<usize> {
     let at = call.tensor(input)?.integer()?;
     let from_front = if at < 0 { at + len as i64 } else { at };

@@ -87,8 +87,8 @@ fn triangle([left, centre, right]: [usize; 3], mut set: impl FnMut(usize, f64)) 
     (centre..right).for_each(|row| set(row, (right - row) as f64 / width));
 }
 
-/// The Fourier transform of complex numbers: by halves where the length is even, by definition
-/// otherwise.
+/// Computes the Fourier transform of complex numbers: by halves if the length is even, by
+/// definition otherwise.
 fn transform(values: &[(f64, f64)], sign: f64) -> Vec<(f64, f64)> {
     let len = values.len();
     let turned = |(re, im): (f64, f64), angle: f64| {
@@ -146,10 +146,11 @@ fn flat(values: Vec<(f64, f64)>) -> Vec<f64> {
     values.into_iter().flat_map(|(re, im)| [re, im]).collect()
 }
 
-/// What a Fourier transform is asked for.
+/// Parameters of a Fourier transform.
 struct Transform {
     inverse: bool,
-    /// Only the half that the other one mirrors: of the result, or of what an inverse is given.
+    /// `true` for one half only, which the other half mirrors: of the result, or of the input of an
+    /// inverse.
     one_sided: bool,
     /// Elements before, at and after the axis.
     sizes: (usize, usize, usize),
@@ -158,7 +159,7 @@ struct Transform {
 }
 
 impl Transform {
-    /// Whether the result has no imaginary parts.
+    /// Returns `true` if the result has no imaginary parts.
     fn is_real(&self) -> bool {
         self.inverse && self.one_sided
     }
@@ -197,7 +198,7 @@ impl Transform {
     }
 }
 
-/// From version 20 on the axis is an input.
+/// Returns the axis of the transform, which is an input from version 20 on.
 fn transform_axis(call: &Call<'_>) -> Result<i64> {
     match call.optional(2)? {
         Some(at) => at.integer(),

@@ -199,7 +199,7 @@ fn chosen_boxes(
     chosen
 }
 
-/// The area that two boxes have in common, as a part of what they cover together.
+/// Returns the intersection over union of two boxes.
 fn common_share(a: &Corners, b: &Corners) -> f64 {
     let area = |corners: &Corners| (corners[2] - corners[0]) * (corners[3] - corners[1]);
     let height = (a[2].min(b[2]) - a[0].max(b[0])).max(0.0);

@@ -15,9 +15,10 @@ use crate::tensor::elements;
 use crate::workers::{Alone, try_in_pieces};
 use crate::{Tensor, Value, pool};
 
-/// What queries find: the same bits as operator by operator. `None` where the inputs are of other
-/// types or shapes than attention's; they are queries, keys as columns, values, and perhaps a
-/// number and a mask.
+/// Computes attention, bit-identical to the computation operator by operator. Returns `None` if the
+/// types or shapes of the inputs do not fit attention.
+///
+/// The inputs are queries, keys as columns, values, and optionally a number and a mask.
 pub(crate) fn attend(call: &Call<'_>, divides: bool, axis: i64) -> Result<Option<Tensor>> {
     let Some([q]) = floats(call, [0]) else { return Ok(None) };
     let (Some(k), Some(v)) = (Side::of(call, 1)?, Side::of(call, 2)?) else { return Ok(None) };
@@ -72,7 +73,7 @@ struct Side<'a> {
 }
 
 impl<'a> Side<'a> {
-    /// `None` where they are no floats of 32 bits.
+    /// Reads an input. Returns `None` if its elements are not 32-bit floats.
     fn of(call: &'a Call<'_>, position: usize) -> Result<Option<Self>> {
         if let Some(Value::Cached(heads)) = call.optional_value(position) {
             let matrices = RightStacks::Heads(heads.matrices());
@@ -84,7 +85,7 @@ impl<'a> Side<'a> {
     }
 }
 
-/// The product of queries with keys, and of what becomes of it with values.
+/// Returns the product of queries with keys, and the product of its result with values.
 fn products(call: &Call<'_>, q: &Tensor, k: &Side<'_>, v: &Side<'_>) -> Option<(Stacks, Stacks)> {
     if q.rank() < 2 || v.shape.len() < 2 {
         return None;
@@ -113,14 +114,14 @@ fn shape_of_scores(call: &Call<'_>, products: &Stacks) -> Result<Option<Vec<usiz
     Ok(is_taken_back.then_some(shape))
 }
 
-/// What each product is multiplied with or divided by.
+/// Factor or divisor of each product.
 enum Number {
     Times(f32),
     Over(f32),
 }
 
 impl Number {
-    /// `None` where it is more than one number.
+    /// Reads the number. Returns `None` if the input has more than one number.
     fn of(call: &Call<'_>, divides: bool, shape: &[usize]) -> Option<Self> {
         if call.optional_value(3).is_none() {
             return Some(Self::Times(1.0));
@@ -141,10 +142,10 @@ impl Number {
     }
 }
 
-/// What is added to the scores.
+/// Mask that is added to the scores.
 struct Mask<'a> {
     values: &'a [f32],
-    /// Where each matrix of scores begins.
+    /// Start of each matrix of scores.
     starts: Vec<usize>,
     /// Rows of such a matrix.
     rows: usize,
@@ -153,7 +154,8 @@ struct Mask<'a> {
 }
 
 impl<'a> Mask<'a> {
-    /// `None` where it would make the scores larger; an empty one where there is none.
+    /// Reads the mask. Returns `None` if it would enlarge the scores, and an empty mask if the
+    /// input is missing.
     fn of(call: &'a Call<'_>, shape: &[usize]) -> Result<Option<Self>> {
         let nothing =
             Self { values: &[], starts: Vec::new(), rows: 1, row_step: 0, column_step: 0 };
@@ -202,7 +204,7 @@ struct Spelled<'a> {
 }
 
 impl Spelled<'_> {
-    /// What the queries of a stack find; `most` of them are looked at together.
+    /// Computes attention for the queries of a stack, at most `most` queries at a time.
     fn stack(&self, stack: usize, most: usize, out: &mut [f32]) -> Result<()> {
         let Stacks { rows, depth, columns, .. } = self.scores;
         let [q, k] = self.scores.starts[stack];

@@ -11,12 +11,12 @@ use crate::{Tensor, Value};
 pub(super) const TABLE: &[Operator] =
     &[computes("LinearAttention", attention), computes("CausalConvWithState", convolution)];
 
-/// What is forgotten and written at each token.
+/// Update rule of the state at each token.
 #[derive(Clone, Copy, PartialEq, Eq)]
 struct Rule {
     /// The state decays.
     gated: bool,
-    /// What is written is what the state does not say already.
+    /// The value written is the difference from the value that the state already returns.
     delta: bool,
 }
 
@@ -155,7 +155,8 @@ fn write(state: &mut [f64], keys: &[f64], values: &[f64], rate: f64, delta: bool
     }
 }
 
-/// Inputs: x, a filter for each channel, bias, what came before.
+/// Computes a causal convolution. Inputs: x, a filter for each channel, bias, the preceding
+/// elements.
 fn convolution(call: &mut Call<'_>) -> Result<Vec<Value>> {
     let (x, filters) = (call.tensor(0)?, call.tensor(1)?);
     let (&[batch, channels, len], &[count, 1, size]) = (x.shape(), filters.shape()) else {

@@ -49,7 +49,7 @@ pub(super) const TABLE: &[Operator] = &[
     moves("BitwiseNot", bitwise_not),
 ];
 
-/// Runs a function on floats, those of single precision many at a time.
+/// Applies a function to floats. It changes many single-precision floats at a time.
 pub(super) fn rows(
     call: &mut Call<'_>,
     single: impl Fn(&mut [f32]) + Sync,

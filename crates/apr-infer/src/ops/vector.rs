@@ -37,7 +37,7 @@ for_several_targets! {
 }
 
 for_several_targets! {
-    /// The largest element that is a number; NaN where there is none.
+    /// Returns the largest element that is a number, or NaN if there is none.
     pub(crate) fn largest(values: &[f32]) -> f32 {
         const LANES: usize = 16;
 
@@ -73,7 +73,7 @@ for_several_targets! {
 }
 
 for_several_targets! {
-    /// `e^x`.
+    /// Replaces each value with `e^x`.
     pub(crate) fn exp_all(values: &mut [f32]) {
         values.iter_mut().for_each(|value| *value = exp(*value));
     }
@@ -148,7 +148,7 @@ fn exp(x: f32) -> f32 {
     sum * scale(half) * scale(whole - half)
 }
 
-/// `e^x` of double precision, for what is 0 at most.
+/// Returns `e^x` in double precision, for `x` of at most 0.
 #[inline(always)]
 pub(crate) fn exp_double(x: f64) -> f64 {
     const ROUND: f64 = 6_755_399_441_055_744.0;
@@ -236,7 +236,7 @@ mod tests {
     }
 
     #[test]
-    fn functions_are_close_to_those_of_double_precision() {
+    fn functions_are_close_to_their_double_precision_versions() {
         assert_close(exp, f64::exp, 1e-45, 4e-7);
         assert_close(tanh, f64::tanh, 0.0, 8e-7);
         assert_close(erf, libm::erf, 3e-7, 0.0);
@@ -257,7 +257,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_number_stays_none_and_infinity_is_met() {
+    fn functions_keep_nan_and_accept_infinity() {
         for function in [exp, tanh, erf] {
             assert!(function(f32::NAN).is_nan());
         }

@@ -5,11 +5,11 @@ use apr_core::{Error, Result};
 use crate::call::Call;
 use crate::shape::{count, sizes};
 
-/// Most elements of a window. Each of its places takes that many steps, however few of them lie in
-/// the image.
+/// Maximum number of elements of a window. Each place of the window takes that many steps, even if
+/// few elements are inside the image.
 const MAX_WINDOW: usize = 1 << 26;
 
-/// How a window slides.
+/// Positions of a sliding window.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct Windows {
     /// Sizes of the image.
@@ -18,10 +18,10 @@ pub(super) struct Windows {
     pub(super) kernel: Vec<usize>,
     pub(super) strides: Vec<usize>,
     pub(super) dilations: Vec<usize>,
-    /// What is added before and after the image along each dimension.
+    /// Padding before the image along each dimension. `after` is the padding after it.
     pub(super) before: Vec<usize>,
     pub(super) after: Vec<usize>,
-    /// How many places the window takes along each dimension.
+    /// Number of places of the window along each dimension.
     pub(super) output: Vec<usize>,
 }
 
@@ -43,7 +43,7 @@ pub(super) fn positive(
 }
 
 impl Windows {
-    /// By the attributes of a node.
+    /// Reads the attributes of a node.
     pub(super) fn of(call: &Call<'_>, input: &[usize], kernel: Vec<usize>) -> Result<Self> {
         let rank = input.len();
         if kernel.len() != rank || kernel.contains(&0) {
@@ -147,7 +147,7 @@ impl Windows {
         self.elements(&self.place(place), visit);
     }
 
-    /// Where a window begins along each dimension, padding included.
+    /// Returns the start of a window along each dimension, padding included.
     pub(super) fn place(&self, place: usize) -> Vec<usize> {
         let mut rest = place;
         let mut start = vec![0; self.output.len()];
@@ -181,7 +181,7 @@ impl Windows {
         }
     }
 
-    /// How many elements of a window lie within the image and its padding, rather than past both.
+    /// Returns the number of elements of a window that are inside the image and its padding.
     pub(super) fn padded_len(&self, place: usize) -> usize {
         let start = self.place(place);
         let along = |dim: usize| {
@@ -191,8 +191,8 @@ impl Windows {
         (0..start.len()).map(along).product()
     }
 
-    /// Copies what one element of the window meets at a range of places, into a row; 0 outside of
-    /// the image.
+    /// Copies the elements of the image at one element of the window into a row, for a range of
+    /// places. Elements outside of the image are 0.
     pub(super) fn row<T: Copy + Default>(
         &self,
         image: &[T],
@@ -238,7 +238,8 @@ impl Windows {
         }
     }
 
-    /// The offset of the line of the image that a line of places meets; `None` outside.
+    /// Returns the offset of the image line under a line of places, or `None` if it is outside of
+    /// the image.
     fn line(&self, line: usize, within: &[usize]) -> Option<usize> {
         let last = within.len() - 1;
         let mut rest = line;

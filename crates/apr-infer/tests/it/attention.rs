@@ -6,7 +6,7 @@ use apr_graph::{Constant, Dim, ElementType, Graph, GraphBuilder, Meaning, Node};
 use apr_infer::{Alone, Engine, Flow, Outcome, RunLimits, Step, Tap, Tensor, Unwatched, Value};
 use apr_testkit::apr2::Apr2Builder;
 
-/// Wants one node.
+/// A tap that watches one node.
 struct Looks(&'static str, usize);
 
 impl Tap for Looks {
@@ -22,7 +22,7 @@ impl Tap for Looks {
     }
 }
 
-/// What a case has beside queries of `[2, 3, queries, 16]`, 37 keys and values of 9 columns.
+/// Parameters of a case, besides queries of `[2, 3, queries, 16]`, 37 keys and values of 9 columns.
 #[derive(Clone)]
 struct Case {
     queries: usize,
@@ -31,8 +31,8 @@ struct Case {
     mask: Option<Vec<u64>>,
     axis: i64,
     element: ElementType,
-    /// The shapes that scores get behind the products, and probabilities before theirs, where three
-    /// heads of two queries share one of keys.
+    /// Shapes of the scores after their products, and of the probabilities before theirs, if three
+    /// heads of two queries share one head of keys.
     groups: Option<[Vec<i64>; 2]>,
 }
 

@@ -137,7 +137,7 @@ fn a_shape_that_explodes_is_refused_with_the_name_of_its_node() {
     assert_eq!(error.code(), Code::Format);
 }
 
-/// A loop whose condition stays true.
+/// Creates a loop whose condition is always true.
 fn endless() -> Graph {
     let mut inner = BodyBuilder::default();
     let round = inner.input("round", ElementType::I64, [], Meaning::Unknown);
@@ -197,7 +197,7 @@ fn a_function_that_calls_itself_is_refused() {
 }
 
 #[test]
-fn inputs_that_are_missing_or_unknown_are_named() {
+fn errors_name_inputs_that_are_missing_or_unknown() {
     let graph = chain(&["Exp"]);
     let reader = nothing();
     let session = Engine::prepare(&graph, &reader, RunLimits::default()).unwrap();
@@ -230,7 +230,7 @@ impl Tap for Notes {
 }
 
 #[test]
-fn a_tap_sees_what_it_wants_under_the_names_of_the_graph_and_may_stop_the_run() {
+fn a_tap_finds_nodes_by_their_graph_names_and_can_stop_the_run() {
     let graph = chain(&["Exp", "Neg", "Neg", "Sqrt"]);
     let reader = nothing();
     let session = Engine::prepare(&graph, &reader, RunLimits::default()).unwrap();
@@ -241,7 +241,7 @@ fn a_tap_sees_what_it_wants_under_the_names_of_the_graph_and_may_stop_the_run() 
     assert_eq!(notes.seen, [("step_0".to_owned(), vec![1.0]), ("step_2".to_owned(), vec![1.0])]);
 }
 
-/// As many threads as pieces, so that every order comes up.
+/// Workers with one thread per piece, so that pieces run in any order.
 struct OneForEach;
 
 impl Workers for OneForEach {
@@ -300,7 +300,7 @@ fn results_are_the_same_bits_for_any_number_of_threads() {
 }
 
 #[test]
-fn values_within_calls_are_named_by_their_paths() {
+fn values_within_calls_are_requested_by_path() {
     let mut graph = GraphBuilder::new(17);
     let mut layer = BodyBuilder::default();
     let x = layer.parameter("x");

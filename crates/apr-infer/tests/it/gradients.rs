@@ -16,7 +16,7 @@ fn nothing() -> impl CheckpointReader {
     apr_format::apr2::open(file, "empty.apr", &Limits::default()).expect("a model")
 }
 
-/// Numbers that are no whole ones, none near 0, all different.
+/// Returns numbers that are not integers, not near 0, and all different.
 fn numbers(count: usize, seed: usize) -> Vec<f32> {
     let number = |n: usize| ((n * 7919 + seed * 104_729) % 2003) as f32 / 1001.0 - 1.0;
     (0..count).map(number).map(|x| x + 0.3_f32.copysign(x)).collect()
@@ -76,7 +76,7 @@ impl Case {
         given.iter().enumerate().map(tensor).collect()
     }
 
-    /// What the elements of the output count with.
+    /// Returns the weights of the output's elements in the loss.
     fn weights(&self) -> Vec<f32> {
         numbers(self.output_len, 5)
     }
@@ -516,7 +516,7 @@ fn a_graph_with_gradients_computes_what_it_computed() {
 }
 
 #[test]
-fn what_has_no_gradient_is_refused_by_name() {
+fn operators_without_a_gradient_are_rejected_by_name() {
     let case = |write: fn(&mut BodyBuilder, ValueId) -> ValueId| {
         let mut graph = GraphBuilder::new(17);
         let body = graph.body();

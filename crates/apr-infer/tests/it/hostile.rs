@@ -136,7 +136,7 @@ fn shapes_that_do_not_go_together_are_an_error() {
 }
 
 #[test]
-fn what_would_not_fit_the_memory_is_refused_before_it_is_made() {
+fn tensors_beyond_the_memory_limit_are_rejected_before_allocation() {
     let many = floats(&[1 << 13, 1]);
     let cases: Vec<(&str, Vec<Tensor>)> = vec![
         ("MatMul", vec![floats(&[1 << 12, 1, 1, 1]), floats(&[1, 1 << 12, 1, 1])]),
@@ -195,7 +195,7 @@ fn packed_elements_must_fill_their_shape() {
 
 /// A loop that keeps a kibibyte of each of its rounds.
 #[test]
-fn what_a_loop_collects_counts_as_memory() {
+fn values_collected_by_a_loop_count_as_memory() {
     let mut inner = BodyBuilder::default();
     inner.input("round", ElementType::I64, [], Meaning::Unknown);
     let goes_on = inner.input("goes_on", ElementType::Bool, [], Meaning::Unknown);
@@ -255,7 +255,8 @@ fn functions_are_planned_once_however_often_they_are_called() {
     assert!(error.message().contains("NoSuchOperator"), "{error}");
 }
 
-/// Functions that stand in the file before those that they call, more than the stack would take.
+/// Nests more functions than the stack can hold. Each is stored in the file after the function that
+/// it calls.
 #[test]
 fn too_many_functions_inside_each_other_are_refused() {
     let mut graph = GraphBuilder::new(17);
@@ -277,7 +278,7 @@ fn too_many_functions_inside_each_other_are_refused() {
     assert!(error.message().contains("inside each other"), "{error}");
 }
 
-/// A row in which every third element is NaN, and the others come in no order.
+/// Returns a row in which every third element is NaN and the others are not sorted.
 fn with_nan(count: usize) -> Vec<f32> {
     let number = |at: usize| (at * 7919 % 1009) as f32 - 500.0;
     (0..count).map(|at| if at % 3 == 1 { f32::NAN } else { number(at) }).collect()
@@ -340,7 +341,7 @@ fn boxes_whose_score_is_nan_come_last() {
 }
 
 #[test]
-fn shapes_without_elements_have_none_whatever_else_is_in_them() {
+fn shapes_with_a_size_of_0_are_empty_whatever_their_other_sizes() {
     let empty = Tensor::new::<f32>(vec![1 << 20, 0], Vec::new()).expect("no elements");
     let tiled = run("Tile", &[empty, ints(&[1, 1 << 24])], &[]).expect("nothing is made");
     assert_eq!(tiled[0].tensor().expect("a tensor").shape(), [1 << 20, 0]);
@@ -350,7 +351,7 @@ fn shapes_without_elements_have_none_whatever_else_is_in_them() {
 }
 
 #[test]
-fn settings_that_make_no_sense_are_no_panics() {
+fn invalid_settings_do_not_panic() {
     let x = floats(&[1, 2, 2]);
     let weights = [floats(&[1, 1, 2]), floats(&[1, 1, 1])];
     let clip = [("hidden_size", AttributeValue::Int(1)), ("clip", AttributeValue::Float(-1.0))];
@@ -364,9 +365,9 @@ fn settings_that_make_no_sense_are_no_panics() {
     assert!(run("Split", &[floats(&[4])], &halves).is_err());
 }
 
-/// Of each of these a few bytes of a file ask for minutes or years.
+/// A few bytes of a file request minutes or years of work in each of these cases.
 #[test]
-fn work_that_grows_faster_than_what_goes_in_meets_the_budget() {
+fn work_that_grows_faster_than_the_inputs_exceeds_the_budget() {
     use AttributeValue::{Float, Int, Ints};
     let f = floats;
     let zeros = |shape: &[usize]| {
@@ -417,7 +418,7 @@ fn work_that_grows_faster_than_what_goes_in_meets_the_budget() {
 }
 
 #[test]
-fn sequences_hold_tensors_and_nothing_else() {
+fn sequences_hold_only_tensors() {
     let mut graph = GraphBuilder::new(21);
     let body = graph.body();
     let x = body.input("x", ElementType::F32, [], Meaning::Unknown);
@@ -451,7 +452,7 @@ fn learned(operator: &str, x: Tensor, attributes: &[(&str, AttributeValue)]) -> 
 }
 
 #[test]
-fn trees_that_lead_in_circles_or_nowhere_end() {
+fn trees_with_cycles_or_invalid_branches_terminate() {
     use AttributeValue::{Floats, Int, Ints};
     let texts = |list: &[&str]| {
         AttributeValue::Texts(list.iter().map(|text| text.as_bytes().to_vec()).collect())

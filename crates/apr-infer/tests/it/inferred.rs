@@ -15,7 +15,7 @@ use serde_json::Value as Json;
 
 use crate::node_tests::{bytes, tests};
 
-/// What is known of the inputs.
+/// Properties of the inputs that are given.
 #[derive(Debug, Clone, Copy, PartialEq)]
 enum Known {
     /// Types and sizes.
@@ -24,19 +24,19 @@ enum Known {
     Elements,
     /// Types, elements of small integers, and sizes above 1 as symbols.
     Symbols,
-    /// Types alone.
+    /// Types without sizes.
     Types,
 }
 
 const WAYS: [Known; 4] = [Known::Sizes, Known::Elements, Known::Symbols, Known::Types];
 
-/// Most elements of an input that are told, and of an output that are compared.
+/// Maximum number of elements of an input that are given, and of an output that are compared.
 const MOST: usize = 60;
 
-/// What is added to elements before they become sizes, which are not below zero.
+/// Number added to elements before they become sizes, which are not below zero.
 const LIFT: i64 = 1000;
 
-/// What nodes are called that show elements.
+/// Name of the nodes that show elements.
 const SHOWN: &str = "shown";
 
 /// The type of a value as a test has it.
@@ -81,7 +81,7 @@ fn shape(json: &Json) -> Vec<u64> {
         .collect()
 }
 
-/// The elements of a tensor that is small enough to be told.
+/// Returns the elements of a tensor, if it is small enough to be given.
 fn constant(json: &Json) -> Option<Constant> {
     let (element, shape) = (element_of(json)?, shape(json));
     let whole =
@@ -96,7 +96,7 @@ fn element_of(json: &Json) -> Option<ElementType> {
     json.get("type").map(|_| element(json))
 }
 
-/// The elements of an output as whole numbers, where they are such.
+/// Returns the elements of an output as whole numbers, if all are whole.
 fn numbers(json: &Json) -> Option<Vec<i64>> {
     let constant = constant(json)?;
     if let Some(floats) = constant.as_floats() {
@@ -107,12 +107,12 @@ fn numbers(json: &Json) -> Option<Vec<i64>> {
     constant.as_ints()
 }
 
-/// A size above 1 as a symbol that says what it is.
+/// Returns a size above 1 as a symbol that contains the size.
 fn symbol(size: u64) -> Dim {
     if size < 2 { Dim::fixed(size) } else { Dim::symbol(&format!("size_{size}")) }
 }
 
-/// What symbols stand for.
+/// Returns the size that a symbol represents.
 fn size_of(symbol: &str) -> Option<u64> {
     symbol.strip_prefix("size_")?.parse().ok()
 }
@@ -138,7 +138,7 @@ fn without_shapes(kind: ValueType) -> ValueType {
     }
 }
 
-/// Takes out what the file says of types, and puts in what is known of the inputs.
+/// Removes the types in the file, and adds the known properties of the inputs.
 fn prepare(graph: &mut Graph, inputs: &HashMap<String, &Json>, known: Known) {
     let body = &mut graph.body;
     let holds = weights(body);
@@ -163,13 +163,14 @@ fn prepare(graph: &mut Graph, inputs: &HashMap<String, &Json>, known: Known) {
     }
 }
 
-/// Whether each node holds a weight, whose type only the node's output says.
+/// Returns `true` for each node that holds a weight. Only the node's output declares the weight's
+/// type.
 fn weights(body: &Body) -> Vec<bool> {
     let is_weight = |attribute: &Attribute| matches!(attribute.value, AttributeValue::Weight(_));
     body.nodes.iter().map(|node| node.attributes.iter().any(is_weight)).collect()
 }
 
-/// Puts in what is known of an input.
+/// Adds the known properties of an input.
 fn tell(value: &mut Value, json: &Json, known: Known) {
     // An optional value that is given says nothing of the type that is declared.
     if !matches!(value.kind, ValueType::Optional(_)) {
@@ -214,7 +215,7 @@ fn as_sizes(body: &mut Body, value: ValueId) -> ValueId {
     made("ConstantOfShape", &[value], Vec::new())
 }
 
-/// How much was inferred, over all tests.
+/// Number of inferred types, sizes and elements, over all tests.
 #[derive(Default, Debug)]
 struct Tally {
     types: usize,
@@ -224,7 +225,7 @@ struct Tally {
     elements_known: usize,
 }
 
-/// What is wrong with a type that was inferred.
+/// Compares an inferred type with the expected type, and returns the difference as an error.
 fn compare(ours: &ValueType, theirs: &ValueType, tally: &mut Tally) -> Result<(), String> {
     let (ours, theirs) = match (ours, theirs) {
         (ValueType::Unknown, _) => {
@@ -314,8 +315,8 @@ fn look(test: &Json, known: Known, tally: &mut Tally) -> Result<(), String> {
     Ok(())
 }
 
-/// How many types of elements and sizes may stay unknown, because the elements of inputs decide, or
-/// the computation.
+/// Returns the maximum number of element types and sizes that may stay unknown, because they depend
+/// on the elements of inputs or on the computation.
 fn most_unknown(known: Known) -> (usize, usize) {
     match known {
         Known::Sizes => (13, 804),
@@ -325,7 +326,7 @@ fn most_unknown(known: Known) -> (usize, usize) {
     }
 }
 
-/// The tests of operators that are run elsewhere, and those that only say types and shapes.
+/// Returns the operator tests that are run elsewhere, and those that only have types and shapes.
 fn all() -> Vec<Json> {
     let archives =
         ["infer/node_tests.zip", "infer/microsoft.zip", "infer/learning.zip", "graph/nodes.zip"]
@@ -338,7 +339,7 @@ fn all() -> Vec<Json> {
 }
 
 #[test]
-fn what_is_inferred_is_what_operators_make() {
+fn inferred_types_match_the_outputs_of_operators() {
     let mut problems = Vec::new();
     let tests = all();
     for known in WAYS {
@@ -359,7 +360,7 @@ fn what_is_inferred_is_what_operators_make() {
 }
 
 #[test]
-fn what_onnx_or_onnxruntime_refuse_is_refused() {
+fn nodes_that_onnx_or_onnxruntime_reject_are_rejected() {
     let (mut refused, mut missed) = (0, Vec::new());
     for test in all().iter().filter(|test| test.get("refused").is_some()) {
         match look(test, Known::Elements, &mut Tally::default()) {

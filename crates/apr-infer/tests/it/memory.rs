@@ -19,7 +19,7 @@ impl Disk {
         Self { base: Box::new(base), reads: Mutex::default() }
     }
 
-    /// Tensor, offset and length of what was read since this was asked the last time.
+    /// Returns the tensor, offset and length of each read since the last call.
     fn reads(&self) -> Vec<(usize, u64, usize)> {
         std::mem::take(&mut *self.reads.lock().expect("no panic"))
     }
@@ -83,7 +83,7 @@ fn run(session: &apr_infer::Session<'_>, x: Tensor) -> Result<Outcome> {
 }
 
 #[test]
-fn weights_larger_than_the_memory_are_read_in_the_order_of_use_at_every_run() {
+fn large_weights_are_read_in_the_order_of_use_at_every_run() {
     let (disk, graph) = chain();
     for rows in [1, 7] {
         let x = Tensor::new(vec![rows, SIZE], numbers(rows * SIZE, 99)).unwrap();
@@ -107,7 +107,7 @@ fn weights_larger_than_the_memory_are_read_in_the_order_of_use_at_every_run() {
 }
 
 #[test]
-fn an_operator_that_needs_a_weight_as_a_whole_says_that_it_does_not_fit() {
+fn an_operator_rejects_a_whole_weight_that_does_not_fit_the_memory() {
     let (disk, _) = chain();
     let mut graph = GraphBuilder::new(17);
     let body = graph.body();
@@ -161,7 +161,8 @@ fn integers() -> (Disk, Vec<i8>) {
     )
 }
 
-/// `x` times what the integers stand for, in half the memory that they would take as floats.
+/// Multiplies `x` with the floats that the integers represent, in half the memory that the floats
+/// would take.
 fn product(
     make: impl FnOnce(&mut apr_graph::BodyBuilder) -> ValueId,
     x: Tensor,

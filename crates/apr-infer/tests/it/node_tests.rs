@@ -70,7 +70,8 @@ fn value(json: &Json) -> Value {
     }
 }
 
-/// The elements as doubles, halves widened; what is no float as it is.
+/// Returns the elements as doubles. Half-precision floats are widened. Elements that are not floats
+/// keep their value.
 fn doubles(tensor: &Tensor) -> Vec<f64> {
     fn half(bits: u16, exponent_bits: u32) -> f64 {
         let mantissa_bits = 15 - exponent_bits;
@@ -150,7 +151,7 @@ fn is_refused(test: &Json, code: &str) -> Result<(), String> {
     }
 }
 
-/// What the first set of inputs gives.
+/// Returns the outputs for the first set of inputs.
 fn outputs(test: &Json) -> apr_core::Result<Vec<Value>> {
     let reader = apr_onnx::open(bytes(&test["model"]), "model.onnx", &Limits::default())?;
     let graph = reader.graph()?.expect("a graph");
@@ -163,7 +164,7 @@ fn outputs(test: &Json) -> apr_core::Result<Vec<Value>> {
     Ok(session.run(inputs, &wanted, &Alone, &mut Unwatched)?.outputs)
 }
 
-/// Runs one test; what went wrong.
+/// Runs one test, and returns the reason if it fails.
 fn run(test: &Json) -> Result<(), String> {
     match test.get("refused") {
         Some(code) => is_refused(test, code.as_str().expect("a code")),
@@ -234,7 +235,7 @@ pub(crate) fn tests(archive: &str) -> String {
     String::from_utf8(read_vec(&*source, 0, source.len()).expect("the tests")).expect("a text")
 }
 
-/// What official tests are not passed, and why.
+/// Official tests that fail, with the reason.
 const KNOWN: &[(&str, &str)] = &[
     ("test_image_decoder", "no operator"),
     // Elements that should be 0 are the noise of a transform in single precision; ours are smaller.
@@ -245,7 +246,7 @@ const KNOWN: &[(&str, &str)] = &[
 const RANDOM: &[&str] = &["test_bernoulli", "test_training_dropout"];
 
 #[test]
-fn official_tests_of_operators_pass_but_for_those_that_are_listed() {
+fn official_operator_tests_pass_except_for_known_failures() {
     let tests = official();
     let (mut passed, mut failed, mut listed) = (0, Vec::new(), 0);
     for line in tests.lines() {
@@ -275,9 +276,9 @@ fn operators_of_onnx_runtimes_own_domain_compute_what_it_computes() {
     passes("infer/microsoft.zip", 40);
 }
 
-/// Types, options and versions of operators that official tests leave out, and what is refused.
+/// Covers types, options and versions of operators that official tests omit, and rejected inputs.
 #[test]
-fn operators_compute_what_onnx_runtime_computes_and_refuse_what_it_refuses() {
+fn operators_match_onnx_runtime_in_results_and_rejections() {
     passes("infer/operators.zip", 440);
 }
 

@@ -6,7 +6,7 @@ use apr_infer::{Alone, Engine, RunLimits, Tensor, Unwatched, Value};
 use apr_tensor::{block, cast, element};
 use apr_testkit::apr2::{Apr2Builder, Apr2Entry};
 
-/// Rows and columns of the weight, as it is stored.
+/// Number of rows of the stored weight. `COLUMNS` is the number of its columns.
 const ROWS: usize = 300;
 const COLUMNS: usize = 512;
 
@@ -14,7 +14,7 @@ fn numbers(count: usize, seed: usize) -> Vec<f32> {
     (0..count).map(|n| ((n * 7919 + seed * 104_729) % 2003) as f32 / 1001.0 - 1.0).collect()
 }
 
-/// The weight as stored bytes, and what they decode to.
+/// Returns the weight as stored bytes, and its decoded values.
 fn stored(dtype: DType) -> (Vec<u8>, Vec<f32>) {
     let values = numbers(ROWS * COLUMNS, 1);
     let (mut bytes, mut back) = (Vec::new(), Vec::new());
@@ -62,7 +62,7 @@ fn product(
     outcome.outputs[0].tensor().and_then(Tensor::values::<f32>).expect("floats").to_vec()
 }
 
-/// The same in double precision, one multiplication after the other.
+/// Returns the expected product in double precision, summed in order.
 fn expected(rows: usize, depth: usize, width: usize, at: impl Fn(usize, usize) -> f32) -> Vec<f32> {
     let x = numbers(rows * depth, 2);
     let sum = |row: usize, column: usize| -> f64 {
@@ -91,7 +91,7 @@ const DTYPES: [DType; 9] = [
 ];
 
 #[test]
-fn a_product_with_a_weight_is_the_product_with_what_it_decodes_to() {
+fn a_product_with_a_weight_equals_the_product_with_its_decoded_values() {
     for dtype in DTYPES {
         let (bytes, values) = stored(dtype);
         let reader = open(dtype, &bytes);
@@ -157,7 +157,7 @@ fn a_weight_is_never_in_memory_as_a_whole() {
     );
 }
 
-/// What `Identity` gives of a weight that is looked at through views, without a product that
+/// Returns the output of `Identity` for a weight that is read through views, without a product that
 /// decodes rows.
 fn looked_at(
     reader: &dyn CheckpointReader,
@@ -221,7 +221,7 @@ fn weights_that_are_decoded_as_a_whole_are_seen_through_every_view() {
 }
 
 #[test]
-fn small_integers_that_are_stored_in_a_byte_each_stay_what_the_graph_says() {
+fn small_integers_stored_in_a_byte_each_keep_the_type_of_the_graph() {
     let file = Apr2Builder::new()
         .metadata("{}")
         .entry(Apr2Entry::new("w", DType::I8, &[3], &[7, 0xf8, 0]))

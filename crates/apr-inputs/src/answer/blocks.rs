@@ -4,8 +4,8 @@ use super::calls::calls;
 use super::{Answer, ToolCall};
 use crate::messages::Data;
 
-/// Takes out what is between marks: `read` makes calls of it. What can't be read stays in the text;
-/// a block that does not end may be an answer that was cut off.
+/// Takes out blocks between marks, which `read` parses to calls. A block that can't be parsed stays
+/// in the text. A block without an end may be an answer that was cut off.
 fn each(
     text: &str,
     open: &str,
@@ -98,7 +98,8 @@ pub(super) fn keys(text: &str, tools: Option<&Data>, answer: &mut Answer) {
     });
 }
 
-/// An argument without quotes: a text if the tool says so, or else JSON, if it is any.
+/// Parses an argument without quotes: text if the tool declares it as text, otherwise JSON if it is
+/// valid.
 fn typed(tools: Option<&Data>, name: &str, key: &str, text: &str) -> Data {
     let tools = tools.and_then(Data::as_list).unwrap_or_default();
     let function = tools.iter().map(|tool| tool.get("function").unwrap_or(tool));

@@ -118,7 +118,7 @@ fn thinking_is_parted_from_the_text() {
 }
 
 #[test]
-fn what_cannot_be_read_stays_in_the_text() {
+fn unreadable_calls_stay_in_the_text() {
     for (template, written, block) in [
         ("<tool_call>", "a <tool_call>{\"name\": 7}</tool_call> b", "{\"name\": 7}"),
         ("<tool_call>", "a <tool_call>{\"name\": \"f\", ", "{\"name\": \"f\", "),

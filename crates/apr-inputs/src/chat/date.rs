@@ -103,7 +103,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn dates_are_those_of_the_calendar() {
+    fn dates_match_the_calendar() {
         assert_eq!(
             date(1_700_000_000, "%A %d %B %Y %H:%M:%S"),
             "Tuesday 14 November 2023 22:13:20"

@@ -11,7 +11,7 @@ use minijinja::{Environment, Error, State};
 
 use super::{json, refused, sums};
 
-/// Adds them to those of the engine.
+/// Adds the filters to those of the engine.
 pub(super) fn add(environment: &mut Environment<'_>) {
     environment.add_filter("tojson", json::to_json);
     environment.add_filter("sum", sum);
@@ -66,8 +66,8 @@ pub(super) fn add(environment: &mut Environment<'_>) {
     );
 }
 
-/// What Jinja's filters of lists make: something to iterate over, which is true even if it is
-/// empty, and of which there is neither a length nor JSON.
+/// Result of Jinja's list filters. It can be iterated over and is true even if it is empty, and has
+/// no length and no JSON form.
 #[derive(Debug)]
 pub(super) struct Generator(Vec<Value>);
 
@@ -121,7 +121,7 @@ fn default(
     filters::default(state, value, Rest(vec![other, is_lax]))
 }
 
-/// Passes on what a loop goes over, which may not be `none`.
+/// Returns the value that a loop iterates over, which must not be `none`.
 fn iterated(value: Value) -> Result<Value, Error> {
     match value.is_none() {
         true => Err(refused("'NoneType' object is not iterable")),
@@ -129,7 +129,8 @@ fn iterated(value: Value) -> Result<Value, Error> {
     }
 }
 
-/// Passes on an operand of a sum of so many. A list pays for each time it may be copied.
+/// Returns an operand of a sum of `operands` operands. A list consumes fuel for each time that it
+/// may be copied.
 fn pay_for_length(state: &State<'_, '_>, value: Value, operands: u64) -> Result<Value, Error> {
     if matches!(value.kind(), ValueKind::Seq | ValueKind::Iterable) {
         let length = value.len().unwrap_or(0) as u64;
@@ -138,7 +139,8 @@ fn pay_for_length(state: &State<'_, '_>, value: Value, operands: u64) -> Result<
     Ok(value)
 }
 
-/// The sum of numbers: one of lists would copy them for nothing.
+/// Returns the sum of numbers. Sums of lists are rejected, because they would copy the lists
+/// needlessly.
 fn sum(
     state: &State<'_, '_>,
     values: Value,

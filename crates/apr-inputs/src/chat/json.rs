@@ -8,9 +8,9 @@ use minijinja::{Error, ErrorKind};
 use super::filters::Generator;
 use super::{DEPTH, MAX_CHAT, refused};
 
-/// How JSON is laid out.
+/// Layout of JSON.
 struct Layout {
-    /// What a level is indented by; `None` for one line.
+    /// Indentation of a level; `None` for one line.
     indent: Option<String>,
     /// Between entries, and between a key and its value.
     separators: [String; 2],

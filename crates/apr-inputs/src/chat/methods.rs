@@ -52,7 +52,8 @@ fn price(value: &Value, name: &str, arguments: &[Value]) -> Result<u64, Error> {
     })
 }
 
-/// What Python takes for blank: Unicode's white space, and four separators of ASCII.
+/// Returns `true` for characters that Python treats as blank: Unicode's white space, and four
+/// separators of ASCII.
 fn is_blank(letter: char) -> bool {
     letter.is_whitespace() || ('\u{1c}'..='\u{1f}').contains(&letter)
 }
@@ -164,7 +165,7 @@ fn text_of(value: &Value) -> Result<&str, Error> {
     value.as_str().ok_or_else(|| refused("the method takes a text"))
 }
 
-/// Parts between separators, of which at most so many split.
+/// Splits a text at separators, at most `most` times.
 fn split<'t>(
     text: &'t str,
     separator: &str,
@@ -185,7 +186,7 @@ fn split<'t>(
     })
 }
 
-/// Words between blanks, of which at most so many split.
+/// Splits a text into words at blanks, at most `most` times.
 fn split_at_blanks(text: &str, most: usize, is_from_end: bool) -> Vec<&str> {
     let mut parts = Vec::new();
     let mut rest = text;

@@ -9,10 +9,10 @@
 
 use std::borrow::Cow;
 
-/// The name of the filter that operands go through, with the number of operands.
+/// Name of the filter that is applied to operands, with the number of operands.
 pub(super) const FILTER: &str = "__pay_for_length";
 
-/// The name of the filter that what a loop goes over passes.
+/// Name of the filter that is applied to the value that a loop iterates over.
 pub(super) const ITERATED: &str = "__iterated";
 
 /// The name of the filter that operands beside a `safe` one pass.
@@ -21,7 +21,8 @@ pub(super) const ESCAPED: &str = "__escaped";
 /// Words that end an operand.
 const WORDS: [&str; 8] = ["and", "or", "not", "in", "if", "else", "recursive", "set"];
 
-/// A template whose sums pay, and whose loops go over what Python iterates over.
+/// Returns a template whose sums consume fuel, and whose loops iterate over the same values as in
+/// Python.
 pub(super) fn with_paid_sums(template: &str) -> Cow<'_, str> {
     let mut scan =
         Scan { text: template.as_bytes(), at: 0, loops: Loop::None, changes: Vec::new() };
@@ -44,14 +45,14 @@ pub(super) fn with_paid_sums(template: &str) -> Cow<'_, str> {
     Cow::Owned(text)
 }
 
-/// Operands of one sum, and of what is left of a bracket.
+/// Operands of one sum, and of the rest of a bracket.
 #[derive(Default)]
 struct Sum {
-    /// Where operands that are complete begin and end.
+    /// Beginnings and ends of complete operands.
     operands: Vec<(usize, usize)>,
-    /// Where the operand begins and ends that is being read.
+    /// Beginning and end of the operand that is being read.
     current: Option<(usize, usize)>,
-    /// Whether that is a single literal so far.
+    /// `true` if that operand is a single literal so far.
     is_literal: bool,
     has_literal: bool,
     has_plus: bool,
@@ -72,11 +73,11 @@ impl Sum {
 /// The part of a `for` that is being read.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Loop {
-    /// None, or what is behind the part that the loop goes over.
+    /// No loop, or the text after the value that the loop iterates over.
     None,
-    /// The names.
+    /// Names that the loop binds.
     Names,
-    /// What the loop goes over, from here.
+    /// The value that the loop iterates over, from this position on.
     Over(usize),
 }
 
@@ -84,7 +85,7 @@ struct Scan<'t> {
     text: &'t [u8],
     at: usize,
     loops: Loop,
-    /// What is inserted, and where.
+    /// Positions and texts of the insertions.
     changes: Vec<(usize, String)>,
 }
 
@@ -93,7 +94,7 @@ impl Scan<'_> {
         self.text.get(self.at..).is_some_and(|rest| rest.starts_with(with.as_bytes()))
     }
 
-    /// Goes on behind the next place where this is.
+    /// Continues after the next occurrence of `what`.
     fn skip_past(&mut self, what: &str) {
         while self.at < self.text.len() && !self.starts(what) {
             self.at += 1;
@@ -120,7 +121,7 @@ impl Scan<'_> {
         }
     }
 
-    /// A statement, whose first word is no part of an operand.
+    /// Scans a statement, whose first word is not part of an operand.
     fn statement(&mut self) {
         self.blanks_and_marks();
         let start = self.at;
@@ -252,7 +253,7 @@ impl Scan<'_> {
         }
     }
 
-    /// Lets what a loop goes over pass the filter; it ends here.
+    /// Applies the filter to the value that a loop iterates over, which ends here.
     fn check_loop(&mut self, end: usize) {
         if let Loop::Over(start) = std::mem::replace(&mut self.loops, Loop::None) {
             self.changes.push((start, "(".to_owned()));
@@ -323,7 +324,7 @@ mod tests {
     }
 
     #[test]
-    fn what_adds_no_lists_stays_as_it_is() {
+    fn templates_that_add_no_lists_are_unchanged() {
         for template in [
             "a + b {# a + b #}{% raw %}{{ a + b }}{% endraw %}",
             "{{ 'a' + b + \"}}\" }}{{ i + 1 }}{{+ a -}}{{ a +}}",

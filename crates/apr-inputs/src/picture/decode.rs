@@ -74,8 +74,8 @@ fn of_picture(picture: Picture) -> Option<RgbImage> {
     RgbImage::from_raw(side(picture.width)?, side(picture.height)?, picture.pixels)
 }
 
-/// 8 bits of three colours. Of 16 bits, Pillow takes the upper half; of 16 bits of grey, which it
-/// keeps whole, what fits into 8.
+/// Converts an image to three colours of 8 bits, as Pillow does. 16-bit colours keep their upper
+/// half. 16-bit grey keeps its value, limited to the maximum of 8 bits.
 fn colours(picture: DynamicImage) -> Result<RgbImage> {
     let (width, height) = (picture.width(), picture.height());
     let upper = |value: u16| value.to_be_bytes()[0];

@@ -4,7 +4,7 @@ use apr_core::{Error, Result};
 
 use super::Picture;
 
-/// Refuses: there is nothing to read a picture file with.
+/// Returns an error, because this build can't read image files.
 ///
 /// # Errors
 /// E003 always.

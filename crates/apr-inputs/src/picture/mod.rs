@@ -18,7 +18,8 @@ pub use decode::decode;
 pub use prepare::{PixelSettings, Side};
 pub use resize::Filter;
 
-/// Pixels of a picture that a preprocessor asks for: far more than any model takes.
+/// Maximum number of pixels of an image that a preprocessor requests, far more than any model
+/// accepts.
 const MAX_PIXELS: usize = 1 << 25;
 
 /// A picture in red, green and blue.
@@ -26,7 +27,7 @@ const MAX_PIXELS: usize = 1 << 25;
 pub struct Picture {
     /// Pixels in a row.
     pub width: usize,
-    /// Rows.
+    /// Number of rows.
     pub height: usize,
     /// Three bytes a pixel, row by row.
     pub pixels: Vec<u8>,

@@ -5,12 +5,12 @@ use serde_json::Value as Json;
 
 use super::{Filter, MAX_PIXELS, Picture};
 
-/// A size that a preprocessor asks for.
+/// Size that a preprocessor requests.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Side {
-    /// Both sides.
+    /// Exact sizes of both sides.
     Both {
-        /// Rows.
+        /// Number of rows.
         height: usize,
         /// Pixels in a row.
         width: usize,
@@ -19,26 +19,29 @@ pub enum Side {
     Shorter(usize),
 }
 
-/// What a preprocessor does with a picture, in this order.
+/// Steps that a preprocessor applies to an image, in this order.
 #[derive(Debug, Clone, PartialEq)]
 #[non_exhaustive]
 pub struct PixelSettings {
     /// First, its size changes.
     pub size: Option<(Side, Filter)>,
-    /// Then its middle is cut out: rows, pixels in a row.
+    /// Size of the middle part that is cut out: rows, pixels in a row.
     pub crop: Option<(usize, usize)>,
-    /// Then values of 0 to 255 are multiplied by this.
+    /// Factor of the values, which are from 0 to 255.
     pub factor: f64,
-    /// Then the mean of each colour is taken off, and the rest divided by its deviation.
+    /// Mean and standard deviation of each colour, for normalization.
+    ///
+    /// The mean is subtracted, and the result is divided by the deviation.
     pub normal: Option<([f64; 3], [f64; 3])>,
 }
 
 impl PixelSettings {
-    /// From the metadata key `image_config`, which says what `preprocessor_config.json` does;
-    /// `expected` is the size that the model takes, for what it leaves out.
+    /// Reads the settings from the metadata key `image_config`, which contains the steps of
+    /// `preprocessor_config.json`. `expected` is the size that the model accepts, for a missing
+    /// size.
     ///
     /// # Errors
-    /// E003 for a step that is not known.
+    /// E003 for an unknown step.
     pub fn from_json(config: &Json, expected: (usize, usize)) -> Result<Self> {
         let flag =
             |key: &str, default: bool| config.get(key).and_then(Json::as_bool).unwrap_or(default);
@@ -126,16 +129,16 @@ impl Side {
     }
 }
 
-/// The share of a picture that is left of it, where a processor of transformers says so; timm's
-/// have no `size` beside it.
+/// Returns the share of an image that is kept, if a processor of transformers declares it. timm's
+/// processors have no `size` beside it.
 fn share(config: &Json) -> Option<f64> {
     config.get("size")?;
     config.get("crop_pct")?.as_f64()
 }
 
-/// Where the middle of a picture is cut out that is `share` of it, and how large it is before.
+/// Returns the size before the crop, and the crop of the middle, which is `share` of the image.
 fn by_share(side: usize, share: f64) -> Result<(Side, Option<(usize, usize)>)> {
-    /// From this side on nothing is cut out.
+    /// Minimum side of images that are not cropped.
     const LARGE: usize = 384;
     if side >= LARGE {
         return Ok((Side::Both { height: side, width: side }, None));
@@ -172,7 +175,7 @@ fn side(size: &Json, by_shorter: bool) -> Result<Side> {
 }
 
 impl Picture {
-    /// The middle of the picture; where that is larger, black around it.
+    /// Returns the middle of the image. If the requested size is larger, it is padded with black.
     ///
     /// # Errors
     /// E008 for a size that is too large.

@@ -13,7 +13,7 @@ use super::{MAX_PIXELS, Picture};
 /// Bits of a weight behind the point.
 const PRECISION: u32 = 22;
 
-/// What pixels are weighted with.
+/// Filter that weights pixels.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Filter {
@@ -32,7 +32,7 @@ pub enum Filter {
 }
 
 impl Filter {
-    /// By Pillow's number, as `resample` of a preprocessor has it.
+    /// Returns the filter with this number in Pillow, as in `resample` of a preprocessor.
     #[must_use]
     pub const fn by_number(number: u64) -> Option<Self> {
         Some(match number {

@@ -20,12 +20,12 @@ const MAX_CHANNELS: usize = 64;
 /// Packets that can't be decoded before the file counts as damaged.
 const MAX_DAMAGED: usize = 8;
 
-/// The sound of a file, its channels averaged, and what is wrong with the file that did not stop
-/// it.
+/// Decodes an audio file. Returns the audio with its channels averaged, and warnings about problems
+/// that did not prevent decoding.
 ///
 /// # Errors
-/// E001 for what is no sound, or a damaged one; E003 for one of a kind that is not read; E008 for
-/// more than `most` samples.
+/// E001 for a file that is not audio or is damaged, E003 for an unsupported kind, E008 for more
+/// than `most` samples.
 pub fn decode(bytes: Vec<u8>, most: usize) -> Result<(Sound, Vec<String>)> {
     if bytes.is_empty() {
         return Err(Error::format("the file is empty"));
@@ -83,7 +83,7 @@ struct Reading {
 }
 
 impl Reading {
-    /// Reads all packets of a track; true where the file ends inside one.
+    /// Reads all packets of a track. Returns `true` if the file ends inside a packet.
     fn all(&mut self, format: &mut dyn FormatReader, track: u32) -> Result<bool> {
         let mut interleaved = Vec::new();
         loop {
@@ -102,7 +102,7 @@ impl Reading {
         }
     }
 
-    /// Decodes a packet; true where the file ends inside it.
+    /// Decodes a packet. Returns `true` if the file ends inside the packet.
     fn packet(&mut self, packet: &Packet, interleaved: &mut Vec<f32>) -> Result<bool> {
         match self.decoder.decode(packet) {
             Ok(buffer) => {

@@ -4,7 +4,7 @@ use apr_core::{Error, Result};
 
 use super::Sound;
 
-/// Refuses: there is nothing to read a sound file with.
+/// Returns an error, because this build can't read audio files.
 ///
 /// # Errors
 /// E003 always.

@@ -14,17 +14,17 @@ const MAX_ODD_POINTS: usize = 4096;
 const MAX_VALUES: usize = 1 << 27;
 /// Least power that the logarithm sees.
 const FLOOR: f64 = 1e-10;
-/// What is this much below the loudest, as a power of ten, is cut off.
+/// Range of the spectrum in powers of ten. Values further below the maximum are clipped.
 const RANGE: f64 = 8.0;
 
-/// How a spectrum is made.
+/// Settings of a mel spectrum.
 #[derive(Debug, Clone, PartialEq)]
 pub struct MelSettings {
     /// Samples of a frame.
     pub points: usize,
     /// Samples from a frame to the next.
     pub hop: usize,
-    /// Bands.
+    /// Number of bands.
     pub mels: usize,
     /// Weights of the frequencies for each band, `[mels, points / 2 + 1]`.
     pub filterbank: Vec<f32>,

@@ -21,14 +21,14 @@ pub use resample::resample;
 pub struct Sound {
     /// Samples in a second.
     pub rate: u32,
-    /// How many channels the file has; they are averaged.
+    /// Number of channels in the file. Samples are averaged over them.
     pub channels: usize,
     /// Samples, of which -1 to 1 is the full range.
     pub samples: Vec<f32>,
 }
 
 impl Sound {
-    /// How long it is.
+    /// Returns the duration in seconds.
     #[must_use]
     pub fn seconds(&self) -> f64 {
         self.samples.len() as f64 / f64::from(self.rate.max(1))
@@ -46,10 +46,10 @@ impl Sound {
         })
     }
 
-    /// What is odd about the samples, in words.
+    /// Returns warnings about the samples, in words.
     ///
     /// # Errors
-    /// E001 for a sound without samples, or with values that are no numbers.
+    /// E001 for audio without samples, or with values that are not numbers.
     pub fn check(&self) -> Result<Vec<String>> {
         if self.samples.is_empty() {
             return Err(Error::format("the audio is empty: no samples"));
@@ -75,7 +75,8 @@ impl Sound {
         Ok(odd)
     }
 
-    /// The samples with mean 0 and variance 1, as feature extractors with `do_normalize` want them.
+    /// Returns the samples with mean 0 and variance 1, as feature extractors with `do_normalize`
+    /// require.
     #[must_use]
     pub fn normalized(&self) -> Vec<f32> {
         let count = self.samples.len().max(1) as f64;

@@ -13,12 +13,12 @@ const MU_LAW: u16 = 7;
 /// Bytes of the format chunk of G.711, and of the extensible one.
 const PLAIN_LEN: usize = 18;
 const EXTENSIBLE_LEN: usize = 40;
-/// Where the block lengths stand in a FLAC file: behind `fLaC` and the header of the stream
-/// information, which comes first; then those of frames.
+/// Offset of the block lengths in a FLAC file, after `fLaC` and the header of the stream
+/// information, which comes first. The lengths of frames follow them.
 const BLOCK_LENGTHS: usize = 8;
 const FRAME_LENGTHS: usize = 12;
 
-/// Repairs the header of a file, where it is one of these.
+/// Repairs the header of a file, if it is a WAVE (RIFF or RF64) or FLAC file.
 pub(super) fn repair(bytes: &mut [u8]) {
     if bytes.starts_with(b"RF64") || bytes.starts_with(b"RIFF") {
         repair_wave(bytes);
@@ -41,7 +41,7 @@ fn put(bytes: &mut [u8], at: usize, value: &[u8]) {
     }
 }
 
-/// Where the contents of a chunk begin.
+/// Returns the offset of a chunk's contents.
 fn chunk(bytes: &[u8], name: &[u8; 4]) -> Option<usize> {
     let mut at = 12;
     loop {
@@ -80,8 +80,8 @@ fn repair_wave(bytes: &mut [u8]) {
     }
 }
 
-/// Block lengths by the first frame: all frames but the last have it where they are numbered, and
-/// any length where they state their sample.
+/// Sets the block lengths by the first frame. If frames are numbered, all but the last have its
+/// length. If they state their sample, they may have any length.
 fn repair_flac(bytes: &mut [u8]) {
     let Some(frame) = first_frame(bytes) else { return };
     let Some((len, by_number)) = block_len(bytes, frame) else { return };
@@ -96,7 +96,7 @@ fn repair_flac(bytes: &mut [u8]) {
     put(bytes, FRAME_LENGTHS, &[0; 6]);
 }
 
-/// Where the blocks of metadata end.
+/// Returns the end of the metadata blocks.
 fn first_frame(bytes: &[u8]) -> Option<usize> {
     let mut at = 4_usize;
     loop {

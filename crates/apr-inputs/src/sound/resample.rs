@@ -52,7 +52,8 @@ pub fn resample(samples: &[f32], from: u32, to: u32) -> Result<Vec<f32>> {
     Ok(made)
 }
 
-/// What makes one of the samples in a period, from this many samples behind the period's first.
+/// Filter for one of the samples in a period. `offset` is the position of its first tap relative to
+/// the first sample of the period.
 struct Filter {
     offset: i64,
     taps: Vec<f32>,
@@ -102,7 +103,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn lengths_are_those_of_the_rates_and_odd_rates_are_met() {
+    fn lengths_follow_the_rates_including_unusual_rates() {
         assert_eq!(resample(&[0.5; 441], 44_100, 16_000).unwrap().len(), 160);
         assert_eq!(resample(&[0.5; 3], 16_000, 44_101).unwrap().len(), 9);
         assert!(resample(&[], 8_000, 16_000).unwrap().is_empty());

@@ -10,7 +10,7 @@ use serde_json::Value as Json;
 
 /// Bytes of a pattern. The longest that models have is some 12,000.
 const MAX_PATTERN: usize = 64 << 10;
-/// Steps that repetitions inside each other may come to. Models have up to 512.
+/// Maximum product of the counts of nested repetitions. Models have up to 512.
 const MAX_REPETITIONS: u64 = 100_000;
 /// Bytes that a text may grow to on its way.
 const MAX_GROWN: u64 = 256 << 20;
@@ -33,10 +33,10 @@ struct Parts {
     post_processor: Json,
 }
 
-/// What is known of a pipeline.
+/// Bounds of a pipeline.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Bounds {
-    /// How many times longer a text may become.
+    /// Factor by which a text may become longer.
     growth: u64,
 }
 
@@ -60,7 +60,7 @@ pub(super) fn check(json: &[u8]) -> Result<Bounds> {
     check_parts([normalizer, pre_tokenizer, post_processor], decoder)
 }
 
-/// Looks at what is done with a text before it is tokens, and afterwards.
+/// Checks the steps before a text becomes tokens, and the decoder.
 pub(super) fn check_parts(before: [&Json; 3], decoder: &Json) -> Result<Bounds> {
     let mut growth = 1;
     for part in before {
@@ -100,7 +100,7 @@ fn check_part(part: &Json, growth: &mut u64) -> Result<()> {
     }
 }
 
-/// Counts how often a template puts a text, whose tokens take more memory than its bytes.
+/// Counts how often a template inserts a text. The text's tokens take more memory than its bytes.
 fn check_template(fields: &serde_json::Map<String, Json>, growth: &mut u64) -> Result<()> {
     let pieces = fields.get("single").and_then(Json::as_array);
     let texts = pieces.into_iter().flatten().filter(|piece| piece.get("Sequence").is_some());
@@ -139,11 +139,11 @@ fn check_pattern(pattern: &str) -> Result<()> {
     Ok(())
 }
 
-/// Groups of a pattern, as far as it is read.
+/// Groups of a pattern, as far as it has been read.
 struct Nesting {
     /// The largest product of counts inside each open group so far.
     inside: Vec<u64>,
-    /// That of what was read last, which a count may follow.
+    /// Product for the last part that was read, which a count may follow.
     before: u64,
 }
 
@@ -184,7 +184,7 @@ impl Nesting {
     }
 }
 
-/// The larger number of `2,5}`; 1 where it is no count, as in `{L}`.
+/// Returns the larger number of `2,5}`, or 1 for text that is not a count, as in `{L}`.
 fn largest_count(rest: &str) -> u64 {
     let counts = rest.split('}').next().unwrap_or_default().split(',');
     counts.filter_map(|count| count.trim().parse().ok()).max().unwrap_or(1).max(1)

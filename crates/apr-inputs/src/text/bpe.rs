@@ -61,7 +61,7 @@ struct Model<'a> {
     vocab: Vocab<'a>,
     #[serde(borrow)]
     merges: Merges<'a>,
-    /// Where they were made before the rest.
+    /// Tables, if they were made before the rest.
     #[serde(skip)]
     tables: Option<BytePairs>,
 }
@@ -72,7 +72,7 @@ enum ModelType {
     Bpe,
 }
 
-/// A text where it lies in the file, unless letters of it are escaped.
+/// A text borrowed from the file, unless some of its letters are escaped.
 #[derive(Deserialize)]
 struct Text<'a>(#[serde(borrow)] Cow<'a, str>);
 
@@ -176,8 +176,8 @@ fn pair_of<E: serde::de::Error>(line: &str) -> Result<Option<(&str, &str)>, E> {
 }
 
 impl<'a> BpeFile<'a> {
-    /// What a GGUF file's keys say, and a warning of merges that are left out; `None` for another
-    /// model than BPE.
+    /// Reads the keys of a GGUF file, and warns of merges that are left out. Returns `None` for a
+    /// model other than BPE.
     pub(super) fn of(file: &mut TokenizerFile<'a>, warnings: &mut Vec<String>) -> Option<Self> {
         let choices = choices_of(&file.model)?;
         let tables = tables_of(&file.model, choices.clone());
@@ -226,7 +226,7 @@ impl<'a> BpeFile<'a> {
         })
     }
 
-    /// The tokenizer.
+    /// Returns the steps of the tokenizer.
     ///
     /// # Errors
     /// E001 for parts that the library does not know.
@@ -262,8 +262,8 @@ fn choices_of(model: &gguf::Model<'_>) -> Option<Choices> {
     })
 }
 
-/// The tables of a GGUF file's keys, and how many merges they leave out; `None` where only the
-/// library holds them.
+/// Returns the tables for the keys of a GGUF file, and the number of merges that they omit. Returns
+/// `None` if only the library can hold them.
 fn tables_of(model: &gguf::Model<'_>, choices: Choices) -> Option<(BytePairs, usize)> {
     let gguf::Model::Bpe { vocab, merges, .. } = model else { return None };
     // Ids have 32 bits; what has more is too far from the others.
@@ -280,7 +280,7 @@ impl Model<'_> {
         })
     }
 
-    /// `None` where only the library knows what to do.
+    /// Returns the tables, or `None` if only the library supports the model.
     fn tables(&self) -> Option<BytePairs> {
         let is_set = |text: &Option<String>| text.as_ref().is_some_and(|text| !text.is_empty());
         let rare = self.dropout.is_some_and(|dropout| dropout != 0.0)
@@ -369,7 +369,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_put_together_is_what_the_library_reads() {
+    fn bpe_files_are_read_as_the_library_reads_them() {
         for merges in
             [r#"[["a", "b"], ["ab", "b"]]"#, r##"["#version: 0.2", "a b", "ab b"]"##, "[]"]
         {

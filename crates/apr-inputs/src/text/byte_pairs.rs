@@ -15,7 +15,7 @@ use tokenizers::models::TrainerWrapper;
 use tokenizers::models::bpe::BpeTrainer;
 use tokenizers::{Model, Token};
 
-/// What the library returns.
+/// Result type of the library.
 type Result<T> = tokenizers::Result<T>;
 
 /// Ids beyond the number of tokens, up to which a list by id is kept.
@@ -34,14 +34,15 @@ pub(super) struct Choices {
 #[derive(Clone)]
 pub(super) struct BytePairs {
     vocabulary: Vocabulary,
-    /// Rank and id of what a pair of ids becomes.
+    /// Rank and id of the token into which a pair of ids is merged.
     merges: hashbrown::HashMap<(u32, u32), (u32, u32)>,
     choices: Choices,
 }
 
 impl BytePairs {
-    /// The tables, and how many merges of what is no token they leave out. `None` for what they do
-    /// not hold: ids that are far apart or occur twice, and texts that are empty or occur twice.
+    /// Creates the tables, and returns the number of merges that they omit because they are not of
+    /// tokens. Returns `None` for vocabularies that the tables can't hold: ids that are far apart
+    /// or occur twice, and texts that are empty or occur twice.
     pub(super) fn new<'t>(
         tokens: impl ExactSizeIterator<Item = (&'t str, u32)>,
         merges: impl ExactSizeIterator<Item = (&'t str, &'t str)>,
@@ -158,9 +159,9 @@ impl fmt::Debug for BytePairs {
 #[derive(Debug, Clone, Copy)]
 struct Part {
     id: u32,
-    /// Of the word; 0 once it is part of the one before.
+    /// Bytes of the word; 0 after a merge into the previous part.
     bytes: usize,
-    /// Places of its neighbours; past the end where there is none.
+    /// Positions of the neighbours; past the end if there is no neighbour.
     next: usize,
     previous: Option<usize>,
 }
@@ -175,7 +176,8 @@ impl Part {
 #[derive(Clone)]
 struct Vocabulary {
     texts: String,
-    /// By id: the first byte of the text and the one behind it, the same for an id of no token.
+    /// First byte of the text, and the byte after it, by id. They are equal for an id without a
+    /// token.
     spans: Vec<(u32, u32)>,
     ids: HashTable<u32>,
     hasher: DefaultHashBuilder,
@@ -313,7 +315,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn tokens_are_those_of_the_library(
+        fn tokens_match_the_library(
             letters in 1_usize..=5,
             pairs in prop::collection::vec((0_usize..40, 0_usize..40), 0..24),
             word in "[abcdéĠ]{0,24}",
@@ -360,7 +362,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_tables_do_not_hold_is_left_to_the_library() {
+    fn vocabularies_that_the_tables_do_not_hold_are_left_to_the_library() {
         let tables = |tokens: &[(&'static str, u32)], merges: &[(&'static str, &'static str)]| {
             let (tokens, merges) = (tokens.to_vec(), merges.to_vec());
             BytePairs::new(tokens.into_iter(), merges.into_iter(), Choices::default())

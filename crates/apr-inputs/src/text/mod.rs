@@ -34,7 +34,7 @@ pub use stream::TextStream;
 /// Bytes of a text that is cut into tokens.
 pub const MAX_TEXT: usize = 16 << 20;
 
-/// What a model says of its tokenizer, not looked at yet.
+/// Files and keys of a model's tokenizer, before they are parsed.
 #[derive(Debug, Clone)]
 pub struct TokenizerSource {
     keys: Option<Arc<KeyValues>>,
@@ -60,18 +60,18 @@ impl TokenizerSource {
         Ok(Self { keys, files })
     }
 
-    /// The same from parts: GGUF's keys, and files by name.
+    /// Creates the source from GGUF's keys, and from files by name.
     #[must_use]
     pub fn new(keys: Option<KeyValues>, files: Vec<(String, Vec<u8>)>) -> Self {
         Self { keys: keys.map(Arc::new), files }
     }
 
-    /// The tokenizer, and what it does not do as its authors meant; `None` where the model has
-    /// none.
+    /// Reads the tokenizer, with warnings about unsupported behaviour. Returns `None` if the model
+    /// has no tokenizer.
     ///
     /// # Errors
-    /// E001 where it can't be understood, E003 for a kind that is not known, E008 for one that is
-    /// made to take forever.
+    /// E001 if it can't be parsed, E003 for an unknown kind, E008 for one that causes excessive
+    /// work.
     pub fn read(&self) -> Result<Option<(TextTokens, Vec<String>)>> {
         if let Some(keys) = &self.keys {
             return from_keys(keys).map(Some);
@@ -141,16 +141,16 @@ fn from_keys(keys: &KeyValues) -> Result<(TextTokens, Vec<String>)> {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[non_exhaustive]
 pub struct Piece {
-    /// Its number.
+    /// Id of the token.
     pub id: i64,
-    /// As the vocabulary spells it.
+    /// Spelling in the vocabulary.
     pub token: String,
-    /// Where its part of the text begins, in characters of the text.
+    /// Start of the token's part of the text, in characters.
     pub start: usize,
-    /// Where its part of the text ends, in characters; where it begins, for a token that stands for
-    /// no part of it.
+    /// End of the token's part of the text, in characters. It equals the start for a token without
+    /// text.
     pub end: usize,
-    /// Whether it is none of the text, but marks its beginning, end or a role.
+    /// `true` for a token that is not text, but marks the beginning of a text, its end or a role.
     pub special: bool,
 }
 
@@ -230,10 +230,10 @@ impl TextTokens {
         Ok((tokens, excess))
     }
 
-    /// The text of tokens, without those that begin and end one.
+    /// Returns the text of tokens, without the tokens that begin and end a text.
     ///
     /// # Errors
-    /// E001 where the tokenizer can't say.
+    /// E001 if the tokenizer fails.
     pub fn decode(&self, tokens: &[i64]) -> Result<String> {
         match &self.0 {
             TokenizerKind::Merging(merging) => {
@@ -243,11 +243,11 @@ impl TextTokens {
         }
     }
 
-    /// The bytes of the text of tokens, as [`TextTokens::decode`] has it: what models write need
+    /// Returns the bytes of the text of tokens, as in [`TextTokens::decode`]. Generated text need
     /// not be UTF-8.
     ///
     /// # Errors
-    /// E001 where the tokenizer can't say.
+    /// E001 if the tokenizer fails.
     pub fn decode_bytes(&self, tokens: &[i64]) -> Result<Vec<u8>> {
         match &self.0 {
             TokenizerKind::Merging(merging) => Ok(merging.text_of(tokens)),
@@ -255,10 +255,10 @@ impl TextTokens {
         }
     }
 
-    /// The text of tokens with the names of those that stand for no text.
+    /// Returns the text of tokens, with the names of the tokens that represent no text.
     ///
     /// # Errors
-    /// E001 where the tokenizer can't say.
+    /// E001 if the tokenizer fails.
     pub fn decode_all(&self, tokens: &[i64]) -> Result<String> {
         match &self.0 {
             TokenizerKind::Merging(merging) => {
@@ -277,7 +277,7 @@ impl TextTokens {
         }
     }
 
-    /// Whether there are no tokens.
+    /// Returns `true` if there are no tokens.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.len() == 0

@@ -13,15 +13,15 @@ use super::{MAX_TEXT, TextTokens, TokenizerKind};
 pub struct PairTokens {
     /// Ids of the tokens.
     pub ids: Vec<i64>,
-    /// 0 for tokens of the first text, 1 for those of the second, as far as the model tells them
-    /// apart.
+    /// 0 for tokens of the first text, 1 for tokens of the second, as far as the model
+    /// distinguishes them.
     pub types: Vec<i64>,
 }
 
-/// How a long text is cut into windows.
+/// Settings for splitting a long text into windows.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Windows {
-    /// Tokens of a window at most, those of the question included.
+    /// Maximum number of tokens of a window, including the question's.
     pub most: usize,
     /// Tokens of the text that a window shares with the one before.
     pub shared: usize,
@@ -33,10 +33,11 @@ pub struct Windows {
 pub struct PairWindow {
     /// Ids of the tokens.
     pub ids: Vec<i64>,
-    /// 0 for tokens of the question, 1 for those of the text, as far as the model tells them apart.
+    /// 0 for tokens of the question, 1 for tokens of the text, as far as the model distinguishes
+    /// them.
     pub types: Vec<i64>,
-    /// Of each token of the text, where the word that it is of lies: bytes of the text. `None` for
-    /// tokens of the question and special ones.
+    /// For each token of the text, the range of its word in bytes of the text. `None` for tokens of
+    /// the question and special tokens.
     pub words: Vec<Option<Range<usize>>>,
 }
 
@@ -50,12 +51,12 @@ impl TextTokens {
         self.for_pair(question, text)?.pair(question, text, windows)
     }
 
-    /// The tokens of two texts, `most` of them at most, and how many are left out: those at the end
-    /// of the longer text, and of both once they are equally long (`longest_first` of
-    /// transformers).
+    /// Returns at most `most` tokens of two texts, and the number of omitted tokens. Tokens are
+    /// omitted from the end of the longer text, and from both once they are equally long
+    /// (`longest_first` of transformers).
     ///
     /// # Errors
-    /// E001 where the tokenizer can't be used, E003 for one without such pairs, E008 for texts that
+    /// E001 if the tokenizer can't be used, E003 for one without such pairs, E008 for texts that
     /// are too long.
     pub fn pair_at_most(
         &self,
@@ -66,7 +67,7 @@ impl TextTokens {
         self.for_pair(first, second)?.pair_at_most(first, second, most)
     }
 
-    /// What makes the tokens of two texts.
+    /// Returns the pipeline that tokenizes two texts.
     fn for_pair(&self, first: &str, second: &str) -> Result<&Pipeline> {
         let bytes = first.len().saturating_add(second.len());
         if bytes > MAX_TEXT {

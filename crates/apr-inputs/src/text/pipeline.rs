@@ -22,7 +22,7 @@ use super::byte_pairs::BytePairs;
 use super::{PairTokens, PairWindow, Windows};
 use crate::guard::guarded;
 
-/// For errors.
+/// Name of the tokenizer in errors.
 const WHAT: &str = "the tokenizer";
 
 /// Normalizer, pre-tokenizer, model, post-processor and decoder.
@@ -52,7 +52,7 @@ impl Pipeline {
         }
     }
 
-    /// From what a GGUF file's keys say; warns of merges that are left out.
+    /// Creates the pipeline from the keys of a GGUF file, and warns of merges that are left out.
     pub(super) fn of(mut file: TokenizerFile<'_>, warnings: &mut Vec<String>) -> Result<Self> {
         match BpeFile::of(&mut file, warnings) {
             Some(file) => Self::of_bpe(file),
@@ -166,8 +166,8 @@ impl Pipeline {
         self.text(tokens, false)
     }
 
-    /// The bytes of the text, which the library writes as replacement characters where they are no
-    /// UTF-8.
+    /// Returns the bytes of the text. The library writes replacement characters for bytes that are
+    /// not UTF-8.
     pub(super) fn decode_bytes(&self, tokens: &[i64]) -> Result<Vec<u8>> {
         let special = self.tokenizer.get_added_tokens_decoder();
         let is_text = |id: &u32| special.get(id).is_none_or(|token| !token.special);
@@ -202,10 +202,10 @@ impl Pipeline {
     }
 }
 
-/// A text with the bytes that its replacement characters stand for: `ByteFallback` writes one for
-/// each byte of tokens in a row that are bytes and together no UTF-8.
+/// Returns a text with the bytes that its replacement characters represent. `ByteFallback` writes
+/// one for each byte if consecutive byte tokens are not UTF-8 together.
 fn restored(text: &str, tokens: impl Iterator<Item = String>) -> Vec<u8> {
-    /// What each replacement character is: a byte, or itself.
+    /// Adds the meaning of each replacement character: a byte, or the character itself.
     fn end(run: &mut Vec<u8>, lost: &mut Vec<Option<u8>>) {
         match std::str::from_utf8(run) {
             Ok(text) => lost.extend(text.matches(char::REPLACEMENT_CHARACTER).map(|_| None)),
@@ -240,7 +240,7 @@ fn restored(text: &str, tokens: impl Iterator<Item = String>) -> Vec<u8> {
     made
 }
 
-/// What turns a word into tokens.
+/// Model that turns a word into tokens.
 #[derive(Debug, Clone)]
 pub(super) enum PipelineModel {
     /// BPE, but for its rare kinds.
@@ -305,7 +305,8 @@ struct Whole<'e> {
 }
 
 impl<'e> Whole<'e> {
-    /// The first `question` tokens that are no special ones are the question's.
+    /// Assigns tokens to the question and the text. The first `question` tokens that are not
+    /// special belong to the question.
     fn of(encoding: &'e Encoding, question: usize) -> Self {
         let numbers = |numbers: &[u32]| numbers.iter().map(|number| i64::from(*number)).collect();
         let special = encoding.get_special_tokens_mask().iter().enumerate();
@@ -343,8 +344,8 @@ impl<'e> Whole<'e> {
         PairWindow { ids: cut(&self.ids), types: cut(&self.types), words }
     }
 
-    /// Where the words lie that these tokens are of, as far as they are in the part. Where a
-    /// tokenizer knows no words, each token is one.
+    /// Returns the ranges of the words of these tokens, limited to the part. If a tokenizer has no
+    /// words, each token is a word.
     fn words(&self, part: Range<usize>) -> Vec<Range<usize>> {
         let offsets = &self.encoding.get_offsets()[part.clone()];
         let words = &self.encoding.get_word_ids()[part];
@@ -368,7 +369,7 @@ pub(super) fn wrong(error: &(dyn std::error::Error + Send + Sync)) -> Error {
     Error::format(format!("unsupported tokenizer: {}", Escaped::short(&error.to_string())))
 }
 
-/// How many tokens stay of two texts with so many, for `most` in all.
+/// Returns the numbers of tokens to keep of two texts, for `most` in all.
 fn longest_first(first: usize, second: usize, most: usize) -> (usize, usize) {
     let (short, long) = (first.min(second), first.max(second));
     let (short, long) = match short.saturating_add(long) <= most {

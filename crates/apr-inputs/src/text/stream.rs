@@ -4,17 +4,17 @@ use apr_core::Result;
 
 use super::TextTokens;
 
-/// Tokens that are decoded again with what follows, since a token's text may depend on those before
-/// it.
+/// Number of tokens that are decoded again with the next tokens, because the text of a token may
+/// depend on those before it.
 const CONTEXT: usize = 6;
 
-/// Turns tokens into the bytes of their text as they come.
+/// Decoder that turns tokens into the bytes of their text, token by token.
 #[derive(Debug, Clone)]
 pub struct TextStream<'t> {
     tokens: &'t TextTokens,
     /// Tokens from some before the last one.
     recent: Vec<i64>,
-    /// Their text.
+    /// Text of the recent tokens.
     known: Vec<u8>,
 }
 

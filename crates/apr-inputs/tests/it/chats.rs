@@ -45,7 +45,7 @@ fn messages(list: &Data) -> Vec<Message> {
 }
 
 #[test]
-fn what_a_template_gets_besides_messages() {
+fn templates_receive_tools_documents_and_arguments() {
     let file = ChatFile::from_json(
         r#"{"model": "m", "tools": [{"b": 1, "a": 2}], "messages": [
             {"role": "user", "content": [{"type": "text", "text": "hi"}, {"type": "image"}],
@@ -91,7 +91,7 @@ fn what_is_no_chat_is_refused() {
 }
 
 #[test]
-fn of_several_templates_the_default_is_taken_or_else_the_first() {
+fn the_default_template_is_used_or_else_the_first() {
     let of = |json: Json| Template::from_json(&json, false).map(|template| template.0);
     let named = |name: &str, text: &str| json!({ "name": name, "template": text });
     assert_eq!(of(json!("a")).as_deref(), Some("a"));

@@ -159,7 +159,7 @@ fn empty_and_damaged_pictures_are_errors() {
 }
 
 #[test]
-fn settings_that_are_not_known_are_named() {
+fn unknown_settings_are_rejected() {
     for config in [
         serde_json::json!({ "resample": 9 }),
         serde_json::json!({ "size": { "max_height": 3 } }),

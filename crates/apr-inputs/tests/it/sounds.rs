@@ -71,7 +71,7 @@ fn kinds_of_files_have_the_samples_of_libsndfile() {
 }
 
 #[test]
-fn other_rates_are_those_of_torchaudio() {
+fn resampled_audio_matches_torchaudio() {
     let expected = expected();
     let (sound, _) = decode(file("a.wav"), MOST).unwrap();
     // It computes its filter in single precision.
@@ -81,7 +81,7 @@ fn other_rates_are_those_of_torchaudio() {
 }
 
 #[test]
-fn normalized_samples_are_those_of_transformers() {
+fn normalized_samples_match_transformers() {
     let sound = Sound { rate: 16_000, channels: 1, samples: resampled() };
     assert!(
         furthest(sound.normalized().iter().step_by(5), &numbers(&expected()["normalized"])) <= 1e-5
@@ -89,7 +89,7 @@ fn normalized_samples_are_those_of_transformers() {
 }
 
 #[test]
-fn spectra_are_those_of_whispers_extractor() {
+fn spectra_match_the_feature_extractor_of_whisper() {
     let expected = expected();
     let filterbank = numbers(&expected["filterbank"]);
     let mel = LogMel::new(MelSettings { points: 400, hop: 160, mels: 16, filterbank }).unwrap();

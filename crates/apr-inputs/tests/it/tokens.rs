@@ -116,7 +116,7 @@ fn a_text_that_comes_token_by_token_is_the_text() {
     }
 }
 
-/// The expected ids are those of tiktoken and of mistral-common (`fixtures/ranks/make.py`).
+/// Compares with ids from tiktoken and mistral-common (`fixtures/ranks/make.py`).
 #[test]
 fn ranks_give_the_tokens_of_their_libraries() {
     let all = json("ranks/expected.json");
@@ -167,7 +167,7 @@ fn ranks_give_the_tokens_of_their_libraries() {
 }
 
 #[test]
-fn lists_of_ranks_that_are_none_are_refused() {
+fn files_that_are_not_lists_of_ranks_are_rejected() {
     let list = json("ranks/expected.json")["list"].as_str().unwrap().to_owned();
     let of = |name: &str, bytes: &[u8]| {
         TokenizerSource::new(None, vec![(name.to_owned(), bytes.to_vec())]).read()
@@ -252,7 +252,7 @@ fn a_damaged_tokenizer_is_an_error_and_no_panic() {
 }
 
 #[test]
-fn places_in_a_text_are_those_of_the_library() {
+fn positions_in_a_text_match_the_library() {
     let (library, merging) = (from_files("spm"), from_keys("spm"));
     for row in json("tokenizers/ids.json")["spm"].as_array().unwrap() {
         let text = row["of"].as_str().unwrap();

@@ -14,7 +14,7 @@ use candle_core::quantized::gguf_file::{Content, Value};
 use crate::Outcome;
 use crate::written::{Decoded, decoded, gguf, pure_gguf};
 
-/// The schemes whose types candle knows.
+/// Schemes whose types candle supports.
 const SCHEMES: [Scheme; 17] = [
     Scheme::Fp32,
     Scheme::Fp16,
@@ -67,7 +67,7 @@ fn tensors_have_the_same_names_shapes_bytes_and_values() -> Outcome {
 }
 
 #[test]
-fn pairs_say_what_the_configuration_says() -> Outcome {
+fn pairs_contain_the_values_of_the_configuration() -> Outcome {
     for (scheme, file_type) in [(Scheme::Fp16, 1), (Scheme::Q8_0, 7), (Scheme::Q4_K_M, 15)] {
         let file = gguf(scheme)?;
         let content = Content::read(&mut Cursor::new(&file))?;

@@ -6,5 +6,5 @@ mod state_dict;
 mod sums;
 mod written;
 
-/// Of a test: the first error ends it.
+/// Result of a test. The first error ends the test.
 type Outcome<T = ()> = Result<T, Box<dyn std::error::Error + Send + Sync>>;

@@ -15,8 +15,9 @@ fn trained() -> Outcome<HashMap<String, Tensor>> {
     Ok(safetensors::load(fixture("tiny-llama/model.safetensors"), &Device::Cpu)?)
 }
 
-/// Whether these are the tensors as trained, the matrices rounded to `dtype`. GGUF keeps vectors in
-/// single precision.
+/// Checks that the tensors are as trained, with matrices rounded to `dtype`.
+///
+/// GGUF keeps vectors in single precision.
 fn assert_restored(theirs: &HashMap<String, Tensor>, dtype: DType) -> Outcome {
     let trained = trained()?;
     assert_eq!(theirs.len(), trained.len());

@@ -72,7 +72,7 @@ fn sums_are_right_in_floats_and_in_blocks_of_four_to_eight_bits() -> Outcome {
 }
 
 #[test]
-fn tokens_are_those_that_the_model_was_trained_with() -> Outcome {
+fn tokens_equal_the_tokens_of_the_training() -> Outcome {
     let calculator = Calculator::new(&gguf(Scheme::Fp16)?)?;
     // One a byte, after the one that starts every text.
     let ids = calculator.tokenizer.encode("12+34=", true)?;

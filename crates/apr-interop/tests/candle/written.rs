@@ -17,7 +17,7 @@ pub(crate) fn gguf(scheme: Scheme) -> Outcome<Vec<u8>> {
     gguf_of(Choices::new(scheme))
 }
 
-/// The same with the bare type in place of the mix.
+/// Returns tiny-llama in a GGUF file, quantized to the bare type instead of the mix.
 pub(crate) fn pure_gguf(scheme: Scheme) -> Outcome<Vec<u8>> {
     gguf_of(Choices { pure: true, ..Choices::new(scheme) })
 }

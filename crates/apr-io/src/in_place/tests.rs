@@ -29,7 +29,7 @@ fn revision(old_front: &[u8], front: &[u8], old_tail: &[u8], tail: &[u8]) -> Rev
 }
 
 #[test]
-fn both_ends_are_replaced_and_nothing_is_left_beside_the_file() {
+fn both_ends_are_replaced_and_no_extra_file_remains() {
     let (folder, path) = file();
     let change = |revision: &Revision| {
         LockedFile::open(&path).and_then(|locked| locked.replace_ends(revision))
@@ -52,7 +52,7 @@ fn a_second_process_can_not_change_a_file_that_is_locked() {
 }
 
 #[test]
-fn a_revision_of_other_bytes_is_refused_and_changes_nothing() {
+fn a_revision_of_other_bytes_is_rejected_without_changes() {
     for wrong in [
         revision(b"frond", b"FRONT", b"tail", b"TAIL"),
         revision(b"front", b"FRONT", b"tall", b"TAIL"),
@@ -70,7 +70,7 @@ fn a_revision_of_other_bytes_is_refused_and_changes_nothing() {
 }
 
 #[test]
-fn a_file_that_a_program_without_the_lock_rewrote_or_replaced_is_not_changed() {
+fn a_file_rewritten_or_replaced_without_the_lock_is_not_changed() {
     let right = revision(b"front", b"FRONT", b"tail", b"TAIL");
     let (folder, path) = file();
     let locked = LockedFile::open(&path).expect("nobody has it");

@@ -30,7 +30,7 @@ impl Change {
         }
     }
 
-    /// A folder with a file in this state, and the undo file of the change.
+    /// Creates a folder with a file in this state, and the undo file of the change.
     fn interrupted(&self, state: &[u8]) -> (TempDir, PathBuf, File) {
         let folder = tempfile::tempdir().expect("a folder");
         let path = folder.path().canonicalize().expect("a folder").join("m.apr");
@@ -40,7 +40,7 @@ impl Change {
         (folder, path, file)
     }
 
-    /// Every state that a change leaves when it dies after so many blocks.
+    /// Returns every state in which a change that dies can leave the file, block by block.
     fn torn(&self) -> Vec<Vec<u8>> {
         let mut states = Vec::new();
         let mut state = self.before.clone();
@@ -112,7 +112,7 @@ fn a_file_that_is_neither_state_nor_a_mix_of_both_is_left_alone() {
 }
 
 #[test]
-fn a_file_as_it_was_before_the_change_needs_nothing() {
+fn a_file_in_its_state_before_the_change_needs_no_undo() {
     let change = Change::new(1000, 3000);
     let (_folder, path, file) = change.interrupted(&change.before);
     assert!(check_readable(&file, &path).is_ok());
@@ -137,7 +137,7 @@ fn an_undo_file_that_is_not_complete_was_written_before_anything_changed() {
 }
 
 #[test]
-fn an_undo_file_with_any_field_flipped_changes_nothing() {
+fn an_undo_file_with_any_field_flipped_has_no_effect() {
     let change = Change::new(1000, 3000);
     let torn = change.torn().swap_remove(3);
     let (_folder, path, file) = change.interrupted(&torn);
@@ -153,7 +153,7 @@ fn an_undo_file_with_any_field_flipped_changes_nothing() {
 
 #[cfg(unix)]
 #[test]
-fn what_is_no_undo_file_is_neither_followed_nor_waited_for_nor_removed() {
+fn other_files_with_the_undo_name_are_not_followed_awaited_or_removed() {
     use rustix::fs::{CWD, FileType, mknodat};
 
     let change = Change::new(1000, 3000);
@@ -198,7 +198,7 @@ fn an_undo_file_is_as_private_as_the_file() {
 }
 
 #[test]
-fn a_file_that_is_being_changed_is_told_from_one_whose_change_was_interrupted() {
+fn a_file_being_changed_is_distinguished_from_an_interrupted_change() {
     let change = Change::new(1000, 3000);
     let (_folder, path, file) = change.interrupted(&change.torn()[3]);
     let reader = File::open(&path).expect("ours");

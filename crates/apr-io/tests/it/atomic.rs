@@ -18,7 +18,7 @@ fn names(folder: &Path) -> Vec<String> {
 }
 
 #[test]
-fn nothing_is_under_the_name_before_the_commit_and_nothing_left_after_a_drop() {
+fn no_file_has_the_name_before_the_commit_and_none_remains_after_a_drop() {
     let folder = tempfile::tempdir().expect("a temporary folder");
     let path = folder.path().join("model.apr");
     fs::write(&path, "old").expect("writable");
@@ -42,7 +42,7 @@ fn nothing_is_under_the_name_before_the_commit_and_nothing_left_after_a_drop() {
 }
 
 #[test]
-fn what_exists_is_refused_before_any_work() {
+fn existing_files_are_rejected_before_any_work() {
     let folder = tempfile::tempdir().expect("a temporary folder");
     fs::write(folder.path().join("config.json"), "{}").expect("writable");
     let target = Target::Folder(folder.path().to_path_buf());
@@ -79,7 +79,7 @@ fn folders_are_made_for_the_files_and_vanish_with_them() {
 
 #[cfg(unix)]
 #[test]
-fn a_link_keeps_pointing_at_what_was_replaced() {
+fn a_link_keeps_pointing_at_the_file_that_was_replaced() {
     let folder = tempfile::tempdir().expect("a temporary folder");
     let (real, link) = (folder.path().join("real.apr"), folder.path().join("link.apr"));
     fs::write(&real, "old").expect("writable");
@@ -131,7 +131,7 @@ fn a_file_that_another_process_changes_is_not_replaced_meanwhile() {
 }
 
 #[test]
-fn what_replaces_a_locked_file_keeps_the_lock_until_then() {
+fn replacing_a_locked_file_keeps_the_lock_until_then() {
     let folder = tempfile::tempdir().expect("a temporary folder");
     let path = folder.path().join("m.apr");
     fs::write(&path, "old").expect("writable");
@@ -155,7 +155,7 @@ fn what_replaces_a_locked_file_keeps_the_lock_until_then() {
 }
 
 #[test]
-fn of_several_files_all_are_replaced_or_none() {
+fn several_files_are_replaced_together_or_not_at_all() {
     let folder = tempfile::tempdir().expect("a temporary folder");
     for name in ["a", "c"] {
         fs::write(folder.path().join(name), "old").expect("writable");

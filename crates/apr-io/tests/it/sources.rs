@@ -55,7 +55,7 @@ fn a_file_that_shrinks_is_an_error_and_no_signal() {
 }
 
 #[test]
-fn folders_pipes_and_absent_files_are_no_sources() {
+fn folders_pipes_and_absent_files_are_rejected_as_sources() {
     let folder = tempfile::tempdir().expect("a temporary folder");
     assert_eq!(
         FileSource::open(folder.path()).map(drop).map_err(|error| error.code()),

@@ -4,27 +4,29 @@ use apr_core::json::entries;
 use apr_graph::{Attribute, AttributeValue, Dim, ElementType, TensorType, ValueType};
 use serde_json::{Map, Value};
 
-/// Most bytes of a setting that is an object, as text.
+/// Maximum bytes of an object setting that is kept as text.
 const MOST_TEXT: usize = 4096;
-/// The same of a layer that another one wraps.
+/// Maximum bytes of an object setting if the setting is a layer inside a wrapper layer.
 const MOST_WRAPPED: usize = 1 << 16;
 
-/// What a call reads: an output of a call of a layer.
+/// Input of a call: an output of a call of a layer.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(super) struct TensorRef {
     pub(super) layer: String,
-    /// Which call of the layer.
+    /// Index of the call among the calls of the layer.
     pub(super) call: u64,
-    /// Which of its outputs.
+    /// Index of the output.
     pub(super) output: u64,
 }
 
-/// Whether a configuration is one of a model whose layers it lists.
+/// Returns `true` if a configuration describes a model with a list of layers.
 pub(super) fn is_model(config: &Value) -> bool {
     layers(config).is_some()
 }
 
-/// The layers of a model; `None` for what is no model, or has a class of a program's own.
+/// Returns the layers of a model.
+///
+/// Returns `None` if the configuration is not a model or if a layer has no class.
 pub(super) fn layers(config: &Value) -> Option<&Vec<Value>> {
     let own = config.get("config")?;
     // Before 2.2.3 a sequential model's configuration was the list itself.
@@ -32,7 +34,7 @@ pub(super) fn layers(config: &Value) -> Option<&Vec<Value>> {
     layers.iter().all(|layer| layer.get("class_name").is_some()).then_some(layers)
 }
 
-/// Whether the layers of a model follow each other.
+/// Returns `true` if the layers of a model form a sequence.
 pub(super) fn is_sequential(config: &Value) -> bool {
     config.get("class_name").and_then(Value::as_str) == Some("Sequential")
 }
@@ -42,7 +44,7 @@ pub(crate) fn class(layer: &Value) -> &str {
     layer.get("class_name").and_then(Value::as_str).unwrap_or("Layer")
 }
 
-/// The name of a layer or a model; empty where it has none.
+/// Returns the name of a layer or a model, or an empty string if it has none.
 pub(super) fn name(layer: &Value) -> &str {
     let own = layer.get("name").or_else(|| layer.get("config")?.get("name"));
     own.and_then(Value::as_str).unwrap_or_default()
@@ -51,9 +53,9 @@ pub(super) fn name(layer: &Value) -> &str {
 /// A call of a layer.
 #[derive(Debug, Default)]
 pub(super) struct Call {
-    /// What it reads, in order.
+    /// Inputs of the call, in order.
     pub(super) reads: Vec<Read>,
-    /// Arguments that are no tensors, as attributes: `call_use_causal_mask`, `call_1`.
+    /// Arguments other than tensors, as attributes: `call_use_causal_mask`, `call_1`.
     pub(super) settings: Vec<Attribute>,
 }
 
@@ -61,7 +63,7 @@ pub(super) struct Call {
 #[derive(Debug)]
 pub(super) struct Read {
     pub(super) tensor: TensorRef,
-    /// Its type, where the file states it.
+    /// Type of the input, if the file declares it.
     pub(super) kind: Option<ValueType>,
     /// The name of the argument; empty for one by position.
     pub(super) argument: String,
@@ -90,7 +92,7 @@ fn call(node: &Value) -> Call {
 }
 
 impl Call {
-    /// What versions before 3 write: lists of a name, two numbers and named arguments.
+    /// Reads the format of versions before 3: lists of a name, two numbers and named arguments.
     fn listed(&mut self, value: &Value) {
         let Value::Array(items) = value else {
             references(value, "", &mut self.reads);
@@ -124,14 +126,16 @@ impl Call {
     }
 }
 
-/// Whether a call reads a mask that Keras computed for it: by a function, not by a layer.
+/// Returns `true` if a call reads a mask that Keras computed with a function.
 pub(super) fn is_mask(read: &Read, layers: &[Value]) -> bool {
     let is_own = |layer: &&Value| name(layer) == read.tensor.layer;
     let is_function = |layer: &Value| function(layer).is_some();
     read.argument == "mask" && layers.iter().find(is_own).is_some_and(is_function)
 }
 
-/// All references in a value, in order: lists of a name and two numbers, and what Keras 3 writes.
+/// Collects all references in a value, in order.
+///
+/// They are lists of a name and two numbers, and the objects of Keras 3.
 pub(super) fn references(value: &Value, argument: &str, found: &mut Vec<Read>) {
     let read = |tensor, kind| Read { tensor, kind, argument: argument.to_owned() };
     match value {
@@ -163,7 +167,7 @@ fn reference(items: &[Value]) -> Option<TensorRef> {
     })
 }
 
-/// What goes into a layer that is an input, or the first of a sequential model.
+/// Returns the type of an input layer, or of the input of a sequential model's first layer.
 pub(super) fn input_type(layer: &Value) -> ValueType {
     let config = layer.get("config").and_then(Value::as_object);
     let keys = ["batch_input_shape", "batch_shape"];
@@ -205,8 +209,9 @@ fn dtype(value: Option<&Value>) -> Option<&str> {
     value.as_str().or_else(|| value.get("config")?.get("name")?.as_str())
 }
 
-/// What a layer is configured with, as attributes. Null is left out, and so are models and layers
-/// within, which are nodes.
+/// Returns the configuration of a layer as attributes.
+///
+/// Null is omitted, and so are nested models and layers, which are nodes.
 pub(crate) fn attributes(layer: &Value) -> Vec<Attribute> {
     let config = layer.get("config").and_then(Value::as_object).into_iter().flatten();
     let named = |(key, value): (&String, &Value)| {
@@ -225,8 +230,10 @@ pub(crate) fn attributes(layer: &Value) -> Vec<Attribute> {
     config.filter_map(named).chain(class_of_others(layer)).collect()
 }
 
-/// What tells a class from one of Keras' layers that has its name: a function of `keras.ops`, and
-/// the name that a program registered it under.
+/// Returns the attribute that distinguishes a class from the Keras layer of the same name.
+///
+/// It is the module of a function in `keras.ops`, or the name under which a program registered the
+/// class.
 fn class_of_others(layer: &Value) -> Option<Attribute> {
     let own = layer.get("registered_name").and_then(Value::as_str);
     let own = own.filter(|name| name.contains('>'));
@@ -238,7 +245,7 @@ fn class_of_others(layer: &Value) -> Option<Attribute> {
     Some(Attribute { name: name.into(), value: AttributeValue::from(value) })
 }
 
-/// The module of a function that stands among the layers.
+/// Returns the module of a function in the list of layers.
 fn function(layer: &Value) -> Option<&str> {
     layer.get("module").and_then(Value::as_str).filter(|module| module.contains(".ops"))
 }
@@ -275,7 +282,7 @@ fn attribute(value: &Value) -> Option<AttributeValue> {
     }
 }
 
-/// Whether an object has nothing but a name and numbers.
+/// Returns `true` if an object contains neither objects nor lists.
 fn is_plain(config: &Value) -> bool {
     let entries = config.as_object().into_iter().flatten();
     entries.clone().all(|(_, value)| !value.is_object() && !value.is_array())

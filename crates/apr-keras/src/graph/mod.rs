@@ -22,8 +22,10 @@ pub const DOMAIN: &str = "keras";
 /// position. It is missing where all are.
 pub(crate) const ARGUMENTS: &str = "arguments";
 
-/// The graph of a model whose configuration a checkpoint has; `None` where it has none, or one of a
-/// program's own class, which no file describes. Weights have the names of the file's tensors.
+/// Returns the graph of a model whose configuration is in a checkpoint.
+///
+/// Returns `None` if there is no configuration, or if the model is of a program's own class, which
+/// no file describes. Weights have the names of the file's tensors.
 ///
 /// ```
 /// # let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../fixtures/keras/small.keras");
@@ -52,7 +54,9 @@ pub fn graphs_of(
     Ok(Some(vec![("model".to_owned(), graph)]))
 }
 
-/// The first number of a version of Keras; 2 where none is stated, as files before 3 may.
+/// Returns the major version of Keras.
+///
+/// The default is 2, because files from versions before 3 may not state it.
 fn major(version: Option<&str>) -> i64 {
     let first = version.and_then(|version| version.split('.').next());
     first.and_then(|first| first.parse().ok()).filter(|number| *number > 0).unwrap_or(2)

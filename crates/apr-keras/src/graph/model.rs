@@ -15,7 +15,7 @@ use super::{ARGUMENTS, DOMAIN};
 /// Models in each other, at most.
 const MAX_DEPTH: usize = 16;
 
-/// What a call of a layer costs of the limit, beside its references.
+/// Memory charged for a call of a layer in bytes, besides its references.
 const EACH: u64 = 256;
 
 /// Makes the graph of a configuration.
@@ -76,7 +76,7 @@ impl<'r> Builder<'r> {
         Ok(())
     }
 
-    /// The body of a model, and the weights that it is called with, where it is a function.
+    /// Returns the body of a model, and the weights that a call passes if the model is a function.
     fn model(
         &mut self,
         config: &Value,
@@ -271,7 +271,9 @@ impl<'r> Builder<'r> {
         Ok((op, parameters))
     }
 
-    /// The variables of a layer. Those of a model's layers may have the model's name in front.
+    /// Adds the variables of a layer.
+    ///
+    /// In nested models, their names may start with the model's name.
     fn weights(&mut self, layer: &str, prefix: &str, frame: &mut Frame) -> Result<Vec<ValueId>> {
         let whole = format!("{prefix}{layer}");
         let own = self.by_layer.get(whole.as_str()).or_else(|| self.by_layer.get(layer));
@@ -300,7 +302,7 @@ impl Frame {
         value
     }
 
-    /// What a node will make.
+    /// Declares an output of a node that is not added yet.
     fn declare(&mut self, name: &str, kind: ValueType) -> ValueId {
         let name = self.names.unique(name);
         self.body.add_value(name, kind, ValueOrigin::Missing)
@@ -328,8 +330,10 @@ impl Frame {
         value
     }
 
-    /// Notes with which arguments the layer of the last node is called: the names of those that are
-    /// tensors, in the order of its inputs, and the values of others.
+    /// Sets the arguments of the last node's call.
+    ///
+    /// They are the names of the tensor arguments, in the order of the inputs, and the values of
+    /// the other arguments.
     fn set_arguments(&mut self, call: &Call) {
         let Some(node) = self.body.nodes.last_mut() else { return };
         if call.reads.iter().any(|read| !read.argument.is_empty()) {
@@ -349,7 +353,7 @@ impl Frame {
     }
 }
 
-/// What a reference without a layer ends with.
+/// Returns the error for a reference to a missing layer.
 fn missing(reference: &TensorRef) -> Error {
     let layer = Escaped::short(&reference.layer);
     Error::corrupt(format!("the configuration refers to a layer '{layer}' that it does not list"))

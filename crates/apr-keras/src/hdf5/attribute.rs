@@ -14,10 +14,10 @@ use super::tree;
 pub(crate) struct Attribute {
     pub(crate) name: String,
     datatype: Datatype,
-    /// How many elements there are.
+    /// Number of elements.
     count: u64,
     data: Vec<u8>,
-    /// Where the data are in the file.
+    /// Offset of the data in the file.
     at: u64,
 }
 
@@ -87,7 +87,7 @@ impl Attribute {
         Ok(Self { name, datatype, count, data, at })
     }
 
-    /// Its texts; `None` where it is of another type.
+    /// Returns the texts of the attribute, or `None` if it has another type.
     ///
     /// # Errors
     /// E002 for a damaged one, E007 when reading fails, E008 over the budget.

@@ -6,7 +6,7 @@ use apr_core::{Error, Result};
 #[derive(Debug, Clone)]
 pub(crate) struct Bytes<'a> {
     rest: &'a [u8],
-    /// Where the structure ends in the file, for messages.
+    /// End offset of the structure in the file, for error messages.
     end: u64,
     /// Bytes of an address.
     offset_size: u8,
@@ -20,7 +20,7 @@ impl<'a> Bytes<'a> {
         Self { rest: bytes, end, offset_size: sizes.0, length_size: sizes.1 }
     }
 
-    /// Where the next byte is in the file.
+    /// Returns the offset of the next byte in the file.
     pub(crate) fn at(&self) -> u64 {
         self.end.saturating_sub(self.rest.len() as u64)
     }
@@ -97,7 +97,7 @@ impl<'a> Bytes<'a> {
         Ok(())
     }
 
-    /// Bytes up to a NUL, which is taken too; all that is left where there is none.
+    /// Takes the bytes up to a NUL, which is skipped, or all remaining bytes if there is none.
     pub(crate) fn until_nul(&mut self) -> &'a [u8] {
         let len = self.rest.iter().position(|&byte| byte == 0);
         let text = &self.rest[..len.unwrap_or(self.rest.len())];

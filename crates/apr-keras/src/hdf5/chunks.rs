@@ -14,29 +14,30 @@ use super::tree;
 /// Decoded bytes that are kept of one dataset, besides the last chunk.
 const KEPT: u64 = 16 << 20;
 
-/// How often a dataset may be decoded, on average, and bytes more: views that jump from chunk to
-/// chunk decode one again and again.
+/// Average number of times that a dataset may be decoded; [`FREE`] more bytes are allowed.
+///
+/// Views that alternate between chunks decode the same chunk repeatedly.
 const TIMES: u64 = 8;
 const FREE: u64 = 64 << 20;
 
-/// How many times its packed bytes a chunk may have.
+/// Maximum ratio of a chunk's length to its packed length.
 const MAX_RATIO: u64 = 1032;
 
-/// What says where chunks are.
+/// Index of the chunks' locations.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Index {
     /// A tree with the offsets of each chunk for its keys.
     Tree(Option<u64>),
-    /// There is one chunk, of so many bytes where it is packed.
+    /// A single chunk, with its packed length and filter mask if it is packed.
     Single { address: Option<u64>, packed: Option<(u64, u32)> },
-    /// They follow each other.
+    /// The chunks follow each other.
     Implicit(Option<u64>),
     /// An array of their addresses.
     Array { address: Option<u64>, page_bits: u8 },
 }
 
 impl Index {
-    /// Reads what version 4 of the layout says of chunks; returns their shape, too.
+    /// Reads the chunk index of layout version 4. Also returns the shape of the chunks.
     ///
     /// # Errors
     /// E002 for a damaged message, E003 for an index that is not supported.
@@ -97,8 +98,9 @@ impl ChunkReader {
         }
     }
 
-    /// Fills `buf` with the dataset's bytes from `offset` on, as they are in the file; the caller
-    /// has checked that they are there.
+    /// Fills `buf` with the dataset's bytes from `offset` on, unchanged.
+    ///
+    /// The caller must check that the range is inside the dataset.
     ///
     /// # Errors
     /// E002 for damaged chunks, E004 for a wrong checksum, E007 when reading fails, E008 over the
@@ -167,7 +169,7 @@ impl ChunkReader {
     }
 }
 
-/// How a dataset is divided.
+/// The division of a dataset into chunks.
 struct Grid {
     dims: Vec<u64>,
     shape: Vec<u64>,
@@ -191,8 +193,7 @@ impl Grid {
         }
     }
 
-    /// The chunk of a byte of the dataset, where in it the byte is, and how many bytes from there
-    /// on are side by side in both.
+    /// Returns the chunk of a byte, its offset there, and the length of the contiguous run.
     fn locate(&self, offset: u64) -> (u64, u64, u64) {
         let mut element = offset / self.element;
         let within_element = offset % self.element;
@@ -218,7 +219,7 @@ impl Grid {
         self.counts.iter().fold(1, |count, &dim| count.saturating_mul(dim))
     }
 
-    /// Where all chunks are.
+    /// Returns the locations of all chunks.
     fn index(&self, file: &File<'_>, chunks: &Chunks) -> Result<HashMap<u64, Chunk>> {
         let mut found = HashMap::new();
         match &chunks.index {
@@ -349,8 +350,11 @@ impl Grid {
     }
 }
 
-/// Bytes with the first ones of all elements in front, put together element by element; what is
-/// left over stays where it is.
+/// Restores the element order of bytes that are stored in planes.
+///
+/// The first plane has the first bytes of all elements.
+///
+/// Leftover bytes remain at the end.
 fn unshuffle(bytes: &[u8], element: u64) -> Vec<u8> {
     let element = usize::try_from(element).unwrap_or(1).max(1);
     let count = bytes.len() / element;

@@ -7,17 +7,18 @@ use super::datatype::{Datatype, read_dims};
 use super::file::File;
 use super::object::{Message, Object, kind};
 
-/// How many times the bytes of a file a dataset may have, where they are not all there: what
-/// DEFLATE can make of one byte.
+/// Maximum ratio of a dataset's length to the file's, if the file does not store all bytes.
+///
+/// This is the maximum compression ratio of DEFLATE.
 const MAX_RATIO: u64 = 1032;
 
 /// Bytes of a chunk that has to be decoded as a whole.
 const MAX_CHUNK: u64 = 64 << 20;
 
-/// A step of what packs a chunk.
+/// A filter that is applied when a chunk is packed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Filter {
-    /// A zlib stream.
+    /// Compression as a zlib stream.
     Deflate,
     /// The first bytes of all elements, then the second ones.
     Shuffle,
@@ -25,14 +26,14 @@ pub(crate) enum Filter {
     Fletcher32,
 }
 
-/// Where values are.
+/// Location of values.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Place {
     /// Side by side in the file, from this byte on.
     Flat(u64),
-    /// Nowhere: all have the fill value.
+    /// No location: all elements have the fill value.
     Nowhere,
-    /// In chunks.
+    /// Chunks of one shape.
     Chunked(Chunks),
 }
 
@@ -42,7 +43,7 @@ pub(crate) struct Chunks {
     /// Elements of a chunk in each dimension.
     pub(crate) shape: Vec<u64>,
     pub(crate) index: Index,
-    /// What packed a chunk, in order.
+    /// Filters of a chunk, in order of application.
     pub(crate) filters: Vec<Filter>,
 }
 
@@ -57,8 +58,10 @@ pub(crate) struct Dataset {
 }
 
 impl Dataset {
-    /// Reads what describes a dataset. The inner error says why its values can't be read, which
-    /// takes nothing from the others.
+    /// Reads the description of a dataset.
+    ///
+    /// The inner error is the reason why its values cannot be read, which does not affect other
+    /// datasets.
     ///
     /// # Errors
     /// E002 for a damaged one, E007 when reading fails, E008 over the budget.
@@ -116,7 +119,9 @@ impl Dataset {
     }
 }
 
-/// Where the values are, by the layout message (section IV.A.2.i of the format's specification).
+/// Returns the location of the values from the layout message.
+///
+/// It is described in section IV.A.2.i of the format's specification.
 fn layout(
     file: &File<'_>,
     message: &Message,
@@ -245,7 +250,7 @@ fn read_filters(file: &File<'_>, message: &Message) -> Result<Vec<Filter>> {
     Ok(filters)
 }
 
-/// The bytes of an element that was never written: zeros where nothing is said.
+/// Returns the bytes of an element that was never written. Default: zeros.
 fn fill_value(file: &File<'_>, object: &Object, element: u64) -> Result<Vec<u8>> {
     let zeros = || vec![0; usize::try_from(element).unwrap_or_default()];
     let fill = match (object.find(kind::FILL), object.find(kind::FILL_OLD)) {

@@ -15,13 +15,13 @@ const MAX_RANK: u8 = 32;
 pub(crate) enum Datatype {
     /// A number of a dtype that there is.
     Number { dtype: DType, is_big_endian: bool },
-    /// Text of so many bytes.
+    /// Text of a fixed number of bytes.
     FixedText(u32),
     /// Text in a global heap.
     Text,
     /// Bytes of any meaning.
     Opaque(u32),
-    /// What no tensor holds, by its name, and its size in bytes.
+    /// A type that no tensor has: its name, and its size in bytes.
     Other(&'static str, u32),
 }
 
@@ -35,7 +35,7 @@ impl Datatype {
         }
     }
 
-    /// What it is called in messages.
+    /// Returns the name of the type in messages.
     pub(crate) fn name(&self) -> &'static str {
         match self {
             Self::Number { dtype, .. } => dtype.name(),
@@ -183,7 +183,7 @@ fn offset_width(size: u32) -> usize {
     }
 }
 
-/// Sizes of a dataset's dimensions; `None` where it has no values at all.
+/// Reads the dimensions of a dataset, or returns `None` if it has no values at all.
 ///
 /// # Errors
 /// E002 for a damaged message, E003 for a version that is not known.

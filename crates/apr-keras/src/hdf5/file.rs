@@ -10,19 +10,19 @@ use super::bytes::Bytes;
 /// A source that readers share.
 pub(crate) type Shared<'a> = Arc<dyn ByteSource + 'a>;
 
-/// What an HDF5 file starts with, at byte 0, 512, or a double of that.
+/// First bytes of an HDF5 file. They are at offset 0, at 512, or at a doubling of 512.
 pub(crate) const SIGNATURE: &[u8; 8] = b"\x89HDF\r\n\x1a\n";
 
 /// Doubles of 512 at which the signature may be.
 const DOUBLES: u32 = 24;
 
-/// What any structure costs of the budget, besides its bytes.
+/// Memory charged for a structure in bytes, besides its content.
 const STRUCTURE: u64 = 32;
 
-/// An HDF5 file.
+/// Opened HDF5 file.
 pub(crate) struct File<'a> {
     pub(crate) source: Shared<'a>,
-    /// What addresses count from.
+    /// Offset in the file that addresses are relative to.
     base: u64,
     /// Bytes of an address and of a length.
     sizes: (u8, u8),
@@ -30,11 +30,11 @@ pub(crate) struct File<'a> {
     pub(crate) root: u64,
     /// Bytes of structures that may be read: they may refer to each other without end.
     work: Work,
-    /// The collection of texts that was read last: they are asked for one after the other.
+    /// The collection of texts that was read last: texts are usually read in sequence.
     texts: Mutex<Option<(u64, Arc<[u8]>)>>,
 }
 
-/// Where the signature is; `None` where there is none.
+/// Returns the offset of the signature, or `None` if there is none.
 ///
 /// # Errors
 /// E007 when reading fails.
@@ -100,7 +100,7 @@ impl<'a> File<'a> {
         Ok(Self { source, base, sizes, root, work, texts: Mutex::default() })
     }
 
-    /// Where an address is in the file.
+    /// Returns the offset of an address in the file.
     pub(crate) fn place(&self, address: u64) -> Result<u64> {
         let place = self.base.checked_add(address).filter(|&place| place < self.source.len());
         place.ok_or_else(|| {
@@ -138,13 +138,13 @@ impl<'a> File<'a> {
         read_vec(&self.source, place, len)
     }
 
-    /// Up to `len` bytes at an address: fewer where the file ends.
+    /// Reads up to `len` bytes at an address: fewer if the file ends before.
     pub(crate) fn read_up_to(&self, address: u64, len: u64) -> Result<Vec<u8>> {
         let left = self.source.len() - self.place(address)?;
         self.read(address, len.min(left))
     }
 
-    /// The same, for the collection of texts at an address.
+    /// Reads the collection of texts at an address, or returns it from the cache.
     ///
     /// # Errors
     /// Those of [`read`](Self::read).
@@ -196,7 +196,7 @@ impl Followed {
         Ok(())
     }
 
-    /// Whether an address was not there before.
+    /// Adds an address. Returns `true` if it is new.
     pub(crate) fn is_new(&mut self, address: u64) -> bool {
         self.0.insert(address)
     }

@@ -8,7 +8,7 @@ use super::heap::{FractalHeap, LocalHeap};
 use super::object::{Object, kind};
 use super::tree;
 
-/// What a name leads to.
+/// Target of a name.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Target {
     /// The object with the header at this address.

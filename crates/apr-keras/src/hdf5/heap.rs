@@ -81,7 +81,7 @@ pub(crate) struct FractalHeap {
     /// Bytes of an object's length.
     length_width: usize,
     root: Option<u64>,
-    /// Rows of the root block; 0 where it holds objects itself.
+    /// Rows of the root block; 0 if the block itself contains the objects.
     rows: u64,
 }
 
@@ -189,7 +189,7 @@ impl FractalHeap {
         }
     }
 
-    /// Row and column of an offset, where the row starts, and the size of its blocks.
+    /// Returns the row and column of an offset, the start of the row, and its block size.
     fn position(&self, offset: u64) -> Result<(u64, u64, u64, u64)> {
         let first_row = self.first_block.checked_mul(self.width);
         let first_row = first_row.ok_or_else(|| Error::corrupt("a heap's row is too large"))?;

@@ -27,14 +27,14 @@ pub(crate) mod kind {
 /// The flag of a message whose content is elsewhere.
 const SHARED: u8 = 2;
 
-/// A message.
+/// Message of an object's header.
 #[derive(Debug, Clone)]
 pub(crate) struct Message {
     pub(crate) kind: u16,
-    /// Whether its data say where the content is.
+    /// `true` if the data are a reference to the content.
     is_shared: bool,
     pub(crate) data: Vec<u8>,
-    /// Where its data are.
+    /// Address of the data.
     pub(crate) address: u64,
 }
 
@@ -71,7 +71,7 @@ impl Object {
         self.messages.iter().filter(move |message| message.kind == kind)
     }
 
-    /// Whether it has values: the other objects are groups and types.
+    /// Returns `true` if the object has values. Other objects are groups and types.
     pub(crate) fn is_dataset(&self) -> bool {
         self.find(kind::LAYOUT).is_some() && self.find(kind::DATASPACE).is_some()
     }
@@ -95,7 +95,7 @@ pub(crate) fn shared(file: &File<'_>, bytes: &mut Bytes<'_>, kind: u16) -> Resul
     others.find(|other| other.kind == kind && !other.is_shared).ok_or_else(damaged)
 }
 
-/// The messages of a header as they stand there.
+/// Reads the messages of a header unchanged.
 fn read_messages(file: &File<'_>, address: u64) -> Result<Vec<Message>> {
     let head = file.read_up_to(address, 48)?;
     let mut bytes = file.bytes(&head, address);

@@ -6,7 +6,7 @@ use apr_lower::{Order, Placed, Writer};
 use super::Lowering;
 use super::layer::Layer;
 
-/// Those with the same meaning in ONNX.
+/// Activations with the same meaning in ONNX.
 const PLAIN: [(&str, &str); 7] = [
     ("exponential", "Exp"),
     ("relu", "Relu"),
@@ -49,7 +49,9 @@ impl Lowering<'_> {
         }
     }
 
-    /// What a function that a layer ends with makes of a value. `None` for one that is not known.
+    /// Applies the activation function of a layer to a value.
+    ///
+    /// Returns `None` for an unknown function.
     pub(super) fn activated(&mut self, x: Placed, function: &str, name: &str) -> Option<Placed> {
         if let Some((_, op)) = PLAIN.iter().find(|(own, _)| *own == function) {
             return Some(self.unary(op, x, &[], name));
@@ -215,7 +217,7 @@ impl Lowering<'_> {
     }
 }
 
-/// A dimension, which is counted from the end where it is below 0.
+/// Returns the position of an axis among `rank` dimensions. Negative axes count from the end.
 pub(super) fn position(axis: i64, rank: usize) -> Option<usize> {
     let rank = i64::try_from(rank).ok()?;
     let axis = if axis < 0 { axis.checked_add(rank)? } else { axis };

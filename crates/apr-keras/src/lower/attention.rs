@@ -11,7 +11,7 @@ use apr_lower::{Order, Placed};
 use super::Lowering;
 use super::layer::{Layer, Variable};
 
-/// What a score becomes that does not count.
+/// Value of masked attention scores.
 const LEAST: f32 = -0.7 * f32::MAX;
 
 /// Query, value and key of a call, with their masks.
@@ -20,12 +20,14 @@ struct Inputs {
     value: ValueId,
     key: ValueId,
     query_mask: Option<ValueId>,
-    /// Those over the steps of values and keys.
+    /// Masks over the steps of values and keys.
     others: Vec<ValueId>,
 }
 
 impl Lowering<'_> {
-    /// What the layer returns, and the weights of the steps where the call wants them.
+    /// Lowers `MultiHeadAttention`.
+    ///
+    /// Returns its output, and the attention weights if the call requests them.
     pub(super) fn multi_head(&mut self, layer: &Layer) -> Option<Vec<Placed>> {
         let unknown = layer.has("sliding_window") || layer.is_set("use_gate");
         let one_axis = layer.ints("attention_axes").is_none_or(|axes| axes == [1] || axes == [-2]);
@@ -79,7 +81,7 @@ impl Lowering<'_> {
         Some(outputs)
     }
 
-    /// `Attention`: products of queries and keys as they are.
+    /// Lowers `Attention`: dot products of queries and keys without projections.
     pub(super) fn attention(&mut self, layer: &Layer) -> Option<Vec<Placed>> {
         let is_dot = layer.text("score_mode").unwrap_or("dot") == "dot";
         if !is_dot || layer.is_set("call_return_attention_scores") || layer.mask.is_some() {
@@ -125,7 +127,7 @@ impl Lowering<'_> {
         Some(vec![Placed::natural(y)])
     }
 
-    /// What a call of `MultiHeadAttention` reads, by names or positions.
+    /// Returns the inputs of a call of `MultiHeadAttention`, by their names or positions.
     fn attention_inputs(&mut self, layer: &Layer) -> Option<Inputs> {
         let known = ["", "query", "value", "key", "attention_mask"];
         if layer.arguments.iter().any(|argument| !known.contains(&argument.as_str())) {
@@ -153,7 +155,7 @@ impl Lowering<'_> {
         })
     }
 
-    /// Which steps a query sees, in a shape that scores are broadcast with.
+    /// Returns the mask of the steps that a query attends to, for broadcasting to the scores.
     fn attention_mask(
         &mut self,
         layer: &Layer,

@@ -29,7 +29,7 @@ impl Lowering<'_> {
         }
     }
 
-    /// An input with its channels behind the batch, and the order of what is made of it.
+    /// Returns the input with channels first, and the order of values computed from it.
     pub(super) fn channels_first(
         &mut self,
         layer: &Layer,
@@ -44,7 +44,7 @@ impl Lowering<'_> {
         (self.out.rank(id)? == spatial + 2).then_some((id, order))
     }
 
-    /// What is put around an input with channels first.
+    /// Returns the padding of an input with channels first.
     pub(super) fn padding(
         &mut self,
         layer: &Layer,
@@ -217,7 +217,7 @@ fn sizes(dims: &[u64]) -> Option<Vec<i64>> {
     dims.iter().map(|size| i64::try_from(*size).ok()).collect()
 }
 
-/// How a kernel or a pool goes along each dimension.
+/// Returns the windows of a kernel or a pool along each dimension.
 pub(super) fn windows(sizes: &[i64], strides: &[i64], dilations: &[i64]) -> Vec<Window> {
     let each = sizes.iter().zip(strides).zip(dilations);
     each.map(|((size, stride), dilation)| Window {

@@ -22,7 +22,7 @@ impl Lowering<'_> {
         }
     }
 
-    /// The input, its rank, and where its spatial dimensions are.
+    /// Returns the input and the axes of its spatial dimensions.
     fn spatial(&mut self, layer: &Layer, count: usize) -> Option<(Placed, Vec<i64>)> {
         let x = layer.only()?;
         let rank = count + 2;

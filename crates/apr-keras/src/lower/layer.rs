@@ -8,7 +8,7 @@ use crate::graph::config;
 /// A call of a layer.
 pub(super) struct Layer {
     pub(super) class: String,
-    /// What its first output is called.
+    /// Name of the first output of the layer.
     pub(super) name: String,
     pub(super) attributes: Vec<Attribute>,
     pub(super) inputs: Vec<Placed>,
@@ -24,7 +24,7 @@ pub(super) struct Layer {
 /// A variable of a layer.
 #[derive(Debug, Clone)]
 pub(super) struct Variable {
-    /// With the layer's name in front: `dense/kernel`.
+    /// Name of the variable after the name of the layer: `dense/kernel`.
     pub(super) name: String,
     pub(super) weight: WeightRef,
     pub(super) dims: Vec<u64>,
@@ -70,17 +70,17 @@ impl Layer {
         }
     }
 
-    /// Whether a setting is true.
+    /// Returns `true` if a setting is true.
     pub(super) fn is_set(&self, name: &str) -> bool {
         self.int(name).is_some_and(|value| value != 0)
     }
 
-    /// Whether a setting that is true by default is so.
+    /// Returns `true` unless a setting is false.
     pub(super) fn is_kept(&self, name: &str) -> bool {
         self.int(name) != Some(0)
     }
 
-    /// Whether a setting is there, and not null.
+    /// Returns `true` if a setting is present and not null.
     pub(super) fn has(&self, name: &str) -> bool {
         self.attribute(name).is_some()
     }
@@ -112,7 +112,7 @@ impl Layer {
         }
     }
 
-    /// Sizes of so many dimensions; one number is that of all.
+    /// Returns the sizes of `count` dimensions. A single number applies to all of them.
     pub(super) fn sizes(&self, name: &str, count: usize) -> Option<Vec<i64>> {
         match self.ints(name)? {
             one if one.len() == 1 => Some(vec![one[0]; count]),
@@ -121,7 +121,9 @@ impl Layer {
         }
     }
 
-    /// Pairs of numbers for each of so many dimensions: nested lists, one pair, or a number.
+    /// Returns a pair of numbers for each of `count` dimensions.
+    ///
+    /// The setting can be nested lists, one pair or a number.
     pub(super) fn pairs(&self, name: &str, count: usize) -> Option<Vec<[i64; 2]>> {
         if let Some(text) = self.text(name) {
             let pairs: Vec<[i64; 2]> = serde_json::from_str(text).ok()?;
@@ -135,13 +137,14 @@ impl Layer {
         }
     }
 
-    /// Whether images have their channels first.
+    /// Returns `true` if images have their channels first.
     pub(super) fn is_channels_first(&self) -> bool {
         self.text("data_format") == Some("channels_first")
     }
 
-    /// A variable by what it is called, in one version of Keras or another; by its number where the
-    /// file does not say.
+    /// Returns the variable with one of these names, which depend on the version of Keras.
+    ///
+    /// If the file has no names, the variable is found by its number.
     pub(super) fn variable(&self, names: &[&str], number: usize) -> Option<&Variable> {
         let own = |variable: &&Variable| {
             let last = variable.name.rsplit('/').next().unwrap_or_default();
@@ -152,15 +155,14 @@ impl Layer {
         self.variables.iter().find(own).or_else(by_number)
     }
 
-    /// Whether it is a layer of Keras, or a function of two tensors that computes what the layer of
-    /// its name does.
+    /// Returns `true` for a layer of Keras, or for a function that is equivalent to its layer.
     pub(super) fn is_of_keras(&self) -> bool {
         let is_same = ["Add", "Maximum", "Minimum", "Multiply", "Subtract"];
         !self.has("registered_name")
             && (!self.has("module") || is_same.contains(&self.class.as_str()))
     }
 
-    /// Whether it computes in single or half precision, with weights that are as the file has them.
+    /// Returns `true` if the layer computes in single or half precision, with unmodified weights.
     pub(super) fn is_of_floats(&self) -> bool {
         let is_known = self.text("dtype").is_none_or(|dtype| {
             dtype == "float32"
@@ -170,7 +172,7 @@ impl Layer {
         is_known && !self.has("quantization_config") && !self.has("lora_rank")
     }
 
-    /// The type of what it returns where it computes in half precision.
+    /// Returns the element type of the outputs, if the layer computes in half precision.
     pub(super) fn half(&self) -> Option<ElementType> {
         match self.text("dtype")? {
             "float16" | "mixed_float16" => Some(ElementType::F16),
@@ -179,12 +181,12 @@ impl Layer {
         }
     }
 
-    /// The mask that a layer of one input goes by.
+    /// Returns the mask that a layer of one input uses.
     pub(super) fn first_mask(&self) -> Option<ValueId> {
         self.mask.or_else(|| self.masks.first().copied().flatten())
     }
 
-    /// Whether its class is one of a program's own.
+    /// Returns `true` if the layer has a class that a program registered.
     pub(super) fn is_registered(&self) -> bool {
         self.has("registered_name")
     }

@@ -38,12 +38,12 @@ const PASSING: [&str; 22] = [
     "TimeDistributed",
     "UnitNormalization",
 ];
-/// Those that do since Keras 3.
+/// Layers that pass on masks since Keras 3.
 const PASSING_SINCE_3: [&str; 3] = ["Identity", "Normalization", "Rescaling"];
 
-/// Those that merge the masks of their inputs.
+/// Layers that merge the masks of their inputs.
 const MERGING: [&str; 6] = ["Add", "Average", "Maximum", "Minimum", "Multiply", "Subtract"];
-/// Those that go by a mask, or return it, in a way of their own.
+/// Layers that use or return masks in ways of their own.
 const OTHERS: [&str; 6] = [
     "Attention",
     "Bidirectional",
@@ -53,12 +53,14 @@ const OTHERS: [&str; 6] = [
     "Softmax",
 ];
 
-/// Whether a layer looks at the masks of its inputs.
+/// Returns `true` if a layer uses the masks of its inputs.
 pub(super) fn goes_by_masks(class: &str) -> bool {
     [&PASSING[..], &PASSING_SINCE_3, &MERGING, &OTHERS].iter().any(|list| list.contains(&class))
 }
 
-/// When Keras takes a layer: before those of a lesser depth in the same model.
+/// Position of a layer in Keras' execution order.
+///
+/// Layers of greater depth in the same model run first.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Turn {
     pub(super) depth: usize,
@@ -66,25 +68,27 @@ pub(super) struct Turn {
 }
 
 impl Turn {
-    /// Whether it is known which of two comes first.
+    /// Returns `true` if the order of two layers is known.
     fn is_ordered(&self, other: &Self) -> bool {
         self.depth != other.depth && self.model == other.model
     }
 }
 
-/// The masks of what is written. Keras 3 keeps them on the tensors themselves, and
-/// `MultiHeadAttention` takes them away from those that it reads, so that layers behind it find
-/// none. Layers that return what they got, return the same tensor.
+/// The masks of lowered values.
+///
+/// Keras 3 keeps the masks on the tensors themselves. `MultiHeadAttention` removes the masks of its
+/// inputs, so that later layers find none. Layers that return their input unchanged return the same
+/// tensor.
 #[derive(Debug, Default)]
 pub(super) struct Masks {
     found: HashMap<ValueId, ValueId>,
-    /// When a value's mask was looked at.
+    /// Positions of the layers that read the mask of a value.
     read: HashMap<ValueId, Vec<Turn>>,
-    /// When it was taken away.
+    /// Position of the layer that removed the mask of a value.
     taken: HashMap<ValueId, Turn>,
 }
 
-/// Why a mask can't be told.
+/// Reason for rejecting a mask that cannot be determined.
 const UNORDERED: &str = "a mask that depends on the order of layers";
 
 impl Masks {
@@ -130,8 +134,9 @@ impl Masks {
 }
 
 impl Lowering<'_> {
-    /// The mask of what a layer returns first. `None` where it can't be written, `Some(None)`
-    /// where there is none.
+    /// Returns the mask of a layer's first output.
+    ///
+    /// `None` if the mask cannot be lowered, `Some(None)` if there is no mask.
     pub(super) fn mask_of(&mut self, layer: &Layer) -> Option<Option<ValueId>> {
         let own = self.mask_made.take();
         let first = layer.first_mask();
@@ -151,7 +156,7 @@ impl Lowering<'_> {
         })
     }
 
-    /// The mask of what inputs are merged to element by element.
+    /// Returns the mask of an element-wise merge of the inputs.
     fn merged_mask(&mut self, layer: &Layer) -> Option<ValueId> {
         // Since Keras 3 a step counts where it does in one of them, and always without a mask.
         let op = if self.version >= 3 {
@@ -206,7 +211,7 @@ impl Lowering<'_> {
         Some(Placed::natural(y))
     }
 
-    /// Where the elements of a value are this number.
+    /// Compares the elements of a value with a number.
     pub(super) fn equal(&mut self, x: ValueId, number: f32, name: &str) -> Option<ValueId> {
         let element = self.out.element(x)?;
         let number = self.out.main.float(number);
@@ -214,7 +219,7 @@ impl Lowering<'_> {
         Some(self.out.main.op("Equal", [x, number]).output(&format!("{name}/equal")))
     }
 
-    /// Whether one of the truths along a dimension is.
+    /// Returns the logical or of a value along a dimension.
     fn any(&mut self, x: ValueId, axis: i64, keeps: bool, name: &str) -> ValueId {
         let ints = self.out.cast(x, ElementType::I32, &format!("{name}/int"));
         let axis = self.out.main.ints(&[axis]);

@@ -29,7 +29,7 @@ use crate::graph::{ARGUMENTS, DOMAIN};
 use layer::{Layer, Variable};
 use mask::{Masks, Turn};
 
-/// Layers that do nothing outside of training.
+/// Layers that have no effect outside of training.
 const NOTHING: [&str; 9] = [
     "ActivityRegularization",
     "AlphaDropout",
@@ -127,17 +127,17 @@ struct Lowering<'g> {
     /// The first number of Keras' version.
     version: i64,
     out: Writer,
-    /// What stands for the values of `from`.
+    /// Replacements for the values of `from`.
     values: Vec<Option<Placed>>,
-    /// The masks of what is written.
+    /// Masks of the lowered values.
     masks: Masks,
-    /// When Keras takes the layer being lowered.
+    /// Position in Keras' execution order of the layer that is being lowered.
     turn: Turn,
-    /// Their types in Keras, where those are halves.
+    /// Types of the values in Keras, if they are half precision.
     halves: Vec<Option<ElementType>>,
     /// The mask that the layer being lowered made.
     mask_made: Option<ValueId>,
-    /// Why it can't be.
+    /// Reason why the layer cannot be lowered.
     reason: Option<&'static str>,
     untranslated: Untranslated,
 }
@@ -173,13 +173,13 @@ impl<'g> Lowering<'g> {
         }
     }
 
-    /// Says why a layer can't be lowered.
+    /// Records the reason why a layer cannot be lowered.
     fn refuse<T>(&mut self, reason: &'static str) -> Option<T> {
         self.reason = Some(reason);
         None
     }
 
-    /// Lowers the call of a layer; `None` where that can't be done.
+    /// Lowers the call of a layer. Returns `None` if it cannot be lowered.
     fn node(&mut self, node: &Node) -> Option<()> {
         (&*node.op.domain == DOMAIN).then_some(())?;
         let output = node.outputs.first().copied().flatten()?;
@@ -244,7 +244,7 @@ impl<'g> Lowering<'g> {
         Some(())
     }
 
-    /// Lowers a layer; what it returns.
+    /// Lowers a layer and returns its outputs.
     fn layer(&mut self, layer: &Layer) -> Option<Vec<Placed>> {
         /// Arguments that are what layers of one input read, or their states.
         const KNOWN: [&str; 5] = ["", "inputs", "sequences", "sequence", "initial_state"];
@@ -287,8 +287,9 @@ impl<'g> Lowering<'g> {
         Some(vec![one])
     }
 
-    /// Lets a node that can't be lowered stand for its outputs, so that those behind it are judged
-    /// by themselves.
+    /// Adds a placeholder for a node that cannot be lowered.
+    ///
+    /// Later nodes are then checked on their own.
     fn leave(&mut self, node: &Node) {
         for output in node.outputs.iter().flatten() {
             let name = &self.from.value(*output).name;

@@ -19,7 +19,7 @@ impl Lowering<'_> {
         }
     }
 
-    /// A variable, or as many equal numbers where the layer has none.
+    /// Returns a variable, or `count` equal numbers if the layer has no such variable.
     fn or_all(&mut self, layer: &Layer, name: &str, value: f32, count: u64) -> Option<ValueId> {
         if let Some(own) = layer.variable(&[name], usize::MAX).cloned() {
             return Some(self.out.main.weight(&own.weight.tensor, ElementType::F32, own.dims));
@@ -77,9 +77,9 @@ impl Lowering<'_> {
         Some(Placed::natural(node.output(&layer.name)))
     }
 
-    /// By the mean and variance of the data that the layer was adapted to, or was given.
+    /// Normalizes by the mean and variance that the layer was adapted to or configured with.
     fn of_data(&mut self, layer: &Layer) -> Option<Placed> {
-        /// What a deviation is at least, as Keras has it.
+        /// Minimum of a deviation in Keras.
         const EPSILON: f32 = 1e-7;
 
         (!layer.is_set("invert")).then_some(())?;

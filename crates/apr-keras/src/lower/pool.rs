@@ -66,7 +66,7 @@ impl Lowering<'_> {
         Some(Placed::natural(self.out.main.op("Div", [all, count]).output(name)))
     }
 
-    /// All of an image, in the order that it has.
+    /// Lowers a pooling over a whole image, with the dimensions in their present order.
     fn global(&mut self, layer: &Layer, op: &str, spatial: usize) -> Option<Placed> {
         let x = layer.only()?;
         let rank = spatial + 2;

@@ -21,9 +21,9 @@ use super::layer::{Layer, Variable};
 /// A kind of recurrent layer.
 struct Kind {
     op: &'static str,
-    /// Where ONNX's gates are in Keras' order.
+    /// Positions of ONNX's gates in Keras' order.
     gates: &'static [u64],
-    /// Functions where the file states none: of the gates, and of what they let through.
+    /// Function settings with their defaults: for the gates, and for the gated values.
     functions: &'static [(&'static str, &'static str)],
     /// Values that it keeps from step to step.
     states: usize,
@@ -56,7 +56,7 @@ struct Cells {
     units: u64,
 }
 
-/// What an operator made, in ONNX's order.
+/// Outputs of an operator, in ONNX's order.
 struct Made {
     /// `[sequence, directions, batch, units]`.
     all: ValueId,
@@ -64,15 +64,15 @@ struct Made {
     last: Vec<ValueId>,
 }
 
-/// What a mask says of the steps.
+/// Steps that a mask selects.
 struct Steps {
     /// `[batch, steps]`.
     mask: ValueId,
-    /// Where the steps that count are, and behind them the others: `[batch, steps, 1]`.
+    /// Positions of the selected steps, followed by the other steps: `[batch, steps, 1]`.
     order: ValueId,
-    /// How many count up to each step: `[batch, steps]`.
+    /// Number of selected steps up to each step: `[batch, steps]`.
     upto: ValueId,
-    /// How many count: `[batch]`.
+    /// Number of selected steps: `[batch]`.
     lens: ValueId,
 }
 
@@ -86,7 +86,7 @@ fn kind(class: &str) -> Option<&'static Kind> {
 }
 
 impl Lowering<'_> {
-    /// A layer in one direction: what it returns, and its states where it returns those, too.
+    /// Lowers a layer of one direction: its output, and its states if it returns them.
     pub(super) fn recurrent(&mut self, layer: &Layer) -> Option<Vec<Placed>> {
         let kind = kind(&layer.class)?;
         let returns_all = layer.is_set("return_sequences");
@@ -283,7 +283,7 @@ impl Lowering<'_> {
         Some(Made { all, last })
     }
 
-    /// What a mask says of the steps.
+    /// Returns the steps that a mask selects.
     fn steps(&mut self, mask: ValueId, name: &str) -> Steps {
         let name = format!("{name}/mask");
         let long = self.out.cast(mask, ElementType::I64, &format!("{name}/long"));
@@ -300,7 +300,9 @@ impl Lowering<'_> {
         Steps { mask, order, upto, lens }
     }
 
-    /// What the steps that count returned, `[batch, steps, ...]`, in the places of all steps.
+    /// Moves the outputs of the selected steps to their positions among all steps.
+    ///
+    /// `packed` is `[batch, steps, ...]`.
     fn unpacked(
         &mut self,
         packed: ValueId,
@@ -326,7 +328,9 @@ impl Lowering<'_> {
         main.op("Where", [counts, placed, none]).output(name)
     }
 
-    /// What is last, `[..., batch, units]`; where no step counts another value, or zeros.
+    /// Returns `last`, or `other` or zeros for sequences without selected steps.
+    ///
+    /// The shape is `[..., batch, units]`.
     fn counted(
         &mut self,
         last: ValueId,
@@ -464,7 +468,9 @@ fn pair(variable: &Variable) -> Option<[u64; 2]> {
     variable.dims.as_slice().try_into().ok()
 }
 
-/// Whether a reset gate comes after the product: Keras 2 and later say so where it does.
+/// Returns `true` if the reset gate is applied after the product.
+///
+/// Keras 2 and later store a setting in this case.
 fn resets_after(layer: &Layer) -> bool {
     layer.is_set("reset_after")
 }

@@ -8,16 +8,17 @@ use serde_json::{Map, Value};
 
 use super::tensors::{LLAMA3, LONG};
 
-/// What configurations call the activation function of the feed-forward networks; the first that is
-/// there counts.
+/// Keys for the activation function of the feed-forward networks. The first key that is present
+/// counts.
 const ACTIVATIONS: [&str; 5] =
     ["hidden_activation", "hidden_act", "activation_function", "activation", "feed_forward_proj"];
 
-/// What T5's configuration says in its `feed_forward_proj`, too.
+/// Keys that repeat parts of `feed_forward_proj` in T5's configuration.
 const PARTS_OF_ACTIVATION: [&str; 2] = ["dense_act_fn", "is_gated_act"];
 
-/// What the configuration has that llama.cpp will not compute with. Of a model that is taken for
-/// another family, that is all that GGUF can't hold; of others, what scales values.
+/// Returns a warning about entries of the configuration that llama.cpp ignores. For a model that is
+/// exported as another family, these are all entries that GGUF can't store. For other models, they
+/// are only factors that scale values.
 pub(super) fn beyond_family(
     metadata: &Metadata,
     tensors: &[TensorInfo],
@@ -44,14 +45,14 @@ pub(super) fn beyond_family(
     })
 }
 
-/// Whether an entry of a configuration multiplies values on their way through the network.
+/// Returns `true` if an entry of a configuration is a factor that scales values in the network.
 fn is_scale(name: &str, value: &Value) -> bool {
     let is_named_so = ["multiplier", "scaling", "scale"].iter().any(|end| name.ends_with(end))
         || name.starts_with("scale_");
     is_named_so && value.as_f64().is_some_and(|factor| factor != 1.0)
 }
 
-/// Whether llama.cpp will stretch positions by this kind of `rope_scaling`.
+/// Returns `true` if llama.cpp scales positions by this kind of `rope_scaling`.
 pub(super) fn is_stretched(kind: &str, keys: &[KeyValue], view: &View<'_>) -> bool {
     let has_key = keys.iter().any(|pair| pair.key.ends_with(".rope.scaling.type"));
     let has_tensor = |name: &str| view.tensors().iter().any(|info| info.name == name);
@@ -79,8 +80,8 @@ pub(super) fn unstretched(kind: &str, config: &Map<String, Value>) -> String {
     )
 }
 
-/// Where the configuration names another activation function than llama.cpp computes. It has one
-/// for each architecture, which is the one that the way back puts into `held`.
+/// Returns a warning if the configuration names another activation function than llama.cpp
+/// computes. llama.cpp has one for each architecture, which the conversion back puts into `held`.
 pub(super) fn other_activation(
     config: &Map<String, Value>,
     held: &Map<String, Value>,
@@ -128,8 +129,8 @@ pub(super) fn forget_what_is_held(
     metadata.set(keys::ARCHITECTURE, config);
 }
 
-/// Where llama.cpp needs an output matrix, and there is none: without one, it takes the token
-/// embeddings of most models, but not of all.
+/// Returns a warning if llama.cpp needs an output matrix that is missing. Without one, it uses the
+/// token embeddings for most models, but not for all.
 pub(super) fn missing_output(view: &View<'_>, model: &FamilyModel<'_>) -> Option<String> {
     let needs_it = ["phi2", "gptneox"].contains(&model.gguf_architecture()?);
     let has_it = view.tensors().iter().any(|info| info.name == "output.weight");

@@ -43,7 +43,7 @@ const ELSEWHERE: [&str; 26] = [
     "value_dim",
 ];
 
-/// Settings of rotary positions, and what they are where they are not stated.
+/// Settings of rotary positions, with their defaults.
 const ROTARY: [(&str, Option<f64>); 8] = [
     ("factor", None),
     ("original_max_position_embeddings", None),
@@ -55,8 +55,9 @@ const ROTARY: [(&str, Option<f64>); 8] = [
     ("truncate", Some(1.0)),
 ];
 
-/// What is said of each entry of the configuration that llama.cpp does not follow. `config` has one
-/// name for each entry, as [`normalised`] makes it; `held` is what the file's keys lead back to.
+/// Returns a warning for each entry of the configuration that llama.cpp does not follow. `config`
+/// has one name for each entry, as in the result of [`normalised`]. `held` is the configuration
+/// that the file's keys lead back to.
 pub(super) fn computed_otherwise(
     families: &Families,
     model: &FamilyModel<'_>,
@@ -113,7 +114,7 @@ impl Comparison<'_> {
         )
     }
 
-    /// Names of the options that are compared; `None` where the family has no graph.
+    /// Returns the names of the options to compare, or `None` if the family has no graph.
     fn names(&self) -> Option<Vec<String>> {
         let settings = self.model.graph_settings(None)?;
         let (options, _) = settings.names();
@@ -140,8 +141,9 @@ impl Comparison<'_> {
         names.iter().map(|name| settings.values(name, source)).collect()
     }
 
-    /// Entries of the configuration without which, or with what is held of which, the option is
-    /// what llama.cpp computes; where no single one is enough, those that change it at all.
+    /// Returns the entries of the configuration that make the option differ from llama.cpp's. Each
+    /// of them, if removed or replaced by the held value, is enough to make it equal. If no single
+    /// entry is enough, returns the entries that change the option at all.
     fn causes(
         &self,
         config: &Map<String, Value>,
@@ -186,7 +188,8 @@ fn short(value: &Value) -> String {
     }
 }
 
-/// Settings of stretched positions that differ where both are stretched in the same way.
+/// Returns warnings about settings of scaled positions that differ, if both are scaled in the same
+/// way.
 fn rotary_settings(config: &Map<String, Value>, held: &Map<String, Value>) -> Vec<String> {
     let held = normalised(held.clone());
     let object = |config: &Map<String, Value>| config.get("rope_scaling")?.as_object().cloned();

@@ -13,7 +13,7 @@ use crate::import::rows_of;
 use crate::reranker::Answers;
 use crate::rope;
 
-/// Most rotary dimensions a head may have.
+/// Maximum number of rotary dimensions of a head.
 const MAX_HEAD: u64 = 1 << 16;
 
 /// Canonical names of the tensors that llama.cpp reads rotary factors from.
@@ -36,7 +36,7 @@ pub(super) struct ExportPlan<'p, 'a> {
     pub(super) losses: Vec<Loss>,
     /// Names that are taken.
     names: HashSet<String>,
-    /// Whether a classifier is made of rows of the head.
+    /// `true` if a classifier is made of rows of the head.
     has_answers: bool,
 }
 
@@ -186,7 +186,7 @@ impl<'p, 'a> ExportPlan<'p, 'a> {
         Ok(())
     }
 
-    /// Adds what becomes of a tensor that stays one, or is taken apart.
+    /// Adds a tensor that stays one tensor or is split.
     fn add_known(&mut self, position: usize, canonical: &str) -> Result<()> {
         if self.model.is_without(canonical) {
             self.lose(&self.reader.tensors()[position].name, "not used by llama.cpp");
@@ -257,16 +257,16 @@ impl<'p, 'a> ExportPlan<'p, 'a> {
         self.lose_unless_of_layer(name, if extra { "" } else { name })
     }
 
-    /// Leaves out a tensor that llama.cpp has no name for.
+    /// Omits a tensor that has no name in llama.cpp.
     ///
     /// # Errors
-    /// E001 when it is of a layer, which can't be run without it.
+    /// E001 if the tensor belongs to a layer, which can't run without it.
     fn lose_unnamed(&mut self, position: usize, canonical: &str) -> Result<()> {
         let reader = self.reader;
         self.lose_unless_of_layer(&reader.tensors()[position].name, canonical)
     }
 
-    /// Leaves out the tensor `own`, unless a layer needs it: `place` is where it belongs.
+    /// Omits the tensor `own`, unless a layer needs it. `place` is the name of its place.
     fn lose_unless_of_layer(&mut self, own: &str, place: &str) -> Result<()> {
         if is_of_layer(place) {
             let architecture = self.model.gguf_architecture().unwrap_or_default();
@@ -278,7 +278,7 @@ impl<'p, 'a> ExportPlan<'p, 'a> {
         Ok(())
     }
 
-    /// Whether a classifier is one of whole texts, as far as the configuration tells.
+    /// Returns `true` if a classifier is for whole texts, as far as the configuration shows.
     fn classifies_texts(&self) -> bool {
         let architecture = self.reader.metadata().object(keys::ARCHITECTURE);
         let class = architecture.and_then(|config| config.get("architectures")?.get(0)?.as_str());
@@ -383,7 +383,8 @@ impl<'p, 'a> ExportPlan<'p, 'a> {
         Ok(())
     }
 
-    /// llama.cpp wants as many rows as there are tokens. Rows without a token are padding.
+    /// Cuts tensors to the number of tokens, which llama.cpp requires. Rows without a token are
+    /// padding.
     pub(super) fn cut_to_vocabulary(&mut self, tokenizer: &[KeyValue]) -> Result<()> {
         let tokens = tokenizer.iter().find(|pair| pair.key == "tokenizer.ggml.tokens");
         let Some(Typed::Array(Array::String(tokens))) = tokens.map(|pair| &pair.value) else {
@@ -419,7 +420,7 @@ impl<'p, 'a> ExportPlan<'p, 'a> {
     }
 }
 
-/// How many rows there are after those that are skipped, and the first of them.
+/// Returns the number of rows after the skipped ones, and the first of them.
 fn rows_after(info: &TensorInfo, skipped: u64) -> Result<(u64, i64)> {
     let rows = info.shape.dims().first().and_then(|rows| rows.checked_sub(skipped));
     rows.zip(i64::try_from(skipped).ok()).ok_or_else(|| {
@@ -431,11 +432,12 @@ fn rows_after(info: &TensorInfo, skipped: u64) -> Result<(u64, i64)> {
     })
 }
 
-/// Why tensors of vision are not in the file.
+/// Reason why vision tensors are not in the file.
 pub(super) const OF_VISION: &str =
     "llama.cpp stores vision towers in an mmproj file, which is not supported";
 
-/// Whether a tensor is of the part that sees in a model that also reads, or between the two.
+/// Returns `true` if a tensor belongs to the vision tower of a multimodal model, or to its
+/// projector.
 pub(super) fn is_of_vision(name: &str) -> bool {
     const PARTS: [&str; 8] = [
         "vision_tower",

@@ -20,16 +20,16 @@ fn hex(bytes: &[u8]) -> String {
     Sha256::digest(bytes).iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
-/// Keys that apr writes and the converter does not: those of its vocabulary step, which the
-/// fixtures do without, the file type, which it forgets for one family, and what llama.cpp needs of
-/// ModernBERT, which it reads from a key that not all configurations have.
+/// Keys that apr writes and the converter does not. They are from its vocabulary step, which the
+/// fixtures omit; the file type, which it forgets for one family; and a key for ModernBERT, which
+/// it reads from a key that not all configurations have.
 const MORE: [&str; 3] = [
     "tokenizer.ggml.token_type_count",
     "general.file_type",
     "modern-bert.attention.layer_norm_epsilon",
 ];
 
-/// Where the converter takes for granted what the configuration states otherwise: that the
+/// Keys that the converter assumes, although the configuration states otherwise: that the
 /// feed-forward network is four times as wide, and that there are as many keys as queries.
 const STATED: [(&str, &str); 2] =
     [("phi", "phi2.feed_forward_length"), ("phi", "phi2.attention.head_count_kv")];
@@ -129,7 +129,7 @@ fn tensors_are_the_converters_bit_for_bit() {
     }
 }
 
-/// Heads of pretraining and poolers, which the converter leaves out, too.
+/// Returns `true` for heads of pretraining and poolers, which the converter also omits.
 fn is_head(name: &str) -> bool {
     ["pooler.", "cls.", "vocab_"].iter().any(|part| name.contains(part))
 }
@@ -186,7 +186,7 @@ fn any_range_reads_as_part_of_the_whole() {
 }
 
 #[test]
-fn what_was_exported_comes_back() {
+fn restoring_an_export_returns_the_original() {
     // Four-bit floats come back as floats, once they are dequantized.
     for case in cases().into_iter().filter(|case| !case.name.ends_with("_mxfp4")) {
         let export = exported_with_tokens(&case);
@@ -372,7 +372,7 @@ fn settings_of_stretched_positions_come_back() {
 }
 
 #[test]
-fn nothing_is_misfit_in_what_was_exported() {
+fn exported_tensors_have_no_mismatches() {
     let families = Families::builtin();
     for case in cases() {
         let (name, export) = (&case.name, exported_with_tokens(&case));
@@ -403,7 +403,7 @@ fn nothing_is_misfit_in_what_was_exported() {
 }
 
 #[test]
-fn the_file_type_is_that_of_the_scheme_that_is_recorded() {
+fn the_file_type_follows_the_recorded_scheme() {
     let case = named("llama");
     let mut view = apr_view::View::new(&case.reader);
     view.metadata_mut().set("quantization", json!({"type": "q4_k_s"}));
@@ -437,8 +437,8 @@ fn one_value_a_layer_is_the_value_where_all_are_equal() {
     assert_eq!(String::from_utf8(again), String::from_utf8(config));
 }
 
-/// Factors of `transformers.modeling_rope_utils` for other bounds than those of LLaMA 3:
-/// `(1 / theta ** (arange(0, 8, 2) / 8)) / ROPE_INIT_FUNCTIONS["llama3"](config, "cpu")[0]`.
+/// Checks factors of `transformers.modeling_rope_utils` for other bounds than LLaMA 3's: `(1 /
+/// theta ** (arange(0, 8, 2) / 8)) / ROPE_INIT_FUNCTIONS["llama3"](config, "cpu")[0]`.
 #[test]
 fn factors_that_no_llama_3_has_come_back_as_lists() {
     const FACTORS: [f64; 4] = [1.0, 2.412_509_441_375_732_4, 8.0, 8.0];
@@ -463,8 +463,8 @@ fn factors_that_no_llama_3_has_come_back_as_lists() {
     }
 }
 
-/// ggml's tensors have no outermost dimensions of 1, so that a file which llama.cpp quantized has
-/// none: the score of the shared expert is a vector there.
+/// GGML tensors have no outermost dimensions of 1, so a file that llama.cpp quantized has none
+/// either. The score of the shared expert is a vector there.
 #[test]
 fn dimensions_of_one_come_back() {
     let case = named("qwen2_moe");
@@ -519,10 +519,10 @@ fn a_projection_that_was_not_cut_comes_back() {
     }
 }
 
-/// The numbers are those of `LlamaFileType` in the package gguf 0.18, but for `Q2_0`, which it does
+/// The numbers are those of `LlamaFileType` in the package gguf 0.18, except `Q2_0`, which it does
 /// not have yet.
 #[test]
-fn the_type_of_a_file_is_that_of_most_elements_of_its_matrices() {
+fn the_file_type_is_the_dtype_of_most_elements_of_matrices() {
     let info = |dims: &[u64]| TensorInfo {
         name: "t".into(),
         dtype: DType::F32,

@@ -13,7 +13,7 @@ use crate::support::{
     Case, case, cases, exported, exported_with_tokens, families, named, open, read, with_config,
 };
 
-/// The class of Mistral's models takes a window of 4096 tokens where the configuration has none.
+/// Mistral's class defaults to a window of 4096 tokens if the configuration has none.
 #[test]
 fn a_window_that_gguf_does_not_hold_is_reported() {
     let case = named("mistral");
@@ -61,7 +61,7 @@ fn refused(name: &str, change: impl FnOnce(&mut Value)) -> String {
 }
 
 #[test]
-fn what_the_configuration_lacks_is_named() {
+fn errors_name_missing_configuration_entries() {
     let without = |key: &'static str| {
         move |json: &mut Value| drop(json["config"].as_object_mut().map(|c| c.remove(key)))
     };
@@ -107,7 +107,7 @@ fn an_unknown_family_is_refused() {
 
 /// Names as LLaVA's models have them.
 #[test]
-fn what_sees_is_refused_or_left_out_by_name() {
+fn vision_tensors_are_rejected_or_omitted_by_name() {
     let projector = "multi_modal_projector.linear_1.weight";
     let message = refused("llama", |json| {
         json["config"]["model_type"] = json!("llava");
@@ -127,17 +127,17 @@ fn what_sees_is_refused_or_left_out_by_name() {
 }
 
 #[test]
-fn an_adapter_is_no_model() {
+fn an_adapter_is_not_a_model() {
     let message = refused("llama", |json| {
         json["tensors"] = json!({"q_proj.lora_A.weight": [2, 4], "q_proj.lora_B.weight": [4, 2]});
     });
     assert_eq!(message, "E001: adapters can't be exported to GGUF, only complete models");
 }
 
-/// All of `transformers` 5's settings stand under `rope_parameters`; those of a kind that GGUF
-/// lacks are told.
+/// All settings of `transformers` 5 are under `rope_parameters`. Settings of a kind that GGUF lacks
+/// are reported.
 #[test]
-fn scalings_of_today_come_back_or_are_told() {
+fn scalings_of_transformers_5_are_restored_or_reported() {
     for name in ["llama_5", "llama_linear_5", "mixtral_yarn_5", "phi3_long_5"] {
         let case = named(name);
         let export = exported(&case.reader, name);
@@ -264,7 +264,7 @@ fn numbers_that_llama_cpp_can_not_compute_with_are_refused() {
 }
 
 #[test]
-fn positions_that_stay_unstretched_are_told() {
+fn positions_that_are_not_scaled_are_reported() {
     let lists = json!({"type": "longrope", "long_factor": [1.5, 2.0], "short_factor": [1.0, 1.0]});
     for (name, rope, kind) in [
         ("llama", json!({"type": "dynamic", "factor": 2.0}), "'dynamic'"),
@@ -290,7 +290,7 @@ fn positions_that_stay_unstretched_are_told() {
 }
 
 #[test]
-fn another_activation_than_llama_cpps_is_told() {
+fn another_activation_than_that_of_llama_cpp_is_reported() {
     for (name, key, told, computed) in [
         ("llama", "hidden_act", "gelu", "silu"),
         ("mixtral", "hidden_act", "relu", "silu"),
@@ -318,13 +318,17 @@ fn another_activation_than_llama_cpps_is_told() {
     assert_eq!(exported(&case.reader, "gemma").warnings, Vec::<String>::new());
 }
 
-/// What llama.cpp computes otherwise, as its `models/*.cpp` and `llama-context.cpp` do: no windows
-/// for LLaMA's architecture, Qwen2, StarCoder2 and Phi-3; Gemma's scale by the width of heads, and
-/// a pattern of 6; every fourth layer of SmolLM3 without positions; GPT-2's scale without regard to
-/// layers; T5's distance of 128; YaRN's ramp in whole dimensions, and one `mscale`; groups of
-/// experts ranked by their two best.
+/// Covers what llama.cpp computes differently in its `models/*.cpp` and `llama-context.cpp`:
+///
+/// - no windows for LLaMA's architecture, Qwen2, StarCoder2 and Phi-3
+/// - Gemma's scale by the width of heads, and a pattern of 6
+/// - every fourth layer of SmolLM3 without positions
+/// - GPT-2's scale without regard to layers
+/// - T5's distance of 128
+/// - YaRN's ramp in whole dimensions, and one `mscale`
+/// - groups of experts ranked by their two best
 #[test]
-fn what_llama_cpp_computes_otherwise_is_said() {
+fn differences_in_llama_cpp_are_reported() {
     let yarn = json!({"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 16,
         "rope_theta": 1e4, "mscale": 1.0, "mscale_all_dim": 0.5});
     let windows = json!({"use_sliding_window": true, "sliding_window": 5, "max_window_layers": 1,

@@ -43,7 +43,7 @@ pub(crate) fn exported<'a>(reader: &'a FolderCheckpoint, name: &str) -> GgufExpo
         .unwrap_or_else(|error| panic!("{name}: {error}"))
 }
 
-/// With the keys of a tokenizer that tell one family of encoders from another.
+/// Exports a case with tokenizer keys that distinguish one family of encoders from another.
 pub(crate) fn exported_with_tokens<'a>(case: &'a Case) -> GgufExport<'a> {
     let tokenizer = llama_cpp::tokenizer(&case.json);
     let export = export(&Source::new(&case.reader, families()), tokenizer);
@@ -60,7 +60,7 @@ pub(crate) fn read(reader: &dyn CheckpointReader, tensor: usize) -> Vec<u8> {
     bytes
 }
 
-/// A case whose configuration has these entries, too.
+/// Returns a case whose configuration also has these entries.
 pub(crate) fn with_config(name: &str, entries: &Value) -> Case {
     let mut model = llama_cpp::model(name);
     let config = model.json["config"].as_object_mut().expect("a configuration");

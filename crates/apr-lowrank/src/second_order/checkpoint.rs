@@ -16,7 +16,7 @@ pub struct Rewrites {
     places: RwLock<HashMap<String, Place>>,
 }
 
-/// Where a matrix is in the store, and as what.
+/// Position of a matrix in the store, and its dtype there.
 #[derive(Debug, Clone, Copy)]
 struct Place {
     start: u64,
@@ -24,7 +24,7 @@ struct Place {
 }
 
 impl Rewrites {
-    /// None yet.
+    /// Creates an empty set of rewrites.
     #[must_use]
     pub fn new(store: Box<dyn FactorStore>) -> Self {
         Self { store, places: RwLock::default() }
@@ -49,12 +49,12 @@ impl Rewrites {
     }
 }
 
-/// A checkpoint with the matrices that were computed anew in place of its own.
+/// Checkpoint with rewritten matrices in place of its own.
 pub struct Rewritten<'b> {
     base: Box<dyn CheckpointReader + 'b>,
     rewrites: Arc<Rewrites>,
     tensors: Vec<TensorInfo>,
-    /// Where tensors are in the store, by position.
+    /// Locations of the tensors in the store, by position.
     places: Vec<Option<Place>>,
     metadata: Metadata,
 }
@@ -74,7 +74,7 @@ impl<'b> Rewritten<'b> {
         Self { base, rewrites, tensors, places, metadata }
     }
 
-    /// The metadata, for what was done.
+    /// Returns the metadata, to record the changes.
     pub fn metadata_mut(&mut self) -> &mut Metadata {
         &mut self.metadata
     }

@@ -17,10 +17,10 @@ pub struct Gram {
 }
 
 impl Gram {
-    /// Of no rows yet.
+    /// Creates products without rows.
     ///
     /// # Errors
-    /// E008 where it does not fit in memory.
+    /// E008 if they do not fit in memory.
     pub fn new(columns: usize) -> Result<Self> {
         let mut sums = Vec::new();
         let too_many =
@@ -72,7 +72,8 @@ impl Gram {
         Ok(())
     }
 
-    /// The mean square of each column's inputs, which is how much an error in its weights costs.
+    /// Returns the mean square of each column's inputs, which weights the errors of the column's
+    /// weights.
     #[must_use]
     pub fn mean_squares(&self) -> Vec<f32> {
         let rows = self.rows.max(1) as f32;
@@ -80,7 +81,10 @@ impl Gram {
         diagonal.map(|square| square / rows).collect()
     }
 
-    /// E001 where the rows of a matrix have another length than the inputs.
+    /// Checks the row length of a matrix.
+    ///
+    /// # Errors
+    /// E001 if it differs from the number of inputs.
     pub(super) fn check_columns(&self, columns: usize) -> Result<()> {
         if columns == self.columns {
             return Ok(());
@@ -89,7 +93,7 @@ impl Gram {
         Err(Error::format(message))
     }
 
-    /// The columns, those with the largest inputs first.
+    /// Returns the columns, sorted by the size of their inputs, largest first.
     pub(super) fn largest_first(&self) -> Vec<usize> {
         let square = |column: &usize| self.sums[column * (self.columns + 1)];
         let mut order: Vec<usize> = (0..self.columns).collect();
@@ -97,7 +101,7 @@ impl Gram {
         order
     }
 
-    /// The same products with the columns in another order.
+    /// Returns the products with the columns in another order.
     ///
     /// # Errors
     /// E008 where both do not fit in memory.
@@ -112,8 +116,10 @@ impl Gram {
         Ok(made)
     }
 
-    /// Changes a matrix with rows of this length, given row by row, and updates what comes after
-    /// each change. Returns the error of the outputs over these inputs, relative to their norm.
+    /// Changes a matrix of rows of this length, and updates the later columns after each change.
+    ///
+    /// The matrix is given row by row. Returns the error of the outputs over these inputs, relative
+    /// to their norm.
     ///
     /// # Errors
     /// E001 for rows of another length, E002 for weights that are not finite, or products that

@@ -9,13 +9,13 @@ use apr_quantize::measured_names;
 /// A matrix that is rewritten by its inputs.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Matrix {
-    /// Its position in the checkpoint.
+    /// Position of the tensor in the checkpoint.
     pub tensor: usize,
-    /// What a measurement calls it.
+    /// Name of the tensor in measurements.
     pub measured: String,
-    /// Outputs.
+    /// Number of outputs.
     pub rows: usize,
-    /// Inputs.
+    /// Number of inputs.
     pub columns: usize,
 }
 
@@ -39,7 +39,7 @@ fn square(columns: usize) -> u64 {
     (columns as u64).saturating_mul(columns as u64).saturating_mul(4)
 }
 
-/// Matrices by layers, in the order in which a run meets them.
+/// Matrices by layer, in execution order.
 #[derive(Debug, Clone, Default)]
 pub struct Layers {
     /// Matrices whose inputs are measured together, since none of them depends on another.
@@ -49,8 +49,9 @@ pub struct Layers {
 }
 
 impl Layers {
-    /// Sorts tensors, by position, by what a measurement can see: `measured` are names in the order
-    /// in which a run meets them.
+    /// Groups tensors, given by position, into layers that a measurement can see.
+    ///
+    /// `measured` contains the measured names in execution order.
     #[must_use]
     pub fn new(
         positions: impl IntoIterator<Item = usize>,
@@ -103,8 +104,10 @@ impl Layers {
         self.layers.iter().map(|layer| memory_of(layer)).max().unwrap_or_default()
     }
 
-    /// Divides layers that take more bytes than `most`, such as those of many experts, as far as
-    /// that goes: the model runs once more for each piece.
+    /// Divides layers that need more than `most` bytes, if possible, such as layers of many
+    /// experts.
+    ///
+    /// The model runs once more for each additional piece.
     #[must_use]
     pub fn within(self, most: u64) -> Self {
         let mut layers: Vec<Vec<Matrix>> = Vec::new();
@@ -130,7 +133,7 @@ fn memory_of(layer: &[Matrix]) -> u64 {
     grams.saturating_add(work)
 }
 
-/// What tensors of a layer have in front of their names: up to its number, or else all.
+/// Returns the name prefix of a tensor's layer, up to the layer's number, or the whole name.
 fn layer_of(name: &str) -> String {
     let mut end = 0;
     for part in name.split('.') {

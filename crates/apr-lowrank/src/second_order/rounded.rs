@@ -58,7 +58,7 @@ fn reorder(weights: &mut [f32], columns: usize, moves: impl Fn(usize) -> (usize,
 /// The nearest codes of a layout, with scales that are given.
 struct Codes<'o> {
     rounding: Rounding,
-    /// Of the groups of each row.
+    /// Scales of the groups of each row.
     scales: Vec<Vec<Scale>>,
     /// The columns, in the order in which they are rounded.
     order: &'o [usize],
@@ -88,14 +88,16 @@ pub struct RoundingWork {
 }
 
 impl RoundingWork {
-    /// By a layout, of nothing yet. `sets` are numbers by position: weights with the same number
-    /// have one scale of all scales, where the layout has that.
+    /// Creates the work of rounding to a layout, without results.
+    ///
+    /// `sets` are set numbers by position. Weights with the same number share one global scale, if
+    /// the layout has one.
     #[must_use]
     pub fn new(layout: Layout, sets: BTreeMap<usize, usize>) -> Self {
         Self { layout, sets, globals: BTreeMap::new(), rows: 0, found: BTreeMap::new() }
     }
 
-    /// How a weight is rounded.
+    /// Returns the rounding rules of a weight.
     fn rounding(&mut self, base: &dyn CheckpointReader, tensor: usize) -> Result<Rounding> {
         let dtype = base.tensors()[tensor].dtype;
         let Some(set) = self.sets.get(&tensor).filter(|_| self.layout.has_global()) else {
@@ -148,13 +150,13 @@ impl RoundingWork {
         rewrites.put(&info.name, rounding.dtype(), &weights)
     }
 
-    /// How each matrix was rounded, by its name.
+    /// Returns the rounding of each matrix, by its name.
     #[must_use]
     pub fn rounded(&self) -> BTreeMap<String, Rounded> {
         self.found.values().map(|(name, rounded, _)| (name.clone(), *rounded)).collect()
     }
 
-    /// What was rounded. Weights that were not are left.
+    /// Returns the report on the rounded matrices. Other weights are listed as left unchanged.
     #[must_use]
     pub fn report(&self, base: &dyn CheckpointReader, layers: &Layers) -> RoundingReport {
         let tensor = |(name, rounded, output_error): &(String, Rounded, f64)| RoundedTensor {

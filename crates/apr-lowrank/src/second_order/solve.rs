@@ -22,14 +22,14 @@ pub const BLOCK: usize = 128;
 /// Share of the mean of the diagonal that is added to it.
 const DAMPING: f64 = 0.01;
 
-/// What becomes of the weights of a matrix.
+/// Change of a matrix's weights.
 pub trait Change {
     /// Columns of a block: those after it are updated when all rows of it are done.
     fn columns(&self) -> usize {
         BLOCK
     }
 
-    /// Begins a block, with all weights of the matrix as they are now.
+    /// Begins a block, with the current values of all weights of the matrix.
     fn begin(&mut self, block: &Block<'_>, weights: &[f32]);
 
     /// The new value of weight `at` of a block's `row`, whose weights are these now. Columns are
@@ -57,7 +57,8 @@ pub(super) fn solve(
     Ok(if before > 0.0 { (lost / before).sqrt() } else { 0.0 })
 }
 
-/// Columns whose inputs are always zero have no part in the outputs: their weights go.
+/// Sets the weights of columns to zero whose inputs are always zero, since they do not affect
+/// outputs.
 fn drop_dead(products: &mut [f32], weights: &mut [f32], columns: usize) {
     for column in 0..columns {
         let diagonal = &mut products[column * columns + column];
@@ -136,7 +137,7 @@ fn inverse_factor(mut products: Vec<f32>, columns: usize) -> Result<Vec<f32>> {
     Ok(inverse)
 }
 
-/// Goes through the columns; returns the squared error of the outputs.
+/// Changes the matrix column by column, and returns the squared error of the outputs.
 fn walk(inverse: &[f32], weights: &mut [f32], columns: usize, change: &mut dyn Change) -> f64 {
     let rows = weights.len() / columns;
     let step = change.columns().max(1);
@@ -191,7 +192,7 @@ impl Block<'_> {
         self.columns
     }
 
-    /// What it costs that the weight of a column moves by this.
+    /// Returns the cost of changing a weight of a column by `moved`.
     #[must_use]
     pub fn cost(&self, moved: f32, column: usize) -> f32 {
         let scaled = moved / self.diagonal(column);
@@ -202,8 +203,9 @@ impl Block<'_> {
         self.inverse[(self.first + column) * self.columns + self.first + column]
     }
 
-    /// Goes through the columns of a row; `errors` gets what each leaves to those after the block.
-    /// Returns the squared error.
+    /// Changes the columns of a row and returns the squared error.
+    ///
+    /// `errors` receives the error of each column, for the columns after the block.
     fn change(
         &self,
         (number, row): (usize, &mut [f32]),

@@ -4,7 +4,7 @@ use apr_core::{Error, Result};
 
 use super::{Extent, Svd};
 
-/// Returns 0: nothing is decomposed.
+/// Returns 0, since this build does not decompose matrices.
 #[must_use]
 pub fn memory(_rows: usize, _columns: usize, _extent: Extent) -> u64 {
     0

@@ -10,10 +10,10 @@ use faer::{Mat, MatRef, Par};
 
 use super::{Extent, Svd};
 
-/// Matrices whose smaller side is no longer are always decomposed exactly.
+/// Maximum smaller side of matrices that are always decomposed exactly.
 const SMALL: usize = 384;
 
-/// Of a larger matrix, the subspace has at most one of so many dimensions.
+/// Inverse of the maximum share of a larger matrix's dimensions that the subspace can have.
 const SHARE: usize = 3;
 
 /// Products with the matrix and its transpose that turn the subspace to the largest singular
@@ -57,8 +57,9 @@ fn is_exact(rank: usize, least: usize) -> bool {
     least <= SMALL || dimensions(rank).saturating_mul(SHARE) > least
 }
 
-/// Dimensions of the subspace for so many singular vectors: more, so that the last of these are
-/// exact, too.
+/// Returns the dimensions of the subspace for `rank` singular vectors.
+///
+/// The subspace has additional dimensions, so that the last singular vectors are also exact.
 fn dimensions(rank: usize) -> usize {
     rank.saturating_add(rank / 2).saturating_add(16)
 }
@@ -91,7 +92,7 @@ pub fn truncated_svd(matrix: &[f32], rows: usize, columns: usize, extent: Extent
     Ok(Svd { left: by_rows(left.as_ref()), right: by_rows(right.transpose()), values, energy })
 }
 
-/// As many singular values as have a share of the energy.
+/// Computes the singular values that have a share of the energy.
 fn by_energy(
     matrix: MatRef<'_, f32>,
     energy: f64,
@@ -135,7 +136,7 @@ impl Triplets {
         }
     }
 
-    /// How many have this sum of squares, one at least.
+    /// Returns the number of values with this sum of squares, at least one.
     fn rank_of(&self, wanted: f64) -> Option<usize> {
         let mut sum = 0.0;
         let reached = self.values.iter().position(|value| {
@@ -157,7 +158,7 @@ fn exact(matrix: MatRef<'_, f32>) -> Result<Triplets> {
     })
 }
 
-/// The largest singular values, of a subspace of so many dimensions.
+/// Computes the largest singular values from a subspace with this number of dimensions.
 fn subspace(matrix: MatRef<'_, f32>, dimensions: usize) -> Result<Triplets> {
     let transposed = matrix.transpose();
     let random = Mat::from_fn(matrix.ncols(), dimensions, |row, column| {

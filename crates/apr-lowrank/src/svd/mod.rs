@@ -6,15 +6,14 @@ mod decompose;
 pub(crate) use self::decompose::check_available;
 pub use self::decompose::{memory, truncated_svd};
 
-/// How much of a matrix is wanted.
+/// Part of a matrix's decomposition to compute.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum Extent {
-    /// So many singular values, or all where there are fewer.
+    /// Number of singular values; all of them if the matrix has fewer.
     Rank(usize),
-    /// As many as have this share of the sum of their squares, from 0 to 1, but not more than so
-    /// many.
+    /// Share of the sum of squares, from 0 to 1, that the values must have, up to a maximum rank.
     Energy {
-        /// The share.
+        /// Share of the sum of squares.
         share: f64,
         /// The largest rank that is looked for.
         most: usize,
@@ -31,12 +30,12 @@ pub struct Svd {
     pub values: Vec<f32>,
     /// Singular vectors of the columns: `rank` times `columns`, row by row.
     pub right: Vec<f32>,
-    /// Sum of squares of the matrix, which is that of all its singular values.
+    /// Sum of squares of the matrix, which equals the sum of squares of all its singular values.
     pub energy: f64,
 }
 
 impl Svd {
-    /// How many there are.
+    /// Returns the number of singular values.
     #[must_use]
     pub fn rank(&self) -> usize {
         self.values.len()

@@ -56,18 +56,18 @@ pub struct Moe<'a> {
     metadata: Metadata,
     files: Vec<FileInfo>,
     companions: Vec<Companion>,
-    /// Where their contents are.
+    /// Sources of the companions' contents.
     contents: Vec<Content>,
     warnings: Vec<String>,
     left_out: Vec<String>,
     report: MoeReport,
-    /// Whether values that are not finite are let pass.
+    /// `true` to accept values that are not finite.
     relaxed: bool,
 }
 
 /// The bytes of a companion.
 enum Content {
-    /// Of the base, at this position.
+    /// Companion of the base, at this position.
     Base(usize),
     Own(Vec<u8>),
 }
@@ -134,7 +134,7 @@ impl<'a> Moe<'a> {
         Ok(moe)
     }
 
-    /// With a model card that says what was put together, in place of the base's.
+    /// Replaces the base's card by a model card that describes the mixture.
     ///
     /// # Errors
     /// E007 and E008 when the base's card can't be read.
@@ -157,7 +157,7 @@ impl<'a> Moe<'a> {
         Ok(self)
     }
 
-    /// With a record in the metadata, as far as the output's format has a place for it.
+    /// Adds a record to the metadata if the output's format can store it.
     #[must_use]
     pub fn with_record(mut self, format: &'static Format) -> Self {
         let record = json!({
@@ -175,7 +175,7 @@ impl<'a> Moe<'a> {
         self
     }
 
-    /// What was put together.
+    /// Returns the report on the mixture.
     #[must_use]
     pub fn report(&self) -> &MoeReport {
         &self.report
@@ -278,7 +278,7 @@ fn change<G: Grid>(
     }
 }
 
-/// Family and hyperparameters in the metadata, as far as they are there.
+/// Updates the family and the hyperparameters in the metadata, if the metadata contain them.
 fn fit_metadata(metadata: &mut Metadata, configuration: &Map<String, Value>) {
     let Some(before) = metadata.object(keys::ARCHITECTURE).cloned() else { return };
     if let Some(kind) = configuration.get(keys::MODEL_TYPE) {
@@ -294,7 +294,7 @@ fn fit_metadata(metadata: &mut Metadata, configuration: &Map<String, Value>) {
     metadata.set(keys::ARCHITECTURE, architecture);
 }
 
-/// The condition of each layer's router, once where all are the same.
+/// Returns the condition number of each layer's router, or a single one if all layers are the same.
 fn conditions(recipe: &Recipe, gates: &Gates, layers: usize) -> Vec<Option<f64>> {
     let experts = recipe.gated().count();
     if recipe.gate.is_random() || experts > COMPARED {

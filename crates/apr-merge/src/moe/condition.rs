@@ -4,8 +4,10 @@
 /// enough.
 const SWEEPS: usize = 30;
 
-/// The ratio of the largest and the smallest singular value of rows: the root of that of the
-/// eigenvalues of their products, by Jacobi's rotations. None where rows depend on each other.
+/// Returns the ratio of the largest and the smallest singular value of rows, or `None`.
+///
+/// It is the square root of the ratio of the eigenvalues of the rows' products, computed with
+/// Jacobi rotations. The result is `None` if the rows are linearly dependent.
 pub(super) fn condition(rows: &[&[f32]]) -> Option<f64> {
     let dot = |a: &[f32], b: &[f32]| -> f64 {
         a.iter().zip(b).map(|(x, y)| f64::from(*x) * f64::from(*y)).sum()
@@ -30,7 +32,9 @@ pub(super) fn condition(rows: &[&[f32]]) -> Option<f64> {
     (least > most * 1e-13).then(|| libm::sqrt(most / least))
 }
 
-/// Turns rows and columns `p` and `q` so that their element is zero; false where it is already.
+/// Rotates rows and columns `p` and `q` to make their element zero.
+///
+/// Returns `false` if the element already is zero.
 fn rotate(matrix: &mut [Vec<f64>], p: usize, q: usize) -> bool {
     let off = matrix[p][q];
     if off.abs() <= 1e-15 * libm::sqrt((matrix[p][p] * matrix[q][q]).abs()) {
@@ -55,7 +59,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn conditions_are_those_of_known_matrices() {
+    fn conditions_match_known_matrices() {
         let near = |found: Option<f64>, expected: f64| {
             assert!((found.expect("independent rows") - expected).abs() < 1e-6 * expected);
         };

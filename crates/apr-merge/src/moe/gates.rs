@@ -9,10 +9,10 @@ use crate::random::Draws;
 /// The tensor of token embeddings, under the name that frameworks have for it.
 pub(super) const EMBEDDING: &str = "model.embed_tokens.weight";
 
-/// Below this, a vector has no direction.
+/// Norm below which a vector has no direction.
 const SMALL: f32 = 1e-8;
 
-/// The vectors of all experts in all layers, in front of which they stand.
+/// Gate vectors of all experts, one for each layer.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Gates {
     pub(super) rows: Rows,
@@ -20,11 +20,11 @@ pub struct Gates {
 
 #[derive(Debug, Clone, PartialEq)]
 pub(super) enum Rows {
-    /// The same for all layers: by expert.
+    /// Vectors by expert, equal for all layers.
     Same(Vec<Vec<f32>>),
-    /// By expert and layer.
+    /// Vectors by expert and layer.
     Each(Vec<Vec<Vec<f32>>>),
-    /// Drawn as they are read.
+    /// Vectors drawn from a normal distribution when they are read.
     Normal,
     Uniform,
 }
@@ -44,11 +44,12 @@ impl Gates {
         }
     }
 
-    /// Those of the embeddings of prompts. `tokens` gives the tokens of a prompt, from the one that
-    /// begins a text on.
+    /// Computes the gates from the embeddings of prompts.
+    ///
+    /// `tokens` returns the tokens of a prompt, including the token that begins a text.
     ///
     /// # Errors
-    /// E001 where the base has no embedding for a token, and what `tokens` and reading end with.
+    /// E001 if the base has no embedding for a token. Also the errors of `tokens` and of reading.
     pub fn of_embeddings(
         recipe: &Recipe,
         base: &dyn CheckpointReader,
@@ -81,10 +82,12 @@ impl Gates {
         Ok(Self { rows: Rows::Same(rows) })
     }
 
-    /// Those of states: `states` gives a vector for each layer, of what a prompt is in front of it.
+    /// Computes the gates from hidden states.
+    ///
+    /// `states` returns one vector per layer: the hidden state of a prompt before the layer.
     ///
     /// # Errors
-    /// E001 where states of prompts do not go together, and what `states` ends with.
+    /// E001 if the states of prompts do not match in size. Also the errors of `states`.
     pub fn of_states<E: From<Error>>(
         recipe: &Recipe,
         mut states: impl FnMut(&str) -> Result<Vec<Vec<f32>>, E>,
@@ -104,7 +107,7 @@ impl Gates {
         Ok(Self { rows: Rows::Each(rows) })
     }
 
-    /// The vector of an expert in a layer, where it follows from prompts.
+    /// Returns the vector of an expert in a layer, or `None` if gates are random.
     pub(super) fn row(&self, expert: usize, layer: usize) -> Option<&[f32]> {
         match &self.rows {
             Rows::Same(rows) => rows.get(expert).map(Vec::as_slice),
@@ -113,7 +116,7 @@ impl Gates {
         }
     }
 
-    /// Whether all layers have the same.
+    /// Returns `true` if all layers have the same vectors.
     pub(super) fn is_same(&self) -> bool {
         matches!(self.rows, Rows::Same(_))
     }
@@ -124,7 +127,7 @@ fn add(sum: &mut [f32], row: &[f64]) {
     sum.iter_mut().zip(row).for_each(|(sum, value)| *sum += *value as f32);
 }
 
-/// The vector of an expert: that of what it is for, less that of what it is not for.
+/// Returns the vector of an expert: its positive prompts minus its negative prompts, normalized.
 fn difference(expert: &Expert, of: impl Fn(&[String]) -> Result<Vec<f32>>) -> Result<Vec<f32>> {
     let mut vector = of(&expert.positive)?;
     if !expert.negative.is_empty() {
@@ -161,7 +164,7 @@ fn mean<E: From<Error>>(
     Ok(sums)
 }
 
-/// To length 1.
+/// Normalizes a vector to length 1.
 fn normalize(vector: &mut [f32]) {
     let square: f64 = vector.iter().map(|value| f64::from(*value) * f64::from(*value)).sum();
     #[expect(clippy::cast_possible_truncation, reason = "vectors have single precision")]

@@ -28,7 +28,7 @@ pub use self::parse::parse;
 pub use self::plan::layers;
 pub use self::target::Target;
 
-/// A mixture of experts as it is described: mergekit-moe's configuration.
+/// Configuration of a mixture of experts in mergekit-moe's form.
 #[derive(Debug, Clone, PartialEq)]
 #[non_exhaustive]
 pub struct Recipe {
@@ -38,17 +38,17 @@ pub struct Recipe {
     pub experts: Vec<Expert>,
     /// The expert that all tokens pass, for kinds of models that have one.
     pub shared: Option<Expert>,
-    /// What the rows of routers are.
+    /// Source of the router rows.
     pub gate: GateMode,
-    /// The dtype of the result; that of the base by default.
+    /// Dtype of the result; by default the dtype of the base.
     pub dtype: Option<DType>,
     /// Experts that a token passes; 2 by default.
     pub per_token: Option<u64>,
     /// The kind of model to make, as the beginning of its name.
     pub architecture: Option<String>,
-    /// Where random numbers begin.
+    /// Random seed.
     pub seed: u64,
-    /// What the model card shows.
+    /// Text that the model card quotes.
     pub text: String,
 }
 
@@ -56,7 +56,7 @@ pub struct Recipe {
 #[derive(Debug, Clone, PartialEq)]
 #[non_exhaustive]
 pub struct Expert {
-    /// As the description names it.
+    /// Name of the model in the configuration.
     pub model: String,
     /// Texts that the expert is for.
     pub positive: Vec<String>,
@@ -64,11 +64,11 @@ pub struct Expert {
     pub negative: Vec<String>,
     /// Standard deviation of noise that is added to its weights.
     pub noise: Option<f64>,
-    /// Factor of what it adds to the residual stream: of its down projections.
+    /// Factor for the expert's share of the residual stream, applied to its down projections.
     pub residual: Option<f64>,
 }
 
-/// What the rows of routers are.
+/// Source of the router rows.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 #[non_exhaustive]
@@ -86,7 +86,7 @@ pub enum GateMode {
 }
 
 impl GateMode {
-    /// Its name in configurations.
+    /// Returns the name in configurations.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
@@ -98,13 +98,13 @@ impl GateMode {
         }
     }
 
-    /// Whether it follows from no prompts.
+    /// Returns `true` if the gates do not depend on prompts.
     #[must_use]
     pub const fn is_random(self) -> bool {
         matches!(self, Self::Random | Self::UniformRandom)
     }
 
-    /// Whether the base is run for it.
+    /// Returns `true` if the mode requires a run of the base model.
     #[must_use]
     pub const fn needs_states(self) -> bool {
         matches!(self, Self::Hidden | Self::HiddenAvg)
@@ -134,7 +134,7 @@ impl Recipe {
     }
 }
 
-/// What was put together.
+/// Report on a mixture of experts.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 #[non_exhaustive]
 pub struct MoeReport {
@@ -142,14 +142,14 @@ pub struct MoeReport {
     pub architecture: Target,
     /// The model that gives everything but the experts.
     pub base: String,
-    /// The experts.
+    /// Names of the experts.
     pub experts: Vec<String>,
     /// The expert that all tokens pass.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub shared: Option<String>,
     /// Experts that a token passes.
     pub per_token: u64,
-    /// What the rows of routers are.
+    /// Source of the router rows.
     pub gate_mode: GateMode,
     /// Ratio of the largest and the smallest singular value of each layer's router: the larger, the
     /// more alike are the experts' prompts. None where vectors are the same; left out for random

@@ -8,10 +8,10 @@ use super::{Expert, GateMode, Recipe};
 use crate::recipe::parse::{Keys, dtype, list, model, number, short};
 use crate::recipe::yaml;
 
-/// Experts of a model; those that are published have up to 512.
+/// Maximum number of experts; published models have up to 512.
 const MOST: usize = 512;
 
-/// Reads a configuration of mergekit-moe; none where the text is one of mergekit.
+/// Reads a configuration of mergekit-moe. Returns `None` for a plain mergekit configuration.
 ///
 /// ```
 /// let text = "base_model: a\ngate_mode: random\nexperts:\n- source_model: b\n- source_model: c\n";
@@ -22,7 +22,8 @@ const MOST: usize = 512;
 /// ```
 ///
 /// # Errors
-/// E001 for what is not YAML or not understood, with the key; E008 for what is too large.
+/// E001 with the key for a text that is not YAML or is not understood; E008 for a text that is too
+/// large.
 pub fn parse(text: &str) -> Result<Option<Recipe>> {
     let documents = yaml::documents(text)?;
     let is_moe = |document: &Value| {
@@ -129,7 +130,7 @@ fn gate_mode(name: Option<&str>) -> Result<GateMode> {
     }
 }
 
-/// What prompts have to be there, and to differ.
+/// Checks that the required prompts exist and differ.
 fn check(recipe: &Recipe) -> Result<()> {
     let [first, rest @ ..] = &recipe.experts[..] else {
         return Err(Error::format("'experts' has 0 entries"));

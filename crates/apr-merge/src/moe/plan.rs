@@ -20,13 +20,13 @@ const MOST_TENSORS: usize = 1 << 20;
 /// The stack of layers, under the name that frameworks have for it.
 const STACK: &str = "model.layers";
 
-/// What a tensor is made of.
+/// Content of a tensor of the mixture.
 pub(super) enum Making<'a> {
-    /// A tensor of a model, cast where the dtype differs.
+    /// Tensor of a model, cast if the dtype differs.
     Copied(Source<'a>),
-    /// The same with noise and a factor.
+    /// Tensor of a model, with noise and a factor.
     Changed { source: Source<'a>, noise: Option<f64>, factor: Option<f64> },
-    /// Zeros.
+    /// Tensor of zeros.
     Zeros,
     /// Rows of gates, from an expert on.
     Gate { layer: usize, expert: usize },
@@ -170,7 +170,7 @@ impl<'r, 'a> MixturePlanner<'r, 'a> {
         }
     }
 
-    /// Whether it is a part of what experts take the place of.
+    /// Returns `true` if the tensor belongs to a feed-forward network that the experts replace.
     fn is_dense(&self, name: &str) -> bool {
         let is_of = |rest: &str| {
             Projection::ALL.iter().any(|one| rest == format!(".mlp.{}.weight", one.dense()))
@@ -265,7 +265,7 @@ impl<'r, 'a> MixturePlanner<'r, 'a> {
     }
 }
 
-/// How many layers a model has, under the names that frameworks have for them.
+/// Returns the number of layers of a model with the tensor names of frameworks.
 pub fn layers(reader: &dyn CheckpointReader) -> Option<usize> {
     let layers = reader.tensors().iter().filter_map(|info| in_layer(&info.name));
     let last = layers.filter(|found| found.stack == STACK).map(|found| found.layer).max()?;

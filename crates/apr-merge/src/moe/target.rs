@@ -32,7 +32,7 @@ pub(super) enum Projection {
 impl Projection {
     pub(super) const ALL: [Self; 3] = [Self::Gate, Self::Up, Self::Down];
 
-    /// Its name in dense models.
+    /// Returns the name of the projection in dense models.
     pub(super) const fn dense(self) -> &'static str {
         match self {
             Self::Gate => "gate_proj",
@@ -42,8 +42,8 @@ impl Projection {
     }
 }
 
-/// What configurations of dense models mean by a key that they omit, where configurations with
-/// experts mean something else.
+/// Defaults of keys that dense models' configurations omit, if configurations with experts have
+/// other defaults.
 const DEFAULTS: [(&str, Dense); 3] = [
     ("llama", Dense { context: 2048, theta: 10_000.0, tied: false }),
     ("mistral", Dense { context: 4096 * 32, theta: 10_000.0, tied: false }),
@@ -59,7 +59,7 @@ struct Dense {
 impl Target {
     const ALL: [Self; 4] = [Self::Mixtral, Self::DeepSeek, Self::QwenMoe, Self::Qwen3Moe];
 
-    /// What configurations call it: the beginning is enough.
+    /// Returns the name of the target. A prefix of it is enough in a configuration.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
@@ -70,11 +70,12 @@ impl Target {
         }
     }
 
-    /// The kind that a recipe asks for, or that goes with its models, of which `types` has the
-    /// `model_type` of each.
+    /// Returns the target of a recipe, or the first target that its models allow.
+    ///
+    /// `types` contains the `model_type` of each model.
     ///
     /// # Errors
-    /// E001 where there is none, with what each kind needs.
+    /// E001 if there is none, with the requirements of each target.
     pub(super) fn of(recipe: &Recipe, types: &[(&str, Option<String>)]) -> Result<Self> {
         let asked = recipe.architecture.as_deref().map(str::to_lowercase);
         let is_asked = |target: &Self| {
@@ -96,7 +97,7 @@ impl Target {
         Err(Error::format(format!("no mixture of these models: {}", reasons.join("; "))))
     }
 
-    /// Why it can't be made of these models.
+    /// Returns the reason why these models can't form this target, if there is one.
     fn refusal(self, recipe: &Recipe, types: &[(&str, Option<String>)]) -> Option<String> {
         let shared = match (self, &recipe.shared) {
             (Self::Mixtral | Self::Qwen3Moe, Some(_)) => Some("has no shared expert"),
@@ -154,13 +155,15 @@ impl Target {
         format!("model.layers.{layer}.{block}.gate.weight")
     }
 
-    /// The name of the gate of a layer's shared expert, where it has one.
+    /// Returns the name of the gate of a layer's shared expert, if the target has such a gate.
     pub(super) fn shared_gate(self, layer: usize) -> Option<String> {
         let has_one = self == Self::QwenMoe;
         has_one.then(|| format!("model.layers.{layer}.mlp.shared_expert_gate.weight"))
     }
 
-    /// What stands in a layer after its number, beside its feed-forward network.
+    /// Returns `true` if a layer contains this tensor outside the feed-forward network.
+    ///
+    /// `rest` is the part of the name after the layer's number.
     pub(super) fn has_in_layer(self, rest: &str) -> bool {
         let attention = ["q", "k", "v", "o"];
         let is_weight =
@@ -175,7 +178,8 @@ impl Target {
                 && [".self_attn.q_norm.weight", ".self_attn.k_norm.weight"].contains(&rest))
     }
 
-    /// Biases of attention that a layer has, zeros where the base has none.
+    /// Returns the projections with attention biases. The biases are zeros if the base does not
+    /// have them.
     pub(super) fn biases(self) -> &'static [&'static str] {
         match self {
             Self::QwenMoe => &["q_proj", "k_proj", "v_proj"],
@@ -183,7 +187,7 @@ impl Target {
         }
     }
 
-    /// Experts that a token passes, unless the recipe says how many.
+    /// Returns the number of experts per token: 2 unless the recipe sets it.
     pub(super) fn per_token(recipe: &Recipe) -> u64 {
         recipe.per_token.unwrap_or(2).min(recipe.experts.len() as u64)
     }
@@ -247,7 +251,7 @@ impl Target {
     }
 }
 
-/// Where transformers finds the code of the first DeepSeek MoE.
+/// Returns the location of the first DeepSeek MoE's code for transformers.
 fn deepseek_code() -> Value {
     let place = "deepseek-ai/deepseek-moe-16b-base--";
     json!({
@@ -322,7 +326,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_dense_configuration_omits_is_stated() {
+    fn defaults_of_dense_configurations_are_written_out() {
         let base = json!({"model_type": "llama", "num_attention_heads": 4, "hidden_size": 8});
         let base = base.as_object().expect("an object");
         let config = Target::Mixtral.configuration(base, &recipe(""), Some(DType::BF16));

@@ -12,12 +12,12 @@ use apr_core::DType;
 pub use self::parse::parse;
 use crate::method::Method;
 
-/// A merge as it is described: mergekit's configuration, or what options of a command stand for.
+/// Description of a merge, from a mergekit configuration or from command options.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Recipe {
-    /// What later merges of the same description call the result.
+    /// Name of the result for later merges of the same description.
     pub name: Option<String>,
-    /// How.
+    /// Merge method.
     pub method: Method,
     /// The model that others are compared with, as the description names it.
     pub base: Option<String>,
@@ -29,63 +29,64 @@ pub struct Recipe {
     pub dtype: Option<DType>,
     /// The dtype of the result.
     pub out_dtype: Option<DType>,
-    /// Whose vocabulary the result has; none where the vocabularies are taken for the same.
+    /// Source of the result's vocabulary. With `None`, apr assumes that the vocabularies are the
+    /// same.
     pub tokenizer: Option<Tokenizer>,
-    /// Rows of tokens that are not those that the vocabularies lead to.
+    /// Token rows that differ from the default rows of the vocabularies.
     pub token_choices: BTreeMap<String, TokenChoice>,
     /// Rows of embeddings are a multiple of this, the last ones zeros.
     pub pad_rows: Option<u64>,
     /// The chat template of the result.
     pub chat_template: Option<ChatTemplate>,
-    /// Where random numbers begin.
+    /// Random seed.
     pub seed: u64,
-    /// What the model card shows.
+    /// Text that the model card quotes.
     pub text: String,
 }
 
-/// Whose vocabulary the result has.
+/// Source of the result's vocabulary.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Tokenizer {
-    /// That of the base, or of the first model.
+    /// Vocabulary of the base, or of the first model.
     Base,
     /// All tokens of all models.
     Union,
-    /// That of a model.
+    /// Vocabulary of this model.
     Model(String),
 }
 
-/// Where the row of a token comes from.
+/// Source of a token's row.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct TokenChoice {
-    /// The row.
+    /// Row of embeddings to use.
     pub source: TokenRow,
-    /// Also for models that have the token themselves.
+    /// `true` if the row also replaces the rows of models that have the token.
     pub force: bool,
 }
 
 /// A row of embeddings.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum TokenRow {
-    /// Zeros.
+    /// Row of zeros.
     Zero,
     /// The token's in a model.
     Model(String),
     /// Another token's in a model.
     Token(String, String),
-    /// That of an id in a model.
+    /// Row of an id in a model.
     Id(String, u64),
 }
 
-/// Where a chat template comes from.
+/// Source of a chat template.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum ChatTemplate {
-    /// The one that most models have; of equally many, the first.
+    /// Most frequent template of the models. If there is a tie, the first one wins.
     Auto,
     /// The Jinja template itself.
     Text(String),
 }
 
-/// What a merge is put together from.
+/// Inputs of a merge.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Parts {
     /// Whole models.
@@ -97,22 +98,22 @@ pub enum Parts {
 /// A model that takes part.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct Source {
-    /// As the description names it.
+    /// Name of the model in the description.
     pub model: String,
-    /// Its layers that are meant.
+    /// Range of the model's layers.
     pub layers: Range<u64>,
-    /// Its parameters.
+    /// Parameters of the model.
     pub settings: Settings,
 }
 
 /// Layers of the result, which the same layers of several models are merged into.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Slice {
-    /// Where they come from.
+    /// Models and layers that are merged into this slice.
     pub sources: Vec<Source>,
-    /// The base, where it is another than the merge's.
+    /// Base of this slice, if it differs from the base of the merge.
     pub base: Option<String>,
-    /// Their parameters.
+    /// Parameters of the slice.
     pub settings: Settings,
 }
 
@@ -126,7 +127,7 @@ pub struct Setting(pub Vec<Choice>);
 /// Values for the tensors whose names contain a text, or for all.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Choice {
-    /// The text.
+    /// Text in the names of the tensors; `None` for all tensors.
     pub filter: Option<String>,
     /// One value, or several that are interpolated over the layers.
     pub values: Vec<f64>,
@@ -177,8 +178,10 @@ impl Recipe {
         }
     }
 
-    /// The models that it names, each once: those that are merged in their order, then the bases
-    /// and the one of the tokenizer, where they are not among them.
+    /// Returns the models of the recipe, each once.
+    ///
+    /// The merged models come first, in order. The bases and the tokenizer's model follow if they
+    /// are not among them.
     #[must_use]
     pub fn models(&self) -> Vec<&str> {
         let tokenizer = match &self.tokenizer {

@@ -57,8 +57,9 @@ pub fn parse(text: &str) -> Result<Vec<Recipe>> {
     Ok(recipes)
 }
 
-/// Merges of merges are computed anew for each that reads them: one that grows by itself is
-/// refused.
+/// Rejects descriptions whose nested merges would read too many models.
+///
+/// A merge is recomputed for each merge that reads it.
 fn check_stages(recipes: &[Recipe]) -> Result<()> {
     let mut reads: BTreeMap<&str, u64> = BTreeMap::new();
     for recipe in recipes {
@@ -82,7 +83,7 @@ pub(crate) fn short(text: &str) -> String {
     Escaped::short(text).to_string()
 }
 
-/// A mapping whose keys are taken out as they are understood.
+/// Mapping whose keys are removed when they are read.
 pub(crate) struct Keys {
     place: String,
     left: BTreeMap<String, Value>,
@@ -113,7 +114,7 @@ impl Keys {
         }
     }
 
-    /// Nothing may be left.
+    /// Checks that no unknown key is left.
     pub(crate) fn finish(self) -> Result<()> {
         match self.left.keys().next() {
             None => Ok(()),

@@ -8,7 +8,7 @@ use super::{Parts, Recipe, Setting, Settings, Tokenizer};
 use crate::method::Method;
 
 impl Recipe {
-    /// The configuration that stands for a merge of whole models.
+    /// Returns the mergekit configuration of a merge of whole models.
     #[must_use]
     pub fn to_yaml(&self) -> String {
         // mergekit has no name for it, but for what it is.
@@ -62,7 +62,7 @@ mod tests {
     use crate::recipe::{Source, parse};
 
     #[test]
-    fn what_is_rendered_is_read_back() {
+    fn rendered_configurations_parse_to_the_same_recipe() {
         let source = |model: &str, weight: f64| Source {
             model: model.to_owned(),
             settings: Settings::from([("weight".to_owned(), weight.into())]),

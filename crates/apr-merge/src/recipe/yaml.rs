@@ -128,7 +128,7 @@ impl<'a> Reader<'a> {
     }
 }
 
-/// How many values a value consists of.
+/// Returns the number of nested values in a value.
 fn size(value: &Value) -> usize {
     1 + match value {
         Value::Array(values) => values.iter().map(size).sum(),
@@ -200,7 +200,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_yaml_is_refused() {
+    fn text_that_is_not_yaml_is_rejected() {
         for text in [
             "a: [".to_owned(),
             "a: *nobody".to_owned(),

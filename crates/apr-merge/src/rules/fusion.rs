@@ -89,7 +89,7 @@ impl<G: Grid> Fusion<G> {
     }
 }
 
-/// How far the softmax of the other model's row is from the base's.
+/// Returns the divergence between the softmax of the other model's row and of the base's row.
 fn divergence<G: Grid>(base: &[f64], other: &[f64]) -> f64 {
     let sum_of = |row: &[f64]| {
         let largest = row.iter().copied().fold(f64::NEG_INFINITY, f64::max);

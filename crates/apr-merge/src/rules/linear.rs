@@ -10,7 +10,7 @@ use crate::grid::Grid;
 
 /// The weighted mean, computed in `f32` or wider.
 struct Linear<G> {
-    /// Of each input.
+    /// Weight of each input.
     weights: Vec<f64>,
     divisor: Option<f64>,
     grid: PhantomData<G>,
@@ -100,7 +100,7 @@ impl<G: Grid> Kernel for Scale<G> {
     }
 }
 
-/// The other model's elements as far as they are near the base's.
+/// Base elements, moved towards the other model's elements if they are near them.
 struct NearSwap<G> {
     base: usize,
     other: usize,

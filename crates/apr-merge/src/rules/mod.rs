@@ -25,7 +25,7 @@ use crate::method::Method;
 
 /// Computes elements, once all scalars are known.
 pub(crate) trait Kernel: Send + Sync {
-    /// Whether blocks have to be whole rows.
+    /// Returns `true` if blocks must consist of whole rows.
     fn by_row(&self) -> bool {
         false
     }
@@ -40,7 +40,7 @@ pub(crate) struct Rule {
     pub(crate) method: Method,
     /// The position of the base among the inputs.
     pub(crate) base: Option<usize>,
-    /// By name: one value, or one for each input.
+    /// Values by parameter name: one value, or one for each input.
     pub(crate) values: BTreeMap<&'static str, Vec<f64>>,
     /// Name of the tensor in the output, from which random numbers follow.
     pub(crate) name: String,

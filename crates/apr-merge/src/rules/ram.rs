@@ -15,7 +15,7 @@ struct Ram<G> {
     others: Vec<usize>,
     /// Magnitude above which a difference is one.
     epsilon: f64,
-    /// What a model's differences are multiplied by where no other model has one.
+    /// Factors for each model's differences that no other model shares.
     alone: Option<Vec<f64>>,
     grid: PhantomData<G>,
 }
@@ -40,7 +40,8 @@ impl<G: Grid> Ram<G> {
         })
     }
 
-    /// One and more, by how many of a model's differences are shared with others.
+    /// Returns a factor of at least 1 per model, by the ratio of its shared and unshared
+    /// differences.
     fn factors(&self, elements: &Elements<'_>, r: f64, alpha: f64) -> Result<Vec<f64>> {
         let mut counts = vec![(0_u64, 0_u64); self.others.len()];
         elements.each(false, |block| {

@@ -43,7 +43,7 @@ impl<G: Grid> Sce<G> {
         }
     }
 
-    /// The differences at a position, or zeros where it was not selected.
+    /// Writes the differences at a position, or zeros if the position is not selected.
     fn selected(&self, block: &Block, at: usize, out: &mut [f64]) {
         self.differences(block, at, out);
         if self.kept != Kept::All && !self.kept.has(variance::<G>(out), block.start + at as u64) {

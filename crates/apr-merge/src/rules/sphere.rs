@@ -10,15 +10,15 @@ use crate::grid::Grid;
 
 /// Cosine above which two tensors are interpolated on a line.
 const PARALLEL: f64 = 0.9995;
-/// Norms and sines below which nothing is divided by them.
+/// Threshold: smaller norms and sines are not used as divisors.
 const LEAST: f64 = 1e-8;
 
-/// What is added of each of two tensors.
+/// Factors for the two tensors of an interpolation.
 #[derive(Clone, Copy)]
 struct Coefficients {
     first: f64,
     second: f64,
-    /// What the sum is divided by.
+    /// Divisor of the sum.
     divisor: f64,
 }
 
@@ -74,9 +74,9 @@ impl<G: Grid> Kernel for Slerp<G> {
 enum Vectors {
     /// The tensor is one.
     Whole,
-    /// Those along the last dimension.
+    /// Vectors along the last dimension.
     Last,
-    /// Those along the first dimension, of which there are so many.
+    /// Vectors along the first dimension, with their number.
     First(usize),
 }
 
@@ -88,7 +88,7 @@ struct NuSlerp<G> {
     t: f64,
     vectors: Vectors,
     row_len: usize,
-    /// Of each vector, where they are known beforehand.
+    /// Coefficients of each vector, if they are known beforehand.
     coefficients: Vec<Coefficients>,
     grid: PhantomData<G>,
 }
@@ -210,7 +210,7 @@ fn norm<G: Grid>(squares: f64) -> f64 {
     G::q(libm::sqrt(squares)).max(G::q(LEAST))
 }
 
-/// What two elements add to the cosine.
+/// Returns the term that two elements add to the cosine.
 #[inline]
 fn cosine_term<G: Grid>((a, b): (f64, f64), norms: (f64, f64)) -> f64 {
     G::q(G::q(a / norms.0) * G::q(b / norms.1))

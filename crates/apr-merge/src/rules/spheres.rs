@@ -22,7 +22,7 @@ struct MultiSlerp<G> {
     dots: Vec<f64>,
     tangent_norm: f64,
     length: f64,
-    /// The directions cancel: the weighted sum stands for the mean.
+    /// `true` if the directions cancel, so that the weighted sum replaces the mean.
     cancelled: bool,
     grid: PhantomData<G>,
 }
@@ -157,7 +157,7 @@ impl<G: Grid> Kernel for MultiSlerp<G> {
 
 /// One step towards the Karcher mean.
 struct Step {
-    /// Of each direction: its cosine to the mean so far, and the factor of its tangent.
+    /// Cosine to the mean so far and factor of the tangent, for each direction.
     tangents: Vec<Option<(f64, f64)>>,
     /// The length of the tangents' sum.
     norm: f64,
@@ -176,7 +176,7 @@ struct Karcher<G> {
     norms: Vec<f64>,
     /// The share of each of them in the mean.
     share: f64,
-    /// The length of the first mean; none where it vanishes.
+    /// Length of the first mean; `None` if it vanishes.
     first: Option<f64>,
     steps: Vec<Step>,
     /// The mean after the steps that are done, while they are looked for.
@@ -261,7 +261,7 @@ impl<G: Grid> Karcher<G> {
         if step.after > 0.0 { G::q(moved / step.after) } else { moved }
     }
 
-    /// Keeps the mean after one more step, where there is room for it.
+    /// Stores the mean after one more step, if the tensor is small enough.
     fn keep(&mut self, elements: &Elements<'_>, step: Option<&Step>) -> Result<()> {
         let Some(count) =
             usize::try_from(elements.count()).ok().filter(|_| elements.count() <= KEPT)
@@ -280,7 +280,7 @@ impl<G: Grid> Karcher<G> {
         Ok(())
     }
 
-    /// The length of what has these elements.
+    /// Returns the length of a vector with these elements.
     fn norm_of(elements: &Elements<'_>, value: impl Fn(&Block, usize) -> f64) -> Result<f64> {
         let mut square = 0.0_f64;
         elements.each(false, |block| {

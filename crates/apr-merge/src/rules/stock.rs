@@ -15,7 +15,7 @@ struct Stock<G> {
     base: usize,
     others: Vec<usize>,
     row_len: usize,
-    /// The share of the mean; one of each row's own where there is none.
+    /// Share of the mean; `None` if each row has its own share.
     share: Option<f64>,
     grid: PhantomData<G>,
 }

@@ -11,19 +11,19 @@ use crate::method::Method;
 use crate::random::Draws;
 use crate::select::{Keep, Kept, Place, Visit, choose};
 
-/// Sums of magnitudes below which nothing is rescaled.
+/// Threshold: differences with a smaller sum of magnitudes are not rescaled.
 const LEAST: f64 = 1e-7;
-/// Sums of weights below which nothing is divided by them.
+/// Threshold: smaller sums of weights are not used as divisors.
 const LEAST_WEIGHT: f64 = 1e-8;
 
-/// Which of a model's differences stay.
+/// Selection of a model's differences.
 enum Sparse {
     Ranked(Kept),
     Drawn {
         draws: Draws,
         density: f64,
     },
-    /// By the rank of the magnitude within its row.
+    /// Random selection by the rank of the magnitude within its row.
     ByRow {
         draws: Draws,
         density: f64,
@@ -36,7 +36,7 @@ struct Part {
     input: usize,
     weight: f64,
     sparse: Sparse,
-    /// What the differences that stay are multiplied by.
+    /// Factor for the selected differences.
     factor: Option<f64>,
 }
 
@@ -47,7 +47,7 @@ struct Task<G> {
     by_row: bool,
     consensus: bool,
     normalize: bool,
-    /// The sum of the weights, which divides where all count everywhere.
+    /// Sum of the weights, which is the divisor if all models count everywhere.
     divisor: f64,
     lambda: f64,
     grid: PhantomData<G>,
@@ -86,7 +86,7 @@ pub(super) fn prepare<G: Grid>(rule: &Rule, elements: &Elements<'_>) -> Result<B
     Ok(Box::new(task))
 }
 
-/// What is drawn of a model's differences, where the method draws.
+/// Returns the random selection of a model's differences, or `None` if the method draws no numbers.
 fn drawn(rule: &Rule, input: usize, model: usize) -> Result<Option<Sparse>> {
     let density = rule.of("density", input);
     if !rule.method.is_random() || density >= 1.0 {
@@ -107,7 +107,7 @@ fn drawn(rule: &Rule, input: usize, model: usize) -> Result<Option<Sparse>> {
     Ok(Some(Sparse::ByRow { draws, density, epsilon }))
 }
 
-/// Which differences of each model stay by their rank.
+/// Returns the differences of each model that are selected by rank.
 fn kept<G: Grid>(
     rule: &Rule,
     elements: &Elements<'_>,
@@ -154,8 +154,9 @@ pub(super) fn share(share: f64, count: u64) -> u64 {
     ((share * count as f64) as u64).min(count)
 }
 
-/// The ranks that stay between the smallest and the largest, which are `gamma` of all unless too
-/// few would stay.
+/// Returns the ranks to keep, between the smallest and the largest differences.
+///
+/// The largest share `gamma` is dropped, or less if too few elements would remain.
 fn middle(density: f64, gamma: f64, count: u64) -> Keep {
     let (target, top) = (share(density, count), share(gamma, count));
     let bottom = count - target;
@@ -164,7 +165,7 @@ fn middle(density: f64, gamma: f64, count: u64) -> Keep {
 }
 
 impl<G: Grid> Task<G> {
-    /// Replaces `out` by the differences of a model that stay; zeros are in place of the others.
+    /// Replaces `out` by the selected differences of a model, with zeros for the other elements.
     fn differences(&self, part: &Part, block: &Block, out: &mut Vec<f64>) {
         out.clear();
         let (base, values) = (&block.inputs[self.base], &block.inputs[part.input]);
@@ -196,7 +197,7 @@ impl<G: Grid> Task<G> {
         }
     }
 
-    /// Makes up for what was left out: the sum of magnitudes stays.
+    /// Compensates for dropped differences, so that the sum of magnitudes does not change.
     fn rescale(&mut self, elements: &Elements<'_>) -> Result<()> {
         let is_sparse = |part: &Part| !matches!(part.sparse, Sparse::Ranked(Kept::All));
         if !self.parts.iter().any(is_sparse) {
@@ -222,8 +223,9 @@ impl<G: Grid> Task<G> {
     }
 }
 
-/// Sets the elements of a row to zero that are not drawn: larger ones stay with a higher
-/// probability, from `density - epsilon` for the smallest to `density + epsilon`.
+/// Sets random elements of a row to zero. Larger elements are more likely to be kept.
+///
+/// The probability rises with the rank from `density - epsilon` to `density + epsilon`.
 fn draw_row(
     row: &mut [f64],
     first: u64,
@@ -313,7 +315,7 @@ fn sums<G: Grid>(
     sums
 }
 
-/// Sets elements to zero that are smaller than the last that stays, or equal and after it.
+/// Sets elements to zero that are smaller than `last`, or equal and after its position.
 fn keep_largest(values: &mut [f64], start: u64, last: Place) {
     let until = last.position.saturating_add(1).saturating_sub(start);
     let until = usize::try_from(until).unwrap_or(usize::MAX).min(values.len());

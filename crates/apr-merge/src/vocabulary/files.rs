@@ -21,10 +21,10 @@ const FILES: [&str; 7] = [
     "vocab.json",
 ];
 
-/// Those that say again what `tokenizer.json` says, and nothing of tokens that were added to it.
+/// Files that repeat parts of `tokenizer.json`, without the tokens that were added to it.
 const STALE: [&str; 4] = ["added_tokens.json", "merges.txt", "tokenizer.model", "vocab.json"];
 
-/// A tokenizer's files: contents by name, none for one that goes.
+/// Files of a tokenizer: contents by name, or `None` for a file to remove.
 pub(crate) type Files = Vec<(String, Option<Vec<u8>>)>;
 
 /// The files of a model's tokenizer with more tokens, which have the ids that follow. `models` are
@@ -70,8 +70,10 @@ fn flags(token: &str, models: &[&Tokens]) -> Option<Map<String, Value>> {
     models.iter().find_map(|tokens| tokens.added.get(token)).cloned()
 }
 
-/// The tokenizer with more tokens: those that models find before text is split as such, others as
-/// tokens of the vocabulary, with the merges that lead to them.
+/// Returns the tokenizer with more tokens.
+///
+/// Tokens that models find before they split the text become added tokens. Other tokens become
+/// entries of the vocabulary, together with their merges.
 fn tokenizer(own: &Tokens, more: &[(u64, String)], models: &[&Tokens]) -> Value {
     let mut file = own.file.clone();
     let mut plain: HashMap<&str, u64> = HashMap::new();
@@ -155,7 +157,7 @@ fn halves(merge: &Value) -> Option<(&str, &str)> {
     }
 }
 
-/// The configuration, where it lists tokens that were added.
+/// Adds the new tokens to the configuration, if it lists added tokens.
 fn configuration(bytes: Vec<u8>, more: &[(u64, String)], models: &[&Tokens]) -> Vec<u8> {
     let Ok(mut config) = apr_core::json::from_python::<Map<String, Value>>(&bytes) else {
         return bytes;

@@ -26,16 +26,16 @@ const IDS: [&str; 4] = ["bos_token_id", "eos_token_id", "pad_token_id", "decoder
 pub(crate) struct Vocabulary<'a> {
     pub(crate) models: Vec<Model<'a>>,
     pub(crate) warnings: Vec<String>,
-    /// What changes beside the tensors, where the vocabulary is not the main model's.
+    /// Changes outside the tensors, if the vocabulary is not the main model's.
     pub(crate) changed: Option<Changed>,
 }
 
-/// What a vocabulary changes beside the tensors.
+/// Changes of a vocabulary outside the tensors.
 pub(crate) struct Changed {
     /// Rows of embeddings.
     pub(crate) rows: u64,
     pub(crate) files: Files,
-    /// Ids of the result by those of the main model.
+    /// Token ids of the result by the ids of the main model.
     ids: HashMap<u64, u64>,
 }
 
@@ -70,16 +70,17 @@ struct Member<'m, 'a> {
 }
 
 impl Member<'_, '_> {
-    /// The row of a token, where the model has one.
+    /// Returns the row of a token, if the model has one.
     fn row(&self, token: &str) -> Option<u64> {
         self.tokens.ids.get(token).copied().filter(|id| *id < self.rows)
     }
 }
 
-/// Moves the rows of all models that a recipe names to one vocabulary, where it asks for that.
+/// Moves the rows of all models of a recipe to one vocabulary, if the recipe has a tokenizer
+/// source.
 ///
 /// # Errors
-/// E001 where a model has no `tokenizer.json`, or a choice names what is not there.
+/// E001 if a model has no `tokenizer.json`, or a choice refers to a missing model or token.
 pub(crate) fn align<'a>(recipe: &Recipe, models: &[Model<'a>]) -> Result<Vocabulary<'a>> {
     let mut vocabulary =
         Vocabulary { models: models.to_vec(), warnings: Vec::new(), changed: None };
@@ -146,7 +147,7 @@ fn member<'m, 'a>(model: &'m Model<'a>) -> Result<Member<'m, 'a>> {
     Ok(Member { model, tokens, rows })
 }
 
-/// The tokens of the result by their ids, and those that the template lacks.
+/// Returns the tokens of the result by id, and the tokens that the template lacks.
 fn tokens_of(
     template: &Tokens,
     members: &[Member<'_, '_>],
@@ -169,8 +170,11 @@ fn tokens_of(
     (out, more)
 }
 
-/// What the rows of a model are by the ids of the result: its own; where it lacks a token, what a
-/// choice says, the base's row, the one of the only model that has it, or the mean of all.
+/// Returns the source rows of a model by the ids of the result.
+///
+/// A token that the model has keeps its own row. For other tokens, the source is a choice of the
+/// recipe, the base's row, the row of the only model with the token, the mean over all models with
+/// the token, or zeros.
 fn rows_of(
     at: usize,
     members: &[Member<'_, '_>],
@@ -242,8 +246,9 @@ fn chosen(choice: &TokenChoice, token: &str, members: &[Member<'_, '_>]) -> Resu
     }
 }
 
-/// Compares vocabularies with the first model's; returns what is odd where the recipe says nothing
-/// of vocabularies.
+/// Compares vocabularies with the first model's vocabulary and returns warnings.
+///
+/// A recipe with a tokenizer source gets no warnings.
 pub(crate) fn check(recipe: &Recipe, models: &[&Model<'_>]) -> Result<Vec<String>> {
     let mut warnings = Vec::new();
     if recipe.tokenizer.is_some() {
@@ -284,7 +289,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_first_token_that_differs_is_named() {
+    fn the_first_different_token_is_reported() {
         let of = |text: &str| Tokens::parse(text.as_bytes()).by_id;
         let a = of(r#"{"model": {"vocab": {"x": 0, "y": 1}}, "added_tokens": []}"#);
         let b = of(r#"{"model": {"vocab": [["x", 0.0], ["y", -1.0]]}}"#);

@@ -7,7 +7,7 @@ use apr_core::{CheckpointReader, Container, DType, Error, Result, Stored, Tensor
 use apr_tensor::cast::{can_cast, cast_float};
 use apr_view::values;
 
-/// What a row is.
+/// Source of a row.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Row {
     /// A row of the model itself.
@@ -132,7 +132,8 @@ fn columns(info: &TensorInfo) -> u64 {
     info.shape.elements().unwrap_or_default().checked_div(rows).unwrap_or_default()
 }
 
-/// Whether a tensor has a row for each token: embeddings, output projections and their biases.
+/// Returns `true` if a tensor has a row for each token: embeddings, output projections and their
+/// biases.
 fn is_of_tokens(info: &TensorInfo, rows: u64) -> bool {
     crate::layers::in_layer(&info.name).is_none()
         && info.shape.dims().first() == Some(&rows)

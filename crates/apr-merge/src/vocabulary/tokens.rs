@@ -14,12 +14,12 @@ pub(crate) const TOKENIZER: &str = "tokenizer.json";
 /// a row for each id.
 const MOST_GAPS: u64 = 1 << 16;
 
-/// A vocabulary.
+/// Vocabulary with tokens and ids.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Tokens {
     /// Tokens by their ids.
     pub(crate) by_id: BTreeMap<u64, String>,
-    /// Ids by their tokens; of several, the first.
+    /// Ids by token; the first id if a token has several.
     pub(crate) ids: HashMap<String, u64>,
     /// Tokens that are found in the text before it is split, with their flags.
     pub(crate) added: HashMap<String, Map<String, Value>>,
@@ -28,11 +28,11 @@ pub(crate) struct Tokens {
 }
 
 impl Tokens {
-    /// Of a model.
+    /// Reads the tokens of a model.
     ///
     /// # Errors
-    /// E001 where it has no `tokenizer.json`, or one of too many tokens; E007 and E008 when that
-    /// can't be read.
+    /// E001 if the model has no `tokenizer.json`, or one with too many tokens; E007 and E008 when
+    /// it can't be read.
     pub(crate) fn of(model: &Model<'_>) -> Result<Self> {
         let named = |error: Error| error.in_file(&model.name);
         let missing = || {

@@ -76,8 +76,11 @@ impl Converter<'_> {
         span.map_or_else(|| Ok(Vec::new()), |span| self.walker.bytes(span))
     }
 
-    /// The sparse tensor of a `Constant`: a dense one of the checkpoint, as that of a sparse
-    /// initializer. What no tensor of a checkpoint holds is kept as it is.
+    /// Returns the weight for the sparse tensor of a `Constant` node, as for a sparse initializer.
+    ///
+    /// The checkpoint holds the tensor as a dense one. Returns `None` if the attribute has no such
+    /// tensor or if the checkpoint cannot hold its elements; the attribute is then converted
+    /// unchanged.
     fn sparse_constant(
         &self,
         node: &proto::Node,
@@ -162,7 +165,7 @@ impl Converter<'_> {
     }
 }
 
-/// What an attribute is that does not say it: the only kind of value that is there.
+/// Returns the kind of the value that is present, for an attribute that declares no kind.
 fn guessed(attribute: &proto::Attribute) -> Option<AttributeKind> {
     let found = [
         (attribute.float.is_some(), AttributeKind::Float),

@@ -13,7 +13,7 @@ use super::types::value_type;
 use crate::proto;
 use crate::reader::Scope;
 
-/// A body that is being made, and what its names stand for.
+/// A body under construction, and the values of its names.
 #[derive(Default)]
 struct Frame {
     body: Body,
@@ -25,8 +25,9 @@ struct Frame {
 pub(super) struct Frames(Vec<Frame>);
 
 impl Frames {
-    /// The value that a name stands for, here or in a body around. What nothing makes gets a value
-    /// without an origin.
+    /// Returns the value with this name in this body or an enclosing one.
+    ///
+    /// A name without a value gets a new value without an origin.
     fn resolve(&mut self, name: &str) -> ValueId {
         let innermost = self.0.len() - 1;
         match self.find(name, innermost) {
@@ -35,7 +36,9 @@ impl Frames {
         }
     }
 
-    /// The value in the body at a position, which refers to one around where that has it.
+    /// Returns the value with this name in the body at a position.
+    ///
+    /// If an enclosing body has the value, the bodies below it get values that refer to it.
     fn find(&mut self, name: &str, position: usize) -> Option<ValueId> {
         let holder = (0..=position).rev().find(|&at| self.0[at].names.contains_key(name))?;
         let mut id = *self.0[holder].names.get(name)?;
@@ -60,7 +63,7 @@ impl Frame {
         id
     }
 
-    /// Says what type a weight has that a `Constant` holds: its name alone does not.
+    /// Sets the type of the weight in a `Constant` node, which its name alone does not give.
     fn describe_weight(&mut self, node: &proto::Node, id: NodeId) {
         let made = self.body.node(id);
         let is_weight = made
@@ -81,7 +84,9 @@ impl Frame {
         }
     }
 
-    /// Takes over what the file says of a value's type; empty where there is no such value.
+    /// Copies the type that the file declares for a value.
+    ///
+    /// Ignores unknown types and missing values.
     fn describe(&mut self, info: &proto::ValueInfo) {
         let kind = value_type(&info.kind);
         if let Some(id) = self.names.get(&info.name).filter(|_| kind != ValueType::Unknown) {
@@ -235,7 +240,7 @@ impl Frame {
         }
     }
 
-    /// Gives a name its data; where it is an input of the body too, it stays one.
+    /// Gives a name its data. If the name is also an input of the body, it remains an input.
     fn give(&mut self, name: &str, kind: ValueType, origin: ValueOrigin) {
         let declared = self
             .names

@@ -2,7 +2,7 @@
 
 use apr_graph::{Body, Meaning};
 
-/// Names of inputs. Those of the Optimum exporter, which follow the arguments of `transformers`.
+/// Names of inputs from the Optimum exporter, which follow the arguments of `transformers`.
 const INPUTS: [(&str, Meaning); 14] = [
     ("input_ids", Meaning::TokenIds),
     ("decoder_input_ids", Meaning::TokenIds),

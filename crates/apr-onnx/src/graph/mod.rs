@@ -16,12 +16,13 @@ use bodies::Frames;
 use converter::Converter;
 
 impl OnnxReader {
-    /// What the model computes. Weights are those of the checkpoint, by name; small tensors of
-    /// integers, and those of attributes, are in the graph itself. `None` where the file is a
-    /// tensor alone.
+    /// Returns the computation graph of the model, or `None` if the file is a single tensor.
     ///
-    /// Values that nothing makes, names that are made twice and operators that nobody knows are
-    /// kept: a check of the graph reports them.
+    /// Weights are referenced by the names of the checkpoint's tensors. Small integer tensors and
+    /// the tensors of attributes are stored in the graph itself.
+    ///
+    /// The graph keeps values without a producer, names with two producers and unknown operators. A
+    /// check of the graph reports them.
     ///
     /// # Errors
     /// E007 when reading fails, E008 over the limits.

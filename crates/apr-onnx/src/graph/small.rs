@@ -18,8 +18,9 @@ impl<'a> SmallTensors<'a> {
         Self { reader }
     }
 
-    /// A tensor as a constant, where it is a part of the graph, or holds what no tensor of the
-    /// checkpoint does. `path` is its name in the file.
+    /// Returns a tensor as a constant if it is part of the graph or if no dtype can hold it.
+    ///
+    /// `path` is the name of the tensor in the file.
     pub(crate) fn constant(
         &self,
         path: &str,
@@ -74,7 +75,7 @@ impl<'a> SmallTensors<'a> {
     }
 }
 
-/// Whether no dtype of a checkpoint holds such elements.
+/// Returns `true` if no dtype of a checkpoint holds such elements.
 fn is_nowhere_else(element: ElementType, shape: &[u64]) -> bool {
     let count = shape.iter().try_fold(1_u64, |count, dim| count.checked_mul(*dim));
     count.is_some_and(|count| fills_no_byte(element, count))

@@ -4,7 +4,7 @@ use apr_graph::{Dim, ElementType, TensorType, ValueType};
 
 use crate::proto::{Dimension, Type, TypeKind};
 
-/// The type as the graph has it; what the graph has no word for is unknown.
+/// Converts a type of the file. Types that the graph cannot represent become unknown.
 pub(super) fn value_type(kind: &Type) -> ValueType {
     match &kind.kind {
         TypeKind::Unknown | TypeKind::Opaque(..) => ValueType::Unknown,

@@ -9,7 +9,7 @@ use super::walk::each;
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 #[non_exhaustive]
 pub struct OperatorSet {
-    /// Whose operators; empty for ONNX's own.
+    /// Domain of the operators; empty for the operators of ONNX itself.
     pub domain: String,
     /// Version of the set.
     pub version: i64,
@@ -20,9 +20,9 @@ pub struct OperatorSet {
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 #[non_exhaustive]
 pub struct Property {
-    /// The key.
+    /// Key of the property.
     pub key: String,
-    /// Where the value lies.
+    /// Location of the value in the file.
     pub value: Span,
 }
 
@@ -55,7 +55,7 @@ impl Property {
         Ok(property)
     }
 
-    /// The value, as text; what is not UTF-8 is replaced.
+    /// Reads the value as text and replaces invalid UTF-8.
     ///
     /// # Errors
     /// E007 when reading fails, E008 over the limits.

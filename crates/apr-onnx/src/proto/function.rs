@@ -11,15 +11,15 @@ use super::walk::{each, push};
 /// A body that nodes call by its name: `FunctionProto`.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct Function {
-    /// Name.
+    /// Name of the function.
     pub name: String,
-    /// Domain.
+    /// Domain of the function.
     pub domain: String,
-    /// Which of several functions of the same name.
+    /// Identifier of this overload among functions of the same name.
     pub overload: String,
-    /// What goes in.
+    /// Names of the inputs.
     pub inputs: Vec<String>,
-    /// What comes out.
+    /// Names of the outputs.
     pub outputs: Vec<String>,
     /// Attributes without a default.
     pub attributes: Vec<String>,
@@ -29,7 +29,7 @@ pub struct Function {
     pub nodes: Vec<Node>,
     /// The operator sets that they refer to.
     pub opsets: Vec<OperatorSet>,
-    /// What is known of values inside.
+    /// Declared types of the values inside.
     pub values: Vec<ValueInfo>,
     /// Description for people, not read.
     pub doc: Option<Span>,

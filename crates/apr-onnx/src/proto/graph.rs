@@ -9,24 +9,24 @@ use super::tensor::{SparseTensor, Tensor};
 use super::types::ValueInfo;
 use super::walk::{each, push};
 
-/// What a model or a branch of it computes: `GraphProto`.
+/// Computation of a model or of one of its branches: `GraphProto`.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct Graph {
-    /// Name.
+    /// Name of the graph.
     pub name: String,
-    /// The operations, each after those whose results it uses.
+    /// The operations; each follows the operations whose results it uses.
     pub nodes: Vec<Node>,
     /// Constant tensors with a name.
     pub initializers: Vec<Tensor>,
-    /// The same, sparse.
+    /// Sparse constant tensors with a name.
     pub sparse_initializers: Vec<SparseTensor>,
     /// Description for people, not read.
     pub doc: Option<Span>,
-    /// What goes in. Old files list initializers here as well.
+    /// Inputs of the graph. Old files also list initializers here.
     pub inputs: Vec<ValueInfo>,
-    /// What comes out.
+    /// Outputs of the graph.
     pub outputs: Vec<ValueInfo>,
-    /// What is known of values between.
+    /// Declared types of intermediate values.
     pub values: Vec<ValueInfo>,
     /// Scales and zero points of values.
     pub quantization: Vec<QuantizationAnnotation>,
@@ -34,7 +34,7 @@ pub struct Graph {
     pub properties: Vec<Property>,
 }
 
-/// Which tensors describe how another is quantized: `TensorAnnotation`.
+/// Names of the tensors that describe how another tensor is quantized: `TensorAnnotation`.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 #[non_exhaustive]
 pub struct QuantizationAnnotation {

@@ -17,21 +17,21 @@ pub struct Model {
     pub opsets: Vec<OperatorSet>,
     /// The program that wrote the model.
     pub producer_name: String,
-    /// Its version.
+    /// Version of the program that wrote the model.
     pub producer_version: String,
-    /// Reverse domain name of who made the model.
+    /// Reverse domain name of the model's author.
     pub domain: String,
     /// Version of the model.
     pub model_version: Option<i64>,
     /// Description for people, not read.
     pub doc: Option<Span>,
-    /// What the model computes.
+    /// Computation graph of the model.
     pub graph: Option<Graph>,
     /// Free pairs of keys and values.
     pub properties: Vec<Property>,
     /// Functions that nodes may call like operators.
     pub functions: Vec<Function>,
-    /// How the model is trained, not read.
+    /// Training information, not read.
     pub training: Vec<Span>,
     /// On which devices parts of it run, not read.
     pub devices: Vec<Span>,

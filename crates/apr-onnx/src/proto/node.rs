@@ -12,19 +12,19 @@ use super::walk::{each, push, small};
 /// An operation: `NodeProto`.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct Node {
-    /// Values that go in; an empty name stands for an optional one that is left out.
+    /// Names of the input values. An empty name marks an optional input that is omitted.
     pub inputs: Vec<String>,
-    /// Values that come out; an empty name stands for one that nobody wants.
+    /// Names of the output values. An empty name marks an output that is not used.
     pub outputs: Vec<String>,
     /// Name, often a path such as `/layers.0/attn/MatMul`; may be empty.
     pub name: String,
     /// Operator or function.
     pub op_type: String,
-    /// Whose operator; empty for ONNX's own.
+    /// Domain of the operator; empty for the operators of ONNX itself.
     pub domain: String,
-    /// Which of several functions of the same name.
+    /// Identifier of this overload among functions of the same name.
     pub overload: String,
-    /// Attributes.
+    /// Attributes of the node.
     pub attributes: Vec<Attribute>,
     /// Description for people, not read.
     pub doc: Option<Span>,
@@ -69,75 +69,75 @@ impl Node {
 /// of one kind.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct Attribute {
-    /// Name.
+    /// Name of the attribute.
     pub name: String,
     /// Inside a function: the attribute of the call whose value this one takes. Empty elsewhere.
     pub reference: String,
-    /// What the file says the value is; files before IR version 2 don't say it.
+    /// Declared kind of the value. Files before IR version 2 do not declare it.
     pub kind: Option<AttributeKind>,
     /// A number with a fraction.
     pub float: Option<f32>,
-    /// A number.
+    /// Integer value.
     pub integer: Option<i64>,
     /// Text, not read.
     pub text: Option<Span>,
-    /// A tensor.
+    /// Tensor value.
     pub tensor: Option<Box<Tensor>>,
-    /// A graph.
+    /// Graph value.
     pub graph: Option<Box<Graph>>,
     /// A sparse tensor.
     pub sparse_tensor: Option<Box<SparseTensor>>,
-    /// A type.
+    /// Type value.
     pub type_proto: Option<Box<Type>>,
     /// Numbers with fractions.
     pub floats: Vec<f32>,
-    /// Numbers.
+    /// List of integers.
     pub integers: Vec<i64>,
     /// Texts, not read.
     pub texts: Vec<Span>,
-    /// Tensors.
+    /// List of tensors.
     pub tensors: Vec<Tensor>,
-    /// Graphs.
+    /// List of graphs.
     pub graphs: Vec<Graph>,
     /// Sparse tensors.
     pub sparse_tensors: Vec<SparseTensor>,
-    /// Types.
+    /// List of types.
     pub type_protos: Vec<Type>,
     /// The whole message.
     pub span: Span,
 }
 
-/// What the value of an attribute is: `AttributeProto.AttributeType`.
+/// Kind of an attribute's value: `AttributeProto.AttributeType`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum AttributeKind {
     /// A number with a fraction.
     Float,
-    /// A number.
+    /// Integer.
     Int,
     /// Text.
     String,
-    /// A tensor.
+    /// Tensor.
     Tensor,
-    /// A graph.
+    /// Graph.
     Graph,
     /// Numbers with fractions.
     Floats,
-    /// Numbers.
+    /// List of integers.
     Ints,
-    /// Texts.
+    /// List of texts.
     Strings,
-    /// Tensors.
+    /// List of tensors.
     Tensors,
-    /// Graphs.
+    /// List of graphs.
     Graphs,
     /// A sparse tensor.
     SparseTensor,
     /// Sparse tensors.
     SparseTensors,
-    /// A type.
+    /// Type of a value.
     Type,
-    /// Types.
+    /// List of types.
     Types,
     /// A number that the format does not list.
     Other(i32),
@@ -161,7 +161,7 @@ impl AttributeKind {
         Self::Types,
     ];
 
-    /// Its number in the format.
+    /// Returns the number of the kind in the format.
     #[must_use]
     pub fn code(self) -> i32 {
         match (self, Self::ALL.iter().position(|kind| *kind == self)) {

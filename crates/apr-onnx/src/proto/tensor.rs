@@ -6,7 +6,7 @@ use apr_core::{ByteSource, Error, Limits, Result};
 use super::entries::Property;
 use super::walk::{each, push, small};
 
-/// A tensor: `TensorProto`. Its data are not read; it says where they lie.
+/// A tensor and the location of its data, which are not read: `TensorProto`.
 #[derive(Debug, Clone, PartialEq, Default)]
 #[non_exhaustive]
 pub struct Tensor {
@@ -16,23 +16,25 @@ pub struct Tensor {
     pub dims: Vec<i64>,
     /// Number of the element type.
     pub data_type: i32,
-    /// The elements as bytes, little-endian. An empty field is there too.
+    /// The elements as little-endian bytes. `Some` even if the field is empty.
     pub raw: Option<Span>,
     /// The elements as numbers of the schema.
     pub typed: Typed,
     /// The elements of a tensor of texts, not read.
     pub texts: Vec<Span>,
-    /// Whether the message holds a part of a larger tensor, which no program writes.
+    /// `true` if the message holds a segment of a larger tensor.
+    ///
+    /// No known program writes such messages.
     pub is_segment: bool,
-    /// Where the data lie outside the file: `location`, `offset`, `length`, `checksum`.
+    /// Location of the data outside the file: `location`, `offset`, `length`, `checksum`.
     pub external: Vec<Property>,
-    /// What the file says of where the data lie: 1 is outside.
+    /// Declared location of the data: 1 is outside the file.
     pub location: i32,
-    /// The message, without key and length; of its first part where it comes in several.
+    /// The message without key and length. For a message in several pieces, the first piece.
     pub span: Span,
 }
 
-/// Elements as numbers of the schema, in the field that the element type asks for.
+/// Elements as numbers, in the field of the schema that their element type requires.
 #[derive(Debug, Clone, PartialEq, Default)]
 #[non_exhaustive]
 pub struct Typed {
@@ -108,10 +110,10 @@ impl Tensor {
         }
     }
 
-    /// Whether its data are in another file.
+    /// Returns `true` if the data are in another file.
     #[must_use]
     pub fn is_outside(&self) -> bool {
-        /// What `data_location` says then.
+        /// Value of `data_location` for data in another file.
         const EXTERNAL: i32 = 1;
         self.location == EXTERNAL
     }
@@ -129,10 +131,11 @@ impl Tensor {
 #[derive(Debug, Clone, PartialEq, Default)]
 #[non_exhaustive]
 pub struct SparseTensor {
-    /// The elements that are not zero, in a row; its name is that of the whole.
+    /// The non-zero elements as a vector. Its name is the name of the sparse tensor.
     pub values: Tensor,
-    /// Where they are: positions in the whole `[n]`, or along each dimension `[n, rank]`, in
-    /// ascending order.
+    /// Positions of the elements in ascending order, of shape `[n]` or `[n, rank]`.
+    ///
+    /// They are linear, or have one index per dimension.
     pub indices: Tensor,
     /// Dimensions of the whole.
     pub dims: Vec<i64>,

@@ -10,9 +10,9 @@ use super::walk::{each, push, small};
 #[derive(Debug, Clone, PartialEq, Default)]
 #[non_exhaustive]
 pub struct ValueInfo {
-    /// Name.
+    /// Name of the value.
     pub name: String,
-    /// What is known of its type.
+    /// Declared type of the value.
     pub kind: Type,
     /// Description for people, not read.
     pub doc: Option<Span>,
@@ -24,19 +24,19 @@ pub struct ValueInfo {
 #[derive(Debug, Clone, PartialEq, Default)]
 #[non_exhaustive]
 pub struct Type {
-    /// What it is.
+    /// Kind of the type.
     pub kind: TypeKind,
-    /// A word for what the value means, such as `IMAGE`.
+    /// Meaning of the value as a keyword, such as `IMAGE`.
     pub denotation: String,
 }
 
-/// What a value is.
+/// Kind of a value's type.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub enum TypeKind {
-    /// The file does not say.
+    /// The file does not declare the type.
     #[default]
     Unknown,
-    /// A tensor: number of the element type, and dimensions where the file has them.
+    /// A tensor: number of the element type, and the dimensions if the file has them.
     Tensor(i32, Option<Vec<Dimension>>),
     /// A sparse tensor, as [`Tensor`](Self::Tensor).
     SparseTensor(i32, Option<Vec<Dimension>>),
@@ -46,7 +46,7 @@ pub enum TypeKind {
     Optional(Box<Type>),
     /// Values by keys: number of the keys' element type.
     Map(i32, Box<Type>),
-    /// What only programs with another operator set know: domain and name.
+    /// A type that only programs with another operator set support: domain and name.
     Opaque(String, String),
 }
 
@@ -54,7 +54,7 @@ pub enum TypeKind {
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 #[non_exhaustive]
 pub struct Dimension {
-    /// Its size.
+    /// Size of the dimension.
     pub size: Option<i64>,
     /// The name of its size; empty for none.
     pub name: String,
@@ -109,7 +109,7 @@ impl Type {
     }
 }
 
-/// The type of a tensor, on top of what an earlier part of the message said.
+/// Reads the type of a tensor and merges it into the type from earlier pieces of the message.
 fn tensor(
     walker: &mut Walker<'_>,
     message: Message,
@@ -139,7 +139,7 @@ fn tensor(
     Ok((element, shape))
 }
 
-/// The type that a field of this number holds, in a message that holds nothing else.
+/// Reads the type in the field with this number, from a message that has no other field.
 fn inner(walker: &mut Walker<'_>, field: &Field, number: u32) -> Result<Box<Type>> {
     let mut kind = Type::default();
     each(walker, field.message()?, |walker, field| {

@@ -14,7 +14,7 @@ use crate::proto::{SparseTensor, Tensor, shape};
 
 /// A tensor that the checkpoint can give, or why it can't.
 pub(crate) enum Built {
-    /// It has these elements.
+    /// A tensor with these elements.
     Tensor(DType, Shape, Content),
     /// No dtype here holds such elements.
     LeftOut(&'static str),
@@ -80,12 +80,14 @@ fn dtype_of(kind: ElementType) -> Result<DType, &'static str> {
     }
 }
 
-/// Whether elements are floats of 4 bits of which the last fills half a byte: no dtype holds them.
+/// Returns `true` if the elements are 4-bit floats and the last one fills half a byte.
+///
+/// No dtype holds such elements.
 pub(crate) fn fills_no_byte(kind: ElementType, count: u64) -> bool {
     kind == ElementType::F4E2M1 && count % 2 == 1
 }
 
-/// How integers of less than a byte are packed.
+/// Returns the packing of integers below 8 bits, or `None` for other types.
 pub(crate) fn narrow(kind: ElementType) -> Option<Narrow> {
     match kind {
         ElementType::U4 => Some(Narrow { bits: 4, is_signed: false }),
@@ -144,8 +146,10 @@ fn packed(
     Ok(Packed::Numbers(Numbers::new(runs.clone(), numbers, width, count, is_truth)?))
 }
 
-/// The field that elements of a type are in: its numbers, the bytes that each becomes, and how many
-/// an element has.
+/// Returns the field that holds elements of a type.
+///
+/// The tuple has the numbers of the field, their encoding, the bytes that each number becomes, and
+/// the numbers per element.
 fn field(tensor: &Tensor, kind: ElementType) -> (&Runs, Element, u64, u64) {
     let typed = &tensor.typed;
     let bytes = kind.bits().div_ceil(8);

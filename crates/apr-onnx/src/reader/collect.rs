@@ -15,8 +15,9 @@ use super::paths::{self, ModelTensor, Owner};
 use crate::names::{Candidate, Revealed};
 use crate::proto::Graph;
 
-/// Bytes of all tensors together: so much from any file, and so many times its length. Sparse
-/// tensors, and several that share their data, may claim any size.
+/// Total tensor bytes allowed for any file, in addition to [`MAX_GROWTH`] times its length.
+///
+/// Sparse tensors and several tensors that share their data can declare any size.
 const FREE_BYTES: u64 = 1 << 30;
 const MAX_GROWTH: u64 = 16;
 
@@ -37,9 +38,9 @@ pub(super) struct Collected<'a> {
     names: HashSet<String>,
     /// Names of values that decide on shapes.
     shaping: HashSet<String>,
-    /// Why, and which.
+    /// Omitted tensors: the reason and the name.
     left_out: Vec<(&'static str, String)>,
-    /// Those that become wider.
+    /// Names of the tensors whose elements become wider.
     narrow: Vec<String>,
     /// Bytes that names may still take.
     names_budget: u64,
@@ -47,12 +48,12 @@ pub(super) struct Collected<'a> {
     budget: u64,
 }
 
-/// A tensor.
+/// Tensor of a model, with its content and its owner.
 pub(super) struct Item {
     pub(super) info: TensorInfo,
     pub(super) content: Content,
     pub(super) owner: Owner,
-    /// What it is where it is a part of the graph and no weight.
+    /// Description of the tensor if it is part of the graph and not a weight.
     pub(super) constant: Option<&'static str>,
 }
 
@@ -144,8 +145,10 @@ impl<'a> Collected<'a> {
         Ok(())
     }
 
-    /// What a small tensor is that is a part of the graph: integers that shapes depend on, settings
-    /// of operators, single numbers. All others are weights.
+    /// Returns the description of a small tensor that is part of the graph, or `None` for a weight.
+    ///
+    /// Parts of the graph are integers that shapes depend on, settings of operators and single
+    /// numbers.
     fn constant(
         &self,
         name: &str,
@@ -214,8 +217,10 @@ impl<'a> Collected<'a> {
             .collect()
     }
 
-    /// Tensors that no dtype holds, and, where those are no weights, parts of the graph; by what
-    /// they are.
+    /// Returns the names of the tensors that the checkpoint does not list, by their description.
+    ///
+    /// These are the tensors that no dtype holds and, for [`Naming::Revealed`], the parts of the
+    /// graph.
     pub(super) fn unlisted(&self, naming: Naming) -> BTreeMap<String, Vec<String>> {
         let mut unlisted = BTreeMap::<_, Vec<String>>::new();
         for (what, name) in &self.left_out {
@@ -231,7 +236,7 @@ impl<'a> Collected<'a> {
         unlisted
     }
 
-    /// What the report says of tensors that are not there, or not as they are in the file.
+    /// Returns the warnings about tensors that are omitted or whose elements become wider.
     pub(super) fn warnings(&mut self) -> Vec<String> {
         self.left_out.sort_by_key(|(what, _)| *what);
         let groups = self.left_out.chunk_by(|(one, _), (other, _)| one == other);

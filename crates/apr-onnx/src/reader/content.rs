@@ -29,11 +29,11 @@ pub(crate) struct Content {
 /// Elements packed as `raw_data` has them.
 #[derive(Debug)]
 pub(crate) enum Packed {
-    /// They lie in a file as they are.
+    /// Elements stored unchanged in a range of a file.
     Flat(StoredRange),
-    /// They are numbers of the schema.
+    /// Elements stored as numbers of the schema.
     Numbers(Numbers),
-    /// Those that are not zero, and where they are.
+    /// Non-zero elements and their positions.
     Sparse(Box<Sparse>),
 }
 
@@ -78,12 +78,12 @@ impl Content {
         self.turned = (rows > 0 && columns > 0).then_some(Turned { rows, columns, width });
     }
 
-    /// Whether elements are wider here than in the file.
+    /// Returns `true` if the elements are wider here than in the file.
     pub(crate) fn is_narrow(&self) -> bool {
         self.narrow.is_some()
     }
 
-    /// About where the data lie.
+    /// Returns the range of flat data, or an empty range at the start of the model's file.
     pub(crate) fn near(&self) -> StoredRange {
         match &self.packed {
             Packed::Flat(range) => *range,
@@ -130,13 +130,13 @@ impl Content {
 }
 
 impl Narrow {
-    /// Bytes of so many elements.
+    /// Returns the number of bytes of `count` packed elements.
     pub(crate) fn packed_len(self, count: u64) -> u64 {
         let per_byte = u64::from(8 / self.bits);
         count.div_ceil(per_byte)
     }
 
-    /// The bits of an element; `None` where it has more than fit.
+    /// Returns the bits of an element, or `None` if its value does not fit.
     pub(crate) fn pack(self, element: u8) -> Option<u8> {
         let bits = element & (0xff >> (8 - self.bits));
         (self.elements(bits).next() == Some(element)).then_some(bits)
@@ -164,7 +164,7 @@ impl Packed {
         }
     }
 
-    /// Bytes that there are, where that is known without reading them.
+    /// Checks the number of stored bytes, if it is known without reading them.
     pub(crate) fn check_len(&self, expected: u64) -> Result<()> {
         let (len, at) = match self {
             Self::Flat(range) => (range.len, range.offset),

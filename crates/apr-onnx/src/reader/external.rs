@@ -9,17 +9,17 @@ use apr_core::{Error, Escaped, FileInfo, IoCause, Result, SourceSet, StoredRange
 use super::content::Source;
 use crate::proto::Tensor;
 
-/// The model's file, and those that it names.
+/// The model's file and the data files that it refers to.
 pub(crate) struct Files<'a> {
     set: Option<&'a dyn SourceSet>,
     pub(crate) sources: Vec<Source>,
     pub(crate) infos: Vec<FileInfo>,
-    /// What tensors have in files beside the model's own.
+    /// Ranges of tensor data in files other than the model's own.
     pub(crate) found: Vec<StoredRange>,
     by_name: HashMap<String, usize>,
 }
 
-/// Where a tensor says that its data are.
+/// Declared location of a tensor's data.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub(crate) struct ExternalLocation {
     pub(crate) location: String,
@@ -94,11 +94,11 @@ impl<'a> Files<'a> {
     }
 }
 
-/// A relative path that stays in the folder of the model.
+/// Checks that a location is a relative path inside the folder of the model, and returns it.
 ///
 /// # Errors
-/// E001 for one that is absolute or leads out, and for the marks of programs that hold the data in
-/// memory.
+/// E001 for a path that is absolute or leads out of the folder, and for the markers of programs
+/// that hold the data in memory.
 pub(crate) fn checked_location(location: &str) -> Result<&str> {
     let path = relative_path(location).ok().filter(|path| !path.contains('*'));
     path.ok_or_else(|| {
@@ -110,7 +110,7 @@ pub(crate) fn checked_location(location: &str) -> Result<&str> {
 }
 
 impl ExternalLocation {
-    /// What a tensor says; `None` where its data are in the model's file.
+    /// Reads the location of a tensor's data. `None` if the data are in the model's file.
     pub(crate) fn of(tensor: &Tensor, walker: &mut Walker<'_>) -> Result<Option<Self>> {
         if !tensor.is_outside() {
             return Ok(None);

@@ -2,7 +2,7 @@
 
 use crate::proto::{Model, Tensor};
 
-/// What a file holds.
+/// The content of a file: a model or a single tensor.
 #[derive(Debug)]
 pub(super) enum Message {
     Model(Box<Model>),

@@ -53,20 +53,20 @@ pub struct OnnxReader {
     limits: Limits,
     /// Names in the file of tensors that are parts of the graph.
     constants: HashSet<String>,
-    /// What tensors have in files beside the model's own.
+    /// Ranges of tensor data in files other than the model's own.
     outside: Vec<StoredRange>,
-    /// Name in the file to what the graph reveals.
+    /// The facts that the graph reveals about each tensor, by its name in the file.
     revealed: BTreeMap<String, Revealed>,
     /// The file around the tensors.
     companion: Option<Companion>,
 }
 
-/// Whose names and layout the tensors of an opened model have.
+/// Source of the names and the layout of an opened model's tensors.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Naming {
-    /// Those of the modules that the graph reveals; constants of the graph are not tensors.
+    /// The modules that the graph reveals. Constants of the graph are not tensors.
     Revealed,
-    /// Those of the file.
+    /// The names and the layout of the file.
     AsStored,
 }
 
@@ -79,11 +79,11 @@ pub fn open<S: ByteSource + 'static>(source: S, name: &str, limits: &Limits) -> 
     read(&(Arc::new(source) as Source), name, None, limits, Naming::Revealed)
 }
 
-/// Opens a model in a folder, where other files may have its data.
+/// Opens a model in a folder, whose other files may contain its data.
 ///
 /// # Errors
-/// Those of [`open`]; E001 for data that are said to lie outside the folder, E007 for a file that
-/// is not there.
+/// The errors of [`open`]; E001 for data that the model declares outside the folder, E007 for a
+/// missing file.
 pub fn open_in(set: &dyn SourceSet, name: &str, limits: &Limits) -> Result<OnnxReader> {
     let source = set.open(name).map_err(|error| error.in_file(name))?;
     read(&Arc::from(source), name, Some(set), limits, Naming::Revealed)
@@ -260,8 +260,9 @@ impl OnnxReader {
         Uncut { files: &self.files, sources: &self.sources, tensors, outside: &self.outside }
     }
 
-    /// Says which tensors have other names than in the file, and how many are constants of the
-    /// graph.
+    /// Records the renamed tensors and the number of constants.
+    ///
+    /// The names are added to the metadata, with a warning, and the number to the fields.
     fn note_names(&mut self) {
         let counted = |number: usize| apr_core::counted(number as u64, "tensor");
         let renamed = || self.revealed.iter().filter(|(stored, found)| **stored != found.name);
@@ -286,18 +287,17 @@ impl OnnxReader {
         self.contents[tensor].stored_flat()
     }
 
-    /// What the graph reveals about a tensor, by its name in the file.
+    /// Returns the facts that the graph reveals about a tensor, by its name in the file.
     pub(crate) fn revealed(&self, stored: &str) -> Option<&Revealed> {
         self.revealed.get(stored)
     }
 
-    /// Whether a tensor is a part of the graph itself.
+    /// Returns `true` if a tensor is part of the graph itself.
     pub(crate) fn is_constant(&self, stored: &str) -> bool {
         self.constants.contains(stored)
     }
 
-    /// The model as the file has it, without the data of tensors; `None` where the file is a tensor
-    /// alone.
+    /// Returns the model without the data of its tensors, or `None` if the file is a single tensor.
     #[must_use]
     pub fn model(&self) -> Option<&Model> {
         match &self.content {
@@ -306,7 +306,7 @@ impl OnnxReader {
         }
     }
 
-    /// The model's file, and those that have data.
+    /// Returns the model's file and the files with data.
     pub(crate) fn sources(&self) -> &[Source] {
         &self.sources
     }

@@ -5,7 +5,7 @@ use std::sync::OnceLock;
 use apr_core::protobuf::{Element, Run, Runs, Walker};
 use apr_core::{ByteSource, Error, Limits, Result};
 
-/// Elements between two places that are remembered, where elements differ in length.
+/// Number of elements between two remembered locations, for elements of varying length.
 const STRIDE: u64 = 4096;
 
 /// Elements as numbers, which become bytes as `raw_data` has them.
@@ -16,9 +16,11 @@ pub(crate) struct Numbers {
     /// Bytes that each becomes.
     width: u64,
     count: u64,
-    /// Whether all that is not 0 becomes 1.
+    /// `true` if every number other than 0 becomes 1.
     is_truth: bool,
-    /// Where every [`STRIDE`]th starts: run, and place in the source. Found at the first read.
+    /// Location of every [`STRIDE`]th element: run, and offset in the source.
+    ///
+    /// Computed by the first read.
     marks: OnceLock<Vec<Mark>>,
 }
 
@@ -103,7 +105,7 @@ impl Numbers {
         Ok(())
     }
 
-    /// Where an element starts.
+    /// Returns the location of an element.
     fn place(&self, walker: &mut Walker<'_>, element: u64) -> Result<Mark> {
         if let Some(width) = self.element.width() {
             return Ok(self.place_of_fixed(element, width));
@@ -139,7 +141,7 @@ impl Numbers {
         Mark { run: self.runs.runs().len(), at: 0 }
     }
 
-    /// Reads all numbers once, to learn where they start and how many there are.
+    /// Reads all numbers once to find their locations and to check their count.
     fn scan(&self, walker: &mut Walker<'_>) -> Result<Vec<Mark>> {
         let mut marks = Vec::new();
         let mut place =
@@ -155,7 +157,7 @@ impl Numbers {
         if count == self.count { Ok(marks) } else { Err(self.miscounted(count)) }
     }
 
-    /// Goes on to the next run where one has ended; false after the last.
+    /// Advances to the next run if the current one has ended. Returns `false` after the last run.
     fn settle(&self, place: &mut Mark) -> bool {
         while let Some(run) = self.runs.runs().get(place.run) {
             if place.at < run.span.end() {
@@ -167,7 +169,7 @@ impl Numbers {
         false
     }
 
-    /// The number at a place, as it is written, and goes on to the next.
+    /// Reads the number at a location, as it is stored, and advances to the next one.
     fn next_number(&self, walker: &mut Walker<'_>, place: &mut Mark) -> Result<u64> {
         if !self.settle(place) {
             return Err(self.miscounted(self.count));
@@ -201,7 +203,7 @@ impl Numbers {
         Ok(value)
     }
 
-    /// The element at a place in its bytes, and goes on to the next.
+    /// Reads the bytes of the element at a location and advances to the next one.
     fn next(&self, walker: &mut Walker<'_>, place: &mut Mark) -> Result<[u8; 8]> {
         let at = place.at;
         let value = self.next_number(walker, place)?;

@@ -11,31 +11,30 @@ const MAX_PREFIX: usize = 4096;
 /// A tensor of a model.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum ModelTensor<'m> {
-    /// Dense.
+    /// Dense tensor.
     Dense(&'m Tensor),
-    /// Sparse.
+    /// Sparse tensor.
     Sparse(&'m SparseTensor),
 }
 
-/// What a tensor belongs to.
+/// Owner of a tensor in the model.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Owner {
-    /// It is an initializer of the model's graph.
+    /// An initializer of the model's graph.
     Main,
     /// A `Constant` node of the model's graph makes it.
     MainConstant,
-    /// It is an initializer of another graph.
+    /// An initializer of another graph.
     Inner,
     /// A `Constant` node of another graph makes it.
     InnerConstant,
-    /// It is a setting of an operator.
+    /// A setting of an operator.
     Setting,
-    /// It is one of several in a setting of an operator.
+    /// One of several tensors in a setting of an operator.
     List,
 }
 
-/// Where nodes are: in the model's graph, or in the body of a node or function, which is part of
-/// the names of what is in it.
+/// The graph or function that contains a node. Its path is part of the names of its tensors.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Scope {
     prefix: String,
@@ -54,10 +53,12 @@ impl Scope {
         }
     }
 
-    /// Inside the graph that an attribute holds; `position` where it holds several.
+    /// Returns the scope of the graph in an attribute.
+    ///
+    /// `position` is its index if the attribute has several.
     ///
     /// # Errors
-    /// E008 where the path is too long to be repeated.
+    /// E008 if the path is too long to be repeated.
     pub(crate) fn inner(
         &self,
         node: &Node,
@@ -82,7 +83,9 @@ impl Scope {
         }
     }
 
-    /// A tensor that an attribute holds: that of a `Constant` is called like what the node makes.
+    /// Returns the name of a tensor in an attribute.
+    ///
+    /// For a `Constant` node, it is the name of the output.
     pub(crate) fn tensor(
         &self,
         node: &Node,
@@ -97,7 +100,7 @@ impl Scope {
         }
     }
 
-    /// What a tensor in an attribute belongs to.
+    /// Returns the owner of a tensor in an attribute.
     fn owner(&self, node: &Node, attribute: &Attribute) -> Owner {
         let is_constant = node.op_type == "Constant"
             && matches!(attribute.name.as_str(), "value" | "sparse_value");
@@ -117,7 +120,7 @@ impl Scope {
     }
 }
 
-/// What a node is called: its name, or that of the first value that it makes.
+/// Returns the label of a node: its name, the name of its first output, or else its operator.
 pub(crate) fn label(node: &Node) -> &str {
     let output = || {
         node.outputs
@@ -128,7 +131,7 @@ pub(crate) fn label(node: &Node) -> &str {
     if node.name.is_empty() { output() } else { &node.name }
 }
 
-/// What is done with each tensor and its name.
+/// Callback for each tensor with its name and owner.
 pub(crate) type Take<'t, 'm> = &'t mut dyn FnMut(String, ModelTensor<'m>, Owner) -> Result<()>;
 
 /// Calls `take` for each tensor of a model with its name.
@@ -142,7 +145,7 @@ pub(crate) fn tensors<'m>(model: &'m Model, take: Take<'_, 'm>) -> Result<()> {
     Ok(())
 }
 
-/// Calls `take` for each dense tensor, those that sparse ones consist of included.
+/// Calls `take` for each dense tensor, including the values and indices of sparse tensors.
 pub(crate) fn each_tensor(
     model: &Model,
     take: &mut dyn FnMut(String, &Tensor) -> Result<()>,
@@ -218,7 +221,9 @@ fn in_attribute<'m>(
     Ok(())
 }
 
-/// What operators of ai.onnx.ml have in lists instead of tensors: trees, coefficients, words.
+/// Returns the paths of lists in attributes of ai.onnx.ml operators: trees, coefficients, words.
+///
+/// These models store their parameters in lists instead of tensors.
 pub(crate) fn lists_of_learnt_models(model: &Model) -> Vec<String> {
     let nodes = model.graph.iter().flat_map(|graph| &graph.nodes);
     let learnt = nodes.filter(|node| node.domain == "ai.onnx.ml");

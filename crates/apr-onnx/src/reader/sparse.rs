@@ -9,7 +9,7 @@ use super::content::{Content, Source};
 /// Bytes of indices that are read at a time.
 const INDICES_AT_ONCE: u64 = 16 << 10;
 
-/// The elements that are not zero, and where they are.
+/// The non-zero elements of a sparse tensor, and their positions.
 #[derive(Debug)]
 pub(crate) struct Sparse {
     pub(crate) values: Content,
@@ -86,7 +86,7 @@ impl Sparse {
         Ok(positions)
     }
 
-    /// The position in the whole that an index stands for.
+    /// Returns the linear position of an index, or `None` if it is out of range.
     fn position(&self, index: &[u8]) -> Option<u64> {
         let (words, _) = index.as_chunks::<8>();
         let mut indices = words.iter().map(|word| u64::try_from(i64::from_le_bytes(*word)).ok());

@@ -18,8 +18,10 @@ pub(crate) struct Turned {
 type ReadStored<'r> = &'r dyn Fn(u64, &mut [u8]) -> Result<()>;
 
 impl Turned {
-    /// Fills `buf` with bytes of the transpose from `start` on. What is read of the file is some
-    /// rows, and of those the part that is wanted where that is much shorter.
+    /// Fills `buf` with bytes of the transpose from `start` on.
+    ///
+    /// Reads bands of rows of the file: whole rows if all columns are needed, else only the needed
+    /// columns.
     pub(crate) fn read(self, start: u64, buf: &mut [u8], stored: ReadStored<'_>) -> Result<()> {
         let width = usize::try_from(self.width).unwrap_or(1);
         let first = start / self.width;
@@ -71,7 +73,7 @@ impl Turned {
         Ok(())
     }
 
-    /// Of some rows of the file the elements of `taken` columns.
+    /// Reads the elements of `taken` columns from consecutive rows of the file.
     fn read_band(
         self,
         row: u64,

@@ -7,53 +7,55 @@ use serde::{Deserialize, Serialize};
 
 use crate::reader::SMALL;
 
-/// What a checkpoint calls the companion.
+/// Name of the companion in a checkpoint.
 pub const COMPANION: &str = "model.onnx.graph";
 
 /// The first bytes; the last of them is the version.
 pub(super) const MAGIC: &[u8; 7] = b"APRONNX";
 
-/// In version 1, what is kept of another file lies between tensors; since version 2 it may hold
-/// tensors as well.
+/// Supported versions of the skeleton.
+///
+/// In version 1, the kept ranges of another file lie between its tensors. Since version 2, they may
+/// also contain tensors.
 pub(super) const VERSIONS: [u8; 2] = [1, 2];
 
 /// Bytes in front of the header.
 pub(super) const HEAD: usize = 12;
 
-/// Most bytes between the tensors of other files that are kept.
+/// Maximum number of bytes between the tensors of other files that are kept.
 const MAX_BETWEEN: u64 = 4 << 20;
 
-/// What is known of the file.
+/// Description of the model's file and its data files.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Header {
-    /// Its name.
+    /// Name of the model's file.
     pub(super) file: String,
-    /// Its length in bytes.
+    /// Length of the model's file in bytes.
     pub(super) len: u64,
-    /// Offsets and lengths of what was cut out, in order.
+    /// Offsets and lengths of the removed ranges, in order.
     pub(super) holes: Vec<(u64, u64)>,
-    /// The other files.
+    /// Further files with the model's data.
     pub(super) data: Vec<Data>,
 }
 
 /// Another file with data of tensors.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Data {
-    /// Its path from the folder of the model.
+    /// Path of the file relative to the model's folder.
     pub(super) file: String,
-    /// Its length in bytes.
+    /// Length of the file in bytes.
     pub(super) len: u64,
-    /// Offsets and lengths of what is kept of it, in order.
+    /// Offsets and lengths of the kept ranges, in order.
     pub(super) kept: Vec<(u64, u64)>,
 }
 
-/// The files of a model, and where its tensors lie in them.
+/// The files of a model and the locations of its tensors in them.
 pub(crate) struct Uncut<'a> {
     /// The model's own first.
     pub(crate) files: &'a [FileInfo],
     pub(crate) sources: &'a [Arc<dyn ByteSource>],
     pub(crate) tensors: Vec<StoredRange>,
-    /// What the model has in other files: these tensors, and those that only the graph reads.
+    /// Tensor data in other files, including tensors that only the graph reads.
     pub(crate) outside: &'a [StoredRange],
 }
 
@@ -64,7 +66,7 @@ impl Uncut<'_> {
         (HEAD + header.json().len()) as u64 + header.kept()
     }
 
-    /// The skeleton.
+    /// Returns the bytes of the skeleton.
     ///
     /// # Errors
     /// E007 when reading fails.
@@ -91,7 +93,7 @@ impl Uncut<'_> {
         Ok(skeleton)
     }
 
-    /// What is to be cut out of the model's file, and kept of others.
+    /// Returns the header: the ranges to remove from the model's file and to keep of other files.
     fn header(&self) -> Header {
         let mut budget = MAX_BETWEEN;
         let mut data = Vec::with_capacity(self.files.len() - 1);
@@ -129,7 +131,7 @@ impl Header {
     }
 }
 
-/// Where tensors of more than `least` bytes lie in a file, in order and without overlaps.
+/// Returns the ranges of a file's tensors of more than `least` bytes, in order, merged.
 fn ranges(tensors: &[StoredRange], file: usize, least: u64) -> Vec<(u64, u64)> {
     let own = tensors.iter().filter(|range| range.file == file && range.len > least);
     let mut all: Vec<(u64, u64)> = own.map(|range| (range.offset, range.len)).collect();
@@ -148,7 +150,7 @@ fn ranges(tensors: &[StoredRange], file: usize, least: u64) -> Vec<(u64, u64)> {
     ranges
 }
 
-/// What is in both of two lists of ranges, each in order and without overlaps.
+/// Returns the intersection of two lists of ranges, each in order and without overlaps.
 fn common(one: &[(u64, u64)], other: &[(u64, u64)]) -> Vec<(u64, u64)> {
     let mut both = Vec::new();
     let mut rest = other;
@@ -165,7 +167,7 @@ fn common(one: &[(u64, u64)], other: &[(u64, u64)]) -> Vec<(u64, u64)> {
     both
 }
 
-/// What lies between ranges of a file of this length.
+/// Returns the gaps between ranges of a file of this length.
 fn between(ranges: &[(u64, u64)], len: u64) -> Vec<(u64, u64)> {
     let ends = [0].into_iter().chain(ranges.iter().map(|(offset, len)| offset + len));
     let starts = ranges.iter().map(|(offset, _)| *offset).chain([len]);
@@ -180,7 +182,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_two_lists_share_is_what_each_byte_is_in() {
+    fn the_intersection_of_two_lists_has_exactly_the_bytes_in_both() {
         let lists: [&[(u64, u64)]; 5] =
             [&[], &[(0, 10)], &[(1, 2), (4, 3), (9, 1)], &[(2, 4), (6, 1), (8, 2)], &[(5, 1)]];
         let has = |list: &[(u64, u64)], byte: u64| {

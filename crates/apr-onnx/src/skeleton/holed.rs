@@ -6,7 +6,7 @@ use std::sync::Arc;
 use apr_core::{ByteSource, Error, IoCause, Result, SourceSet};
 use apr_skeleton::Holed;
 
-/// The other files of a model, with what is kept of them.
+/// Further files of a model, with their kept ranges.
 #[derive(Debug)]
 pub(super) struct Others(BTreeMap<String, Arc<Holed>>);
 
@@ -32,7 +32,9 @@ impl SourceSet for Others {
     }
 }
 
-/// A file of which nothing is read but what is kept: zeros in its holes would be taken for values.
+/// A file that allows reading only its kept ranges.
+///
+/// Zeros in its holes could be taken for values.
 struct Kept(Arc<Holed>);
 
 impl ByteSource for Kept {
@@ -58,7 +60,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn of_other_files_nothing_is_read_but_what_is_kept() {
+    fn only_kept_ranges_of_other_files_can_be_read() {
         // A file 0..10 of which 1..3 and 6..8 are kept.
         let file = Holed::of_parts(vec![1, 2, 6, 7], &[(1, 2), (6, 2)], 10).expect("it fits");
         let others = Others::new([("weights.bin".to_owned(), Arc::new(file))].into_iter());

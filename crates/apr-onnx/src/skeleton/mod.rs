@@ -43,7 +43,7 @@ struct Skeleton {
     header: Header,
     /// The model's file. The data of large tensors are zeros.
     own: Arc<Holed>,
-    /// What is kept of the other files, in the order of the header.
+    /// The kept ranges of the other files, in the order of the header.
     others: Vec<Arc<Holed>>,
 }
 
@@ -87,7 +87,7 @@ impl Skeleton {
         Ok(Self { header, own: Arc::new(own), others })
     }
 
-    /// The model, under the names of its file or under those that the graph reveals.
+    /// Opens the model with the names of its file or with the names that the graph reveals.
     fn open(&self, limits: &Limits, as_stored: bool) -> Result<OnnxReader> {
         let source: Arc<dyn ByteSource> = Arc::<Holed>::clone(&self.own);
         let names = self.header.data.iter().map(|data| data.file.clone());
@@ -95,7 +95,7 @@ impl Skeleton {
         open_skeleton(&source, &self.header.file, &others, limits, as_stored)
     }
 
-    /// Whether a part of a range of the model's files is not here.
+    /// Returns `true` if the skeleton lacks a part of a range of the model's files.
     fn lacks(&self, range: StoredRange) -> bool {
         let file = match range.file.checked_sub(1) {
             None => Some(&self.own),
@@ -105,8 +105,9 @@ impl Skeleton {
     }
 }
 
-/// What a checkpoint computes, where it came from an ONNX file: weights have the names of that
-/// checkpoint's tensors before an import renamed them.
+/// Returns the computation graph of a checkpoint that was imported from an ONNX file, or `None`.
+///
+/// Weights have the names of the checkpoint's tensors before an import renamed them.
 ///
 /// # Errors
 /// E002 for a damaged companion, E007 when reading fails, E008 over the limits.
@@ -115,8 +116,9 @@ pub fn graph_of(reader: &dyn CheckpointReader, limits: &Limits) -> Result<Option
     Skeleton::parse(bytes, limits)?.open(limits, false)?.graph()
 }
 
-/// What the ONNX file that a checkpoint came from has beside tensors; nothing where it did not come
-/// from one.
+/// Returns the content of a checkpoint's original ONNX file that is not among its tensors.
+///
+/// The list is empty if the checkpoint was not imported from an ONNX file.
 ///
 /// # Errors
 /// E002 for a damaged companion, E007 when reading fails, E008 over the limits.

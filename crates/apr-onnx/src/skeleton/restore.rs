@@ -13,12 +13,12 @@ use crate::reader::{Narrow, OnnxReader};
 use crate::write::OnnxWriter;
 use crate::write::message::Piece;
 
-/// How to write the file again.
+/// Options for restoring the file.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct RestoreOptions {
-    /// Name of the file; the one that it had where this is empty.
+    /// Name of the file. Empty: the original name.
     pub file_name: String,
-    /// Whether the file is announced to the sink; where there are several, all are.
+    /// `true` to announce a single file to the sink. Several files are always announced.
     pub named_files: bool,
 }
 
@@ -55,13 +55,13 @@ pub fn tensors(skeleton: Vec<u8>, limits: &Limits) -> Result<Vec<TensorInfo>> {
     Ok(Skeleton::parse(skeleton, limits)?.open(limits, true)?.tensors().to_vec())
 }
 
-/// Where a tensor goes.
+/// Location of a tensor in the restored files.
 #[derive(Debug, Clone, Copy)]
 struct TensorDestination {
     range: StoredRange,
-    /// Its position among those that were given.
+    /// Position of the tensor among the given tensors.
     position: usize,
-    /// How its elements are packed there, and how many they are.
+    /// Packing of the elements in the file, and their number.
     packing: Option<(Narrow, u64)>,
 }
 
@@ -69,14 +69,14 @@ struct Restoration {
     skeleton: Skeleton,
     /// The file with holes, under the names that it has.
     reader: Arc<OnnxReader>,
-    /// Where tensors go.
+    /// Locations of the tensors.
     ranges: Vec<TensorDestination>,
     /// Tensors that must be what they were: position, and position in the file.
     same: Vec<(usize, usize)>,
 }
 
 impl Restoration {
-    /// Finds the place of each tensor. Returns those that have none.
+    /// Finds the location of each tensor. Returns the tensors that the file does not have.
     fn assign(&mut self, tensors: &[TensorInfo]) -> Result<Vec<Loss>> {
         let by_name: HashMap<&str, usize> = tensors
             .iter()
@@ -139,7 +139,7 @@ impl Restoration {
         Ok(files)
     }
 
-    /// A file as pieces: tensors, and what lies between them.
+    /// Returns a file as pieces: the tensors and the bytes between them.
     fn pieces(&self, file: usize, len: u64, ranges: &[TensorDestination]) -> Result<Vec<Piece>> {
         let mut pieces = Vec::new();
         let mut at = 0;
@@ -171,7 +171,7 @@ impl Restoration {
         Ok(pieces)
     }
 
-    /// What lies between two tensors.
+    /// Adds the bytes between two tensors to the pieces.
     fn between(&self, file: usize, start: u64, end: u64, pieces: &mut Vec<Piece>) -> Result<()> {
         let Some(len) = end.checked_sub(start).filter(|len| *len > 0) else { return Ok(()) };
         if let Some(other) = file.checked_sub(1) {

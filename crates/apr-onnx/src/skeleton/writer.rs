@@ -23,15 +23,15 @@ pub struct RestoredWriter {
     reader: Arc<OnnxReader>,
     /// Position in it of the tensors that are checked.
     stored: Vec<usize>,
-    /// What is still to be written; the tensors that are checked come after that.
+    /// Number of tensor bytes still to be written; the tensors to check follow them.
     left: u64,
     checked: Due,
-    /// How much of the tensor that is due was checked.
+    /// Number of checked bytes of the current tensor.
     offset: u64,
 }
 
 impl RestoredWriter {
-    /// `same` are positions of tensors, and of what they must be in `reader`.
+    /// Creates a writer. `same` has the positions of unchangeable tensors, here and in `reader`.
     pub(super) fn new(
         writer: OnnxWriter,
         reader: Arc<OnnxReader>,
@@ -67,7 +67,7 @@ impl RestoredWriter {
         })
     }
 
-    /// Compares bytes with those of the file.
+    /// Compares bytes with the bytes of the original file.
     fn check(&mut self, bytes: &[u8]) -> Result<()> {
         // Empty ones are complete from the start.
         while self.checked.complete(&self.checks).is_some() {

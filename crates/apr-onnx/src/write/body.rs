@@ -14,18 +14,19 @@ use super::node::{code, node};
 use super::types::{tensor, value_info};
 use super::weights::Weights;
 
-/// Most graphs within graphs: protobuf's libraries stop at a hundred messages in each other, and a
-/// graph takes three.
+/// Maximum nesting of graphs.
+///
+/// Protobuf's libraries stop at a hundred nested messages, and a graph takes three.
 const MAX_DEPTH: usize = 100;
 
-/// What the parts of a model are encoded with.
+/// The state for encoding a model.
 pub(crate) struct Encoder<'a, 'w> {
     pub(crate) weights: &'w mut Weights<'a>,
     /// Types of attributes of calls, as the calls and defaults show them.
     kinds: HashMap<Name, i64>,
 }
 
-/// The names of a body's values in the file, and the body around it.
+/// The names of a body's values in the file, and the scope of the enclosing body.
 pub(crate) struct Scope<'a> {
     names: Vec<Cow<'a, str>>,
     taken: UniqueNames,
@@ -66,7 +67,7 @@ impl<'a> Scope<'a> {
         Ok(scope)
     }
 
-    /// What a value is called.
+    /// Returns the name of a value.
     pub(crate) fn name(&self, value: ValueId) -> &str {
         self.names.get(value.0 as usize).map_or("", |name| name)
     }
@@ -93,12 +94,12 @@ impl<'a, 'w> Encoder<'a, 'w> {
         Self { weights, kinds }
     }
 
-    /// The type of an attribute of a call; 0 where no call has it.
+    /// Returns the type of an attribute of calls, or 0 if no call has it.
     pub(crate) fn kind_of_call(&self, name: &Name) -> i64 {
         self.kinds.get(name).copied().unwrap_or_default()
     }
 
-    /// `GraphProto`.
+    /// Encodes a body as a `GraphProto`.
     pub(crate) fn graph(&mut self, body: &Body, outer: Option<&Scope<'_>>) -> Result<Message> {
         let scope = Scope::new(body, outer)?;
         let mut message = Message::default();
@@ -132,7 +133,9 @@ impl<'a, 'w> Encoder<'a, 'w> {
         Ok(message)
     }
 
-    /// The nodes of a function, with its constants as nodes: a function has no initializers.
+    /// Encodes the nodes of a function.
+    ///
+    /// Its constants become nodes, because a function has no initializers.
     pub(crate) fn function_nodes(
         &mut self,
         body: &Body,

@@ -16,7 +16,7 @@ pub(crate) struct Message {
 /// A part of a message.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Piece {
-    /// Known bytes.
+    /// Bytes that are already known.
     Bytes(Vec<u8>),
     /// The bytes of a tensor: its number among the weights, and its length.
     Hole(usize, u64),
@@ -28,7 +28,7 @@ pub(crate) enum Piece {
 }
 
 impl Piece {
-    /// Its length in bytes.
+    /// Returns the length of the piece in bytes.
     pub(crate) fn len(&self) -> u64 {
         match self {
             Self::Bytes(bytes) => bytes.len() as u64,
@@ -41,7 +41,7 @@ impl Piece {
 /// Bytes up to which pieces are put together.
 const SMALL: usize = 64 << 10;
 
-/// How the value of a field is written; the low three bits of its key.
+/// Encoding of a field's value: the low three bits of its key.
 #[derive(Clone, Copy)]
 enum Wire {
     Varint = 0,
@@ -55,12 +55,12 @@ impl Message {
         self.len
     }
 
-    /// Its parts in order.
+    /// Returns the pieces of the message in order.
     pub(crate) fn into_pieces(self) -> Vec<Piece> {
         self.pieces
     }
 
-    /// Adds a number.
+    /// Adds an integer field.
     pub(crate) fn int(&mut self, field: u32, value: i64) {
         self.key(field, Wire::Varint);
         self.varint(value.cast_unsigned());
@@ -72,13 +72,13 @@ impl Message {
         self.raw(&value.to_le_bytes());
     }
 
-    /// Adds bytes.
+    /// Adds a field of bytes.
     pub(crate) fn bytes(&mut self, field: u32, value: &[u8]) {
         self.delimited(field, value.len() as u64);
         self.raw(value);
     }
 
-    /// Adds a text.
+    /// Adds a text field.
     pub(crate) fn text(&mut self, field: u32, value: &str) {
         self.bytes(field, value.as_bytes());
     }
@@ -105,7 +105,7 @@ impl Message {
         }
     }
 
-    /// Adds the bytes of a weight, which come later.
+    /// Adds a placeholder for the bytes of a weight, which are written later.
     pub(crate) fn hole(&mut self, field: u32, hole: Piece) {
         let len = hole.len();
         self.delimited(field, len);
@@ -113,7 +113,7 @@ impl Message {
         self.len += len;
     }
 
-    /// Adds the encoded bytes of a message as they are.
+    /// Adds the encoded bytes of a message unchanged.
     pub(crate) fn encoded(&mut self, bytes: &[u8]) {
         self.raw(bytes);
     }

@@ -33,14 +33,16 @@ pub use self::writer::OnnxWriter;
 use self::message::Message;
 use self::weights::Weights;
 
-/// Most bytes of a file that holds everything: protobuf's libraries count bytes with 31 bits.
+/// Maximum length in bytes of a file with all tensors.
+///
+/// Protobuf's libraries count bytes with 31 bits.
 const MAX_INSIDE: u64 = (1 << 31) - 1;
 
-/// Where the bytes of tensors go.
+/// Location of the tensor data.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 #[non_exhaustive]
 pub enum ExternalData {
-    /// Into the model's file while that stays below 2 GiB.
+    /// In the model's file if it stays below 2 GiB, otherwise in a file beside it.
     #[default]
     Auto,
     /// Into a file beside the model, but for small ones.
@@ -49,29 +51,32 @@ pub enum ExternalData {
     Never,
 }
 
-/// How to write.
+/// Options for writing a model.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct WriteOptions {
-    /// Whether the file is announced to [`Sink::next_file`](apr_core::Sink::next_file), as folders
-    /// need it. Where there are several files, all are.
+    /// `true` to announce a single file to the sink, as folders require.
+    ///
+    /// See [`Sink::next_file`](apr_core::Sink::next_file).
+    ///
+    /// Several files are always announced.
     pub named_files: bool,
-    /// Where the bytes of tensors go.
+    /// Location of the tensor data.
     pub external_data: ExternalData,
 }
 
 /// A model to be written.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Model {
-    /// Name of the file, `model.onnx`; that of the tensors beside it is `model.onnx_data`.
+    /// Name of the file, `model.onnx`. The file with the tensors is `model.onnx_data`.
     pub file_name: String,
-    /// What it computes.
+    /// Computation graph of the model.
     pub graph: Graph,
-    /// What the file says besides the graph.
+    /// Properties of the file besides the graph.
     pub properties: Properties,
 }
 
 impl Model {
-    /// A model that says of itself that `apr` wrote it.
+    /// Creates a model whose producer is `apr`.
     #[must_use]
     pub fn new(file_name: &str, graph: Graph) -> Self {
         Self { file_name: file_name.to_owned(), graph, properties: Properties::default() }

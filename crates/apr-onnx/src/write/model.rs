@@ -8,17 +8,16 @@ use super::message::Message;
 use super::node::attribute;
 use super::weights::{Weights, pair};
 
-/// What a model's file says besides the graph.
+/// Properties of a model's file besides the graph.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Properties {
-    /// The least version of the file format to write; a newer one is written where the graph needs
-    /// it.
+    /// Minimum version of the file format. A newer version is written if the graph requires it.
     pub ir_version: i64,
     /// The program that wrote the model.
     pub producer_name: String,
-    /// Its version.
+    /// Version of the program that wrote the model.
     pub producer_version: String,
-    /// Reverse domain name of who made the model.
+    /// Reverse domain name of the model's author.
     pub domain: String,
     /// Version of the model.
     pub model_version: Option<i64>,
@@ -65,7 +64,7 @@ pub fn ir_version(opset: i64) -> i64 {
     IR_VERSIONS.iter().find(|(_, newest)| opset <= *newest).map_or(0, |(version, _)| *version)
 }
 
-/// `ModelProto`.
+/// Encodes a graph as a `ModelProto`.
 pub(crate) fn model(
     graph: &Graph,
     properties: &Properties,
@@ -92,7 +91,9 @@ pub(crate) fn model(
     Ok(message)
 }
 
-/// Functions came with version 8, names of several functions alike with 10.
+/// Returns the version of the file format to write, at least 4.
+///
+/// Functions require version 8, and several functions of the same name require version 10.
 fn version(graph: &Graph, properties: &Properties) -> i64 {
     let by_opset = graph.opset("").map_or(0, ir_version);
     let by_functions = if graph.functions.is_empty() {

@@ -23,7 +23,7 @@ mod kind {
     pub(super) const TYPES: i64 = 14;
 }
 
-/// `NodeProto`.
+/// Encodes a node as a `NodeProto`.
 pub(crate) fn node(
     encoder: &mut Encoder<'_, '_>,
     node: &Node,
@@ -144,7 +144,7 @@ fn list(
     Ok(code(value))
 }
 
-/// The number of an attribute's type; 0 where the value does not say.
+/// Returns the number of an attribute's type, or 0 if the value does not determine it.
 pub(crate) fn code(value: &AttributeValue) -> i64 {
     match value {
         AttributeValue::Float(_) => kind::FLOAT,

@@ -4,7 +4,7 @@ use apr_graph::{Constant, ConstantData, Dim, TensorType, ValueType};
 
 use super::message::Message;
 
-/// `TypeProto`; `None` where nothing is known that it could say.
+/// Returns the `TypeProto` of a type, or `None` if the type is unknown.
 pub(crate) fn type_proto(kind: &ValueType) -> Option<Message> {
     let mut message = Message::default();
     match kind {
@@ -63,7 +63,9 @@ pub(crate) fn value_info(name: &str, kind: &ValueType) -> Message {
     message
 }
 
-/// `TensorProto` with the elements inside. The name is the constant's, or `name` where it has none.
+/// Encodes a constant as `TensorProto` with its elements inside.
+///
+/// The name is the constant's, or `name` if it has none.
 pub(crate) fn tensor(constant: &Constant, name: &str) -> Message {
     let mut message = Message::default();
     constant.shape.iter().for_each(|&dim| message.int(1, dim.cast_signed()));

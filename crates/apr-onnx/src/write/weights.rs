@@ -8,16 +8,17 @@ use apr_graph::{ElementType, ValueType, WeightRef};
 use super::message::{Message, Piece};
 use crate::reader::narrow;
 
-/// Tensors below this many bytes stay in the file; so does onnx's own library.
+/// Tensors below this many bytes stay in the file, as with onnx's own library.
 const ALWAYS_INSIDE: u64 = 1 << 10;
-/// Tensors of this many bytes or more start where a page starts, so that they can be mapped: 64 KiB
-/// on Windows.
+/// Tensors of at least this many bytes start at a page boundary, so that they can be mapped.
+///
+/// Pages are 64 KiB, as on Windows.
 const MAPPED: u64 = 1 << 20;
 const PAGE: u64 = 64 << 10;
-/// What the others are aligned to.
+/// Alignment of the other tensors in bytes.
 const ALIGNMENT: u64 = 4 << 10;
 
-/// The tensors that a graph may refer to, and where the bytes of those lie that it did refer to.
+/// The tensors that a graph may refer to, and the locations of the tensors that it did refer to.
 pub(crate) struct Weights<'a> {
     tensors: &'a [TensorInfo],
     positions: HashMap<&'a str, usize>,
@@ -27,16 +28,18 @@ pub(crate) struct Weights<'a> {
 
 /// A file of tensors beside the model.
 pub(crate) struct Outside {
-    /// Its name.
+    /// Name of the file.
     pub(crate) location: String,
-    /// What is in it.
+    /// Content of the file.
     pub(crate) pieces: Vec<Piece>,
-    /// Bytes so far.
+    /// Number of bytes so far.
     len: u64,
 }
 
 impl<'a> Weights<'a> {
-    /// `location` is the file beside the model, where large tensors go there.
+    /// Creates the table.
+    ///
+    /// `location` is the file for large tensors, if they are stored outside the model.
     pub(crate) fn new(tensors: &'a [TensorInfo], location: Option<String>) -> Self {
         let positions = tensors
             .iter()
@@ -47,7 +50,7 @@ impl<'a> Weights<'a> {
         Self { tensors, positions, used: vec![false; tensors.len()], outside }
     }
 
-    /// Whether the graph refers to each of the tensors, and what lies beside the model.
+    /// Returns `true` for each tensor that the graph refers to, and the external data file.
     pub(crate) fn finish(self) -> (Vec<bool>, Option<Outside>) {
         (self.used, self.outside)
     }
@@ -86,7 +89,9 @@ impl<'a> Weights<'a> {
         Ok(message)
     }
 
-    /// The tensor that a weight names. Each is used once: its bytes come once.
+    /// Returns the position of the tensor that a weight refers to.
+    ///
+    /// Each tensor can be used only once.
     fn position(&mut self, weight: &WeightRef) -> Result<usize> {
         let WeightRef { tensor, views } = weight;
         if !views.is_empty() {
@@ -163,13 +168,14 @@ fn stated(info: &TensorInfo, kind: &ValueType) -> Result<(ElementType, Vec<u64>)
     Ok((element, dims))
 }
 
-/// Whether the tensor is of elements below a byte as the reader gives them: integers as bytes of
-/// their own, floats packed.
+/// Returns `true` if the tensor has the form in which the reader returns it.
+///
+/// For elements below 8 bits, the reader returns integers as one byte each, and floats packed.
 fn is_as_checkpoints_have(info: &TensorInfo, element: ElementType, dims: &[u64]) -> bool {
     holds(info.dtype, element) && info.shape.dims() == dims
 }
 
-/// Whether a dtype of the checkpoint is how a reader gives elements of this type.
+/// Returns `true` if the reader returns elements of this type with this dtype.
 #[must_use]
 pub fn holds(dtype: DType, element: ElementType) -> bool {
     match (dtype, element) {

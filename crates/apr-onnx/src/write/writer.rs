@@ -20,14 +20,14 @@ pub struct OnnxWriter {
     layout: Layout,
     /// Names of the layout's tensors.
     names: Vec<String>,
-    /// What is left of the files, the one that is being written first.
+    /// The remaining pieces of the files, starting with the file that is being written.
     files: VecDeque<VecDeque<Piece>>,
     /// Position of the file that is being written.
     file: usize,
-    /// Whether the sink hears the files' names.
+    /// `true` if the sink receives the names of the files.
     named: bool,
     due: Due,
-    /// How the elements of the layout's tensors are packed.
+    /// Packing of the elements of each tensor in the layout.
     packings: Vec<Option<Narrow>>,
     packer: Packer,
 }
@@ -62,7 +62,7 @@ impl Packer {
         Ok(bytes)
     }
 
-    /// The last byte of a tensor, where its elements do not fill it.
+    /// Returns the last byte of a tensor, if its elements do not fill that byte.
     fn rest(&mut self) -> Option<u8> {
         let Self { byte, filled } = std::mem::take(self);
         (filled > 0).then_some(byte)
@@ -70,7 +70,7 @@ impl Packer {
 }
 
 impl OnnxWriter {
-    /// Of files that are known up to the bytes of tensors.
+    /// Creates a writer for files whose bytes are known except for the tensors.
     pub(crate) fn new(
         files: Vec<(String, Vec<Piece>)>,
         tensors: &[TensorInfo],
@@ -114,7 +114,7 @@ impl OnnxWriter {
         }
     }
 
-    /// Writes what comes before the bytes of the next tensor, past tensors without any.
+    /// Writes the bytes before the next tensor and skips tensors without bytes.
     fn go_on(&mut self, sink: &mut dyn Sink) -> Result<()> {
         loop {
             self.known_bytes(sink)?;

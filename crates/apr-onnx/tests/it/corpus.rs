@@ -32,7 +32,7 @@ pub(crate) fn models_as_stored(limits: &Limits) -> Vec<(String, OnnxReader)> {
     read.map(|(file, _)| (file.to_owned(), open(&folder.join(file), limits).expect(file))).collect()
 }
 
-/// The lines of a file, as text; `None` where it is refused.
+/// Returns the number of lines and the text of a file's listing, or `None` if the file is rejected.
 fn listing(path: &Path) -> Option<(usize, String)> {
     let reader = open(path, &Limits::default()).ok()?;
     let lines = lines(&reader, &fs::read(path).expect("a readable file"));
@@ -61,10 +61,11 @@ fn real_models_read_as_the_onnx_package_reads_them() {
     assert_eq!(expected.lines().count(), 769, "the collection has so many");
 }
 
-/// `cargo xtask interop` asks the package itself, whose answer the gate has as
-/// `fixtures/onnx/listing.tsv`.
+/// Runs the `onnx` package itself; `cargo xtask interop` starts this test.
+///
+/// The regular tests use the package's recorded results in `fixtures/onnx/listing.tsv`.
 #[test]
-fn live_the_onnx_package_still_reads_what_the_fixture_says() {
+fn live_the_onnx_package_still_gives_the_results_of_the_fixture() {
     let python =
         std::env::var_os("APR_GRAPH_PYTHON").filter(|_| std::env::var_os("APR_INTEROP").is_some());
     let (Some(python), Some(folder)) = (python, locate::shared_data("onnx")) else {

@@ -29,7 +29,7 @@ fn every_storage_and_dtype_reads_as_the_onnx_package_reads_it() {
 }
 
 #[test]
-fn what_no_dtype_holds_is_left_out_by_name_and_what_is_widened_is_said() {
+fn tensors_without_a_dtype_are_omitted_by_name_and_widening_gives_a_warning() {
     let reader =
         open(&locate::fixture("onnx/storages.onnx"), &Limits::default()).expect("a sound file");
     let expected = [
@@ -86,8 +86,9 @@ fn broken_copies_end_in_an_error_or_an_answer_within_bounded_memory() {
     }
 }
 
-/// What the graph reads by itself is in the skeleton, also where it lay in another file, and
-/// nothing of it is read as zeros.
+/// Checks that the skeleton contains the tensors that only the graph reads, even from other files.
+///
+/// None of them is read as zeros.
 #[test]
 fn the_skeleton_has_what_only_the_graph_reads() {
     let folder = apr_io::ModelFolder::open(locate::fixture("onnx/outside")).expect("a folder");

@@ -6,8 +6,7 @@ use apr_onnx::proto;
 
 use crate::corpus::models_as_stored;
 
-/// What a body is made of, subgraphs included: nodes, inputs of nodes that are given, values
-/// without an origin.
+/// Counts the nodes, their non-empty inputs and the values without an origin, including subgraphs.
 fn count(body: &Body) -> [usize; 3] {
     let own = [
         body.nodes.len(),
@@ -29,7 +28,7 @@ fn count_of_file(graph: &proto::Graph) -> [usize; 2] {
 }
 
 #[test]
-fn every_node_of_a_real_model_is_in_its_graph_and_every_value_has_an_origin() {
+fn all_nodes_of_a_real_model_are_in_its_graph_and_all_values_have_an_origin() {
     for (path, reader) in models_as_stored(&Limits::default()) {
         let Some(model) = reader.model() else { continue };
         let graph = reader.graph().expect("a graph").expect("a model has one");

@@ -60,7 +60,7 @@ fn graphs_ten_thousand_deep_are_refused() {
 }
 
 #[test]
-fn lengths_and_counts_that_no_file_has_are_refused_before_anything_is_allocated() {
+fn impossible_lengths_and_counts_are_rejected_before_any_allocation() {
     // An attribute whose packed integers claim 2^40 bytes.
     let claim = [varint(8 << 3 | 2), varint(1 << 40)].concat();
     assert_eq!(refused(model(&field(1, &field(5, &claim)))).code(), Code::Corrupt);
@@ -182,7 +182,7 @@ fn two_tensors_of_one_name_are_refused() {
     assert_eq!((error.code(), error.tensor()), (Code::Format, Some("w")), "{error}");
 }
 
-/// Longer than what is read of them at a time.
+/// Tests indices that are longer than the buffer in which they are read.
 #[test]
 fn indices_of_three_thousand_dimensions_are_read() {
     let dims = vec![1; 3000];
@@ -197,7 +197,7 @@ fn indices_of_three_thousand_dimensions_are_read() {
 }
 
 #[test]
-fn sparse_tensors_whose_parts_do_not_fit_are_refused_and_such_of_texts_are_left_out() {
+fn inconsistent_sparse_tensors_are_rejected_and_string_tensors_omitted() {
     let sparse = |values: &[u8], indices: &[u8], dims: &[u64]| {
         let dims: Vec<u8> = dims.iter().flat_map(|dim| number(3, *dim)).collect();
         model(&field(15, &[field(1, values), field(2, indices), dims].concat()))
@@ -244,7 +244,7 @@ fn bytes_past_the_end_of_a_tensor_are_corrupt() {
 }
 
 #[test]
-fn a_file_around_the_tensors_that_is_too_large_stays_behind_with_a_warning() {
+fn a_skeleton_over_the_limit_is_not_offered_and_gives_a_warning() {
     let mut limits = Limits::default();
     limits.max_companion = 10;
     let file = model(&field(5, &tensor("w", &[2], &field(9, &[0; 8]))));
@@ -255,7 +255,7 @@ fn a_file_around_the_tensors_that_is_too_large_stays_behind_with_a_warning() {
 }
 
 #[test]
-fn a_tensor_alone_has_no_graph_and_a_beginning_alone_is_no_model() {
+fn a_single_tensor_has_no_graph_and_a_short_prefix_is_not_a_model() {
     let file = tensor("", &[2], &field(9, &[0; 8]));
     let reader = open(file, "input_0.pb", &Limits::default()).expect("a tensor");
     assert_eq!(reader.tensors()[0].name, "tensor");

@@ -66,9 +66,9 @@ fn the_skeleton_of_a_real_model_has_its_graph() {
     }
 }
 
-/// Numbers of the schema and sparse tensors have no room for other values.
+/// Numbers of the schema and sparse tensors cannot store other values.
 #[test]
-fn values_that_changed_go_where_there_is_room_and_are_refused_by_name_elsewhere() {
+fn changed_values_are_written_if_they_fit_and_are_otherwise_rejected_by_name() {
     let folder = FolderInMemory::from([(
         "m.onnx",
         fs::read(locate::fixture("onnx/storages.onnx")).expect("a fixture"),

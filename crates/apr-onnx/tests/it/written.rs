@@ -19,7 +19,7 @@ use apr_testkit::{FolderInMemory, locate};
 
 use crate::listing::lines;
 
-/// What a model of the package says, written from its graph.
+/// Writes a model of the package again, from its graph.
 fn written(reader: &OnnxReader, external_data: ExternalData) -> FolderInMemory {
     let model = reader.model().expect("a model");
     let text = |text: &str| text.to_owned();
@@ -49,7 +49,7 @@ fn written(reader: &OnnxReader, external_data: ExternalData) -> FolderInMemory {
 
 /// `kinds.txt` is what the package reads of the model that it wrote itself.
 #[test]
-fn a_model_that_is_written_from_its_graph_says_what_the_package_said() {
+fn a_model_written_from_its_graph_has_the_content_that_the_package_reads() {
     let folder = FolderInMemory::from([(
         "model.onnx",
         fs::read(locate::fixture("onnx/kinds.onnx")).expect("a fixture"),
@@ -77,7 +77,7 @@ fn tensor(name: &str, dtype: DType, dims: &[u64]) -> TensorInfo {
     TensorInfo { name: name.into(), dtype, shape: Shape::from(dims.to_vec()) }
 }
 
-/// A graph that adds weights to what it is given.
+/// Returns a graph that adds the weights to its input.
 fn sums(weights: &[(&str, ElementType, &[u64])]) -> Graph {
     let mut graph = GraphBuilder::new(17);
     let main = graph.body();
@@ -154,7 +154,7 @@ fn weights_whose_type_the_graph_does_not_say_have_that_of_the_checkpoint() {
 }
 
 #[test]
-fn large_tensors_start_where_they_can_be_mapped_and_small_ones_stay_inside() {
+fn large_tensors_start_at_page_boundaries_and_small_ones_stay_inside() {
     let weights: [(&str, ElementType, &[u64]); 5] = [
         ("small", ElementType::F32, &[255]),
         ("a", ElementType::F32, &[256]),
@@ -233,7 +233,7 @@ fn around(inner: Body) -> Body {
 }
 
 #[test]
-fn graphs_a_hundred_deep_are_refused_and_the_node_is_named() {
+fn graphs_nested_a_hundred_deep_are_rejected_with_the_name_of_the_node() {
     let deep = |depth: usize| Graph {
         body: (0..depth).fold(Body::default(), |body, _| around(body)),
         ..Graph::default()

@@ -4,7 +4,7 @@ use apr_registry::{CheckpointReader, DType, Error};
 
 use crate::inline::ValidationError;
 
-/// Why a conversion ended early.
+/// Reason for the early end of a conversion.
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum ConvertError {
@@ -15,9 +15,9 @@ pub enum ConvertError {
     /// A tensor has values that the dtype it should get can't hold: no quantized one holds NaN or
     /// infinity.
     Unfit {
-        /// What is wrong with the tensor.
+        /// The error found in the tensor.
         error: ValidationError,
-        /// The dtype.
+        /// Dtype that can't hold the values.
         dtype: DType,
     },
 }

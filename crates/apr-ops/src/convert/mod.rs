@@ -48,33 +48,38 @@ use crate::inline::{InlineValidator, ValidationConfig};
 /// The companion that states what the weights are.
 const CONFIGURATION: &str = "config.json";
 
-/// What a conversion changes.
+/// Changes that a conversion makes.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct ConvertOptions {
-    /// Cast floats of 8 to 64 bits to this dtype, except where another tensor has their scales.
+    /// Target dtype of floats with 8 to 64 bits, except the tensor that an import added.
     pub precision: Option<DType>,
-    /// Turn block-quantized tensors and floats of 8 bits into floats of 16 or 32 bits, except where
-    /// another tensor has their scales.
+    /// Target dtype (16 or 32 bits) of quantized tensors and 8-bit floats.
+    ///
+    /// Quantized tensors are stored in blocks, or in codes and scales. The tensor that an import
+    /// added is not converted.
     pub dequantize: Option<DType>,
-    /// What each tensor becomes, by position; the other options hold where there is none. Empty:
-    /// for no tensor.
+    /// Target of each tensor, by position. The other options apply to tensors without one.
+    ///
+    /// If it is empty, no tensor has a target.
     pub targets: Vec<Option<TensorTarget>>,
-    /// Measure what casts cost, too.
+    /// `true` to measure the error of casts in addition.
     pub measures_casts: bool,
-    /// What was odd about choosing the targets, for the report.
+    /// Warnings from choosing the targets, for the report.
     pub warnings: Vec<String>,
-    /// Decompress tensors that stay as they are otherwise, which keep their stored form in the
-    /// native container.
+    /// Decompress tensors that are otherwise unchanged.
+    ///
+    /// By default they keep their stored form in the native container.
     pub decompress: bool,
-    /// Store sparse tensors and factors dense, where they keep their layout in the native container
-    /// otherwise.
+    /// Store sparse tensors and factors dense.
+    ///
+    /// By default they keep their layout in the native container.
     pub dense: bool,
-    /// Write weights in codes and scales as they are stored: see [`apr_view::Apart`].
+    /// Write weights in codes and scales in their stored form: see [`apr_view::Apart`].
     pub keeps_codes: bool,
 }
 
 impl ConvertOptions {
-    /// What a tensor becomes.
+    /// Returns the target of a tensor.
     fn target(&self, tensor: usize, info: &TensorInfo, fixed: &Fixed<'_>) -> TensorTarget {
         if let Some(Some(target)) = self.targets.get(tensor) {
             return target.clone();
@@ -90,8 +95,10 @@ impl ConvertOptions {
     }
 }
 
-/// Tensors that casts leave alone or treat otherwise: what an import added, which is read as it was
-/// made, and weights in codes and scales.
+/// Tensors that casts skip or treat differently.
+///
+/// These are the tensor that an import added, which stays unchanged, and weights in codes and
+/// scales.
 pub(crate) struct Fixed<'t> {
     auxiliary: Option<&'t str>,
     coded: Vec<bool>,
@@ -108,12 +115,12 @@ impl<'t> Fixed<'t> {
         self.auxiliary == Some(info.name.as_str())
     }
 
-    /// Whether the weight at this position is stored in codes and scales.
+    /// Returns `true` if the weight at this position is stored in codes and scales.
     pub(crate) fn is_coded(&self, tensor: usize) -> bool {
         self.coded.get(tensor).copied().unwrap_or(false)
     }
 
-    /// Whether dequantizing makes other floats of the tensor at this position.
+    /// Returns `true` if dequantizing decodes the tensor at this position to other floats.
     pub(crate) fn is_decoded(&self, tensor: usize, info: &TensorInfo) -> bool {
         let dtype = info.dtype;
         self.is_coded(tensor)
@@ -122,7 +129,7 @@ impl<'t> Fixed<'t> {
     }
 }
 
-/// A planned conversion: sizes are known, nothing was read or written.
+/// A planned conversion: sizes are known, but no data has been read or written.
 pub struct Conversion {
     writer: Box<dyn CheckpointWriter>,
     recipes: Vec<Recipe>,
@@ -206,7 +213,7 @@ pub fn plan(
     Ok(Conversion { writer, recipes, validator, outputs: target_infos, report })
 }
 
-/// That factors are written as their products, which nobody asked for.
+/// Returns a warning if factors are written as their products although `dense` is not set.
 fn multiplied_out(
     reader: &dyn CheckpointReader,
     recipes: &[Recipe],
@@ -227,8 +234,10 @@ fn multiplied_out(
     })
 }
 
-/// The dtype of most elements, where tensors become floats that they were not before and most are
-/// floats of 16 bits or more: what the configuration is to state.
+/// Returns the dtype that most elements have in the output, for the configuration to state.
+///
+/// Returns it only if some tensor changes to another float dtype, and if most elements are floats
+/// of 16 bits or more.
 fn written_dtype(reader: &dyn CheckpointReader, infos: &[TensorInfo]) -> Option<DType> {
     let of_floats = |dtype: DType| torch_name(dtype).is_some();
     let is_new =
@@ -247,7 +256,7 @@ fn written_dtype(reader: &dyn CheckpointReader, infos: &[TensorInfo]) -> Option<
     Some(most).filter(|&dtype| of_floats(dtype))
 }
 
-/// Lets the bytes of a configuration state a dtype, where they state another.
+/// Writes a dtype into the bytes of a configuration that states another one.
 fn restate(bytes: &mut Vec<u8>, dtype: DType) {
     let Ok(mut config) = from_python(bytes) else { return };
     if !state_dtype(&mut config, dtype).is_empty() {
@@ -294,7 +303,9 @@ fn warnings(reader: &dyn CheckpointReader) -> Vec<String> {
     warnings
 }
 
-/// What the target has no place for: with the graph of an ONNX file goes what only that holds.
+/// Returns the data that the target can't store.
+///
+/// If it drops the graph of an ONNX file, this includes the data that only the graph holds.
 fn losses(reader: &dyn CheckpointReader, writer: &dyn CheckpointWriter) -> Vec<Loss> {
     let mut losses = writer.layout().losses.clone();
     let graph = losses.iter().find(|loss| loss.name == onnx::skeleton::COMPANION).cloned();
@@ -332,7 +343,7 @@ fn describe(
 }
 
 impl Conversion {
-    /// What will be done.
+    /// Returns the report of the planned conversion.
     #[must_use]
     pub fn report(&self) -> &ConvertReport {
         &self.report
@@ -344,13 +355,13 @@ impl Conversion {
         &self.outputs
     }
 
-    /// Where the tensors will be.
+    /// Returns the layout of the tensors in the output.
     #[must_use]
     pub fn layout(&self) -> &Layout {
         self.writer.layout()
     }
 
-    /// The file that will name all others, as far as it is known: see
+    /// Returns the file that lists all other files, as far as it is known: see
     /// [`CheckpointWriter::manifest`].
     #[must_use]
     pub fn manifest(&self) -> Option<Vec<u8>> {
@@ -363,14 +374,14 @@ impl Conversion {
         Self { validator, ..self }
     }
 
-    /// Reports what was found odd before the conversion too.
+    /// Adds warnings from before the conversion to the report.
     #[must_use]
     pub fn after_warning(mut self, warnings: Vec<String>) -> Self {
         self.report.warnings.extend(warnings);
         self
     }
 
-    /// Reports what was lost before the conversion too.
+    /// Adds losses from before the conversion to the report.
     #[must_use]
     pub fn after_losing(mut self, losses: Vec<Loss>) -> Self {
         self.report.losses.splice(0..0, losses);

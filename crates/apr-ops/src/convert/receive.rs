@@ -17,14 +17,14 @@ use crate::inline::{InlineValidator, ValidationError};
 use crate::integrity::{Checks, Mismatch, Tally};
 use crate::physics::Violation;
 
-/// Where finished chunks go.
+/// Destination of finished chunks.
 pub(super) struct Target<'a> {
     pub(super) writer: &'a mut dyn CheckpointWriter,
     pub(super) sink: &'a mut dyn Sink,
     pub(super) progress: &'a dyn Progress,
 }
 
-/// Takes the chunks of all tensors in order, and learns of them what the report says.
+/// Receives the chunks of all tensors in order and collects the data for the report.
 pub(super) struct Receiver<'a> {
     worker: Worker<'a>,
     checks: &'a Checks<'a>,
@@ -32,9 +32,9 @@ pub(super) struct Receiver<'a> {
     judge: Judge,
     tally: Tally,
     digest: TensorDigest,
-    /// Of the tensor whose chunks come now.
+    /// Findings in the tensor whose chunks are being received.
     found: RecodeFindings,
-    /// What ended the conversion, and the tensor that it is about.
+    /// The error that ended the conversion, and the position of its tensor.
     violation: Option<(usize, ValidationError)>,
     rounding: Rounding,
     quality: QualityLog,
@@ -42,13 +42,13 @@ pub(super) struct Receiver<'a> {
     mismatches: u64,
 }
 
-/// What was learnt of all chunks.
+/// Results collected over all chunks.
 pub(super) struct Received {
     pub(super) validator: InlineValidator,
     pub(super) rounding: Rounding,
     pub(super) quality: QualityLog,
     pub(super) losses: Vec<Loss>,
-    /// Blocks that did not decode to what they were made of.
+    /// Number of blocks that did not decode to their original bytes.
     pub(super) mismatches: u64,
 }
 
@@ -115,8 +115,9 @@ impl<'a> Receiver<'a> {
         }
     }
 
-    /// Adds a chunk to the tensor's digest, where the file gives one, and compares the two at the
-    /// tensor's end.
+    /// Adds a chunk to the tensor's digest if the file states a digest.
+    ///
+    /// Compares the digests after the last chunk of the tensor.
     fn check_bytes(&mut self, task: ChunkTask, slot: &ChunkBuffers) -> Result<()> {
         let ChunkTask { tensor, chunk, kind, .. } = task;
         let along = self.worker.is_checked_along(tensor);
@@ -187,7 +188,7 @@ impl<'a> Receiver<'a> {
             .for_tensor(&self.worker.reader.tensors()[tensor].name)
     }
 
-    /// What was learnt, once the pipeline has ended with `outcome`.
+    /// Returns the collected results after the pipeline has ended with `outcome`.
     ///
     /// # Errors
     /// The violation that ended the conversion, or the outcome's error.

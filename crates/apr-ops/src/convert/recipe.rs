@@ -10,24 +10,24 @@ use super::ConvertOptions;
 
 /// A tensor's way.
 pub(super) enum Recipe {
-    /// Its bytes stay.
+    /// The bytes are unchanged.
     Keep,
-    /// They stay, and compressed as they are.
+    /// The bytes are unchanged and stay compressed as stored.
     Stored(StoredForm),
-    /// From float to float.
+    /// Cast from one float dtype to another.
     Cast(DType),
-    /// From or to blocks.
+    /// Recode from blocks, to blocks or both.
     Recode(Recode),
 }
 
 impl Recipe {
-    /// Whether what is written is what is read.
+    /// Returns `true` if the bytes are written as they are read.
     pub(super) fn keeps_bytes(&self) -> bool {
         matches!(self, Self::Keep | Self::Stored(_))
     }
 }
 
-/// How a tensor becomes what it is to be.
+/// Returns the recipe that converts a tensor to its target.
 pub(super) fn recipe(
     reader: &dyn CheckpointReader,
     tensor: usize,
@@ -48,9 +48,10 @@ pub(super) fn recipe(
         .for_tensor(&info.name))
 }
 
-/// Leaves compressed and sparse tensors and factors as they are where their bytes stay and the
-/// target is of their kind. What is in a layout alone can be compressed anew, and has nothing to
-/// decompress.
+/// Keeps the stored form of compressed and sparse tensors and factors.
+///
+/// Their bytes must be unchanged, and the target must support the form. Tensors that have a layout
+/// only can be compressed again, and need no decompression.
 pub(super) fn keep_forms(
     reader: &dyn CheckpointReader,
     recipes: Vec<Recipe>,

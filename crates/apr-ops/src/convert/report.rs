@@ -23,16 +23,16 @@ pub struct ConvertedTensor {
     pub bytes_before: u64,
     /// Bytes in the target.
     pub bytes_after: u64,
-    /// Why this dtype, where a rule chose it.
+    /// Reason for this dtype, if a rule chose it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub why: Option<String>,
 }
 
-/// What a conversion did, or would do.
+/// Result of a conversion, or of a dry run.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 #[non_exhaustive]
 pub struct ConvertReport {
-    /// Format read.
+    /// Format of the source.
     pub from: &'static Format,
     /// Files written, or to be written, with their lengths in bytes.
     pub files: Vec<FileInfo>,
@@ -51,38 +51,40 @@ pub struct ConvertReport {
     pub bytes_out: u64,
     /// Rounding of casts, in elements.
     pub rounding: Rounding,
-    /// What quantization cost, where there was any.
+    /// Quantization error, if any tensor was quantized.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub quantization: Option<QuantizationReport>,
-    /// What the target can't hold.
+    /// Data that the target can't store.
     pub losses: Vec<Loss>,
-    /// What the tensors' values are like, where that was asked for.
+    /// Validation of the tensors' values, if it was requested.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub validation: Option<ValidationReport>,
-    /// What is odd about the source.
+    /// Warnings about the source.
     pub warnings: Vec<String>,
-    /// What was learnt of the values: what the parts of a job hand to whoever puts them together.
+    /// Facts learnt about the values.
+    ///
+    /// The parts of a job pass them on to the step that assembles the output.
     #[serde(skip)]
     pub learnt: Learnt,
 }
 
-/// What a pass learns of the values.
+/// Facts that a pass learns about the values.
 #[derive(Debug, Clone, PartialEq, Default)]
 #[non_exhaustive]
 pub struct Learnt {
-    /// What the target can't hold, found on the way.
+    /// Data that the target can't store, found during the pass.
     pub losses: Vec<Loss>,
-    /// What is wrong with tensors that were written anyway.
+    /// Violations in tensors that were written anyway.
     pub violations: Vec<Value>,
-    /// How far quantization moved the values of each tensor.
+    /// Quantization error of each tensor.
     pub measured: Vec<Measured>,
 }
 
-/// How many elements a cast changed.
+/// Number of elements that a cast changed.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
 #[non_exhaustive]
 pub struct Rounding {
-    /// Not representable, rounded to the nearest value.
+    /// Number of values that are not representable and were rounded to the nearest value.
     pub inexact: u64,
     /// Too small, became zero.
     pub flushed: u64,
@@ -91,7 +93,7 @@ pub struct Rounding {
 }
 
 impl ConvertReport {
-    /// Takes over the sizes that came out, which compression makes known at the end.
+    /// Takes over the final sizes, which are known only after compression.
     pub(super) fn measure(&mut self, layout: &Layout, mismatches: u64) {
         self.tensors
             .iter_mut()

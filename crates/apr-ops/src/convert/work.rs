@@ -19,9 +19,9 @@ use crate::integrity::Checks;
 pub(super) struct ChunkBuffers {
     pub(super) input: Vec<u8>,
     pub(super) output: Vec<u8>,
-    /// What the writer's encoder made of the bytes.
+    /// Output of the writer's encoder for the bytes.
     pub(super) encoded: Vec<u8>,
-    /// Blocks that did not decode to what they were made of.
+    /// Number of blocks that did not decode to their original bytes.
     pub(super) mismatches: u64,
     pub(super) input_sums: Option<ChunkSums>,
     pub(super) output_sums: Option<ChunkSums>,
@@ -49,28 +49,29 @@ pub(super) struct ChunkTask {
     pub(super) kind: TaskKind,
 }
 
-/// What is done with a chunk.
+/// Operation on a chunk.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum TaskKind {
-    /// Its bytes are compared with the digest, as they lie in the file; the others then come
-    /// without a check.
+    /// Compare the tensor's stored bytes with its digest.
+    ///
+    /// The other chunks of the tensor are then not checked.
     Check,
-    /// It is written.
+    /// Write the chunk.
     Write,
-    /// It is a piece that the writer's encoder takes.
+    /// Pass the chunk to the writer's encoder as one of its pieces.
     Encode,
-    /// It is of this part of the file, which is read for its checksum: the tensor is made of it.
+    /// Read this part of the file for its checksum. The tensor is made of the part.
     Part(usize),
 }
 
-/// What to compute of each chunk.
+/// Values to compute for each chunk.
 #[derive(Clone, Copy)]
 pub(super) struct Measures {
     pub(super) sums: bool,
     pub(super) moments: bool,
 }
 
-/// What all threads share.
+/// State shared by all threads.
 #[derive(Clone, Copy)]
 pub(super) struct Worker<'a> {
     pub(super) reader: &'a dyn CheckpointReader,
@@ -80,7 +81,7 @@ pub(super) struct Worker<'a> {
 }
 
 impl Worker<'_> {
-    /// Whether a tensor's digest is of other bytes than those that are read to be converted.
+    /// Returns `true` if a tensor's digest covers other bytes than those read for the conversion.
     pub(super) fn is_checked_apart(&self, tensor: usize) -> bool {
         let stored = self.reader.stored(tensor);
         let is_what_is_read = |form: StoredForm| stored.range.len == form.len;
@@ -88,8 +89,9 @@ impl Worker<'_> {
             && !matches!(self.recipes[tensor], Recipe::Stored(form) if is_what_is_read(form))
     }
 
-    /// Whether the bytes that the digest is of are read along with those that are converted: then
-    /// both are read once.
+    /// Returns `true` if the bytes that the digest covers are read along with the converted bytes.
+    ///
+    /// Both are then read only once.
     pub(super) fn is_checked_along(&self, tensor: usize) -> bool {
         let stored = self.reader.stored(tensor);
         let piece = stored
@@ -118,7 +120,7 @@ impl Worker<'_> {
         Ok(())
     }
 
-    /// What is wrong with the bytes of a tensor in the file, if they do not match their digest.
+    /// Returns an error if the bytes of a tensor in the file do not match their digest.
     #[cold]
     fn mismatch(&self, tensor: usize, encoded: Encoded<'_>) -> Result<Option<Error>> {
         let stored = self.reader.stored(tensor);
@@ -152,8 +154,9 @@ impl Worker<'_> {
         pipeline.run(wanted.len(), look, |_, _| Ok(()))
     }
 
-    /// What beginning, middle and end of a tensor will be; nothing of one that gets quantized, of
-    /// which the writer sees enough.
+    /// Returns samples of a tensor's output: beginning, middle and end.
+    ///
+    /// Returns no samples for a tensor that is quantized: the writer sees enough of it.
     fn samples(&self, tensor: usize, slot: &mut ChunkBuffers) -> Result<Vec<Vec<u8>>> {
         /// Bytes of a sample, of which each element is a divisor.
         const SAMPLE_LEN: u64 = 64 << 10;
@@ -199,7 +202,7 @@ impl Worker<'_> {
         Ok(samples)
     }
 
-    /// What is to be done, and the parts of the file that are read for their checksums.
+    /// Returns all tasks, and the parts of the file that are read for their checksums.
     pub(super) fn tasks(
         &self,
         writer: &dyn CheckpointWriter,
@@ -230,7 +233,7 @@ impl Worker<'_> {
         Ok((tasks, checks))
     }
 
-    /// Reading a tensor's bytes in the file for their digest, where nothing else does.
+    /// Returns tasks that read a tensor's stored bytes for their digest, if no other task does.
     fn check_tasks(&self, tensor: usize, planned: usize) -> Vec<ChunkTask> {
         let stored = self.reader.stored(tensor);
         if !self.is_checked_apart(tensor)
@@ -244,7 +247,7 @@ impl Worker<'_> {
         pieces(len, CHUNK_LEN).map(task).collect()
     }
 
-    /// Making a tensor's output: in the encoder's pieces where it wants such.
+    /// Returns tasks that write a tensor's output, in the encoder's pieces if it requires them.
     fn write_tasks(&self, tensor: usize, planned: usize) -> Result<Vec<ChunkTask>> {
         let info = &self.reader.tensors()[tensor];
         let len = info.byte_len()?;
@@ -325,18 +328,19 @@ impl Worker<'_> {
         }
     }
 
-    /// Whether a tensor stays compressed as it is.
+    /// Returns `true` if a tensor keeps its compressed form.
     fn keeps_form(&self, tensor: usize) -> bool {
         matches!(self.recipes[tensor], Recipe::Stored(_))
     }
 
-    /// Whether the writer wants the sums of what it gets.
+    /// Returns `true` if the writer needs digests of the bytes that it receives.
     fn wants_output_sums(&self, task: ChunkTask) -> bool {
         self.measures.sums && task.kind == TaskKind::Write
     }
 
-    /// Whether somebody wants the sums of the bytes that were read: to check them, or since they
-    /// are what is written.
+    /// Returns `true` if digests of the input bytes are needed.
+    ///
+    /// They are needed to check the bytes, or because the bytes are the output.
     fn wants_input_sums(&self, task: ChunkTask) -> bool {
         let ChunkTask { tensor, chunk, kind, .. } = task;
         let stored = self.reader.stored(tensor);
@@ -349,8 +353,10 @@ impl Worker<'_> {
             && (is_checked || (self.wants_output_sums(task) && self.recipes[tensor].keeps_bytes()))
     }
 
-    /// Looks at the values of a chunk. Bytes that stay compressed were judged when they were
-    /// compressed, and what gets quantized is looked at on its way.
+    /// Examines the values of a chunk.
+    ///
+    /// Bytes that stay compressed were judged when they were compressed. Tensors that get quantized
+    /// are examined during quantization.
     fn look_at(&self, task: ChunkTask, slot: &mut ChunkBuffers) -> Result<()> {
         let ChunkTask { tensor, chunk, .. } = task;
         slot.beyond = 0;
@@ -372,8 +378,9 @@ impl Worker<'_> {
         Ok(())
     }
 
-    /// Makes the bytes that are written; returns where they start, and how many its tensor has of
-    /// them.
+    /// Transforms a chunk into the bytes to write.
+    ///
+    /// Returns their offset and the total number of output bytes of the tensor.
     fn transform(&self, task: ChunkTask, slot: &mut ChunkBuffers) -> (u64, u64) {
         let ChunkTask { tensor, chunk, len, .. } = task;
         let sums = self.wants_output_sums(task);

@@ -6,16 +6,18 @@ use apr_view::View;
 
 /// Two models as they can be compared.
 pub(crate) struct Alike<'a> {
-    /// The left one.
+    /// View of the left model.
     pub(crate) left: View<'a>,
-    /// The right one.
+    /// View of the right model.
     pub(crate) right: View<'a>,
-    /// Why a model is compared as it lies, where it should have been seen in another layout.
+    /// Reasons for comparing a model in its stored layout, if converting the layout failed.
     pub(crate) warnings: Vec<String>,
 }
 
-/// Both models in one layout: where only one is in llama.cpp's, which orders rows and offsets norms
-/// in its own way, it is seen in that of Hugging Face.
+/// Returns views of both models in one layout.
+///
+/// llama.cpp's layout has its own order of rows and its own offsets of norms. If only one model has
+/// this layout, it is viewed in the layout of Hugging Face.
 #[must_use]
 pub(crate) fn alike<'a>(left: &Source<'a>, right: &Source<'a>) -> Alike<'a> {
     let differ = is_in_gguf_layout(left.reader()) != is_in_gguf_layout(right.reader());

@@ -15,7 +15,7 @@ pub(super) struct Comparison {
     pub(super) identical: bool,
     /// The files' digests are equal.
     pub(super) same_digest: bool,
-    /// They were all that was looked at.
+    /// `true` if only the digests were compared, and the values were not read.
     pub(super) unread: bool,
     pub(super) incomparable: bool,
     pub(super) elements: u64,
@@ -24,7 +24,7 @@ pub(super) struct Comparison {
     pub(super) dot: f64,
     pub(super) difference: f64,
     pub(super) max_delta: f64,
-    /// What the dtypes of both sides may be off.
+    /// Rounding error allowed by the dtype of each side.
     pub(super) room: [f64; 2],
     pub(super) bytes_read: u64,
 }
@@ -61,12 +61,12 @@ impl Comparison {
 /// Norms over all pairs.
 #[derive(Debug, Default)]
 pub(super) struct Norms {
-    /// Of pairs whose values differ somewhere.
+    /// Sums over pairs whose values differ somewhere.
     pub(super) sums: Comparison,
     elements: u64,
-    /// Of pairs that are equal.
+    /// Number of elements in pairs that are equal.
     same_elements: u64,
-    /// Of pairs that could not be compared.
+    /// Number of elements in pairs that could not be compared.
     different_elements: u64,
 }
 
@@ -113,7 +113,7 @@ struct PairRange {
     count: u64,
 }
 
-/// Compares each pair: by what is known beforehand where that is enough, otherwise by reading both
+/// Compares each pair: by dtypes, shapes and digests if they are enough, otherwise by reading both
 /// sides.
 ///
 /// # Errors
@@ -162,8 +162,9 @@ pub(super) fn compare<P: Pipeline>(
     Ok(result)
 }
 
-/// What dtypes, shapes and digests alone show. A digest that the file states is not what its bytes
-/// are: with `read`, bytes alone count.
+/// Compares a pair by dtypes, shapes and digests alone.
+///
+/// A digest stated by a file is not proof of its bytes: with `read`, only the bytes count.
 fn known_beforehand(
     left: &dyn CheckpointReader,
     right: &dyn CheckpointReader,
@@ -243,8 +244,7 @@ fn compare_range(
     Ok(Comparison { identical, room, bytes_read, ..Comparison::of_values(a_values, b_values) })
 }
 
-/// Reads a range of a tensor whose elements stand for themselves, and returns how many bytes that
-/// are.
+/// Reads a range of a tensor whose elements are plain values, and returns the number of bytes read.
 fn read_plain(
     (reader, tensor): (&dyn CheckpointReader, usize),
     range: PairRange,

@@ -14,15 +14,15 @@ use super::pairing::{Pair, pair};
 /// Tensors that a report names as the worst.
 const WORST: usize = 10;
 
-/// How far a model is from its source.
+/// Difference between a model and its source.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 #[non_exhaustive]
 pub struct DriftReport {
     /// Tensors of the source.
     pub tensor_count: usize,
-    /// Tensors of the source that changed, or are no more.
+    /// Number of tensors of the source that changed or were removed.
     pub changed: usize,
-    /// All tensors that changed together. What is no more became zero.
+    /// Difference over all changed tensors together. Removed tensors count as zeros.
     #[serde(flatten)]
     pub total: Quality,
     /// Tensors that moved furthest, at most ten, the worst first.
@@ -34,7 +34,7 @@ pub struct DriftReport {
     pub unused: Vec<String>,
     /// Tensors that the source does not have.
     pub added: Vec<String>,
-    /// Why the two could not be seen in one layout.
+    /// Reasons why the two models could not be viewed in one layout.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub warnings: Vec<String>,
 }
@@ -43,14 +43,14 @@ pub struct DriftReport {
 #[derive(Debug, Clone, PartialEq, Serialize)]
 #[non_exhaustive]
 pub struct TensorDrift {
-    /// Its name in the source, in the layout of the output.
+    /// Name of the tensor in the source, in the layout of the output.
     pub name: String,
-    /// Its dtype now; none where it was removed.
+    /// Current dtype, or `None` if the tensor was removed.
     pub dtype: Option<DType>,
-    /// Why its values could not be compared, which counts as a relative error of 1.
+    /// Reason why the values could not be compared. Such a tensor has a relative error of 1.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub why: Option<String>,
-    /// How far its values moved.
+    /// Difference between the values before and after.
     #[serde(flatten)]
     pub quality: Quality,
     #[serde(skip)]
@@ -58,7 +58,7 @@ pub struct TensorDrift {
 }
 
 impl TensorDrift {
-    /// What a message calls it.
+    /// Returns the name used in messages.
     fn label(&self) -> String {
         match (&self.why, self.dtype) {
             (Some(why), _) => format!("{}, {why}", self.name),
@@ -69,7 +69,9 @@ impl TensorDrift {
 }
 
 impl DriftReport {
-    /// What exceeds a gate; empty if it passes. A source without tensors never does.
+    /// Returns a message for each limit of the gate that is exceeded; empty if the report passes.
+    ///
+    /// A source without tensors never passes.
     #[must_use]
     pub fn failures(&self, gate: &QualityGate) -> Vec<String> {
         let tensors = self.worst.iter().map(|one| (one.label(), one.quality.relative_error));
@@ -84,15 +86,16 @@ impl DriftReport {
     }
 }
 
-/// What a model with a graph does with the tensors of its source.
+/// Use of the source's tensors in a model with a graph.
 #[derive(Debug, Clone, Default)]
 pub struct OfGraph {
-    /// Names of those that it does not use; the source's or canonical ones.
+    /// Names of the tensors that the graph does not use: names of the source or canonical names.
     pub unused: HashSet<String>,
 }
 
-/// Measures how far a model is from its source. All bytes of both are read. `graph`: the model has
-/// a graph, which gives some tensors other shapes.
+/// Measures the difference between a model and its source. Reads all bytes of both.
+///
+/// `graph`: the model has a graph, which gives some tensors other shapes.
 ///
 /// # Errors
 /// E002 and E007 when bytes can't be read.
@@ -154,7 +157,7 @@ pub(crate) fn drift<P: Pipeline>(
     })
 }
 
-/// What changed.
+/// Changes found so far.
 #[derive(Default)]
 struct Found {
     total: Comparison,
@@ -180,7 +183,7 @@ impl Found {
         self.tensors.push(TensorDrift { name, dtype, why, quality, recoded });
     }
 
-    /// Adds tensors whose values have no counterparts: all that they were is the error.
+    /// Adds tensors whose values have no counterparts. Their whole norm counts as error.
     fn add_gone<P: Pipeline>(
         &mut self,
         [left, right]: [&dyn CheckpointReader; 2],
@@ -275,7 +278,7 @@ mod tests {
     }
 
     #[test]
-    fn what_did_not_change_dilutes_nothing_and_passes_the_strictest_gate() {
+    fn unchanged_tensors_add_no_error_and_pass_the_strictest_gate() {
         let report =
             drifted(&[("a", &[1.0, 2.0]), ("b", &[3.0])], &[("b", &[3.0]), ("a", &[1.0, 2.0])]);
         assert_eq!((report.tensor_count, report.changed), (2, 0));

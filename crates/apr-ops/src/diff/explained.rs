@@ -25,18 +25,18 @@ const SAMPLE: u64 = 4 << 10;
 /// Bytes of a vector that is looked at as a whole.
 const VECTOR: usize = 1 << 20;
 
-/// A tensor that one model alone has, and why that is no difference.
+/// A tensor that only one model has, and the reason why it is not a difference.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Explained {
-    /// Its name.
+    /// Name of the tensor.
     pub name: String,
     /// `left` or `right`: the model that has it.
     pub side: &'static str,
-    /// Why it changes nothing.
+    /// Reason why the tensor does not count as a difference.
     pub why: String,
 }
 
-/// Takes tensors that are no difference out of those that one model alone has.
+/// Moves unmatched tensors that are not a difference to the explained ones.
 ///
 /// # Errors
 /// E002 and E007 when bytes can't be read.
@@ -85,9 +85,10 @@ pub(super) fn explain<P: Pipeline>(
     explain_unnamed(pairing, [left, right], [&positions[0], &positions[1]])
 }
 
-/// Where every weight of the checkpoint has its counterpart, takes out what the graph computes with
-/// besides and modules have not: what positions are encoded with, and biases of zeros for norms
-/// that have none. Everything else may be a weight of an added module.
+/// Explains tensors that only the graph has, if every weight of the checkpoint has a counterpart.
+///
+/// These are positional encodings and zero biases of norms without a bias. Every other tensor may
+/// be a weight of an added module.
 fn explain_unnamed(
     pairing: &mut Pairing,
     [left, right]: [Side<'_>; 2],
@@ -120,7 +121,7 @@ fn explain_unnamed(
     Ok(())
 }
 
-/// Whether all of a vector is 0.
+/// Returns `true` if all elements of a vector are 0.
 fn is_zero(reader: &dyn CheckpointReader, tensor: usize) -> Result<bool> {
     let Ok(len @ ..=VECTOR) = usize::try_from(reader.tensors()[tensor].byte_len()?) else {
         return Ok(false);
@@ -130,12 +131,14 @@ fn is_zero(reader: &dyn CheckpointReader, tensor: usize) -> Result<bool> {
     Ok(bytes.iter().all(|byte| *byte == 0))
 }
 
-/// Whether a model came from ONNX.
+/// Returns `true` if a model was read from ONNX.
 fn is_exported(side: Side<'_>) -> bool {
     side.reader.metadata().object(METADATA).is_some()
 }
 
-/// The matrix of the same model that a matrix is a copy of, where that one has a counterpart.
+/// Returns the name of the matrix that a matrix of the same model is a copy of.
+///
+/// Returns `None` if that matrix has no counterpart.
 fn copied<P: Pipeline>(
     pairing: &mut Pairing,
     own: Side<'_>,
@@ -167,7 +170,9 @@ fn copied<P: Pipeline>(
     Ok(None)
 }
 
-/// Whether the beginning of a tensor has one value: then others are like it by chance.
+/// Returns `true` if all sampled elements at the beginning of a tensor are equal.
+///
+/// Tensors equal to such a tensor may be equal by chance.
 fn is_constant(reader: &dyn CheckpointReader, tensor: usize, info: &TensorInfo) -> Result<bool> {
     let len = usize::try_from(info.byte_len()?.min(SAMPLE)).unwrap_or_default();
     let mut bytes = vec![0; len];
@@ -177,7 +182,7 @@ fn is_constant(reader: &dyn CheckpointReader, tensor: usize, info: &TensorInfo) 
     Ok(elements.all(|element| Some(element) == first))
 }
 
-/// Why a tensor that no module of the family has is none of its weights.
+/// Returns why a tensor that no module of the family has is not one of its weights.
 fn of_graph(own: Side<'_>, position: usize) -> Option<&'static str> {
     let TensorInfo { name, dtype, shape } = &own.reader.tensors()[position];
     if own.model.is_none_or(|model| model.canonical(position).is_some()) {
@@ -192,7 +197,7 @@ fn of_graph(own: Side<'_>, position: usize) -> Option<&'static str> {
     }
 }
 
-/// Why a tensor is left out by an exporter.
+/// Returns why an exporter leaves out a tensor, or `None` if it does not.
 fn idle(own: Side<'_>, position: usize) -> Option<&'static str> {
     let name = &own.reader.tensors()[position].name;
     let is_idle = name.split('.').any(|part| IDLE.contains(&part));
@@ -230,7 +235,7 @@ mod tests {
     }
 
     #[test]
-    fn what_an_exporter_adds_and_leaves_out_is_no_difference() {
+    fn tensors_that_an_exporter_adds_or_leaves_out_are_no_difference() {
         let (table, dense) = ([1.0, 2.0, 3.0, 4.0], [5.0, 6.0, 7.0, 8.0]);
         let left = model(&[("table", table), ("head", table)]);
         let right = model(&[("table", table), ("bert.pooler.dense.weight", dense)]);
@@ -267,7 +272,7 @@ mod tests {
 
     /// torch's exporter computes masks and rotary factors for a length that is fixed.
     #[test]
-    fn what_an_exporter_computed_is_no_difference_where_the_family_is_known() {
+    fn tensors_that_an_exporter_computed_are_no_difference_for_a_known_family() {
         let layer = |at: usize| {
             let module = ["attention.self.query", "attention.self.key", "attention.output.dense"];
             module.map(|module| (format!("encoder.layer.{at}.{module}.weight"), [at as f32; 4]))
@@ -286,7 +291,7 @@ mod tests {
     }
 
     #[test]
-    fn what_no_module_has_is_no_difference_where_all_weights_have_their_counterparts() {
+    fn tensors_of_no_module_are_no_difference_if_all_weights_are_paired() {
         let layer = |at: usize| {
             let module = ["Wqkv", "Wo"].map(|module| format!("layers.{at}.attn.{module}.weight"));
             module.map(|name| (name, [at as f32 + 1.0; 4]))

@@ -15,8 +15,9 @@ use super::report::MetadataChange;
 /// Items of an array that are still shown one by one.
 const LONG: usize = 16;
 
-/// Keys whose values differ. Where a file came from, and what its format alone knows, is not a
-/// difference of the model.
+/// Returns the keys whose values differ.
+///
+/// The origin of a file and keys that belong to its format only are not differences of the model.
 pub(super) fn metadata_changes(
     left: &dyn CheckpointReader,
     right: &dyn CheckpointReader,
@@ -71,15 +72,17 @@ fn add_changes(
     changes.push(MetadataChange { key, left, right });
 }
 
-/// What one side says: its metadata and, held against what the other's metadata say of the same,
-/// its companions.
+/// Metadata and companions of one side.
+///
+/// Companions are compared with what the other side's metadata say about the same key.
 struct Sayings<'a> {
     metadata: &'a Metadata,
     learnt: &'a Learnt,
-    /// Keys that repeat the companions, as an import leaves them: it means nothing where the other
-    /// side lacks them.
+    /// Keys that an import derives from the companions.
+    ///
+    /// If the other side lacks them, that is not a difference.
     derived: BTreeSet<&'a str>,
-    /// Whether it has neither metadata of its own nor companions to say anything with.
+    /// `true` if the side has neither metadata of its own nor companions.
     is_silent: bool,
 }
 
@@ -102,7 +105,7 @@ impl<'a> Sayings<'a> {
     }
 }
 
-/// Whether a side lacks a key that it could not be expected to have.
+/// Returns `true` if one side lacks a key that it is not expected to have.
 fn is_untold(sides: &[Sayings<'_>; 2], key: &str) -> bool {
     let [left, right] = sides;
     match (left.value(key), right.value(key)) {
@@ -112,8 +115,9 @@ fn is_untold(sides: &[Sayings<'_>; 2], key: &str) -> bool {
     }
 }
 
-/// What differs between the key-value pairs of two GGUF files, key by key; `None` where these are
-/// not GGUF files.
+/// Returns the differences between the key-value pairs of two GGUF files, key by key.
+///
+/// Returns `None` if these are not GGUF files.
 fn gguf_changes(left: &Metadata, right: &Metadata) -> Option<Vec<MetadataChange>> {
     let (left, right) = match (Pairs::of(left)?, Pairs::of(right)?) {
         (Some(left), Some(right)) => (left, right),
@@ -155,22 +159,23 @@ fn gguf_changes(left: &Metadata, right: &Metadata) -> Option<Vec<MetadataChange>
     Some(changes)
 }
 
-/// The pairs that metadata hold, and what stands beside them: version, order of bytes, alignment.
+/// Key-value pairs of the metadata, and the fields next to them: version, byte order, alignment.
 struct Pairs<'a> {
     fields: &'a Map<String, Value>,
     pairs: Arc<KeyValues>,
 }
 
 impl<'a> Pairs<'a> {
-    /// `None` for what should be pairs, and is not.
+    /// Returns `None` if the entry is not a valid set of pairs.
     fn of(metadata: &'a Metadata) -> Option<Option<Self>> {
         let Some(entry) = metadata.get(keys::GGUF) else { return Some(None) };
         Some(Some(Self { fields: entry.as_object()?, pairs: metadata.key_values().ok()?? }))
     }
 }
 
-/// The values of two pairs: with their types where only those differ, and counted where they are
-/// long arrays.
+/// Returns the values of two pairs as the report shows them.
+///
+/// Types are included if only the types differ; long arrays are replaced by their counts.
 fn shown(left: Option<&Value>, right: Option<&Value>) -> (Option<Value>, Option<Value>) {
     let field = |pair: Option<&Value>, name: &str| pair.and_then(|pair| pair.get(name)).cloned();
     let values = [field(left, "value"), field(right, "value")];

@@ -4,16 +4,16 @@ use apr_arch::FamilyModel;
 use apr_registry::CheckpointReader;
 use apr_view::NamePattern;
 
-/// What to compare, and how strictly.
+/// Selection of tensors to compare, and tolerances.
 #[derive(Debug, Clone)]
 pub struct DiffOptions {
     /// Largest difference between two values that still counts as a match.
     pub tolerance: f64,
-    /// Only tensors of the left model whose name matches.
+    /// Pattern for the names of the left model's tensors to compare.
     pub filter: Option<NamePattern>,
     /// Left name, right name, for tensors that are called differently.
     pub mapping: Vec<(String, String)>,
-    /// Read tensors whose files state equal digests, too.
+    /// Compare values even if both files state equal digests.
     pub read: bool,
     /// A gate: the largest Euclidean distance of the two models.
     pub max_l2: Option<f64>,
@@ -25,16 +25,17 @@ impl Default for DiffOptions {
     }
 }
 
-/// A model to compare: its checkpoint, what the user calls it, and its family where that is known,
-/// so that tensors are found under the names of another convention.
+/// A model to compare: its checkpoint, the user's name for it, and its family if known.
+///
+/// The family is used to find tensors under the names of another convention.
 #[derive(Clone, Copy)]
 pub(crate) struct Side<'a> {
     /// The checkpoint, with tensors under the names that both have.
     pub(crate) reader: &'a dyn CheckpointReader,
-    /// The same as it was opened, with its tokenizer.
+    /// Checkpoint as it was opened, with the tokenizer of the model.
     pub(crate) original: &'a dyn CheckpointReader,
-    /// As the user wrote it.
+    /// Name of the model as the user wrote it.
     pub(crate) name: &'a str,
-    /// The family.
+    /// Family of the model, if known.
     pub(crate) model: Option<&'a FamilyModel<'a>>,
 }

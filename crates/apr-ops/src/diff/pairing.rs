@@ -17,15 +17,15 @@ use super::options::{DiffOptions, Side};
 pub(super) struct Pair {
     pub(super) left: usize,
     pub(super) right: usize,
-    /// Found by its bytes, so there is nothing left to compare.
+    /// The pair was found by equal bytes, so the values need no comparison.
     pub(super) renamed: bool,
-    /// Found by digests that a file states, which nobody compared with the bytes.
+    /// The pair was found by digests that a file states, which were not checked against the bytes.
     pub(super) by_digest: bool,
     /// Shapes differ, and the elements are compared in their order nevertheless.
     pub(super) is_flat: bool,
 }
 
-/// All pairs, and what has no counterpart.
+/// All pairs, and the tensors without a counterpart.
 #[derive(Debug, Default)]
 pub(super) struct Pairing {
     pub(super) pairs: Vec<Pair>,
@@ -33,7 +33,7 @@ pub(super) struct Pairing {
     pub(super) added: Vec<String>,
     pub(super) lonely_elements: u64,
     pub(super) bytes_read: u64,
-    /// What one model alone has, and what is no difference.
+    /// Tensors that only one model has and that are not a difference.
     pub(super) explained: Vec<Explained>,
 }
 
@@ -107,10 +107,10 @@ pub(super) fn pair<P: Pipeline>(
     Ok(pairing)
 }
 
-/// Where the tensors of a side are, by name.
+/// Positions of the tensors of a side, by name.
 struct Names<'a> {
     own: HashMap<&'a str, usize>,
-    /// By canonical name too.
+    /// Positions by own name, canonical name and name in the source.
     aliases: HashMap<&'a str, usize>,
 }
 
@@ -124,20 +124,22 @@ impl<'a> Names<'a> {
         Self { own, aliases }
     }
 
-    /// The tensor of this name; its own names go before others.
+    /// Returns the tensor of this name; names in the checkpoint precede other names.
     fn find(&self, name: &str) -> Option<usize> {
         self.own.get(name).or_else(|| self.aliases.get(name)).copied()
     }
 }
 
-/// Whether a tensor is not a weight but data that an import added, and so nothing that the other
-/// side lacks.
+/// Returns `true` if a tensor is not a weight but data that an import added.
+///
+/// The other side is not expected to have such a tensor.
 fn is_auxiliary(reader: &dyn CheckpointReader, position: usize) -> bool {
     reader.metadata().auxiliary_tensor() == Some(&reader.tensors()[position].name)
 }
 
-/// What a tensor is called: by the checkpoint, canonically, and as an import wrote down that its
-/// source called it.
+/// Returns the names of a tensor: its own, the canonical one, and that recorded by an import.
+///
+/// An import records the name in its source.
 fn aliases(side: Side<'_>, position: usize) -> impl Iterator<Item = &str> {
     let own = side.reader.tensors()[position].name.as_str();
     let canonical = side.model.and_then(|model| model.canonical(position));
@@ -251,7 +253,7 @@ impl Pairing {
         self.lonely_names(left).push(info.name.clone());
     }
 
-    /// The digest that the file gives, or else that of the bytes; with `read` only the latter.
+    /// Returns the digest stated by the file, or computes it. With `read`, always computes it.
     pub(super) fn digest<P: Pipeline>(
         &mut self,
         reader: &dyn CheckpointReader,

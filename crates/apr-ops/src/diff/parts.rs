@@ -11,10 +11,10 @@ use super::pairing::pair;
 use super::{DiffOptions, DiffReport, Side, judged};
 use crate::parts::exact;
 
-/// Most bytes that a pair is taken to have.
+/// Maximum number of bytes counted for a pair.
 const MOST: u64 = 1 << 43;
 
-/// What a part of a comparison found: sums over the values of each of its pairs.
+/// Result of a part of a comparison: sums over the values of each of its pairs.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct PartOfDiff {
@@ -44,7 +44,7 @@ impl From<&Comparison> for Compared {
 }
 
 impl Compared {
-    /// What was compared, of tensors with so many elements.
+    /// Returns the comparison of two tensors with this number of elements.
     fn comparison(self, elements: u64) -> Comparison {
         let [identical, same_digest, unread, incomparable] = self.flags;
         let [left, right, dot, difference, max_delta, own, other] = self.sums;
@@ -107,10 +107,11 @@ pub(crate) fn diff_part<P: Pipeline>(
     Ok(PartOfDiff { pairs: compared.iter().map(Into::into).collect() })
 }
 
-/// The report of [`diff`](super::diff), from what the parts found; they come in order.
+/// Builds the report of [`diff`](super::diff) from the ordered results of the parts.
 ///
 /// # Errors
-/// Those of [`diff`](super::diff); E001 where the parts have not compared all pairs.
+/// Returns the same errors as [`diff`](super::diff); E001 when the parts have not compared all
+/// pairs.
 pub(crate) fn diff_in_parts<P: Pipeline>(
     left: Side<'_>,
     right: Side<'_>,

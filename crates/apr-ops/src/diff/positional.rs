@@ -8,10 +8,10 @@ use apr_tensor::element::widen_f64;
 const TABLE: u64 = 64 << 20;
 /// Elements of the shortest vector that is taken for frequencies: two are always a progression.
 const LEAST: usize = 3;
-/// Relative error of values in half precision; that of single precision is smaller.
+/// Relative error allowed for values in half precision. Single precision has a smaller error.
 const ERROR: f64 = 2e-3;
 
-/// What a tensor of floats is, by its values; `None` for what may be weights.
+/// Describes a tensor of floats by its values; `None` for a tensor that may be a weight.
 ///
 /// # Errors
 /// E002 and E007 when it can't be read.
@@ -47,8 +47,10 @@ fn is_near(value: f64, expected: f64) -> bool {
     (value - expected).abs() <= ERROR * expected.abs()
 }
 
-/// Press et al. 2022, "Train Short, Test Long", and their code for heads that are no power of two:
-/// every second slope of twice as many heads follows.
+/// Returns `true` if the values are ALiBi slopes (Press et al. 2022, "Train Short, Test Long").
+///
+/// For a number of heads that is not a power of two, their code adds every second slope of twice as
+/// many heads.
 fn are_slopes(values: &[f64]) -> bool {
     let power = 1_usize << values.len().max(1).ilog2();
     let slope = |heads: usize, at: usize| (-8.0 * at as f64 / heads as f64).exp2();
@@ -58,7 +60,9 @@ fn are_slopes(values: &[f64]) -> bool {
     values.len() > 1 && values.iter().zip(expected).all(|(value, slope)| is_near(*value, slope))
 }
 
-/// Su et al. 2021, "RoFormer": powers of the base, divided where contexts are extended linearly.
+/// Returns `true` if the values are inverse frequencies (Su et al. 2021, "RoFormer").
+///
+/// These are powers of the base. They are divided by a factor if the context is extended linearly.
 fn are_inverse_frequencies(values: &[f64]) -> bool {
     let &[first, second, ..] = values else { return false };
     let ratio = second / first;
@@ -85,7 +89,7 @@ mod tests {
 
     /// `build_alibi_tensor` of transformers 5.23 with 4 and 6 heads.
     #[test]
-    fn slopes_of_heads_that_are_no_power_of_two_are_known() {
+    fn slopes_for_head_counts_that_are_not_powers_of_two_are_detected() {
         let four = [0.25, 0.0625, 0.015_625, 0.003_906_25];
         assert!(are_slopes(&four));
         assert!(are_slopes(&[&four[..], &[0.5, 0.125]].concat()));

@@ -6,7 +6,7 @@ use serde::Serialize;
 use super::explained::Explained;
 use crate::graph::{Computed, StructureDiff};
 
-/// How a pair of tensors compares.
+/// Result of comparing a pair of tensors.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Verdict {
@@ -30,32 +30,33 @@ pub enum Verdict {
 pub struct TensorDiff {
     /// Name in the left model.
     pub name: String,
-    /// Name in the right model, where it is another one.
+    /// Name in the right model, if it differs.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub other_name: Option<String>,
-    /// Whether only its bytes show that it is the same tensor.
+    /// `true` if the tensors were paired only because their bytes are equal.
     pub renamed: bool,
-    /// How they compare.
+    /// Result of the comparison.
     pub verdict: Verdict,
-    /// Whether equal digests that the files state are all that shows it; the bytes were not read.
+    /// `true` if the result is based only on equal digests in the files; the bytes were not read.
     pub by_digest: bool,
-    /// Whether the files state equal digests and the bytes differ: one of them is damaged.
+    /// `true` if the files state equal digests but the bytes differ: one of the files is damaged.
     pub damaged: bool,
     /// Dtypes, left and right.
     pub dtypes: [DType; 2],
     /// Shapes, left and right.
     pub shapes: [Shape; 2],
-    /// Largest difference between two values, infinite where one side is not a number; `None` when
-    /// not compared.
+    /// Largest difference between two values; infinite if one of them is not a number.
+    ///
+    /// `None` if the tensors were not compared.
     pub max_delta: Option<f64>,
     /// Euclidean norm of the difference.
     pub l2: Option<f64>,
-    /// Cosine of the angle between the two, as vectors; `None` where one is zero.
+    /// Cosine of the angle between the two tensors, as vectors; `None` if one is zero.
     pub cosine: Option<f64>,
-    /// Norm of the difference over that of the values, where dtypes differ.
+    /// Norm of the difference divided by the norm of the values, if the dtypes differ.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub relative_error: Option<f64>,
-    /// What of it the dtypes allow.
+    /// Relative error that the dtypes allow.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub allowed: Option<f64>,
 }
@@ -66,11 +67,11 @@ pub struct TensorDiff {
 pub struct L2Gate {
     /// The largest Euclidean norm of the difference.
     pub limit: f64,
-    /// Whether it was kept, and all tensors could be compared.
+    /// `true` if the limit was kept and all tensors could be compared.
     pub passed: bool,
 }
 
-/// A metadata key whose values differ; `None` where it is missing.
+/// A metadata key whose values differ; a missing value is `None`.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 #[non_exhaustive]
 pub struct MetadataChange {
@@ -98,13 +99,13 @@ pub struct TokenChange {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[non_exhaustive]
 pub struct RuleChange {
-    /// What it is: `merges`, `normalizer`, `tokenizer.chat_template` and the like.
+    /// Name of the rule: `merges`, `normalizer`, `tokenizer.chat_template` and the like.
     pub name: String,
-    /// How it differs, in words.
+    /// Description of the difference.
     pub detail: String,
 }
 
-/// What differs between two vocabularies, and between what makes tokens of texts.
+/// Differences between two vocabularies and between their tokenization rules.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[non_exhaustive]
 pub struct VocabChanges {
@@ -114,7 +115,7 @@ pub struct VocabChanges {
     pub removed: usize,
     /// Tokens in both models, at other ids.
     pub moved: usize,
-    /// The first of those that moved.
+    /// The first of the tokens that moved.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub examples: Vec<TokenChange>,
     /// Rules that differ: how texts are split, which tokens are special, how chats are written.
@@ -130,7 +131,7 @@ pub struct DiffReport {
     pub path: String,
     /// The right model.
     pub other_path: String,
-    /// Whether nothing differs beyond the tolerance: tensors, tokenizer, names.
+    /// `true` if tensors, tokenizer and names do not differ beyond the tolerance.
     pub same: bool,
     /// 100 for equal models: one minus the norm of the difference over the sum of both norms, in
     /// percent; a tensor without counterpart counts as wholly different.
@@ -139,7 +140,7 @@ pub struct DiffReport {
     pub max_delta: f64,
     /// Euclidean norm of the whole difference.
     pub l2: f64,
-    /// The limit that was asked for.
+    /// Limit of the L2 distance, if one was requested, and its result.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub l2_gate: Option<L2Gate>,
     /// Pairs, in the order of the left model.
@@ -148,25 +149,25 @@ pub struct DiffReport {
     pub removed: Vec<String>,
     /// Names that only the right model has.
     pub added: Vec<String>,
-    /// Tensors that one model alone has, and that are no difference.
+    /// Tensors that only one model has and that are not a difference.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub explained: Vec<Explained>,
-    /// Tokens and what makes them of texts, where both models carry a vocabulary.
+    /// Differences of tokens and tokenization rules, if both models contain a vocabulary.
     pub vocab: Option<VocabChanges>,
     /// Metadata that differs, provenance aside.
     pub metadata: Vec<MetadataChange>,
-    /// What differs in what they compute, where that is known of both in the same way.
+    /// Differences of the computation, if both graphs have the same kind of origin.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub structure: Option<StructureDiff>,
     /// Bytes that were read.
     pub bytes_read: u64,
-    /// What is odd.
+    /// Warnings about the comparison.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub warnings: Vec<String>,
 }
 
 impl DiffReport {
-    /// The same with what differs in what the models compute.
+    /// Adds the differences between the graphs of the two models to the report.
     #[must_use]
     pub fn with_graphs(mut self, left: &Computed, right: &Computed) -> Self {
         self.structure = StructureDiff::new(left, right);

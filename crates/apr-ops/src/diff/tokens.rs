@@ -27,9 +27,10 @@ const OF_CHATS: [&str; 9] = [
     "tokenizer.unk_token_id",
 ];
 
-/// What differs between two vocabularies, and between what makes tokens of texts; `None` where a
-/// checkpoint has no vocabulary, and where both spell their tokens in other ways, of which a
-/// warning says that they were not compared.
+/// Returns the differences between two vocabularies and between their tokenization rules.
+///
+/// Returns `None` if a checkpoint has no vocabulary. Also returns `None`, with a warning, if the
+/// two spell tokens in different ways: the vocabularies are then not compared.
 pub(super) fn vocab_changes(
     left: &dyn CheckpointReader,
     right: &dyn CheckpointReader,
@@ -64,7 +65,9 @@ pub(super) fn vocab_changes(
 }
 
 impl VocabChanges {
-    /// Whether both make the same tokens of all texts, as far as that was compared.
+    /// Returns `true` if no difference was found.
+    ///
+    /// Both vocabularies then tokenize all texts alike, as far as they were compared.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.added + self.removed + self.moved == 0 && self.rules.is_empty()
@@ -73,9 +76,9 @@ impl VocabChanges {
 
 /// The tokens of a vocabulary.
 struct Tokens {
-    /// Their ids by their texts: of a few that a model never uses, there may be several.
+    /// Ids by token text. A few texts of tokens that a model never uses can have several ids.
     ids: BTreeMap<String, Vec<u64>>,
-    /// Whether they are spelled as in a GGUF file.
+    /// `true` if the tokens are spelled as in a GGUF file.
     is_gguf: bool,
 }
 
@@ -93,8 +96,9 @@ impl Tokens {
         Ok(Some(Self { ids, is_gguf }))
     }
 
-    /// Whether tokens of both can be held against each other: those of a GGUF file and of another
-    /// one only where most of them are in both.
+    /// Returns `true` if the tokens of both can be compared.
+    ///
+    /// Tokens of a GGUF file and of another file can be compared only if most of them are in both.
     fn is_spelled_as(&self, other: &Self) -> bool {
         let common = self.ids.keys().filter(|token| other.ids.contains_key(*token)).count();
         let fewer = self.ids.len().min(other.ids.len());
@@ -121,7 +125,7 @@ fn rule_changes(left: &Rules, right: &Rules) -> Vec<RuleChange> {
     changes
 }
 
-/// Where two lists of merges part.
+/// Describes the first difference between two lists of merges.
 fn merges_detail(left: &[String], right: &[String]) -> String {
     let first = left.iter().zip(right).position(|(a, b)| a != b);
     let Some(rank) = first else {
@@ -146,7 +150,9 @@ fn short(value: &Value) -> String {
     Escaped::short(&text(value)).to_string()
 }
 
-/// What decides which tokens a text or a chat gets, where both models state it and it differs.
+/// Returns differences in the settings that decide the tokens of a text or a chat.
+///
+/// Only settings that both models state are compared.
 fn chat_changes(
     left: &dyn CheckpointReader,
     right: &dyn CheckpointReader,

@@ -22,29 +22,31 @@ const SIMILAR: usize = 5;
 #[derive(Debug, Clone, PartialEq, Serialize)]
 #[non_exhaustive]
 pub struct ModelExplanation {
-    /// What was opened.
+    /// Path or location of the opened model.
     pub path: String,
-    /// Its format.
+    /// Format of the model.
     pub format: &'static Format,
-    /// What its family says; `None` where that is not known.
+    /// Description by the model's family; `None` if the family is unknown.
     pub description: Option<Description>,
-    /// What it is where it holds no model, but an adapter for one.
+    /// The adapter, if the file contains an adapter instead of a model.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub adapter: Option<Adapter>,
-    /// What the metadata call it, where the family is not known.
+    /// Model type in the metadata, if the family is unknown.
     pub model_type: Option<String>,
-    /// The known family that a model of an unknown one is most like, and what differs.
+    /// The known family most similar to a model of an unknown family, and the differences.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub resembles: Option<Resemblance>,
     /// Dimensions worth knowing: `layers`, `hidden`, `vocab`.
     pub dimensions: Vec<(&'static str, u64)>,
     /// Elements of all tensors.
     pub parameters: u64,
-    /// Tensors.
+    /// Number of tensors.
     pub tensor_count: usize,
     /// The dtype that most bytes have.
     pub dtype: Option<DType>,
-    /// How weights are quantized in codes and scales; `None` if none is and no method is stated.
+    /// Quantization of weights in codes and scales.
+    ///
+    /// `None` if there are no such weights and no method is stated.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub quantization: Option<StoredQuantization>,
 }
@@ -94,25 +96,24 @@ pub(crate) fn explain_model(
 pub struct TensorExplanation {
     /// Name in the checkpoint.
     pub name: String,
-    /// Canonical name, where it is another one.
+    /// Canonical name, if it differs.
     pub canonical: Option<String>,
-    /// What it is for.
+    /// Purpose of the tensor.
     pub role: Option<String>,
-    /// What it is.
+    /// Kind of the tensor, which decides what values are expected.
     pub kind: Option<TensorKind>,
-    /// Element type.
+    /// Element type of the tensor.
     pub dtype: DType,
-    /// Dimensions.
+    /// Dimensions of the tensor.
     pub shape: Shape,
-    /// What the dimensions are.
+    /// Meaning of the dimensions.
     pub axes: Option<Vec<String>>,
-    /// The nodes of the model's graph that read it; `None` where what the model computes is not
-    /// known.
+    /// Nodes of the model's graph that read the tensor; `None` if the graph is not known.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub uses: Option<Vec<Use>>,
     /// Statistics; `None` for quantized tensors.
     pub stats: Option<Stats>,
-    /// What is wrong or odd about it; empty for a healthy one.
+    /// Violations found in the values; empty for a valid tensor.
     pub violations: Vec<Violation>,
 }
 
@@ -220,14 +221,14 @@ pub struct KnownTensor {
     pub family: String,
     /// Canonical name.
     pub canonical: String,
-    /// What it is for.
+    /// Purpose of the tensor.
     pub role: String,
 }
 
-/// What the families say about a tensor of this name, or the canonical names most like it.
+/// Returns what the families know about a tensor of this name.
 ///
 /// # Errors
-/// The nearest matches when no family knows the name.
+/// Returns the most similar canonical names when no family knows the name.
 pub fn known_tensor(families: &Families, name: &str) -> Result<Vec<KnownTensor>, Vec<String>> {
     let of = |family: &apr_arch::Family| {
         let canonical = family.map_name(name)?;

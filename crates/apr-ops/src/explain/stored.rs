@@ -9,15 +9,15 @@ use serde::Serialize;
 
 use crate::inspect::DTypeShare;
 
-/// How a model's weights are quantized in codes and scales.
+/// Quantization of a model's weights in codes and scales.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 #[non_exhaustive]
 pub struct StoredQuantization {
     /// The method that the configuration states: `gptq`.
     pub stated: Option<String>,
-    /// The kinds of codes in the file, those of most bytes first; empty if all weights are floats.
+    /// Kinds of codes in the file, those of most bytes first; empty if all weights are floats.
     pub kinds: Vec<StoredKind>,
-    /// Why weights can't be decoded.
+    /// Reason why weights can't be decoded.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub undecodable: Option<String>,
     /// Programs that load a folder of such weights, as far as is known.
@@ -28,7 +28,7 @@ pub struct StoredQuantization {
 #[derive(Debug, Clone, PartialEq, Serialize)]
 #[non_exhaustive]
 pub struct StoredKind {
-    /// Its short name, as in `tensors`: `gptq`.
+    /// Short name of the method, as in `tensors`: `gptq`.
     pub method: &'static str,
     /// The kind in words: `GPTQ, 4 bits, groups of 128`.
     pub description: String,
@@ -46,7 +46,7 @@ struct Loaders {
     programs: &'static [&'static str],
 }
 
-/// What marks files of ComfyUI, which have no configuration.
+/// Metadata marker of ComfyUI files, which have no configuration.
 const COMFYUI: &str = "comfyui";
 
 /// The first entry that fits a weight is its own.

@@ -81,7 +81,7 @@ pub(crate) fn bound_graphs(
     Ok(bound)
 }
 
-/// The modules of a model of sentence-transformers, where the task asks for vectors.
+/// Returns the modules of a sentence-transformers model, if the task is computing embeddings.
 fn exported_sentence(source: &Source<'_>, options: &GraphOptions) -> Result<Option<Sentence>> {
     match options.task.as_deref() {
         None | Some("" | "feature-extraction" | "sentence-similarity") => {

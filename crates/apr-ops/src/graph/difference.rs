@@ -8,32 +8,34 @@ use serde::Serialize;
 
 use super::{Computed, GraphOrigin};
 
-/// What differs in what two models compute.
+/// Differences between the computations of two models.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize)]
 #[non_exhaustive]
 pub struct StructureDiff {
     /// Nodes, inputs and outputs that only the left model has.
     pub removed: Vec<String>,
-    /// Those that only the right model has.
+    /// Nodes that only the right model has.
     pub added: Vec<String>,
-    /// Those that both have and that do not do the same.
+    /// Nodes that both models have and that compute different things.
     pub changed: Vec<NodeChange>,
 }
 
 /// A node that does not do the same in two models.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct NodeChange {
-    /// Its path.
+    /// Path of the node.
     pub node: String,
-    /// What it does in the left model: `Clip(x; max=6)`.
+    /// Operation of the node in the left model: `Clip(x; max=6)`.
     pub left: String,
-    /// What it does in the right model.
+    /// Operation of the node in the right model.
     pub right: String,
 }
 
 impl StructureDiff {
-    /// Compares the graphs of two models by the names of their nodes; `None` where one is its
-    /// file's and the other is what its family says, whose names have nothing in common.
+    /// Compares the graphs of two models by the names of their nodes.
+    ///
+    /// Returns `None` if one graph is from a file and the other from a family: their names have
+    /// nothing in common.
     #[must_use]
     pub fn new(left: &Computed, right: &Computed) -> Option<Self> {
         if (left.origin == GraphOrigin::File) != (right.origin == GraphOrigin::File) {
@@ -55,14 +57,14 @@ impl StructureDiff {
         })
     }
 
-    /// Whether nothing differs.
+    /// Returns `true` if the graphs do not differ.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.removed.is_empty() && self.added.is_empty() && self.changed.is_empty()
     }
 }
 
-/// What each node, input and output is, by its name.
+/// Describes each node, input and output, by name.
 fn nodes(computed: &Computed) -> BTreeMap<String, String> {
     let mut found = BTreeMap::new();
     for part in &computed.parts {

@@ -40,38 +40,40 @@ use crate::tensors::{TensorRow, TensorsOptions, list};
 #[derive(Debug, Clone)]
 #[non_exhaustive]
 pub struct Computed {
-    /// Where they come from.
+    /// Origin of the graphs.
     pub origin: GraphOrigin,
-    /// One, or several where an encoder and a decoder run apart; types of all values are inferred.
+    /// One graph, or several if an encoder and a decoder run separately.
+    ///
+    /// The types of all values are inferred.
     pub parts: Vec<GraphPart>,
-    /// Names of tensors that none of them uses: the canonical ones, where a family has them.
+    /// Names of tensors that no graph uses: canonical names if a family has them.
     pub unused: Vec<String>,
 }
 
 /// A graph of a model.
 #[derive(Debug, Clone)]
 pub struct GraphPart {
-    /// Its name: `model`, `encoder_model`.
+    /// Name of the graph: `model`, `encoder_model`.
     pub name: String,
-    /// What it computes.
+    /// The graph itself, with inferred types.
     pub graph: Graph,
-    /// What is odd or wrong in it.
+    /// Findings in the graph.
     pub findings: Findings,
     /// The types that its functions are called with.
     inference: Arc<Inference>,
 }
 
-/// Where a graph comes from.
+/// Origin of a graph.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum GraphOrigin {
     /// The file has it.
     File,
-    /// The model's family says what its models compute.
+    /// The graph is built from the model's family, which has this name.
     Family(String),
 }
 
-/// The graphs of a model: those of its file, or those of its family.
+/// Returns the graphs of a model: the graphs in its file, or those of its family.
 ///
 /// # Errors
 /// E003 when neither has one, or the configuration has an option that no block knows; E001 when it
@@ -115,7 +117,9 @@ pub(crate) fn for_graphs<'a>(source: &Source<'a>) -> Result<View<'a>> {
     }
 }
 
-/// What a configuration that asks for too much ends with is about the model: no memory would help.
+/// Attributes an out-of-memory error of a graph to the model.
+///
+/// The configuration requests too much, and more memory would not help.
 fn about(source: &Source<'_>, error: Error) -> Error {
     match error.code() == Code::Memory && error.file().is_none() {
         true => error.in_file(source.name()),
@@ -123,13 +127,13 @@ fn about(source: &Source<'_>, error: Error) -> Error {
     }
 }
 
-/// How GGUF's tensors of factors for rotary positions begin.
+/// Prefix of GGUF's tensors of factors for rotary positions.
 const ROTARY: &str = "rope_";
 
-/// The graphs of the model's file, where that has some.
+/// Returns the graphs in the model's file, or `None` if it has none.
 ///
 /// # Errors
-/// E002 where it is damaged, E007 when reading fails, E008 over the limits.
+/// E002 when it is damaged, E007 when reading fails, E008 over the limits.
 pub fn of_file(source: &Source<'_>) -> Result<Option<Computed>> {
     Ok(own_graphs(source)?.map(Computed::of_own))
 }
@@ -142,13 +146,14 @@ pub(crate) fn of_file_or_damage(source: &Source<'_>) -> Result<Result<Option<Com
     Ok(own_graphs_or_damage(source)?.map(|own| own.map(Computed::of_own)))
 }
 
-/// What is said of a model whose graph can't be read.
+/// Returns the warning for a model whose graph can't be read.
 pub(crate) fn unreadable(error: &Error) -> String {
     format!("the graph can't be read: {}", error.message())
 }
 
-/// The size that costs are told for where nobody says another: one text, image or sound, 128 tokens
-/// of it, and none before.
+/// Returns the default size of a symbolic dimension for cost estimates.
+///
+/// The default is one text, audio or image with 128 tokens and no past tokens.
 #[must_use]
 pub fn usual_size(symbol: &str) -> u64 {
     if symbol.contains("past") {
@@ -160,15 +165,17 @@ pub fn usual_size(symbol: &str) -> u64 {
     }
 }
 
-/// What a model without a family and a graph of its own ends with.
+/// Returns the error for a model without a known family and without a graph of its own.
 pub(crate) fn without_family(source: &Source<'_>) -> Error {
     // Codes that nothing decodes have names that no family knows.
     let refused = check_decodable(source.reader()).err();
     refused.unwrap_or_else(|| Error::version(unknown_family(source))).in_file(source.name())
 }
 
-/// That no family is known for a model without a graph: what it says of itself, why it has no
-/// graph, what it is most like, and how to name or describe a family.
+/// Returns a message for a model of an unknown family without a graph.
+///
+/// It contains the architecture that the model states, why it has no graph, the most similar
+/// family, and how to set or define a family.
 pub(crate) fn unknown_family(source: &Source<'_>) -> String {
     let reader = source.reader();
     let why = without_graph(reader).map_or_else(String::new, |why| format!(" ({why})"));
@@ -196,7 +203,7 @@ pub(crate) fn unknown_family(source: &Source<'_>) -> String {
     )
 }
 
-/// Why a file of a format that can have a graph has none.
+/// Returns why a file has no graph although its format supports graphs.
 fn without_graph(reader: &dyn CheckpointReader) -> Option<String> {
     let format = reader.format();
     if format == &tensorflow::CHECKPOINT {
@@ -220,10 +227,10 @@ impl Computed {
         Self { origin: GraphOrigin::File, parts: parts.collect(), unused: own.unused }
     }
 
-    /// The same in operators of ONNX, where the file has another program's.
+    /// Returns the same graphs with ONNX operators, if the file has operators of another framework.
     ///
     /// # Errors
-    /// E003 where there are operators without a counterpart: with their names.
+    /// E003 with the names of the operators when some have no counterpart.
     pub fn in_onnx(&self, source: &Source<'_>) -> Result<Self> {
         if self.origin != GraphOrigin::File {
             return Ok(self.clone());
@@ -234,7 +241,7 @@ impl Computed {
         Ok(Self { parts: parts.collect(), ..self.clone() })
     }
 
-    /// The same with the operators of another version of ONNX.
+    /// Returns the graphs with the operators of another ONNX version.
     ///
     /// # Errors
     /// E003 where an operator does not go along: with its name and that of its node.
@@ -283,7 +290,7 @@ impl GraphPart {
         Self { name: name.to_owned(), graph, findings, inference: Arc::new(inference) }
     }
 
-    /// What it costs for inputs of these sizes, by symbol; one that is not named has
+    /// Returns the cost for inputs of these sizes, by symbol. A symbol without a size has
     /// [`usual_size`].
     #[must_use]
     pub fn cost(&self, sizes: &BTreeMap<String, u64>) -> Cost {
@@ -297,10 +304,10 @@ impl GraphPart {
 #[derive(Debug, Serialize)]
 #[non_exhaustive]
 pub struct NodeReport {
-    /// The node.
+    /// View of the node.
     #[serde(flatten)]
     pub node: NodeView,
-    /// Its weights, with statistics.
+    /// Weights of the node, with statistics.
     pub weights: Vec<TensorRow>,
 }
 

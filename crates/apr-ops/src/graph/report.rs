@@ -10,22 +10,22 @@ use serde::Serialize;
 
 use super::{Computed, GraphOrigin, GraphPart, usual_size};
 
-/// What a model computes, as `apr graph` reports it.
+/// Report on a model's graphs, as printed by `apr graph`.
 #[derive(Debug, Serialize)]
 #[non_exhaustive]
 pub struct GraphReport {
-    /// What was opened.
+    /// Path or location of the opened model.
     pub path: String,
-    /// Its format.
+    /// Format of the model.
     pub format: &'static Format,
-    /// Where the graphs come from.
+    /// Origin of the graphs.
     pub origin: GraphOrigin,
-    /// The graphs.
+    /// Reports of the graphs.
     pub parts: Vec<PartReport>,
     /// Canonical names of tensors that none of them uses.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub unused_tensors: Vec<String>,
-    /// What is odd.
+    /// Warnings about the model.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub warnings: Vec<String>,
 }
@@ -34,12 +34,12 @@ pub struct GraphReport {
 #[derive(Debug, Serialize)]
 #[non_exhaustive]
 pub struct PartReport {
-    /// What it is.
+    /// Summary of the graph.
     #[serde(flatten)]
     pub summary: PartSummary,
-    /// What is odd or wrong.
+    /// Findings in the graph.
     pub findings: Findings,
-    /// The structure.
+    /// Structure of the graph.
     pub structure: Scene,
 }
 
@@ -47,25 +47,25 @@ pub struct PartReport {
 #[derive(Debug, Clone, PartialEq, Serialize)]
 #[non_exhaustive]
 pub struct PartSummary {
-    /// Its name.
+    /// Name of the graph.
     pub name: String,
     /// Versions of the operators by domain; ONNX's own is `ai.onnx`.
     pub opsets: BTreeMap<String, i64>,
-    /// What the caller gives.
+    /// Inputs that the caller passes.
     pub inputs: Vec<EndReport>,
-    /// What the caller gets.
+    /// Outputs that the caller receives.
     pub outputs: Vec<EndReport>,
-    /// How often each operator runs, functions called included. What a loop repeats counts once.
+    /// Number of runs of each operator, including called functions. The body of a loop counts once.
     pub operators: BTreeMap<String, u64>,
-    /// Sum of them.
+    /// Number of runs of all operators.
     pub nodes: u64,
     /// Elements of all weights.
     pub parameters: u64,
-    /// What one run costs.
+    /// Cost of one run.
     pub cost: CostReport,
 }
 
-/// What a run of a graph costs.
+/// Cost of one run of a graph.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 #[non_exhaustive]
 pub struct CostReport {
@@ -75,13 +75,13 @@ pub struct CostReport {
     pub flops: u64,
     /// Bytes of weights that are read, as the graph computes with them.
     pub weight_bytes: u64,
-    /// Most bytes of values that are in memory at once, without weights.
+    /// Peak size in bytes of the values in memory, without weights.
     pub peak_bytes: u64,
     /// The node that runs then.
     pub peak_at: String,
-    /// Bytes that each token adds to the keys and values that are kept; 0 where none are.
+    /// Bytes that each token adds to the KV cache; 0 if there is no cache.
     pub cache_bytes_per_token: u64,
-    /// Nodes whose sizes are not all known; they count nothing.
+    /// Number of nodes with unknown sizes; they count as zero.
     pub unknown_nodes: u64,
 }
 
@@ -89,25 +89,26 @@ pub struct CostReport {
 #[derive(Debug, Clone, PartialEq, Serialize)]
 #[non_exhaustive]
 pub struct EndReport {
-    /// Its name.
+    /// Name of the input or output.
     pub name: String,
-    /// Its type, where it is a tensor.
+    /// Tensor type, or `None` if the value is not a tensor.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub kind: Option<String>,
-    /// What it is for.
+    /// Meaning of the value.
     pub meaning: Meaning,
 }
 
-/// How much a report on graphs shows.
+/// Level of detail of a report on graphs.
 #[derive(Debug, Clone)]
 #[non_exhaustive]
 pub struct ReportOptions {
-    /// Whether equal neighbours, such as layers, become one item.
+    /// Fold equal neighbouring items, such as layers, into one.
     pub fold: bool,
-    /// Whether each item of the structure has its cost.
+    /// Include the cost of each item of the structure.
     pub costs: bool,
-    /// Sizes of the inputs' symbolic dimensions that costs are told for, by their names; one that
-    /// is not here has [`usual_size`].
+    /// Sizes of the inputs' symbolic dimensions for the cost estimates, by name.
+    ///
+    /// A dimension that is missing here has [`usual_size`].
     pub sizes: BTreeMap<String, u64>,
 }
 
@@ -213,7 +214,7 @@ impl EndReport {
     }
 }
 
-/// How often each operator is in the graph, with that of a function as often as it is called.
+/// Returns the number of runs of each operator in the graph. A function counts once per call.
 fn operators(graph: &Graph) -> BTreeMap<String, u64> {
     let mut of_functions: BTreeMap<String, BTreeMap<String, u64>> = BTreeMap::new();
     // A function that is called in another comes to be known before it, or after one more round.

@@ -14,11 +14,11 @@ use crate::own_graph::own_graphs;
 #[derive(Debug)]
 #[non_exhaustive]
 pub struct Runnable {
-    /// Its name: `model`, `encoder_model`.
+    /// Name of the graph: `model`, `encoder_model`.
     pub name: String,
-    /// What it computes.
+    /// The graph itself.
     pub graph: Graph,
-    /// What it computes otherwise than the model's own runtime, and what it leaves out.
+    /// Differences from the model's own runtime, and parts that are left out.
     pub warnings: Vec<String>,
 }
 
@@ -84,7 +84,7 @@ pub fn with_graphs<R, E: From<Error>>(
     then(&named, &parts)
 }
 
-/// Whether a graph makes the vectors of texts.
+/// Returns `true` if a graph computes text embeddings.
 fn makes_vectors((_, graph): &(String, Graph)) -> bool {
     let body = &graph.body;
     body.outputs.iter().any(|id| body.value(*id).name == SENTENCE_OUTPUT)

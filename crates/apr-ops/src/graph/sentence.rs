@@ -10,19 +10,22 @@ use apr_source::sentence::{
 /// The output with the vectors of texts, as Optimum names it.
 pub const SENTENCE_OUTPUT: &str = "sentence_embedding";
 
-/// Inputs of the graph of [`sentence_graph`]: vectors of tokens, which of them are no padding, and
-/// which of them count in a pooling.
+/// Input names of the graph of [`sentence_graph`].
+///
+/// They are the token embeddings, the mask of tokens that are not padding, and the mask of tokens
+/// that are pooled.
 pub const SENTENCE_INPUTS: [&str; 3] = ["token_embeddings", "attention_mask", "pooling_mask"];
 
 /// Version of ONNX's operators that the graph of [`sentence_graph`] is written in.
 const OPSET: i64 = 17;
 
-/// Returns the modules behind the first one as a graph of their own. It has no weights of the
-/// checkpoint: those of the modules are constants.
+/// Returns the modules behind the first one as a separate graph.
+///
+/// The graph has no weights of the checkpoint: the weights of the modules are constants.
 ///
 /// # Errors
-/// E003 for a module that is not known; E001 where its weights are missing or have other shapes
-/// than its settings; E007 and E008 when they can't be read.
+/// E003 for a module that is not known; E001 when its weights are missing or have other shapes than
+/// its settings; E007 and E008 when they can't be read.
 pub fn sentence_graph(reader: &dyn CheckpointReader, sentence: &Sentence) -> Result<Graph> {
     let mut graph = GraphBuilder::new(OPSET);
     let body = graph.body();
@@ -199,7 +202,7 @@ impl Modules<'_> {
         self.body.scope(name, |body| write(&mut Modules { body, opset, reader }))
     }
 
-    /// The sum over an axis, which stays with length 1.
+    /// Returns the sum over an axis, which is kept with length 1.
     fn sum(&mut self, name: &str, x: ValueId, axis: i64) -> ValueId {
         let axes = self.body.ints(&[axis]);
         self.make("ReduceSum", name, [x, axes])
@@ -267,7 +270,7 @@ impl Modules<'_> {
         self.make("Squeeze", "pooled", [sum, axes])
     }
 
-    /// How many tokens there are up to each, with itself.
+    /// Returns the number of tokens up to and including each position.
     fn number(&mut self, mask: ValueId) -> ValueId {
         let axis = self.body.int(1);
         self.make("CumSum", "number", [mask, axis])

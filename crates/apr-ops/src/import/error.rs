@@ -5,15 +5,15 @@ use apr_arch::{Contradiction, Mismatch};
 use crate::convert::ConvertError;
 use crate::inline::{ValidationError, ValidationReason};
 
-/// Why an import failed.
+/// Reason why an import failed.
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum ImportError {
     /// The source could not be fetched.
     DownloadFailed {
-        /// What was asked for.
+        /// Source that was requested.
         source: String,
-        /// What went wrong.
+        /// Reason of the failure.
         reason: String,
     },
     /// The source is not a model file that apr reads.
@@ -25,19 +25,19 @@ pub enum ImportError {
     ValidationFailed {
         /// Name in the source.
         name: String,
-        /// What is wrong with it.
+        /// Description of the error.
         reason: String,
     },
-    /// The family has no such tensor.
+    /// The family does not have this tensor.
     UnknownTensor {
         /// Name in the source.
         source_name: String,
     },
-    /// The source is not of the family that was asked for.
+    /// The source does not belong to the requested family.
     ArchitectureMismatch {
-        /// The family asked for.
+        /// Requested family.
         expected: String,
-        /// What the source is.
+        /// Family of the source.
         found: String,
     },
     /// The source lacks a tensor.
@@ -47,7 +47,7 @@ pub enum ImportError {
     },
     /// Values moved further than allowed.
     QualityGate {
-        /// What exceeds the gate.
+        /// Limits of the gate that are exceeded.
         failures: Vec<String>,
     },
     /// The source can't be read or the target not be written.

@@ -18,20 +18,18 @@ use crate::inline::{InlineValidator, ValidationConfig};
 /// A checkpoint ready for a format other than `.apr`.
 #[non_exhaustive]
 pub struct Foreign<'a> {
-    /// What is written, and judged on the way.
+    /// The checkpoint to write, with its validator.
     pub prepared: Prepared<'a>,
-    /// Dtypes that the format needs, by position; the tensors' own where there is none.
+    /// Dtypes that the format requires, by position; `None` keeps the dtype of the tensor.
     pub dtypes: Vec<Option<DType>>,
-    /// What the format has no place for.
+    /// Data that the format can't store.
     pub losses: Vec<Loss>,
-    /// The configuration that the keys and tensors of a GGUF file lead to, where that is what the
-    /// model came from.
+    /// Configuration derived from the keys and tensors of a GGUF file that the model is from.
     pub config: Option<Map<String, Value>>,
 }
 
 impl Foreign<'_> {
-    /// Writes down what a GGUF file says of the model as its configuration would, for whoever goes
-    /// by that.
+    /// Writes the configuration derived from a GGUF file into the metadata, for its readers.
     #[must_use]
     pub fn stating_configuration(mut self) -> Self {
         let Some(mut config) = self.config.take() else { return self };
@@ -58,11 +56,13 @@ pub fn restore<'a>(
     restore_to(source, format, validation, DType::F32)
 }
 
-/// The same with floats of another dtype in place of quantized tensors that can't stay so, since
-/// the format has their elements in another order.
+/// Prepares a checkpoint like [`restore`], and decodes quantized tensors to `decode_to`.
+///
+/// Only quantized tensors that can't stay quantized are decoded. They must be decoded because the
+/// format has their elements in another order.
 ///
 /// # Errors
-/// Those of [`restore`].
+/// Returns the same errors as [`restore`].
 pub fn restore_to<'a>(
     source: &Source<'a>,
     format: &'static Format,
@@ -129,7 +129,7 @@ struct ForeignLayout<'a> {
 }
 
 impl<'a> ForeignLayout<'a> {
-    /// All there is to say is in the view.
+    /// Returns a layout that consists of the view only, without losses and warnings.
     fn of(view: View<'a>) -> Self {
         let (dtypes, losses, warnings) = (Vec::new(), Vec::new(), Vec::new());
         Self { view, dtypes, losses, warnings, config: None }
@@ -178,7 +178,7 @@ fn out_of_gguf<'a>(source: &Source<'a>, decode_to: DType) -> Result<ForeignLayou
     Ok(ForeignLayout { losses, warnings, config: Some(entries), ..ForeignLayout::of(view) })
 }
 
-/// The notice of what is written under the names of a GGUF file.
+/// Returns the warning for a model that is written under the names of a GGUF file.
 fn under_its_own_names(reader: &dyn CheckpointReader) -> String {
     let name = reader.metadata().text(keys::MODEL_TYPE).unwrap_or_default();
     format!(
@@ -187,7 +187,7 @@ fn under_its_own_names(reader: &dyn CheckpointReader) -> String {
     )
 }
 
-/// Whether a GGUF file, or what was imported from one, is of no architecture that is known.
+/// Returns `true` if a GGUF file, or a model imported from one, has no known architecture.
 fn is_of_no_architecture(source: &Source<'_>) -> bool {
     let is_asked = !matches!(source.architecture(), Architecture::Auto);
     let told = described(source.reader(), source.families(), source.architecture());

@@ -14,8 +14,7 @@ use crate::graph::{GraphPart, of_file_or_damage, unreadable};
 use crate::inline::{Claim, ValidationError, ValidationReason};
 use crate::physics::Level;
 
-/// What of the whole checkpoint does not go together: the family that it claims, its vocabulary and
-/// its filterbank.
+/// Returns contradictions in the whole checkpoint: its stated family, vocabulary and filterbank.
 pub(super) fn structural_misfits(
     source: &Source<'_>,
     model: Option<&FamilyModel<'_>>,
@@ -37,8 +36,9 @@ pub(super) fn structural_misfits(
     misfits
 }
 
-/// What makes the graphs of the file ones that no runtime takes, or why they can't be read.
-/// `validate` has the same errors, with its warnings beside.
+/// Returns the errors that make the graphs of the file invalid, or why they can't be read.
+///
+/// `validate` reports the same errors, together with warnings.
 ///
 /// # Errors
 /// E007 when reading fails, E008 over the limits.
@@ -52,7 +52,7 @@ pub(crate) fn misfits_of_graphs(source: &Source<'_>) -> Result<Vec<ValidationErr
     })
 }
 
-/// The same for graphs that were read.
+/// Returns the errors in graphs that were read.
 pub(crate) fn graph_misfits(parts: impl Iterator<Item = GraphPart>) -> Vec<ValidationError> {
     let misfits_of = |part: GraphPart| -> Vec<ValidationError> {
         let errors = part.findings.errors();
@@ -72,8 +72,10 @@ fn graph_misfit(node: &str, message: String, claim: Claim) -> ValidationError {
     }
 }
 
-/// What a checkpoint that no family was found for says of itself, and is not: its configuration
-/// names a family that the tensors are not of. A conversion refuses it, and so it is not valid.
+/// Returns an error if a checkpoint states a family that its tensors contradict.
+///
+/// No family was detected for such a checkpoint. A conversion rejects such a checkpoint, so it is
+/// not valid.
 pub(crate) fn false_claim(
     reader: &dyn CheckpointReader,
     metadata: &Metadata,
@@ -86,7 +88,7 @@ pub(crate) fn false_claim(
     }
 }
 
-/// Where the configuration names a family that the tensors are not of.
+/// Returns an error if the configuration names a family that the tensors do not belong to.
 pub(super) fn contradiction(
     reader: &dyn CheckpointReader,
     metadata: &Metadata,
@@ -104,7 +106,10 @@ pub(super) fn contradiction(
         })
 }
 
-/// GGUF files say what they are; one of a kind that is not known would be taken without any check.
+/// Returns an error for a GGUF file of an unknown architecture.
+///
+/// GGUF files state their architecture. A file of an unknown one would otherwise pass without any
+/// check.
 pub(super) fn unknown_architecture(reader: &dyn CheckpointReader) -> Option<ValidationError> {
     let is_foreign =
         reader.format().convention != Convention::LlamaCpp || reader.tensors().is_empty();
@@ -158,11 +163,12 @@ pub(super) fn folded_norms(
     })
 }
 
-/// Unknown and missing tensors that are compared with one another: where there are more, none of
-/// them was renamed.
+/// Maximum number of unknown and missing tensors that are compared with one another.
+///
+/// If there are more, none of them is assumed to be renamed.
 pub(crate) const COMPARED: usize = 20;
 
-/// Mismatches, with a hint where an unknown tensor looks like a missing one.
+/// Converts mismatches to errors, with a hint if an unknown tensor resembles a missing one.
 pub(crate) fn misfits(mismatches: Vec<Mismatch>) -> Vec<ValidationError> {
     let missing: Vec<String> = mismatches
         .iter()
@@ -189,8 +195,10 @@ pub(crate) fn misfits(mismatches: Vec<Mismatch>) -> Vec<ValidationError> {
     mismatches.into_iter().map(ValidationError::of_structure).map(hint).collect()
 }
 
-/// What ends an import, and what is only reported: in one line, since such tensors come in groups.
-/// What is missing is only reported where the model need not be `complete`.
+/// Splits misfits into errors that end an import and warnings.
+///
+/// Warnings about such tensors are joined into one line, because they come in groups. Missing
+/// tensors are only a warning if the model need not be `complete`.
 pub(super) fn errors_and_warnings(
     misfits: Vec<ValidationError>,
     complete: bool,
@@ -212,8 +220,10 @@ pub(super) fn errors_and_warnings(
     (errors, warnings)
 }
 
-/// Mismatches of a checkpoint with its family, and a sentence about those that are none in a graph:
-/// it has all that it computes with, and may be one of several that make a model.
+/// Returns the mismatches of a checkpoint with its family.
+///
+/// For a graph, also returns a warning about tensors of other parts, which are not mismatches. A
+/// graph has all tensors that it computes with, and may be one of several parts of a model.
 pub(crate) fn family_misfits(
     reader: &dyn CheckpointReader,
     model: &FamilyModel<'_>,
@@ -225,7 +235,7 @@ pub(crate) fn family_misfits(
     (misfits(own), part_of_model(&misfits(others)))
 }
 
-/// What is said of a part of a model that lacks these tensors.
+/// Returns the warning for a part of a model that lacks these tensors.
 fn part_of_model(missing: &[ValidationError]) -> Option<String> {
     let count = counted(missing.len() as u64, "tensor");
     (!missing.is_empty()).then(|| {
@@ -271,8 +281,9 @@ pub(crate) fn vocabulary_misfit<'m>(
     })
 }
 
-/// Holds what the metadata have as lists against what they say of these: the vocabulary against its
-/// size, the filterbank against its shape.
+/// Checks lists in the metadata against their stated sizes.
+///
+/// These are the vocabulary and its size, and the filterbank and its shape.
 pub(crate) fn inline_misfits(metadata: &Metadata) -> Vec<ValidationError> {
     let list = |key: &str| metadata.get(key)?.as_array();
     let stated = |key: &str| metadata.get(key)?.as_u64();
@@ -304,14 +315,15 @@ pub(crate) fn inline_misfits(metadata: &Metadata) -> Vec<ValidationError> {
     misfits
 }
 
-/// Mels that the network takes, as the configuration says.
+/// Returns the number of mel bins that the network expects according to the configuration.
 pub(crate) fn expected_mels(metadata: &Metadata) -> Option<u64> {
     let config = metadata.object(keys::ARCHITECTURE)?;
     ["num_mel_bins", "n_mels"].iter().find_map(|key| config.get(*key)?.as_u64())
 }
 
-/// Holds the mel filterbank, or what is said of it, against the mels that the network takes (QA
-/// 48): with another number, no sound can go in.
+/// Checks the mel filterbank, or its stated shape, against the network's mel bins (QA 48).
+///
+/// With another number of bins, the model can't process audio.
 pub(crate) fn filterbank_misfit<'m>(
     metadata: &Metadata,
     tensors: &[TensorInfo],

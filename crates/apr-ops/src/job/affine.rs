@@ -10,7 +10,7 @@ use serde_json::Value;
 use super::description::Job;
 
 impl Job {
-    /// What is said of integers that become floats.
+    /// Returns the warning about integers that become floats.
     pub(super) fn dequantized(&self, reader: &dyn CheckpointReader) -> Option<String> {
         let dtype = self.weights.dequantize?;
         let count = reader.metadata().object(keys::AFFINE)?.len() as u64;
@@ -19,11 +19,12 @@ impl Job {
     }
 }
 
-/// Makes tensors of the view floats where `reader`, its base, says which integers are quantized;
-/// their scales and zero points are left out.
+/// Decodes integers in the view to floats if the metadata of its base `reader` state scales.
+///
+/// Their scales and zero points are removed from the view.
 ///
 /// # Errors
-/// E001 where scales are absent, or do not fit the tensor.
+/// E001 when scales are missing or do not fit the tensor.
 pub(super) fn dequantize(
     view: &mut View<'_>,
     reader: &dyn CheckpointReader,

@@ -12,17 +12,18 @@ use apr_view::{Apart, Base, Blocks, Factors, MXFP4_EXPERTS, NVFP4_BLOCKS, View};
 use super::weights::Weights;
 use crate::import::Foreign;
 
-/// What GGUF calls the factor of a weight and the scale of its activations, in place of the end of
-/// the weight's name.
+/// Suffixes of GGUF tensor names for the factor of a weight and the scale of its activations.
+///
+/// They replace the end of the weight's name.
 const FACTORS: [&str; 2] = [".scale", ".input_scale"];
 
 /// The weights that went into blocks.
 pub(super) struct InBlocks {
-    /// Their factors, by the weights' names.
+    /// Factors of the weights, by weight name.
     factors: BTreeMap<String, Factors>,
     /// The weights by the names of their parts.
     pub(super) weights: BTreeSet<String>,
-    /// That some could not.
+    /// Warning about weights that could not be stored in blocks.
     pub(super) warning: Option<String>,
 }
 
@@ -39,10 +40,10 @@ pub(super) fn with_experts(content: View<'_>) -> ModelResult<View<'_>> {
     Ok(mapping.over(Base::owning(apart)))
 }
 
-/// The content with its weights of four-bit floats in blocks, where nobody asks for other values.
+/// Stores four-bit float weights of the content in blocks, unless the job converts them.
 ///
 /// # Errors
-/// E002 for factors that are no numbers.
+/// E002 for factors that are not numbers.
 pub(super) fn with_blocks<'a>(
     content: View<'a>,
     weights: &Weights,
@@ -69,17 +70,19 @@ pub(super) fn with_blocks<'a>(
     Ok((mapping.over(Base::owning(blocks)), Some(found)))
 }
 
-/// What becomes of a tensor.
+/// Storage chosen for a tensor.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Chosen {
-    /// It is none of four-bit floats, or the job has other plans with it.
+    /// The tensor is not of four-bit floats, or the job converts it otherwise.
     Other,
     Blocks,
-    /// It can't be in blocks, though blocks have its numbers.
+    /// The tensor is stored as values: its numbers exist in blocks, but it does not fit them.
     Values,
 }
 
-/// What becomes of each tensor; `in_any_order` whether weights go into blocks that are none yet.
+/// Chooses the storage of each tensor.
+///
+/// `in_any_order`: also convert weights to blocks that are not in blocks yet.
 fn chosen(
     content: &dyn CheckpointReader,
     model: Option<&FamilyModel<'_>>,
@@ -122,7 +125,7 @@ fn chosen(
     of_all.collect()
 }
 
-/// Whether llama.cpp has the rows of a tensor as they are, in whatever order.
+/// Returns `true` if llama.cpp stores the rows of a tensor unchanged, in any order.
 pub(super) fn is_in_rows(model: &FamilyModel<'_>, canonical: &str) -> bool {
     use GgufLayout::{Groups, Same, SkipRows, Swap};
     let layout = model.gguf_layout(canonical);
@@ -130,7 +133,7 @@ pub(super) fn is_in_rows(model: &FamilyModel<'_>, canonical: &str) -> bool {
     has_rows && model.family().cuts(canonical).is_empty()
 }
 
-/// That weights are values in the output, although GGUF has blocks of such numbers.
+/// Returns a warning about weights that become values although GGUF has blocks for them.
 fn without_blocks(content: &dyn CheckpointReader, chosen: &[Chosen]) -> Option<String> {
     let of_values = content.tensors().iter().zip(chosen);
     let mut of_values = of_values.filter(|(_, chosen)| **chosen == Chosen::Values);
@@ -183,8 +186,9 @@ impl InBlocks {
     }
 }
 
-/// The factors of parts of a stack as those of the stack; one that has none gets `otherwise`, and
-/// without that, none gets any.
+/// Joins the factors of the parts of a stack.
+///
+/// A part without a factor gets `otherwise`. If that is `None`, the stack gets no factors.
 fn factor<'f>(
     parts: impl Iterator<Item = Option<&'f Vec<f32>>> + Clone,
     otherwise: Option<f32>,

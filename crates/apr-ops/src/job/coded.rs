@@ -12,16 +12,17 @@ use serde::Serialize;
 use super::planned::Parts;
 use super::weights::Weights;
 
-/// What became of weights that the source stores in codes and scales.
+/// Treatment of weights that the source stores in codes and scales.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[non_exhaustive]
 pub struct CodedWeights {
-    /// How many there are.
+    /// Number of such weights.
     pub weights: usize,
-    /// What they are stored as, each once.
+    /// Stored forms of the weights, without duplicates.
     pub stored: Vec<String>,
-    /// Whether codes and scales are in the output as they were; otherwise the weights are floats
-    /// there, or what those were made into.
+    /// `true` if codes and scales are unchanged in the output.
+    ///
+    /// Otherwise the weights are decoded to floats there, or to what the job converts floats to.
     pub kept: bool,
     /// Scales of activations that were left out, since the weights are decoded.
     pub left_out: usize,
@@ -30,17 +31,17 @@ pub struct CodedWeights {
     pub in_blocks: Option<WeightsInBlocks>,
 }
 
-/// Weights whose codes are in blocks of the output's types: nothing was rounded on the way.
+/// Weights whose codes are stored in blocks of the output's types, without rounding.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[non_exhaustive]
 pub struct WeightsInBlocks {
-    /// How many there are.
+    /// Number of such weights.
     pub weights: usize,
-    /// What the source stores them as, each once.
+    /// Stored forms of the weights in the source, without duplicates.
     pub stored: Vec<String>,
 }
 
-/// Weights in codes and scales that go one way.
+/// Weights in codes and scales with the same treatment.
 #[derive(Default)]
 struct Found {
     weights: BTreeSet<String>,
@@ -64,7 +65,9 @@ impl Found {
 }
 
 impl CodedWeights {
-    /// Those that are kept, or decoded, and those in blocks; `None` where there are none.
+    /// Returns the treatment of the weights that are kept, decoded or stored in blocks.
+    ///
+    /// Returns `None` if there are no such weights.
     fn of(found: Found, in_blocks: Found, kept: bool) -> Option<Self> {
         let are_in_blocks = !in_blocks.weights.is_empty();
         (are_in_blocks || !found.weights.is_empty()).then(|| Self {
@@ -81,10 +84,11 @@ impl CodedWeights {
 }
 
 impl Weights {
-    /// Whether the output has codes and scales where the source has them: in a format that takes
-    /// tensors of all kinds, where nobody asked for other values, and the source is a file as it
-    /// was written. Of a model that was merged, pruned or adapted, some weights are no codes any
-    /// more, and the configuration speaks of all.
+    /// Returns `true` if the output keeps the codes and scales of the source.
+    ///
+    /// The format must support tensors of all kinds, the job must not request other values, and the
+    /// source must be an unchanged file. In a model that was merged, pruned or adapted, some
+    /// weights are no longer codes, but the configuration applies to all weights.
     pub(super) fn keeps_codes(&self, format: &Format, source: &dyn CheckpointReader) -> bool {
         let takes_all = format.target.is_some_and(|target| {
             matches!(target.quantized, QuantizedTypes::All | QuantizedTypes::Unpacked)
@@ -99,8 +103,9 @@ impl Weights {
     }
 }
 
-/// The content, made of `source`, with the parts of its coded weights in their place where they are
-/// to be kept; and what became of the weights.
+/// Replaces the coded weights of the content by their parts if they are to be kept.
+///
+/// The content is made from `source`. Also returns how the weights were treated.
 ///
 /// # Errors
 /// E007 when a companion can't be read.

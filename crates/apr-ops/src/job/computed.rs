@@ -130,14 +130,16 @@ impl Job {
         Planned::new(&job, source, content, parts)
     }
 
-    /// What is wrong with the graphs that planning has read; `None` if the file's are to be read
-    /// for that. Some of the tensors are not all that a graph names.
+    /// Returns the errors in the graphs that planning has read.
+    ///
+    /// Returns `None` if the graphs must be read from the file. The graphs of a selection of
+    /// tensors are not checked: it lacks tensors that a graph names.
     pub(super) fn misfits_of(&self, own: Option<&OwnGraphs>) -> Option<Vec<ValidationError>> {
         let is_whole = self.prefix.is_none();
         own.filter(|_| is_whole && self.validation.structure).map(OwnGraphs::misfits)
     }
 
-    /// Refuses what blocks that are made on the way do not go along with.
+    /// Rejects options that can't be combined with quantizing to blocks.
     fn check_blocks(&self) -> Result<(), JobError> {
         let Some(quantize) = &self.weights.quantize else { return Ok(()) };
         let scheme = quantize.choices.scheme;
@@ -155,7 +157,7 @@ impl Job {
         Err(JobError::Request(message))
     }
 
-    /// What the model computes: as the file that it came from says, or else its family.
+    /// Returns the computation of the model: the graphs in its original file or of its family.
     fn computation<'v>(
         &self,
         source: &Source<'v>,
@@ -196,7 +198,7 @@ impl Job {
         Ok(Computation { view, models, warnings })
     }
 
-    /// The graphs of the file that the model came from, with the operators that are wished for.
+    /// Returns the graphs of the model's original file, with the requested operators.
     fn own_computation<'v>(
         &self,
         source: &Source<'v>,
@@ -268,22 +270,23 @@ impl Job {
     }
 }
 
-/// What a model computes, and the tensors under the names that its graphs use.
+/// Graphs of a model, and its tensors under the names that the graphs use.
 struct Computation<'v> {
     view: View<'v>,
     /// Names of the parts, and their graphs.
     models: Vec<(String, Graph)>,
-    /// What is other than usual or as it was.
+    /// Warnings about deviations from the defaults or from the source.
     warnings: Vec<String>,
 }
 
-/// What is said where blocks ask for a later version than the file has.
+/// Returns the reason for a later opset if blocks require one.
 fn blocks_raise() -> String {
     format!("opset {WITH_BLOCKS}, the first with blocks in DequantizeLinear")
 }
 
-/// Takes the weights out of the inputs: the older format wants them there, and nobody gives them.
-/// Returns how many they are.
+/// Removes the weights from the inputs and returns how many were removed.
+///
+/// The older format requires weights to be inputs, but callers do not pass them.
 fn release_weights(body: &mut Body) -> usize {
     let mut inputs = std::mem::take(&mut body.inputs);
     let before = inputs.len();
@@ -292,7 +295,7 @@ fn release_weights(body: &mut Body) -> usize {
     before - body.inputs.len()
 }
 
-/// What is said of weights that a caller could give instead of those of the file.
+/// Returns the warning about weights that callers can no longer replace by inputs.
 fn no_inputs_any_more(count: usize) -> String {
     let weights = counted(count as u64, "weight");
     format!("{weights} can't be given as inputs any more: their type is that of `precision` now")
@@ -306,8 +309,9 @@ fn first_error(graph: &mut Graph) -> Option<String> {
     errors.next().map(ToString::to_string)
 }
 
-/// The first version of ONNX's operators from a graph's `own` on in which nothing is wrong with it,
-/// since later ones take more types; its own where there is none.
+/// Returns the first opset version from `own` on in which the graph is valid.
+///
+/// Later versions accept more types. If no version fits, returns `own`.
 fn fitting(graph: &Graph, own: i64) -> i64 {
     let mut typed = graph.clone();
     if first_error(&mut typed).is_none() {
@@ -319,13 +323,13 @@ fn fitting(graph: &Graph, own: i64) -> i64 {
     (own + 1..=Operator::newest()).find(fits).unwrap_or(own)
 }
 
-/// What a translation ends with that no runtime would load.
+/// Returns the error for a translated graph that no runtime would load.
 fn inexact(file: &str, error: &str) -> JobError {
     let message = format!("the graph has no valid form in operators of ONNX: {error}");
     Error::version(message).in_file(file).into()
 }
 
-/// What a graph that became invalid ends with.
+/// Returns the error for a graph that became invalid.
 fn invalid(name: &str, error: &str) -> JobError {
     let message = format!(
         "with these weights the graph would not be valid: {error}; another `opset` or `precision` \
@@ -334,7 +338,7 @@ fn invalid(name: &str, error: &str) -> JobError {
     Error::version(message).in_file(name).into()
 }
 
-/// What the file says beside graph and tensors: as the file that the model came from did.
+/// Returns the file properties besides graph and tensors, as in the model's original file.
 fn properties(metadata: &Metadata) -> Properties {
     let Some(entry) = metadata.object(onnx::METADATA) else { return Properties::default() };
     let text = |key: &str| entry.get(key).and_then(Value::as_str).unwrap_or_default().to_owned();
@@ -351,7 +355,7 @@ fn properties(metadata: &Metadata) -> Properties {
     }
 }
 
-/// Notes names for whoever reads the file, so that nothing has to be guessed.
+/// Records names in the properties, so that readers of the file need not guess them.
 fn note(properties: &mut Properties, key: &str, names: &[String]) {
     properties.metadata.retain(|(other, _)| other != key);
     if !names.is_empty() {
@@ -359,7 +363,7 @@ fn note(properties: &mut Properties, key: &str, names: &[String]) {
     }
 }
 
-/// Floats that the graph computes with, and that are no weights.
+/// Returns the names of float constants of the graph that are not weights.
 fn float_constants(body: &Body) -> impl Iterator<Item = String> {
     let is_constant = |value: &&GraphValue| {
         let is_float = value.element().is_some_and(ElementType::is_float);
@@ -368,7 +372,7 @@ fn float_constants(body: &Body) -> impl Iterator<Item = String> {
     body.values.iter().filter(is_constant).map(|value| value.name.clone())
 }
 
-/// Metadata that nothing in the output says.
+/// Returns metadata that the output does not contain.
 fn lost_metadata(metadata: &Metadata) -> Vec<Loss> {
     // These say what the format implies, or the caller stores them elsewhere.
     const CARED_FOR: [&str; 9] = [
@@ -394,7 +398,7 @@ fn lost_metadata(metadata: &Metadata) -> Vec<Loss> {
     metadata.iter().filter(lost).map(loss).chain(unsaid(metadata)).collect()
 }
 
-/// What the ONNX file said that a graph has no words for.
+/// Returns entries of the ONNX file that a graph can't represent.
 fn unsaid(metadata: &Metadata) -> impl Iterator<Item = Loss> {
     let entry = metadata.object(onnx::METADATA).and_then(|entry| entry.get(onnx::UNSAID));
     let counts = entry.and_then(Value::as_object).into_iter().flatten();
@@ -405,7 +409,7 @@ fn unsaid(metadata: &Metadata) -> impl Iterator<Item = Loss> {
     })
 }
 
-/// Whether a safetensors header's text says no more than that the file is a model.
+/// Returns `true` if the text in a safetensors header states only the format.
 fn is_format(safetensors: &Value) -> bool {
     let text = safetensors.get("metadata").and_then(Value::as_object);
     text.is_none_or(|text| text.keys().all(|key| key == "format"))

@@ -7,40 +7,40 @@ use super::weights::Weights;
 use super::wishes::GraphWishes;
 use crate::inline::ValidationConfig;
 
-/// What is to be done with a model.
+/// Description of a conversion of a model.
 #[derive(Debug, Clone)]
 #[must_use = "a job does nothing until it is planned and run"]
 pub struct Job {
     /// The format to write, and how its files are laid out.
     pub target: PlanOptions,
-    /// Only the tensors whose names start so; what starts them is taken off.
+    /// Name prefix of the tensors to convert. It is removed from their names.
     pub prefix: Option<String>,
-    /// What happens to names and layout.
+    /// Treatment of names and layout.
     pub naming: Naming,
-    /// What happens to the weights.
+    /// Treatment of the weights.
     pub weights: Weights,
-    /// What is wanted of the graph, where the target says what the model computes.
+    /// Requirements for the graph, if the target format stores one.
     pub graph: GraphWishes,
-    /// How tensors are checked on the way.
+    /// Checks of tensors during the job.
     pub validation: ValidationConfig,
-    /// Licence of the model, where its files don't tell.
+    /// Licence of the model, used if its files do not state one.
     pub license: Option<String>,
-    /// What people call the model, for formats that want a name, where the model does not say it.
+    /// Display name for formats that require one, used if the model does not state it.
     pub title: Option<String>,
-    /// Taking the source's encryption away is what the job is for, and not told.
+    /// Do not warn about removing the source's encryption, because this is the purpose of the job.
     pub opens: bool,
     /// SHA-256 of the source's file in hexadecimal digits, to be written down.
     pub source_sha256: Option<String>,
-    /// Where a model comes from that was not on this machine: entries of the metadata's `source`.
+    /// Origin of a model that was not on this machine: entries of the metadata's `source`.
     pub provenance: Option<Metadata>,
 }
 
-/// What happens to the names and the layout of a model's tensors.
+/// Treatment of the names and the layout of a model's tensors.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Naming {
-    /// They become those of the target format.
+    /// Use the names and the layout of the target format.
     OfTarget,
-    /// They stay: the job copies a model.
+    /// Keep names and layout: the job copies a model.
     AsTheyAre,
 }
 
@@ -63,17 +63,17 @@ impl Job {
         }
     }
 
-    /// A copy of the model as it is.
+    /// Creates a job that copies the model unchanged.
     pub fn copy(target: PlanOptions) -> Self {
         Self { naming: Naming::AsTheyAre, validation: ValidationConfig::off(), ..Self::new(target) }
     }
 
-    /// Whether the target says what the model computes.
+    /// Returns whether the target format stores the computation of the model.
     pub(super) fn computes(&self) -> Computes {
         self.target.format.target.map_or(Computes::Nothing, |target| target.computes)
     }
 
-    /// Refuses what would do nothing, or say two things at once.
+    /// Rejects options that have no effect or contradict each other.
     pub(super) fn check(&self) -> Result<(), JobError> {
         self.target.check().map_err(|error| JobError::Request(error.message().to_owned()))?;
         let Weights { quantize, dequantize, .. } = &self.weights;
@@ -108,7 +108,7 @@ impl Job {
         }
     }
 
-    /// What the user should know of what the source loses by being written anew.
+    /// Returns warnings about signatures, licences and encryption that the output loses.
     pub(super) fn warnings_of_seals(
         &self,
         reader: &dyn CheckpointReader,
@@ -126,7 +126,7 @@ impl Job {
         Ok(warnings)
     }
 
-    /// Writes down which file the model came from.
+    /// Records in the metadata which file the model was made from.
     pub(super) fn record_source(&self, metadata: &mut Metadata) {
         let came_from = self.provenance.iter().flat_map(Metadata::iter);
         let mut learnt: Vec<(String, serde_json::Value)> =

@@ -7,45 +7,44 @@ use crate::diff::DriftReport;
 use crate::import::ImportError;
 use crate::inline::ValidationError;
 
-/// Why a job ended early; nothing of its output may be kept.
+/// Reason for the early end of a job. Its output must be discarded.
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum JobError {
     /// The source can't be read or the target not be written.
     Model(Error),
-    /// What was asked for contradicts itself, the format or the model. Nothing is wrong with the
-    /// file.
+    /// The request contradicts itself, the format or the model. The file is not damaged.
     Request(String),
     /// Names or shapes that the model's family does not have.
     Misfit {
-        /// The source.
+        /// Path of the source.
         file: String,
-        /// What people call the family.
+        /// Display name of the family.
         family: Option<String>,
-        /// What does not fit.
+        /// Mismatches that were found.
         misfits: Vec<ValidationError>,
     },
     /// A tensor with values that no healthy model has.
     Unhealthy {
-        /// The source.
+        /// Path of the source.
         file: String,
-        /// What is wrong with the tensor.
+        /// The error found in the tensor.
         error: Box<ValidationError>,
-        /// What the source calls the tensor, where it is one tensor of it.
+        /// Name of the tensor in the source, if it is a single tensor there.
         source_tensor: Option<String>,
-        /// The dtype asked for, where it can't hold such a value.
+        /// Requested dtype, if it can't represent such a value.
         unfit: Option<DType>,
     },
     /// The output is further from its source than the gate allows.
     Gate {
-        /// What exceeds it.
+        /// Limits of the gate that are exceeded.
         failures: Vec<String>,
         /// Everything that was measured.
         report: Box<DriftReport>,
     },
 }
 
-/// What is wrong with a model of such misfits, in a few words.
+/// Returns a short description of a model with these misfits.
 #[must_use]
 pub fn misfit_title(family: Option<&str>, misfits: &[ValidationError]) -> String {
     if !misfits.is_empty() && misfits.iter().all(ValidationError::is_of_graph) {
@@ -60,7 +59,9 @@ pub fn misfit_title(family: Option<&str>, misfits: &[ValidationError]) -> String
 }
 
 impl JobError {
-    /// Why the conversion of `file` ended; `source_tensor` says what a tensor is called there.
+    /// Converts an error of the conversion of `file`.
+    ///
+    /// `source_tensor` returns the source's name of a tensor.
     pub(super) fn of(
         error: ConvertError,
         file: &str,
@@ -80,7 +81,7 @@ impl JobError {
         }
     }
 
-    /// Of an error about what was asked for, not about a file: one that names a tensor and no file.
+    /// Converts an error that names a tensor but no file to a rejected request.
     pub(super) fn unsuited(error: Error) -> Self {
         match error.tensor().filter(|_| error.code() == Code::Format && error.file().is_none()) {
             Some(tensor) => Self::Request(format!(
@@ -125,7 +126,7 @@ impl std::fmt::Display for JobError {
 
 impl std::error::Error for JobError {}
 
-/// As an import reports it.
+/// Conversion to the error that an import reports.
 impl From<JobError> for ImportError {
     fn from(error: JobError) -> Self {
         match error {
@@ -197,7 +198,7 @@ mod tests {
     }
 
     #[test]
-    fn what_ended_a_job_is_said_with_its_file_family_and_reasons() {
+    fn errors_show_the_file_the_family_and_all_reasons() {
         let shown = misfit(Some("LLaMA"), vec![missing(), unexpected()]).to_string();
         assert!(
             shown.starts_with(

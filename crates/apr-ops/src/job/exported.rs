@@ -21,8 +21,9 @@ use crate::inline::{InlineValidator, ValidationConfig};
 use crate::physics::Physics;
 
 impl Job {
-    /// Whether the output is the file that the model came from, with its tensors as they are now:
-    /// it came from ONNX, and nothing is wished for that its graph does not have.
+    /// Returns `true` if the output is the model's original ONNX file with its current tensors.
+    ///
+    /// The job must not request anything that its graph does not have.
     pub(super) fn keeps_graph(&self, reader: &dyn CheckpointReader) -> bool {
         let has_graph =
             reader.companions().iter().any(|companion| companion.name == skeleton::COMPANION);

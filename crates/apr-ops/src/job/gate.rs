@@ -14,7 +14,7 @@ use super::weights::Weights;
 use crate::diff::{DriftReport, OfGraph, Side, alike, drift};
 use crate::inline::ValidationConfig;
 
-/// How far an output may be from its source.
+/// Limits for the difference between an output and its source.
 pub struct Gate<'a> {
     limits: QualityGate,
     only_tells: bool,
@@ -24,18 +24,20 @@ pub struct Gate<'a> {
 
 /// The source, beside which an output is seen.
 enum Origin<'a> {
-    /// In the names and the layout of the output, with the values that it was opened with.
+    /// View in the names and the layout of the output, with the original values.
     Laid(View<'a>),
-    /// As it was opened: the output has a graph, which names and lays out tensors in its own way.
+    /// View as opened: the output has a graph, with its own names and layout of tensors.
     Opened(View<'a>, OfGraph),
 }
 
 impl Job {
-    /// The gate that this job has; none where it was asked for none. The source is the model as it
-    /// was opened, whatever was done to it before the job reads it.
+    /// Returns the gate of this job, or `None` if none was requested.
+    ///
+    /// The source is the model as it was opened, regardless of changes made to it before the job
+    /// reads it.
     ///
     /// # Errors
-    /// Those of [`plan`](Self::plan).
+    /// Returns the same errors as [`plan`](Self::plan).
     pub fn gate<'a>(&self, source: &Source<'a>) -> Result<Option<Gate<'a>>, JobError> {
         let Some(limits) = self.weights.gate else { return Ok(None) };
         let origin = match self.computes() {
@@ -62,17 +64,18 @@ impl Job {
 }
 
 impl Gate<'_> {
-    /// Whether an output that exceeds it is written nevertheless.
+    /// Returns `true` if an output that exceeds the gate is written anyway.
     #[must_use]
     pub fn only_tells(&self) -> bool {
         self.only_tells
     }
 
-    /// Judges an output: how far it moved, and what exceeds the gate. All bytes of source and
-    /// output are read.
+    /// Measures the difference of an output and returns the limits that it exceeds.
+    ///
+    /// Reads all bytes of source and output.
     ///
     /// # Errors
-    /// What is wrong with the bytes of either.
+    /// Returns an error if bytes of the source or the output are damaged.
     pub fn judge<P: Pipeline>(
         &self,
         written: &dyn CheckpointReader,

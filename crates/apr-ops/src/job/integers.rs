@@ -12,7 +12,7 @@ use apr_view::View;
 use super::blocks::is_in_rows;
 use crate::convert::ConvertOptions;
 
-/// Weights that go into blocks with their codes.
+/// Weights whose codes are copied into blocks.
 pub(super) struct Integers {
     /// The type of the blocks, by position in the content that has the weights.
     pub(super) dtypes: Vec<Option<DType>>,
@@ -25,7 +25,7 @@ pub(super) struct Integers {
 /// Weights that are rounded again, by the reason.
 #[derive(Default)]
 struct Rounded {
-    /// Their number, the name of the first and the type that it gets.
+    /// Number of weights, name of the first weight and its new type, by reason.
     reasons: BTreeMap<&'static str, (u64, String, DType)>,
 }
 
@@ -84,7 +84,7 @@ impl Integers {
     }
 }
 
-/// How blocks of a type hold all parts of a tensor.
+/// Returns how blocks of a type fit all parts of a tensor.
 fn fit(
     family: &FamilyModel<'_>,
     parts: &[(usize, Coding<'_>, &dyn CodesInBlocks)],

@@ -27,14 +27,14 @@ use crate::convert::ConvertOptions;
 use crate::import::{Foreign, PrepareOptions, prepare, restore_to};
 use crate::inline::{InlineValidator, ValidationConfig};
 
-/// The key of what people call the model.
+/// Metadata key of the model's display name.
 const NAME: &str = "model_name";
 
 /// The companion without which libraries find no model in a folder.
 const CONFIG: &str = "config.json";
 const NO_CONFIG: &str = "no config.json in the folder, which libraries need: pass `config` FILE";
 
-/// That matrices stay in floats, as the configuration says.
+/// Returns a note about matrices that stay in floats according to the configuration.
 fn left_dense(modules: &[String]) -> Option<String> {
     const SHOWN: usize = 3;
     let names: Vec<&str> = modules.iter().take(SHOWN).map(String::as_str).collect();
@@ -62,10 +62,10 @@ fn check_choices(choices: &Choices, format: &Format) -> Result<(), JobError> {
     }
 }
 
-/// What errors in the columns of each tensor weigh, and what there is to say of it.
+/// Importance weights of each tensor's columns, and a note about them for the report.
 type Weighed = (Vec<Option<Arc<[f32]>>>, Option<String>);
 
-/// What a weighting says about weights that a layout was chosen for.
+/// Returns the importance weights of tensors for which a layout was chosen.
 fn importance(
     asked: &Quantization,
     layout: Layout,
@@ -100,8 +100,10 @@ fn importance(
     Ok((found, note_of_unweighted(&without)))
 }
 
-/// Checks that those of some tensors of the source which are quantized, in blocks or in codes and
-/// scales, may be laid out; returns that permission for it was given in vain.
+/// Checks that quantized tensors among some tensors of the source may be laid out.
+///
+/// They are quantized in blocks or in codes and scales. Returns a warning if permission to
+/// requantize was given but not needed.
 fn check_again<'t>(
     choices: &Choices,
     source: &dyn CheckpointReader,
@@ -127,9 +129,9 @@ fn check_again<'t>(
 #[derive(Debug, Clone, Default)]
 #[non_exhaustive]
 pub struct LaidWeights {
-    /// Their positions in the source, and the numbers of the sets that servers join.
+    /// Number of the set that servers join, by the position of the weight in the source.
     pub sets: BTreeMap<usize, usize>,
-    /// That permission to requantize them was given in vain.
+    /// Warning that the permission to requantize the weights was not needed.
     pub idle: Option<String>,
 }
 
@@ -145,10 +147,10 @@ fn decode_blocks(view: &mut View<'_>) -> ModelResult<()> {
     })
 }
 
-/// What libraries call the tensors of a source, by the names that they have there.
+/// Returns the names that libraries use for the tensors of a source, by the names in the source.
 ///
 /// # Errors
-/// E003 for a file with the rows of llama.cpp, and those of [`restore_to`].
+/// E003 for a file with the rows of llama.cpp, and the errors of [`restore_to`].
 fn names_of_libraries(source: &Source<'_>) -> ModelResult<HashMap<String, String>> {
     if is_in_gguf_layout(source.reader()) {
         let message = "its rows are in the order of llama.cpp: quantize it into a safetensors \
@@ -166,7 +168,7 @@ fn names_of_libraries(source: &Source<'_>) -> ModelResult<HashMap<String, String
 }
 
 impl Job {
-    /// Plans a copy.
+    /// Plans a copy of the selected tensors.
     pub(super) fn plan_copy<'a>(
         &self,
         selected: View<'a>,
@@ -193,7 +195,7 @@ impl Job {
         Planned::new(self, source, selected, parts)
     }
 
-    /// Plans a file of the native container: canonical names, and what the companions say.
+    /// Plans a file of the native container, with canonical names and the companions' facts.
     pub(super) fn plan_canonical<'a>(
         &self,
         mut selected: View<'a>,
@@ -325,8 +327,9 @@ impl Job {
         Ok(foreign)
     }
 
-    /// The model under the names and in the layout of the output. Quantized tensors that can't stay
-    /// so become what all are wished to become.
+    /// Returns the model with the names and the layout of the output.
+    ///
+    /// Quantized tensors that can't stay quantized are decoded to the requested dtype.
     pub(super) fn foreign<'a>(&self, source: &Source<'a>) -> ModelResult<Foreign<'a>> {
         let decode_to = self.weights.dequantize.unwrap_or(DType::F32);
         let mut foreign = restore_to(source, self.target.format, self.validation, decode_to)?;
@@ -341,7 +344,7 @@ impl Job {
         Ok(foreign)
     }
 
-    /// Whether tensors stay quantized, in a format that has integers and scales in their place.
+    /// Returns `true` if tensors stay quantized, in a format with integers and scales for them.
     fn unpacks(&self) -> ModelResult<bool> {
         let stays_quantized = self.weights.dequantize.is_none() && self.weights.quantize.is_none();
         Ok(stays_quantized && self.target.target()?.quantized == QuantizedTypes::Unpacked)
@@ -414,11 +417,12 @@ impl Job {
         Ok(planned.measured_by(errors, LaidWeights { sets, idle }))
     }
 
-    /// The weights of the source that become codes and scales, each by itself; none where the job
-    /// has no such layout.
+    /// Returns the weights of the source that become codes and scales, each on its own.
+    ///
+    /// Returns no weights if the job has no such layout.
     ///
     /// # Errors
-    /// Those of [`plan`](Self::plan).
+    /// Returns the same errors as [`plan`](Self::plan).
     pub fn laid_weights(&self, source: &Source<'_>) -> Result<LaidWeights, JobError> {
         if self.weights.layout(self.target.format).is_none() {
             return Ok(LaidWeights::default());

@@ -96,8 +96,9 @@ impl Job {
     }
 }
 
-/// Whether files of a format have tokenizer and configuration inside, so that the files beside the
-/// weights are wanted even where the weights alone are named.
+/// Returns `true` if files of a format contain tokenizer and configuration.
+///
+/// The companion files are then needed even if only the weights file is named.
 #[must_use]
 pub fn wants_companions(format: &Format) -> bool {
     matches!(format.convention, Convention::LlamaCpp | Convention::Whisper)
@@ -112,7 +113,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_would_be_left_out_without_a_word_is_refused() {
+    fn options_that_would_be_silently_ignored_are_rejected() {
         let empty = b"\x02\0\0\0\0\0\0\0{}".to_vec();
         let model =
             apr_registry::open(empty, "model.safetensors", &Limits::default()).expect("a model");

@@ -24,62 +24,62 @@ use crate::inline::{InlineValidator, ValidationConfig, ValidationError};
 use crate::parts::smallest_size;
 use crate::physics::Physics;
 
-/// A job whose output is known to the last byte's place, and of which nothing is written yet.
+/// A job with a fully planned output, of which nothing is written yet.
 #[must_use = "nothing is written until it runs"]
 pub struct Planned<'a> {
-    /// What is written.
+    /// The content to write.
     content: View<'a>,
     source: &'a dyn CheckpointReader,
     prefix: Option<String>,
     name: &'a str,
     target: PlanOptions,
     conversion: Conversion,
-    /// Whether the output has to be judged before it appears: see [`Job::gate`].
+    /// `true` if the output must be judged before it is published: see [`Job::gate`].
     is_gated: bool,
     family: Option<FamilyNote>,
     adapter: Option<Adapter>,
     misfits: Vec<ValidationError>,
     coded: Option<CodedWeights>,
-    /// How far weights move that are encoded as they are read.
+    /// Quantization errors of weights that are encoded while they are read.
     errors: Option<Arc<LaidErrors>>,
-    /// Tensors of the source that are encoded as they are read.
+    /// Tensors of the source that are encoded while they are read.
     laid: LaidWeights,
     stops: bool,
 }
 
-/// What a job did.
+/// Result of a job.
 #[derive(Debug, Clone, Serialize)]
 #[non_exhaustive]
 pub struct JobReport {
-    /// Tensors, bytes, losses, and what was measured.
+    /// Tensors, bytes, losses and measured errors.
     #[serde(flatten)]
     pub conversion: ConvertReport,
     /// The family that the model was taken for.
     pub family: Option<FamilyNote>,
-    /// What it is where it holds no model, but an adapter for one.
+    /// The adapter, if the file contains an adapter instead of a model.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub adapter: Option<Adapter>,
-    /// What names and shapes tell to be wrong, where that was let pass.
+    /// Errors in names and shapes that were ignored.
     pub misfits: Vec<ValidationError>,
-    /// What became of weights that the source stores in codes and scales.
+    /// Treatment of weights that the source stores in codes and scales.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub coded: Option<CodedWeights>,
-    /// How far the output is from its source, where a gate had that measured.
+    /// Difference between output and source, if a gate measured it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub drift: Option<DriftReport>,
 }
 
-/// What a plan is made of, once names and layout are those of the target.
+/// Input of a plan, with the names and the layout of the target.
 pub(super) struct Parts {
-    /// What happens to the tensors.
+    /// Options for the tensors.
     pub(super) options: ConvertOptions,
-    /// What the target has no place for.
+    /// Data that the target can't store.
     pub(super) losses: Vec<Loss>,
     /// Judges the tensors on the way.
     pub(super) validator: InlineValidator,
     pub(super) family: Option<FamilyNote>,
     pub(super) misfits: Vec<ValidationError>,
-    /// What is wrong with the graphs of the file, if planning has read them.
+    /// Errors in the graphs of the file, if planning has read them.
     pub(super) graph_misfits: Option<Vec<ValidationError>>,
     pub(super) warnings: Vec<String>,
     /// Weights in codes and scales, by the names of their parts, that are in blocks of the same
@@ -88,8 +88,10 @@ pub(super) struct Parts {
 }
 
 impl Parts {
-    /// Those of tensors that a program or graph is written with. Names and shapes were judged as
-    /// they came; values are judged as they go, as far as that needs no family.
+    /// Returns the parts for tensors that are written with a program or graph.
+    ///
+    /// Names and shapes were judged before. Values are judged as they are written, as far as that
+    /// requires no family.
     pub(super) fn with_program(
         job: &Job,
         (family, misfits): (Option<FamilyNote>, Vec<ValidationError>),
@@ -118,7 +120,7 @@ impl Parts {
         }
     }
 
-    /// Those of a prepared checkpoint, and what is written of its base.
+    /// Returns the parts of a prepared checkpoint, and the mapping of its base to the output.
     pub(super) fn of(
         prepared: Prepared<'_>,
         options: ConvertOptions,
@@ -189,46 +191,47 @@ impl<'a> Planned<'a> {
         })
     }
 
-    /// With what measures how far weights move, where they are encoded as they are read: these of
-    /// the source.
+    /// Adds measured quantization errors of weights that are encoded while they are read.
+    ///
+    /// `laid` contains these weights of the source.
     pub(super) fn measured_by(self, errors: Arc<LaidErrors>, laid: LaidWeights) -> Self {
         Self { errors: Some(errors), laid, ..self }
     }
 
-    /// Tensors of the source that are encoded as they are read.
+    /// Returns the tensors of the source that are encoded while they are read.
     pub(super) fn laid_weights(self) -> LaidWeights {
         self.laid
     }
 
-    /// What will be done.
+    /// Returns the report of the planned conversion.
     #[must_use]
     pub fn report(&self) -> &ConvertReport {
         self.conversion.report()
     }
 
-    /// How the output is laid out.
+    /// Returns the target format and file layout of the output.
     #[must_use]
     pub fn target(&self) -> &PlanOptions {
         &self.target
     }
 
-    /// Where the tensors will be; positions are those in [`reads`](Self::reads).
+    /// Returns the layout of the output. Positions are the same as in [`reads`](Self::reads).
     #[must_use]
     pub fn places(&self) -> &Layout {
         self.conversion.layout()
     }
 
-    /// The file that will name all others, as far as it is known: see
+    /// Returns the file that lists all other files, as far as it is known: see
     /// [`CheckpointWriter::manifest`](apr_core::CheckpointWriter::manifest).
     #[must_use]
     pub fn manifest(&self) -> Option<Vec<u8>> {
         self.conversion.manifest()
     }
 
-    /// The smallest size of shards with which there are at most so many.
+    /// Returns the smallest shard size that results in at most `shards` shards.
     ///
     /// # Errors
-    /// E001 when dtype and shape of a tensor do not go together.
+    /// E001 when dtype and shape of a tensor do not match.
     pub fn shard_size_for(&self, shards: usize) -> ModelResult<u64> {
         let carried =
             self.content.companions().iter().map(|file| file.len).fold(0, u64::saturating_add);
@@ -237,7 +240,7 @@ impl<'a> Planned<'a> {
         smallest_size(&lens, shards, |size| apr2::shard_count(outputs, metadata, carried, size))
     }
 
-    /// Where the bytes lie that a tensor is made of.
+    /// Returns the ranges of bytes that a tensor is made of.
     #[must_use]
     pub fn reads(&self, tensor: usize) -> Vec<StoredRange> {
         let stored = self.content.stored(tensor);
@@ -247,13 +250,13 @@ impl<'a> Planned<'a> {
         }
     }
 
-    /// Whether the output has to be judged before it appears: see [`Job::gate`].
+    /// Returns `true` if the output must be judged before it is published: see [`Job::gate`].
     #[must_use]
     pub fn is_gated(&self) -> bool {
         self.is_gated
     }
 
-    /// What is written: the tensors of the source that the target has room for, as they are read.
+    /// Returns the content to write: the source's tensors that the target can store, as read.
     pub(super) fn into_content(self) -> View<'a> {
         let mut content = self.content;
         let tensors = self.conversion.layout().tensors.iter();
@@ -263,14 +266,15 @@ impl<'a> Planned<'a> {
         content
     }
 
-    /// What names and shapes tell to be wrong.
+    /// Returns the errors found in names and shapes.
     #[must_use]
     pub fn misfits(&self) -> &[ValidationError] {
         &self.misfits
     }
 
-    /// Whether the job may run: not where errors end it and names or shapes are wrong.
-    /// [`run`](Self::run) asks too.
+    /// Returns an error if names or shapes are wrong and errors end the job.
+    ///
+    /// [`run`](Self::run) also calls this.
     ///
     /// # Errors
     /// [`JobError::Misfit`].
@@ -313,7 +317,9 @@ impl<'a> Planned<'a> {
     }
 }
 
-/// What the source calls a tensor that a violation names, by the target's name or the source's.
+/// Returns the source's name of a tensor in a violation.
+///
+/// The violation uses the name in the target or in the source.
 fn source_tensor(
     view: &View<'_>,
     source: &dyn CheckpointReader,

@@ -11,7 +11,7 @@ use apr_view::Base;
 
 use super::error::JobError;
 
-/// The types of blocks that the nodes of a graph can say.
+/// Block types that nodes of a graph can represent.
 const SAID: [DType; 3] = [DType::Q8_0, DType::Q4_0, DType::Q4_1];
 
 /// Blocks that are made at a time.
@@ -23,11 +23,13 @@ pub(super) struct Quantized<'a> {
     tensors: Vec<TensorInfo>,
 }
 
-/// The tensors of `base` as a scheme wants them, and what is other than it wants; `reader` has the
-/// same tensors, under the names that the family was found by.
+/// Returns the tensors of `base` with the dtypes of a scheme, and warnings about exceptions.
+///
+/// `reader` has the same tensors, under the names by which the family was detected.
 ///
 /// # Errors
-/// A scheme whose blocks no node says, importance weights, and what the plan refuses.
+/// A scheme whose blocks no node can represent, importance weights, and the errors of the
+/// quantization plan.
 pub(super) fn in_blocks(
     base: &dyn CheckpointReader,
     reader: &dyn CheckpointReader,
@@ -79,7 +81,9 @@ pub(super) fn in_blocks(
 }
 
 impl<'a> Quantized<'a> {
-    /// These tensors, whose dtypes may be those of blocks, of a checkpoint that has them as floats.
+    /// Creates a checkpoint with these tensors over a base that stores them as floats.
+    ///
+    /// Their dtypes may be block types.
     pub(super) fn new(base: Base<'a>, tensors: Vec<TensorInfo>) -> Self {
         Self { base, tensors }
     }

@@ -27,7 +27,7 @@ use crate::own_graph::{OwnGraphs, is_skeleton, own_graphs_or_damage};
 const OPSET: i64 = 17;
 
 impl Job {
-    /// Plans a file that says what the model computes where that is known.
+    /// Plans a file that contains the computation of the model, if it is known.
     pub(super) fn plan_scripted<'a>(
         &self,
         selected: View<'a>,
@@ -81,7 +81,7 @@ impl Job {
         Planned::new(&job, source, content, parts)
     }
 
-    /// What becomes of the tensors, and what of that nobody asked for.
+    /// Returns the target of each tensor, and a warning about conversions that were not requested.
     fn stored(&self, view: &View<'_>) -> (Vec<Option<TensorTarget>>, Option<String>) {
         let precision = |dtype: DType| {
             self.weights.precision.filter(|&to| dtype.is_float() && can_cast(dtype, to))
@@ -103,7 +103,7 @@ impl Job {
         (targets, unasked)
     }
 
-    /// What the model computes, with the names that its tensors have.
+    /// Returns the computation of the model, with the names of its tensors.
     fn program(
         &self,
         source: &Source<'_>,
@@ -174,11 +174,11 @@ impl Job {
     }
 }
 
-/// What is known of what a model computes.
+/// The known computation of a model.
 enum Program {
-    /// By the names of the parts.
+    /// Graphs, by the names of the parts.
     Graphs(Vec<(String, Graph)>),
-    /// Why nothing is.
+    /// The computation is not known, for this reason.
     Unknown(String),
 }
 

@@ -16,26 +16,27 @@ use apr_view::View;
 use super::error::JobError;
 use crate::convert::{ConvertOptions, Fixed};
 
-/// The dtypes that a target format wants, by position.
+/// Dtypes that a target format requires, by position.
 type Dtypes = Vec<Option<DType>>;
 
-/// What happens to the weights.
+/// Treatment of the weights.
 #[derive(Debug, Clone, Default)]
 pub struct Weights {
-    /// Quantize.
+    /// Quantization of the weights.
     pub quantize: Option<Quantization>,
     /// Turn quantized tensors and floats of 8 bits into floats of this dtype.
     pub dequantize: Option<DType>,
     /// Cast floats of 8 to 64 bits to this dtype.
     pub precision: Option<DType>,
-    /// How far the output may be from the source, whatever was done to it: see [`Job::gate`].
+    /// Limits for the difference between output and source, for any cause: see [`Job::gate`].
     ///
     /// [`Job::gate`]: super::Job::gate
     pub gate: Option<QualityGate>,
-    /// What exceeds the gate is reported, and written anyway.
+    /// Report exceeded limits of the gate, but write the output anyway.
     pub gate_only_tells: bool,
-    /// Decompress tensors that stay as they are otherwise, which keep their stored form in the
-    /// native container.
+    /// Decompress tensors that are otherwise unchanged.
+    ///
+    /// By default they keep their stored form in the native container.
     pub decompress: bool,
     /// Store sparse tensors and factors dense, which keep their layout in the native container
     /// otherwise.
@@ -45,12 +46,12 @@ pub struct Weights {
     ///
     /// [`Job::laid_weights`]: super::Job::laid_weights
     pub rounded: BTreeMap<String, Rounded>,
-    /// What is odd about how this was asked for; the report tells it.
+    /// Warnings about the request, which are added to the report.
     pub warnings: Vec<String>,
 }
 
 impl Weights {
-    /// Whether tensors are to get other dtypes than they have.
+    /// Returns `true` if tensors change their dtypes.
     pub(super) fn change_dtypes(&self) -> bool {
         self.quantize.is_some() || self.dequantize.is_some() || self.precision.is_some()
     }
@@ -123,7 +124,7 @@ impl Weights {
         Ok(options)
     }
 
-    /// That a cast which was asked for changes nothing.
+    /// Returns warnings about requested casts that have no effect.
     fn idle(&self, view: &View<'_>, options: &ConvertOptions) -> Vec<String> {
         let is_own = |at: usize| !matches!(options.targets.get(at), Some(Some(_)));
         let tensors = view.tensors();
@@ -208,7 +209,7 @@ fn quantize_into(
     Ok(record(view, &quantization, bits, format)?)
 }
 
-/// What was asked for, as it applies to a target of this format.
+/// Returns the requested quantization as it applies to a target of this format.
 fn for_format(asked: &Quantization, format: &Format) -> Quantization {
     let casts = if format.convention == Convention::LlamaCpp {
         Casts::Weights
@@ -220,13 +221,15 @@ fn for_format(asked: &Quantization, format: &Format) -> Quantization {
     Quantization { choices: Choices { casts, ..asked.choices.clone() }, weighting }
 }
 
-/// That weights of errors have no use without blocks, which llama.cpp does not tell.
+/// Returns a warning that importance weights have no effect without blocks.
+///
+/// llama.cpp does not warn.
 fn without_blocks(weighting: &Weighting, scheme: Scheme) -> Option<String> {
     let has_blocks = scheme.kind() == SchemeKind::Blocks;
     (!has_blocks).then(|| format!("{} changed nothing: {scheme} has no blocks", called(weighting)))
 }
 
-/// What reports call a weighting.
+/// Returns the name of a weighting in reports.
 pub(super) const fn called(weighting: &Weighting) -> &'static str {
     match weighting {
         Weighting::Matrix { .. } => "the importance matrix",

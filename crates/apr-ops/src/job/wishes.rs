@@ -8,36 +8,37 @@ use apr_tensor::cast::can_cast;
 
 use super::error::JobError;
 
-/// What is wanted of the graph of a model.
+/// Requirements for the graph of a model.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct GraphWishes {
-    /// Version of ONNX's operators; `None`: the one that the weights ask for.
+    /// Version of ONNX's operators; `None`: the version that the weights require.
     pub opset: Option<i64>,
-    /// Keys and values of earlier tokens go in, and those of all tokens come out.
+    /// Give the graph a KV cache: inputs for past keys and values, outputs for all keys and values.
     pub with_past: bool,
-    /// The decoder with and without earlier keys and values is one model, which an input tells
-    /// which of them to compute.
+    /// Join the decoders with and without past keys and values into one model.
+    ///
+    /// An input selects which of the two is computed.
     pub merged: bool,
-    /// What the head is for, by Optimum's name of the task or as `CausalLM`; `None`: as the
-    /// configuration says.
+    /// Task of the head, by Optimum's name or as `CausalLM`; `None`: the task in the configuration.
     pub task: Option<String>,
-    /// What is kept of earlier tokens by attention whose keys and values are made of a short
-    /// vector; `None`: that vector.
+    /// Content of the cache for latent attention (keys and values computed from a short vector).
+    ///
+    /// `None`: that vector.
     pub latent_cache: Option<LatentCache>,
-    /// How quantized tensors stay quantized.
+    /// Storage of quantized tensors that stay quantized.
     pub blocks: Blocks,
 }
 
-/// The parts of a model by their names, and a warning where merging changed nothing.
+/// The parts of a model by name, and a warning if merging had no effect.
 pub(super) type Merged = (Vec<(String, Graph)>, Option<String>);
 
 impl GraphWishes {
-    /// Whether nothing is wished for, so that any format will do.
+    /// Returns `true` if there are no requirements, so that any format is suitable.
     pub(super) fn is_empty(&self) -> bool {
         *self == Self::default()
     }
 
-    /// As the families' blocks take them.
+    /// Returns the options for the families' blocks.
     pub(super) fn options(&self, opset: i64) -> GraphOptions {
         let past = self.with_past || self.merged;
         let latent_cache = self.latent_cache.unwrap_or_default();
@@ -45,8 +46,7 @@ impl GraphWishes {
         GraphOptions { past, opset, latent_cache, task, ..GraphOptions::default() }
     }
 
-    /// The parts of a model as they are wished for: the decoder's two as one, and what to say where
-    /// there are no two.
+    /// Merges the two decoders of a model if requested, and returns a warning if there are not two.
     pub(super) fn merge(&self, mut models: Vec<(String, Graph)>) -> Result<Merged, JobError> {
         const FIRST: &str = "decoder_model";
         const NEXT: &str = "decoder_with_past_model";
@@ -74,7 +74,7 @@ impl GraphWishes {
         Ok((models, None))
     }
 
-    /// Refuses what a model's own graph can't be asked for.
+    /// Rejects options that do not apply to a model's own graph.
     ///
     /// # Errors
     /// [`JobError::Request`].
@@ -87,8 +87,7 @@ impl GraphWishes {
         Ok(())
     }
 
-    /// What to say where no product has weights in blocks that onnxruntime multiplies as they are,
-    /// and that was wished for.
+    /// Returns a warning if `matmul_nbits` was requested but no product has weights in blocks.
     pub(super) fn idle_blocks(&self, models: &[(String, Graph)]) -> Option<String> {
         let has = |(_, graph): &(String, Graph)| {
             graph.body.nodes.iter().any(|node| &*node.op.name == "MatMulNBits")
@@ -99,8 +98,7 @@ impl GraphWishes {
         })
     }
 
-    /// What to say where nothing of the model takes earlier keys and values, and they were wished
-    /// for.
+    /// Returns a warning if past keys and values were requested but no graph has inputs for them.
     pub(super) fn idle_past(&self, models: &[(String, Graph)]) -> Option<String> {
         let takes_past = |(_, graph): &(String, Graph)| {
             let mut inputs = graph.body.inputs.iter().map(|input| graph.body.value(*input).meaning);
@@ -118,7 +116,7 @@ impl GraphWishes {
         Some(format!("{asked} changed nothing: the model has no key-value cache"))
     }
 
-    /// What to say where a cache of latent attention was wished for, and there is none.
+    /// Returns a warning if a cache of latent attention was requested but there is none.
     pub(super) fn idle_latent_cache(&self, graphs: &Graphs) -> Option<String> {
         let is_idle = self.latent_cache.is_some() && graphs.latent_cache.is_none();
         let why = if self.options(0).past {
@@ -129,8 +127,7 @@ impl GraphWishes {
         is_idle.then(|| format!("{why}, so `latent_cache` changes nothing"))
     }
 
-    /// The operators' version for a graph that is made anew: what the weights ask for, and the
-    /// usual one otherwise.
+    /// Returns the opset version for a new graph: what the weights require, or the default.
     pub(super) fn opset(
         &self,
         reader: &dyn CheckpointReader,
@@ -143,8 +140,9 @@ impl GraphWishes {
         self.at_least(if keeps_blocks { WITH_BLOCKS } else { USUAL }, reader, storage)
     }
 
-    /// The operators' version: the one that is wished for, or this one; later where a type of the
-    /// weights came to ONNX after it.
+    /// Returns the opset version: the requested one, or `usual`.
+    ///
+    /// The version is later if a dtype of the weights was added to ONNX after it.
     pub(super) fn at_least(
         &self,
         usual: i64,
@@ -170,19 +168,18 @@ impl GraphWishes {
     }
 }
 
-/// The first version of ONNX's operators whose `DequantizeLinear` knows blocks.
+/// First version of ONNX's operators whose `DequantizeLinear` supports blocks.
 pub(super) const WITH_BLOCKS: i64 = 21;
 
 /// A version of ONNX's operators.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Opset {
     pub(super) version: i64,
-    /// Why it is a later one than the usual.
+    /// Reason for a version later than the default.
     pub(super) raised: Option<String>,
 }
 
-/// The first version of ONNX's operators that casts all floats as they are stored, and the dtype
-/// that asks for it.
+/// Returns the first opset version that casts all floats as stored, and the dtype that requires it.
 fn casts(reader: &dyn CheckpointReader, storage: &Storage) -> Option<(i64, DType)> {
     let floats = reader.tensors().iter().filter(|info| {
         let is_float = matches!(info.dtype.kind(), DTypeKind::Float | DTypeKind::MiniFloat);

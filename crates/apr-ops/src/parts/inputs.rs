@@ -25,7 +25,7 @@ struct PinnedFiles<'a> {
 }
 
 impl<'a> Pinned<'a> {
-    /// With a digest for each tensor [of the files](of_files), or none at all.
+    /// Creates a reader with a digest for each tensor [of the files](of_files), or without any.
     #[must_use]
     pub fn new(base: &'a dyn CheckpointReader, digests: Vec<Digest>) -> Self {
         let files = of_files(base);
@@ -86,8 +86,10 @@ pub fn front_digest(reader: &dyn CheckpointReader) -> Digest {
     digest.value()
 }
 
-/// BLAKE3 of the bytes of each tensor in the file: what the file states, or else what reading it
-/// gives. For a plan, these are the tensors [of the files](of_files).
+/// Returns the BLAKE3 digests of the bytes of each tensor in the file.
+///
+/// A digest is the one stated by the file, or is computed by reading the tensor. For a plan, these
+/// are the tensors [of the files](of_files).
 ///
 /// # Errors
 /// E002 and E007 when bytes can't be read.

@@ -15,7 +15,7 @@ pub const FORMAT_VERSION: u64 = 1;
 /// The most parts of a plan: names of shards have five digits.
 pub const MAX_PARTS: usize = 99_999;
 
-/// What a file of the plan is called in messages.
+/// Name of a plan file in messages.
 const WHAT: &str = "the plan";
 
 /// A job in parts.
@@ -26,17 +26,17 @@ pub struct PartsPlan {
     pub apr_plan: u64,
     /// The version of apr that made it, and that all parts are done with.
     pub apr: String,
-    /// What is to be done.
+    /// Command and options of the job.
     pub job: JobWords,
     /// The models that are read.
     pub inputs: Vec<Input>,
-    /// Other files that the job reads: importance matrices, families.
+    /// Further files that the job reads: importance matrices, families.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub settings: Vec<SettingsFile>,
-    /// What is written; none of a job that only reports.
+    /// The output; `None` for a job that only reports.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub output: Option<OutputPlan>,
-    /// How the output is encrypted.
+    /// Encryption of the output.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub encryption: Option<Sealing>,
     /// The parts, counted from 0.
@@ -49,8 +49,9 @@ pub struct PartsPlan {
 pub struct JobWords {
     /// `convert`, `import`, `quantize`, `encrypt`, `validate` or `diff`.
     pub command: String,
-    /// Long names of the options that were given, with their values: `true` of one that takes none,
-    /// a text, or a list of texts.
+    /// Options of the job by their long names, with their values.
+    ///
+    /// A value is `true` for an option without a value, a text, or a list of texts.
     #[serde(default)]
     pub options: BTreeMap<String, Value>,
 }
@@ -59,14 +60,15 @@ pub struct JobWords {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Input {
-    /// Where it is: below the plan's folder, absolute, or a location on a hub or server with its
-    /// revision.
+    /// Path of the model: below the plan's folder, absolute, or a location with its revision.
+    ///
+    /// A location is on a hub or server.
     pub path: String,
-    /// Its files, in the order that ranges count them.
+    /// Files of the model, in the order used by ranges.
     pub files: Vec<FileInput>,
-    /// Files that travel with the weights.
+    /// Companion files of the weights.
     pub companions: Vec<CompanionInput>,
-    /// BLAKE3 of what was read of it for the plan: metadata, names, shapes and places of the
+    /// BLAKE3 of the data that the plan depends on: metadata, and names, shapes and ranges of the
     /// tensors.
     pub front: String,
     /// The tensors of its files, in the reader's order, each with the digest of its bytes in the
@@ -78,15 +80,14 @@ pub struct Input {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct FileInput {
-    /// Its name in the model.
+    /// Name of the file in the model.
     pub name: String,
     /// Length in bytes.
     pub size: u64,
-    /// When it was last changed, in nanoseconds since 1970, where no digests of its tensors were
-    /// taken.
+    /// Time of the last change in nanoseconds since 1970, if its tensors have no digests.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub modified: Option<u64>,
-    /// What its server calls its state: SHA-256, git's SHA-1, or an ETag.
+    /// Server's identifier of the file's state: SHA-256, git's SHA-1, or an ETag.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub etag: Option<String>,
 }
@@ -95,11 +96,11 @@ pub struct FileInput {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct CompanionInput {
-    /// Its name.
+    /// Name of the file.
     pub name: String,
     /// Length in bytes.
     pub size: u64,
-    /// Its digest.
+    /// BLAKE3 digest of the file.
     pub blake3: String,
 }
 
@@ -107,7 +108,7 @@ pub struct CompanionInput {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct TensorInput {
-    /// Its name in the source.
+    /// Name of the tensor in the source.
     pub name: String,
     /// BLAKE3 of its bytes in the file.
     pub blake3: String,
@@ -117,29 +118,30 @@ pub struct TensorInput {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct SettingsFile {
-    /// As the option names it.
+    /// Path as given to the option.
     pub path: String,
     /// Length in bytes.
     pub size: u64,
-    /// Its digest.
+    /// BLAKE3 digest of the file.
     pub blake3: String,
 }
 
-/// What a job writes.
+/// Output of a job.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct OutputPlan {
     /// The manifest, or the only file; below the plan's folder.
     pub path: String,
-    /// Most bytes of tensors in a shard.
+    /// Maximum number of tensor bytes in a shard.
     pub shard_size: u64,
-    /// The manifest as far as it is known: sizes of compressed shards and all checksums come at the
-    /// end. Each tensor of the output has its type, shape and shard here. `None` where all fits
-    /// into one file.
+    /// The manifest as far as it is known. `None` if the output is a single file.
+    ///
+    /// It contains type, shape and shard of each output tensor. Sizes of compressed shards and all
+    /// checksums are added at the end.
     pub manifest: Option<Value>,
 }
 
-/// How the output is encrypted. No secret: the block is the one that each shard starts with.
+/// Encryption of the output. It contains no secret: each shard starts with this block.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Sealing {
@@ -147,7 +149,7 @@ pub struct Sealing {
     pub block: String,
 }
 
-/// What one part does.
+/// Task of one part.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct PlannedPart {
@@ -157,7 +159,7 @@ pub struct PlannedPart {
     /// The file's length in bytes, before compression.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub size: Option<u64>,
-    /// Of a job that only reports: the units that it looks at, the first and how many.
+    /// Units that the part checks, as the first unit and the count, if the job only reports.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub units: Option<[usize; 2]>,
     /// Bytes that it reads of the inputs.
@@ -172,14 +174,14 @@ pub struct Read {
     pub input: usize,
     /// Position in [`Input::files`].
     pub file: usize,
-    /// From the start of the file, in bytes.
+    /// Offset from the start of the file, in bytes.
     pub offset: u64,
-    /// How many.
+    /// Number of bytes.
     pub len: u64,
 }
 
 impl Read {
-    /// The same ranges in order, those that touch put together.
+    /// Sorts the ranges and joins adjacent ones.
     #[must_use]
     pub fn joined(mut reads: Vec<Self>) -> Vec<Self> {
         reads.retain(|read| read.len > 0);
@@ -197,7 +199,7 @@ impl Read {
         joined
     }
 
-    /// Whether a range that starts no earlier follows without a gap.
+    /// Returns `true` if a range that starts no earlier follows without a gap.
     fn touches(&self, next: &Self) -> bool {
         (self.input, self.file) == (next.input, next.file)
             && next.offset <= self.offset.saturating_add(self.len)
@@ -223,8 +225,7 @@ impl PartsPlan {
         encoded(self)
     }
 
-    /// What tells this plan apart from every other: BLAKE3 of [`encode`](Self::encode), in
-    /// hexadecimal digits.
+    /// Returns the plan's identifier: BLAKE3 of [`encode`](Self::encode), in hexadecimal digits.
     #[must_use]
     pub fn digest(&self) -> String {
         let mut digest = TensorDigest::new();
@@ -238,10 +239,10 @@ impl PartsPlan {
         Self { encryption: None, ..self.clone() }.encode()
     }
 
-    /// The manifest as far as it is known.
+    /// Returns the manifest as far as it is known.
     ///
     /// # Errors
-    /// Those of [`Manifest::parse`].
+    /// Returns the same errors as [`Manifest::parse`].
     pub fn manifest(&self, limits: &Limits) -> Result<Option<Manifest>> {
         let Some(OutputPlan { path, manifest: Some(manifest), .. }) = &self.output else {
             return Ok(None);
@@ -299,8 +300,9 @@ impl PartsPlan {
         Ok(())
     }
 
-    /// The files of the parts are those that the manifest names, in order; without one, there is
-    /// one part, which writes the output.
+    /// Checks that the parts write the files listed in the manifest, in order.
+    ///
+    /// Without a manifest, there must be one part, which writes the output.
     fn check_files(&self, output: &OutputPlan, name: &str, limits: &Limits) -> Result<()> {
         let differs = || Error::format("the files of the parts are not the output's");
         if output.shard_size == 0 {
@@ -359,7 +361,7 @@ pub(super) fn digest_of(hex: &str) -> Result<Digest> {
     })
 }
 
-/// Accepts a path that stays below a folder: plain names with slashes between them.
+/// Accepts a path below a folder: plain names separated by slashes.
 ///
 /// # Errors
 /// E001.
@@ -398,7 +400,7 @@ fn parse(bytes: &[u8], name: &str, limits: &Limits) -> Result<PartsPlan> {
     Ok(plan)
 }
 
-/// A document of this format, as it is written.
+/// Encodes a document of this format.
 pub(super) fn encoded(document: &impl Serialize) -> Vec<u8> {
     let bytes = apr_core::json::to_vec_pretty(document);
     let mut bytes = bytes.unwrap_or_else(|_| unreachable!("texts, numbers and lists of them"));

@@ -16,13 +16,13 @@ use crate::physics::Gain;
 /// The version of the results' format.
 const VERSION: u64 = 1;
 
-/// Most elements or bytes of a tensor in a result.
+/// Maximum number of elements or bytes of a tensor in a result.
 const MOST: u64 = 1 << 43;
 
-/// What a file of a result is called in messages.
+/// Name of a result file in messages.
 const WHAT: &str = "the result of a part";
 
-/// What a part did.
+/// Result of a part.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct PartResult {
@@ -30,12 +30,12 @@ pub struct PartResult {
     apr_part: u64,
     /// The plan that it is a part of: [`PartsPlan::digest`](super::PartsPlan::digest).
     pub plan: String,
-    /// Its number, counted from 0.
+    /// Number of the part, counted from 0.
     pub part: usize,
     /// The file that it wrote.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub file: Option<WrittenFile>,
-    /// What it found, in the form of its job.
+    /// Findings of the part, in the form of its job.
     pub report: Value,
 }
 
@@ -43,11 +43,11 @@ pub struct PartResult {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct WrittenFile {
-    /// Plain name.
+    /// Name of the file, without a folder.
     pub name: String,
     /// Length in bytes.
     pub size: u64,
-    /// Its digest.
+    /// BLAKE3 digest of the file.
     pub blake3: String,
 }
 
@@ -89,7 +89,7 @@ impl PartResult {
     }
 }
 
-/// What a part that writes has found.
+/// Findings of a part that writes output.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 #[non_exhaustive]
@@ -102,23 +102,23 @@ pub struct WrittenReport {
     pub bytes_in: u64,
     /// Elements that a cast rounded, that became zero, and that became infinite.
     pub rounding: [u64; 3],
-    /// What could not be kept.
+    /// Data that could not be kept.
     pub losses: Vec<LossRecord>,
     /// Tensors whose values were looked at.
     pub checked: usize,
-    /// What is wrong with tensors that were written anyway.
+    /// Errors in tensors that were written anyway.
     pub violations: Vec<Value>,
-    /// What is odd about tensors.
+    /// Warnings about tensors.
     pub odd: Vec<Value>,
-    /// Mean gains of norms, which are compared with those of the other parts.
+    /// Mean gains of norms, which are compared with the gains in the other parts.
     pub gains: Vec<Gain>,
-    /// How far quantization moved values.
+    /// Quantization errors of the tensors.
     pub measured: Vec<MeasuredRecord>,
-    /// What is odd beside that.
+    /// Further warnings.
     pub warnings: Vec<String>,
 }
 
-/// A [`Loss`].
+/// Record of a [`Loss`].
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct LossRecord {
@@ -157,7 +157,7 @@ impl From<&Measured> for MeasuredRecord {
 }
 
 impl MeasuredRecord {
-    /// What was measured.
+    /// Returns the measured quantization error.
     ///
     /// # Errors
     /// E001 for a type that is not known, and for numbers that no tensor has.

@@ -18,34 +18,37 @@ use crate::inline::beside_siblings;
 pub struct Finished {
     /// Tensors that were written.
     pub tensor_count: usize,
-    /// Their elements.
+    /// Number of elements of these tensors.
     pub elements: u64,
     /// Bytes of tensors that were read.
     pub bytes_in: u64,
     /// Rounding of casts, in elements.
     pub rounding: Rounding,
-    /// What could not be kept.
+    /// Data that could not be kept.
     pub losses: Vec<Loss>,
     /// Tensors whose values were looked at.
     pub checked: usize,
-    /// What is wrong with tensors that were written anyway.
+    /// Errors in tensors that were written anyway.
     pub violations: Vec<Value>,
-    /// What is odd about tensors.
+    /// Warnings about tensors.
     pub odd: Vec<Value>,
-    /// What quantization cost.
+    /// Quantization error.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub quantization: Option<QuantizationReport>,
-    /// What exceeds the gates, where the output is written nevertheless; whoever judges it knows.
+    /// Exceeded limits of gates, for an output that is written anyway.
+    ///
+    /// The caller that judges the output adds them.
     pub gate_failures: Vec<String>,
-    /// What is odd beside that, each once.
+    /// Further warnings, without duplicates.
     pub warnings: Vec<String>,
 }
 
-/// Puts together what the parts of a job found; with each shard's checksum, of the manifest too.
-/// Results come in the order of their parts, and belong to the plan.
+/// Combines the results of a job's parts, and completes the manifest with each shard's checksum.
+///
+/// Results must be in the order of their parts and belong to the plan.
 ///
 /// # Errors
-/// E001 for reports that are none of such a job, and what is wrong with the plan's manifest.
+/// E001 for reports of another kind of job, and the errors in the plan's manifest.
 pub fn finish(
     plan: &PartsPlan,
     results: &[PartResult],
@@ -126,11 +129,12 @@ impl WrittenReport {
     }
 }
 
-/// The smallest size with which pieces of these lengths fill at most so many parts: `count` says
-/// how many a size makes.
+/// Returns the smallest size with which items of these lengths fill at most `parts` parts.
+///
+/// `count` returns the number of parts for a size.
 ///
 /// # Errors
-/// What `count` says.
+/// Returns the errors of `count`.
 pub fn smallest_size(
     lens: &[u64],
     parts: usize,

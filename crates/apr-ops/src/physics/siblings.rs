@@ -13,13 +13,16 @@ use super::{FEWEST_VALUES, Violation, expectation};
 /// Layers that have to share a place before one of them can be an outlier.
 const FEWEST_LAYERS: usize = 4;
 
-/// How many times the median a gain has to be. The last norms of Whisper's encoders are 5 to 6
-/// times the median of their layers, as trained (`fixtures/statistics`).
+/// Minimum ratio of an outlier's gain to the median.
+///
+/// The last norms of Whisper's encoders, as trained, are 5 to 6 times the median of their layers
+/// (`fixtures/statistics`).
 const MANY_TIMES: f64 = 10.0;
 
-/// How far out a gain has to be, in robust standard deviations of the logarithms. Norms behind the
-/// feed-forward layers of Gemma 3 reach 13 times their median at a distance of 1.1: there the
-/// layers differ widely as trained.
+/// Minimum distance of an outlier, in robust standard deviations of the logarithms.
+///
+/// Norms behind the feed-forward layers of Gemma 3 reach 13 times their median at a distance of
+/// 1.1: these layers differ widely as trained.
 const FAR_OUT: f64 = 5.0;
 
 /// Turns a median absolute deviation into the standard deviation of normal values.
@@ -30,11 +33,11 @@ const MAD_TO_STD: f64 = 1.4826;
 #[serde(deny_unknown_fields)]
 #[non_exhaustive]
 pub struct Gain {
-    /// What its siblings share: the canonical name with `#` for the number of the layer.
+    /// Canonical name with `#` for the number of the layer, which is the same for all siblings.
     pub place: String,
     /// The tensor's name in the checkpoint.
     pub tensor: String,
-    /// The mean of what the model multiplies with.
+    /// Mean of the factors that the model multiplies with.
     pub mean: f64,
 }
 
@@ -67,8 +70,9 @@ impl Gain {
     }
 }
 
-/// Norms whose gains lie far above those of the same norm in the other layers, in the order of
-/// their places.
+/// Returns norms whose gains are far above the gains of the same norm in the other layers.
+///
+/// They are ordered by their places.
 #[must_use]
 pub fn outliers(gains: &[Gain]) -> Vec<(&str, Violation)> {
     let mut places: BTreeMap<&str, Vec<&Gain>> = BTreeMap::new();
@@ -131,7 +135,7 @@ mod tests {
     }
 
     #[test]
-    fn a_norm_at_fifty_times_its_siblings_is_named_with_their_median() {
+    fn a_norm_at_fifty_times_its_siblings_is_reported_with_their_median() {
         assert_eq!(
             found(&[1.0, 1.1, 50.0, 0.9, 1.0]),
             ["layers.2.attn_norm.weight: the mean of this norm weight (gamma) is 50, 50 times \
@@ -149,12 +153,12 @@ mod tests {
     }
 
     #[test]
-    fn equal_siblings_have_no_spread_and_still_an_outlier() {
+    fn an_outlier_is_found_among_equal_siblings_without_spread() {
         assert_eq!(found(&[1.0, 1.0, 50.0, 1.0]).len(), 1);
     }
 
     #[test]
-    fn norms_of_other_places_are_no_siblings() {
+    fn norms_in_different_places_are_not_siblings() {
         let mut gains = gains(&[1.0, 1.0, 1.0, 50.0]);
         gains[3].place = "norm.weight".to_owned();
         assert_eq!(outliers(&gains), []);

@@ -17,7 +17,7 @@ use crate::import::{
 };
 
 impl Pass<'_> {
-    /// Whether names and shapes go with the family, or with one another in an adapter.
+    /// Checks names and shapes against the family, or against one another in an adapter.
     ///
     /// # Errors
     /// E007 and E008 when an adapter's configuration can't be read.
@@ -105,11 +105,12 @@ impl Pass<'_> {
         }
     }
 
-    /// Reads the companions that lie within the model's own files, such as a program's code: what
-    /// can't be read is damaged.
+    /// Reads the companions stored within the model's own files, such as the code of a program.
+    ///
+    /// Companions that can't be read are reported as damaged.
     ///
     /// # Errors
-    /// E007 and E008 when they can't be read for another reason than what is in them.
+    /// E007 and E008 when they can't be read for another reason than their contents.
     pub(super) fn check_companion_bytes(&mut self) -> Result<()> {
         if !self.options.checksum || self.reader.container().is_locked() {
             return Ok(());
@@ -247,7 +248,7 @@ impl Pass<'_> {
     }
 }
 
-/// Whether the key under which the file's signature holds is a trusted one.
+/// Checks that the key of the file's signature is a trusted one.
 fn is_trusted(key: &[u8; 32], trusted: &[[u8; 32]]) -> Result<()> {
     let untrusted = |message: &str| Err(Error::new(Code::Signature, message));
     match trusted {
@@ -257,10 +258,10 @@ fn is_trusted(key: &[u8; 32], trusted: &[[u8; 32]]) -> Result<()> {
     }
 }
 
-/// What is said where nobody can be trusted.
+/// Message for a required signature without a trusted key.
 const NO_KEY: &str = "signature not verified: no trusted key given";
 
-/// Whether a trusted key signed the file.
+/// Checks that a trusted key signed the file.
 #[cfg(feature = "signing")]
 fn verify(signed: Option<&Signed>, trusted: &[[u8; 32]]) -> Result<()> {
     use apr_registry::crypto::{PublicKey, SignBlock};

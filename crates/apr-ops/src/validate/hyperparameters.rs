@@ -11,11 +11,11 @@ const ROLES: [&str; 4] = ["bos", "eos", "unknown", "padding"];
 
 type Problem = (Level, String);
 
-/// What is wrong with the pairs of a model; `known` says that it belongs to a family of networks.
+/// Returns the errors in the key-value pairs of a model. `known`: its family is known.
 ///
-/// Files without tensors hold a vocabulary, and files of another `general.type` than `model`
-/// something beside a model: they need no hyperparameters, but those that are there have to make
-/// sense.
+/// Files without tensors contain a vocabulary, and files of another `general.type` than `model`
+/// contain something other than a model. They need no hyperparameters, but existing ones must be
+/// valid.
 pub(super) fn problems(reader: &dyn CheckpointReader, known: bool) -> Vec<Problem> {
     let pairs = match key_values(reader.metadata()) {
         Ok(Some(pairs)) => pairs,
@@ -64,7 +64,7 @@ impl Network<'_> {
         problems.extend(wrong.into_iter().flatten().map(|message| (Level::Error, message)));
     }
 
-    /// What is wrong with a size that is at least so much, where it is given.
+    /// Returns an error if a size is not an integer of at least `least`, or is missing but needed.
     fn wrong_size(&self, key: &str, needed: bool, least: u64) -> Option<String> {
         let name = self.name(key);
         match self.value(key) {
@@ -135,7 +135,7 @@ impl Network<'_> {
     }
 }
 
-/// Whether the items are integers, none of them negative.
+/// Returns `true` if the items are integers and none of them is negative.
 fn integers(items: &Array) -> bool {
     match items {
         Array::U32(_) | Array::U64(_) | Array::U16(_) | Array::U8(_) => true,
@@ -244,7 +244,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_model_needs_no_hyperparameters() {
+    fn files_without_a_model_need_no_hyperparameters() {
         let vocabulary = GgufBuilder::new().text("general.architecture", "toy");
         assert_eq!(of(&vocabulary), []);
         assert_eq!(of(&toy().text("general.type", "adapter")), []);

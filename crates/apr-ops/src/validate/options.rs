@@ -6,7 +6,7 @@ use apr_registry::Error;
 use crate::graph::Computed;
 use crate::physics::Physics;
 
-/// What to check beside the structure, which opening the file has proven.
+/// Checks to make in addition to the structure, which is checked when the file is opened.
 #[derive(Debug, Clone, Copy)]
 pub struct ValidateOptions<'a> {
     /// The file's checksum and the tensors' digests.
@@ -15,9 +15,11 @@ pub struct ValidateOptions<'a> {
     pub nan: bool,
     /// Tensors without a nonzero value are suspicious.
     pub zero: bool,
-    /// Tensors fit their family: none missing, none unknown, shapes as the configuration says.
+    /// Check that tensors match their family.
+    ///
+    /// None may be missing or unknown, and shapes must be as in the configuration.
     pub shapes: bool,
-    /// Means and deviations of tensors are those of a healthy model.
+    /// Check that means and deviations of tensors are in the ranges of trained models.
     pub physics: bool,
     /// Warnings count as errors.
     pub strict: bool,
@@ -27,14 +29,14 @@ pub struct ValidateOptions<'a> {
     pub trusted: &'a [[u8; 32]],
 }
 
-/// What is known of a model before its bytes are read.
+/// Facts about a model that are known before its bytes are read.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Known<'a> {
-    /// The model as a member of its family, where that is known.
+    /// The model as a member of its family, if the family is known.
     pub(crate) model: Option<&'a FamilyModel<'a>>,
     /// The families that are known: a checkpoint of none of them must not claim to be of one.
     pub(crate) families: &'a Families,
-    /// The graphs of the model's file, or what is wrong with them; `None` where that has none.
+    /// Graphs of the model's file, or the error in them; `None` if the file has no graphs.
     pub(crate) graphs: Option<Result<&'a Computed, &'a Error>>,
 }
 
@@ -54,8 +56,10 @@ impl Default for ValidateOptions<'_> {
 }
 
 impl ValidateOptions<'_> {
-    /// With all that they imply: what is signed are digests, which say nothing of bytes that nobody
-    /// compares with them.
+    /// Adds the checks that the options imply.
+    ///
+    /// Signatures cover only digests, so a signed file also requires comparing the digests with the
+    /// bytes.
     pub(crate) fn complete(self) -> Self {
         let is_signed = self.require_signature || !self.trusted.is_empty();
         Self { checksum: self.checksum || is_signed, ..self }

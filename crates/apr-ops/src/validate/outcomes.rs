@@ -11,7 +11,7 @@ use crate::graph::GraphPart;
 use super::pass::Pass;
 use super::{Check, CheckOutcome, Finding, Level, Status, ValidateOptions};
 
-/// What a check looked at, or why it was not made.
+/// Detail of a check, or the reason for skipping it.
 type Detail = Result<String, &'static str>;
 
 impl Pass<'_> {
@@ -80,7 +80,7 @@ impl Pass<'_> {
         }
     }
 
-    /// Nodes that were looked at, and how much else there is to know of them.
+    /// Returns the number of checked nodes and of notices about them.
     fn graph_detail(&self) -> String {
         let graphs = || self.known.graphs.and_then(Result::ok);
         let parts = || graphs().into_iter().flat_map(|graphs| &graphs.parts);
@@ -105,7 +105,7 @@ impl Pass<'_> {
             .unwrap_or_else(|_| "layer norms and projections, guessed from names".to_owned()))
     }
 
-    /// Of a check that reads the weights.
+    /// Returns the detail of a check that reads the weights.
     fn read(&self, is_asked: bool, detail: String) -> Detail {
         if is_asked && self.reader.container().is_locked() {
             return Err("the tensors are encrypted: no key given");
@@ -140,10 +140,10 @@ impl Pass<'_> {
     }
 }
 
-/// Why values of a tensor were not looked at.
+/// Reason for not checking the values of a tensor.
 pub(crate) const UNDECODED: &str = "bytes that don't decode";
 
-/// What is said of tensors without NaN, and without infinity except in some constants.
+/// Returns the detail for tensors without NaN, and without infinity except in some constants.
 pub(crate) fn finite_detail(tensors: &str, infinite: usize) -> String {
     match infinite {
         0 => format!("none in {tensors}"),
@@ -151,7 +151,7 @@ pub(crate) fn finite_detail(tensors: &str, infinite: usize) -> String {
     }
 }
 
-/// Tensors that were found not to decode, so that nothing is known of their values.
+/// Returns the number of tensors that can't be decoded, so that their values are not known.
 pub(crate) fn undecoded(findings: &[Finding]) -> usize {
     let is_undecoded = |finding: &&Finding| {
         finding.check == Check::Structure && finding.level == Level::Error && finding.code.is_some()
@@ -160,8 +160,9 @@ pub(crate) fn undecoded(findings: &[Finding]) -> usize {
     named.collect::<BTreeSet<_>>().len()
 }
 
-/// What became of a check of values, and of the `unread` of all tensors that it could not look at:
-/// a check that saw none of them was not made.
+/// Adds a skipped outcome for `unread` tensors to the outcome of a check of values.
+///
+/// If the check could not read any of the tensors, only the skipped outcome is returned.
 pub(crate) fn with_unread(
     made: CheckOutcome,
     (unread, all): (usize, usize),

@@ -13,34 +13,35 @@ use super::work::FileChunk;
 use super::{CheckOutcome, Finding, Known, ValidateOptions, ValidateReport};
 use crate::physics::Gain;
 
-/// What a part of a validation looks at as a whole: a tensor, or bytes between tensors.
+/// Smallest unit that a part of a validation checks: a tensor, or bytes between tensors.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct ValidateUnit {
-    /// Where its bytes lie.
+    /// Ranges of its bytes.
     pub(crate) ranges: Vec<StoredRange>,
 }
 
-/// What a part of a validation found.
+/// Findings of a part of a validation.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 #[non_exhaustive]
 pub struct PartFindings {
-    /// How many units it has looked at.
+    /// Number of units checked.
     pub units: usize,
-    /// What is wrong or odd, in the order of the file.
+    /// Errors and warnings, in the order of the file.
     pub findings: Vec<Finding>,
-    /// Mean gains of norms, which are compared with those of the other parts.
+    /// Mean gains of norms, which are compared with the gains in the other parts.
     pub gains: Vec<Gain>,
-    /// What became of the checks of shards.
+    /// Outcomes of the checks of shards.
     pub checks: Vec<CheckOutcome>,
     /// CRC-32 of the bytes that the file's checksum covers.
     pub crc32: u32,
-    /// How many those are.
+    /// Number of these bytes.
     pub summed: u64,
-    /// Bytes read.
+    /// Number of bytes read.
     pub bytes_read: u64,
-    /// What was found in the values of weights in codes and scales; the rest is of the bytes of
-    /// their parts.
+    /// Findings in the values of weights in codes and scales.
+    ///
+    /// The other fields then describe the bytes of the weights' parts.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub values: Option<Box<Self>>,
 }
@@ -56,10 +57,10 @@ impl PartFindings {
     }
 }
 
-/// What parts of a validation of a single file are made of, in order.
+/// Returns the units that a validation of a single file is split into, in order.
 ///
 /// # Errors
-/// E001 when dtype and shape of a tensor do not go together.
+/// E001 when dtype and shape of a tensor do not match.
 pub(crate) fn validate_units(
     reader: &dyn CheckpointReader,
     options: ValidateOptions<'_>,
@@ -74,7 +75,7 @@ pub(crate) fn validate_units(
         .collect())
 }
 
-/// Tasks that belong together: those of a piece of the file, up to its last.
+/// Groups tasks into units: all tasks of a piece of the file, up to its last.
 fn units(tasks: &[FileChunk]) -> Vec<Range<usize>> {
     let mut start = 0;
     let mut units = Vec::new();
@@ -140,7 +141,7 @@ pub(crate) fn validate_part<P: Pipeline>(
     })
 }
 
-/// What a plan comes to that was not made of this model.
+/// Returns the error for a plan that was made for another model.
 pub(crate) fn no_such_units() -> Error {
     Error::format("the plan has parts that the model lacks")
 }
@@ -158,10 +159,11 @@ pub(crate) fn check_all(parts: &[PartFindings], units: usize) -> Result<()> {
     Err(Error::format(format!("the parts have looked at {seen} of {units} pieces of the model")))
 }
 
-/// The report that one process makes of all units, from what the parts found.
+/// Builds the report on all units from the findings of the parts, as a single process would.
 ///
 /// # Errors
-/// Those of [`validate`](super::validate); E001 where the parts have not looked at everything.
+/// Returns the same errors as [`validate`](super::validate); E001 when the parts have not checked
+/// everything.
 pub(crate) fn validated(
     reader: &dyn CheckpointReader,
     (file, known): (&str, Known<'_>),

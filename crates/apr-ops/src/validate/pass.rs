@@ -15,28 +15,28 @@ use crate::integrity::{Checks, Mismatch, mismatches};
 use crate::left_out::LeftOut;
 use crate::physics::{Gain, Level, Violation, expectation, outliers};
 
-/// Bytes read at a time of what is no tensor.
+/// Number of bytes read at a time outside of tensors.
 const PIECE_BYTES: usize = 1 << 20;
 
-/// What has been seen so far; pieces arrive in the order of the file.
+/// State of a validation. Chunks are processed in the order of the file.
 pub(super) struct Pass<'a> {
     pub(super) reader: &'a dyn CheckpointReader,
     pub(super) known: Known<'a>,
-    /// What the checkpoint holds instead of a model.
+    /// The adapter, if the checkpoint contains one instead of a model.
     pub(super) adapter: Option<Adapter>,
-    /// As the user wrote it.
+    /// Path as the user wrote it.
     pub(super) file: &'a str,
     pub(super) options: ValidateOptions<'a>,
     pub(super) checksum: Option<FileChecksum>,
-    /// Whether the file has digests and they are to be checked.
+    /// `true` if the file has digests that are to be checked.
     pub(super) digests: bool,
     pub(super) crc: Crc32,
-    /// Of the tensor that is due, where the file gives that.
+    /// CRC-32 of the current tensor, if the file states one.
     pub(super) tensor_crc: Crc32,
     pub(super) digest: TensorDigest,
     pub(super) moments: Moments,
     pub(super) beyond: u64,
-    /// Whether the file is signed or encrypted, so that bytes which nothing covers are an error.
+    /// `true` if the file is signed or encrypted, so that bytes without a checksum are an error.
     pub(super) sealed: bool,
     /// Tensors that may be infinite.
     pub(super) constants: Constants,
@@ -102,7 +102,7 @@ impl<'a> Pass<'a> {
         Ok(())
     }
 
-    /// Reads pieces of the file and judges them; returns how many bytes those were.
+    /// Reads and checks chunks of the file, and returns the number of bytes read.
     pub(super) fn read_tasks<P: Pipeline>(
         &mut self,
         tasks: &[FileChunk],
@@ -134,7 +134,7 @@ impl<'a> Pass<'a> {
         Ok(())
     }
 
-    /// Whether a part is what the file's own checksum covers, which is compared already.
+    /// Returns `true` if a part is what the file's own checksum covers, which is compared already.
     pub(super) fn is_the_file(&self, part: &StoredPart<'_>) -> bool {
         let covered = self.checksum.as_ref().and_then(|checksum| {
             let last = checksum.extents.last()?;
@@ -162,7 +162,7 @@ impl<'a> Pass<'a> {
         }
     }
 
-    /// Whether the bytes that are read lie so in the file.
+    /// Returns `true` if the bytes that are read are the stored bytes of the file.
     pub(super) fn is_in_file(&self, task: FileChunk) -> bool {
         match task.kind {
             ExtentKind::Tensor(tensor) => task.verbatim || !self.reader.stored(tensor).is_encoded(),
@@ -187,8 +187,7 @@ impl<'a> Pass<'a> {
         }
     }
 
-    /// Adds what is known of a piece to what is known of its tensor, and judges a tensor that is
-    /// complete.
+    /// Adds the data of a chunk to its tensor, and judges the tensor after its last chunk.
     fn add(&mut self, tensor: usize, task: FileChunk, slot: &CheckBuffers, in_file: bool) {
         if self.options.checksum && self.reader.stored(tensor).crc32().is_some() {
             self.tensor_crc.update(&slot.bytes[..task.chunk.len]);
@@ -327,7 +326,7 @@ impl<'a> Pass<'a> {
     }
 }
 
-/// Reports norms whose gains lie far above those of the other layers of a model.
+/// Reports norms whose gains are far above the gains in the other layers of a model.
 pub(crate) fn beside_siblings(
     reader: &dyn CheckpointReader,
     opened: &str,
@@ -351,8 +350,9 @@ pub(crate) fn beside_siblings(
 }
 
 impl Pass<'_> {
-    /// The whole file where it has a checksum, otherwise the tensors; nothing where no check reads
-    /// bytes.
+    /// Returns tasks for the whole file if it has a checksum, otherwise for the tensors.
+    ///
+    /// Returns no tasks if no check reads bytes.
     pub(super) fn tasks(&self) -> Result<Vec<FileChunk>> {
         let extents = self.extents()?;
         let decoded = self.decoded(&extents)?;
@@ -363,12 +363,14 @@ impl Pass<'_> {
         Ok(tasks)
     }
 
-    /// Hashing is most of the work of a pass, and a format may have nothing to compare with.
+    /// Returns `true` if digests must be computed.
+    ///
+    /// Hashing is most of the work of a pass, and a format may have no digests to compare with.
     pub(super) fn wants_sums(&self) -> bool {
         self.checksum.is_some() || self.digests
     }
 
-    /// Whether a check asks for the values of tensors, and they can be read.
+    /// Returns `true` if a check reads the values of tensors and they can be read.
     fn reads_values(&self) -> bool {
         self.options.reads_values() && !self.reader.container().is_locked()
     }
@@ -391,7 +393,7 @@ impl Pass<'_> {
         })
     }
 
-    /// Tensors that a checksum covers as they are stored, which is not as they are read.
+    /// Returns tensors whose stored bytes, covered by a checksum, differ from their decoded bytes.
     fn decoded(&self, extents: &[Extent]) -> Result<Vec<Extent>> {
         if self.checksum.is_none() || !self.reads_values() {
             return Ok(Vec::new());

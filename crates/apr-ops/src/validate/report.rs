@@ -12,23 +12,23 @@ use crate::physics::Level;
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[non_exhaustive]
 pub struct Finding {
-    /// How bad it is.
+    /// Severity of the finding.
     pub level: Level,
     /// Name of the check.
     pub check: Check,
-    /// Error code, where one applies.
+    /// Error code, if one applies.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub code: Option<&'static str>,
-    /// The tensor.
+    /// Name of the tensor.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub tensor: Option<String>,
-    /// Name of the file, where the model has several.
+    /// Name of the file, if the model has several.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub file: Option<String>,
     /// Byte in the file.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub offset: Option<u64>,
-    /// What is wrong.
+    /// Description of the error or warning.
     pub message: String,
 }
 
@@ -75,22 +75,22 @@ pub enum Check {
     Shapes,
     /// GGUF's key-value pairs that a network is built from; only of models that have such.
     Hyperparameters,
-    /// What the model computes; only of models whose files say that.
+    /// Computation of the model; only for models whose files contain a graph.
     Graph,
     /// Means and deviations against the family.
     Physics,
     /// A signature by a trusted key.
     Signature,
-    /// SHA-256 of the file, against the one that was asked for.
+    /// SHA-256 of the file, compared with the requested one.
     Sha256,
     /// SHA-256 of tensors, against the manifest that was named.
     Manifest,
-    /// Where the model comes from: what is written down of it, against what is there.
+    /// Recorded origin of the model, compared with the files.
     Source,
 }
 
 impl Check {
-    /// As reports call it.
+    /// Returns the name of the check in reports.
     #[must_use]
     pub fn title(self) -> &'static str {
         match self {
@@ -111,17 +111,17 @@ impl Check {
     }
 }
 
-/// What a check came to.
+/// Result of a check.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Status {
-    /// Nothing found.
+    /// The check has no findings.
     Pass,
-    /// Warnings only.
+    /// The check has warnings only.
     Warn,
-    /// Errors.
+    /// The check has errors.
     Fail,
-    /// Not asked for, or the file has nothing to check.
+    /// The check was not requested, or the file has nothing to check.
     Skipped,
 }
 
@@ -129,17 +129,16 @@ pub enum Status {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct CheckOutcome {
-    /// The check.
+    /// Name of the check.
     pub check: Check,
-    /// Its outcome.
+    /// Result of the check.
     pub status: Status,
-    /// What was looked at, or why not.
+    /// Data that was checked, or the reason for skipping the check.
     pub detail: String,
 }
 
 impl CheckOutcome {
-    /// The outcome of a check that was made and found these; `detail` is said where it found
-    /// nothing.
+    /// Returns the outcome of a check with these findings. `detail` is used if there are none.
     pub(crate) fn of(check: Check, findings: &[Finding], detail: String) -> Self {
         let found = |level: Level| {
             let is_one = |it: &&Finding| it.check == check && it.level == level;
@@ -164,20 +163,20 @@ pub(crate) fn is_valid(findings: &[Finding], strict: bool) -> bool {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[non_exhaustive]
 pub struct ValidateReport {
-    /// What was opened.
+    /// Path or location of the opened model.
     pub path: String,
-    /// Its format.
+    /// Format of the model.
     pub format: &'static Format,
-    /// Whether no error was found, and with `strict` no warning either.
+    /// `true` if there is no error and, with `strict`, no warning.
     pub valid: bool,
-    /// The checks.
+    /// Outcomes of the checks.
     pub checks: Vec<CheckOutcome>,
-    /// What is no tensor of the checkpoint: nothing of it was checked.
+    /// Data in the model that is not a tensor of the checkpoint. It was not checked.
     #[serde(flatten)]
     pub left_out: LeftOut,
     /// Everything found.
     pub findings: Vec<Finding>,
-    /// Bytes read.
+    /// Number of bytes read.
     pub bytes_read: u64,
 }
 

@@ -9,7 +9,7 @@ use apr_view::values::{self, Buffers};
 
 use super::options::ValidateOptions;
 
-/// A piece of the file and what to do with it.
+/// A chunk of the file and the checks to make on it.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct FileChunk {
     pub(super) kind: ExtentKind,
@@ -17,9 +17,9 @@ pub(super) struct FileChunk {
     pub(super) base: u64,
     pub(super) len: u64,
     pub(super) chunk: Chunk,
-    /// Bytes of a tensor as they lie in the file, where its values are others and come apart.
+    /// The chunk contains stored bytes of a tensor whose decoded values are read separately.
     pub(super) verbatim: bool,
-    /// Whether the file's checksum covers these very bytes.
+    /// `true` if the file's checksum covers exactly these bytes.
     pub(super) summed: bool,
 }
 
@@ -32,11 +32,11 @@ pub(super) struct CheckBuffers {
     /// Quants below the range of their symmetric dtype.
     pub(super) beyond: u64,
     pub(super) nonzero: bool,
-    /// Why bytes of the tensor don't decode.
+    /// Reason why bytes of the tensor can't be decoded.
     pub(super) failure: Option<Error>,
 }
 
-/// Reads a piece and does all that needs no order with it.
+/// Reads a chunk and does all work that does not depend on the order of chunks.
 pub(super) fn produce(
     reader: &dyn CheckpointReader,
     options: ValidateOptions<'_>,
@@ -93,7 +93,7 @@ fn read_chunk(
     }
 }
 
-/// Reads bytes of a tensor as they lie in the file.
+/// Reads stored bytes of a tensor.
 fn read_verbatim(
     reader: &dyn CheckpointReader,
     tensor: usize,

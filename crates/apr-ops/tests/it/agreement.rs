@@ -9,7 +9,7 @@ use apr_source::Source;
 use apr_testkit::ggml::GgmlBuilder;
 use apr_testkit::gguf::GgufBuilder;
 
-/// Whether an import would take the checkpoint by its names and shapes, and whether it is called
+/// Returns whether an import accepts the names and shapes of the checkpoint, and whether it is
 /// valid.
 fn verdicts(file: Vec<u8>) -> (bool, bool) {
     let families = Families::builtin();
@@ -25,7 +25,7 @@ fn verdicts(file: Vec<u8>) -> (bool, bool) {
 }
 
 #[test]
-fn a_checkpoint_that_claims_to_be_what_it_is_not_is_neither_taken_nor_valid() {
+fn a_checkpoint_with_a_false_claim_is_rejected_and_invalid() {
     let whisper_without_weights = GgmlBuilder::whisper().build();
     assert_eq!(verdicts(whisper_without_weights), (false, false));
 }

@@ -28,8 +28,7 @@ fn read(reader: &dyn CheckpointReader, tensor: usize) -> Vec<u8> {
     bytes
 }
 
-/// From a GGUF file to an `.apr`, which keeps its bytes, and from there back to a GGUF file, and to
-/// Hugging Face.
+/// Converts a GGUF file to an `.apr` that keeps its bytes, then back to GGUF and to Hugging Face.
 #[test]
 fn imports_keep_the_layout_and_lead_back() {
     let families = Families::builtin();
@@ -100,21 +99,25 @@ fn imports_from_hugging_face_are_exported_alike() {
     }
 }
 
-/// Models of which a GGUF file has another head, or none, so that another graph comes back; a
-/// window that is longer than any text changes nothing.
+/// Models whose GGUF file has another head or none, so that another graph is restored.
+///
+/// A window longer than any text has no effect.
 const OTHER_HEADS: [&str; 7] =
     ["bert", "bert_mlm", "distilbert_mlm", "llama_model", "mistral", "qwen2_model", "roberta"];
 
-/// The graphs of a model; `None` where it has none.
+/// Returns the graphs of a model, or `None` if it has none.
 fn graphs_of(reader: &dyn CheckpointReader) -> Option<Vec<(String, Graph)>> {
     let families = Families::builtin();
     let found = computed(&Source::new(reader, &families), &GraphOptions::default()).ok()?;
     Some(found.parts.into_iter().map(|part| (part.name, part.graph)).collect())
 }
 
-/// Whether the graphs of the GGUF file of a model, and of an `.apr` made of that, are the model's
-/// own: the same nodes over tensors of the same names and shapes, with the same constants. `None`
-/// where the model has no graph, or becomes no GGUF file; and what is said of the way there.
+/// Returns whether the graphs of a model's GGUF file equal the model's own.
+///
+/// The graphs of an `.apr` made from the GGUF file must also be equal. Equal graphs have the same
+/// nodes over tensors of the same names and shapes, with the same constants. Also returns the
+/// warnings of the conversion. Returns `None` if the model has no graph or can't be converted to
+/// GGUF.
 fn keeps_graphs(model: &Model) -> Option<(bool, Vec<String>)> {
     let (families, reader) = (Families::builtin(), open(model));
     let expected = graphs_of(&reader)?;
@@ -131,7 +134,7 @@ fn keeps_graphs(model: &Model) -> Option<(bool, Vec<String>)> {
 }
 
 #[test]
-fn graphs_are_those_of_the_folder_or_a_warning_says_otherwise() {
+fn graphs_of_gguf_files_equal_the_original_ones_or_a_warning_is_given() {
     let mut silent = Vec::new();
     for model in llama_cpp::models() {
         if let Some((false, warnings)) = keeps_graphs(&model)
@@ -143,8 +146,10 @@ fn graphs_are_those_of_the_folder_or_a_warning_says_otherwise() {
     assert_eq!(silent, OTHER_HEADS);
 }
 
-/// Entries that sizes of tensors go by, or that others say again: where they are changed alone, the
-/// configuration contradicts itself. An output matrix beside tied embeddings has a test of its own.
+/// Entries that determine the sizes of tensors or that other entries repeat.
+///
+/// If they are changed alone, the configuration contradicts itself. An output matrix beside tied
+/// embeddings has a test of its own.
 const CONTRADICTING: [&str; 4] =
     ["hidden_size", "kv_lora_rank", "original_max_position_embeddings", "tie_word_embeddings"];
 
@@ -162,12 +167,14 @@ const OF_TRAINING: [&str; 10] = [
     "vocab_size",
 ];
 
-/// Entries that transformers' models can't be without, or where it takes null for false.
+/// Entries that transformers requires, or for which it treats null as false.
 const NEVER_NULL: [&str; 5] =
     ["n_group", "num_attention_heads", "parallel_attn", "routed_scaling_factor", "sliding_window"];
 
-/// Each entry of the configurations is changed in turn, is null, and is omitted. What then changes
-/// the model's graph changes that of its GGUF file, too, or something is said.
+/// Changes each entry of the configurations in turn, sets it to null, and omits it.
+///
+/// A change that affects the model's graph must also affect the graph of its GGUF file, or lead to
+/// a warning.
 #[test]
 fn no_entry_of_a_configuration_is_lost_in_silence() {
     let mut silent = Vec::new();
@@ -227,13 +234,14 @@ fn set(model: &mut Model, key: &str, value: Option<Value>) {
     };
 }
 
-/// Whether it is a value, and not null or none.
+/// Returns `true` if there is a value other than null.
 fn is_some(value: &Option<Value>) -> bool {
     value.as_ref().is_some_and(|value| !value.is_null())
 }
 
-/// Other values of the same type, null, and none at all, which may mean a default. A list of
-/// words becomes one of the same word.
+/// Returns other values of the same type, null, and no value, which may mean a default.
+///
+/// A list of words becomes a list that repeats one of the words.
 fn others(value: &Value) -> Vec<Option<Value>> {
     let mut others = vec![None, Some(Value::Null)];
     match value {

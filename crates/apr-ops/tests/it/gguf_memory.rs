@@ -54,7 +54,7 @@ fn convert(
     conversion.run(reader, sink, &Serial, &()).expect("it is written");
 }
 
-/// As many pairs of 21 bytes, which is about the least that a pair takes.
+/// Returns a file with `count` pairs of 21 bytes, which is about the smallest pair.
 fn many_pairs(count: usize) -> Vec<u8> {
     let named = GgufBuilder::new().text("general.architecture", "llama");
     let builder = (0..count).fold(named, |builder, at| builder.pair(&format!("k{at:07}"), 0, &[7]));

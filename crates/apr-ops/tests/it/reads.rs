@@ -54,7 +54,7 @@ impl SourceSet for CountingFolder {
     }
 }
 
-/// Runs a job; what it read of each file, in bytes.
+/// Runs a job and returns the number of bytes that it read of each file.
 fn reads_of(job: &Job, folder: &CountingFolder) -> BTreeMap<String, u64> {
     let model = open_folder(folder, &Limits::default()).expect("a model");
     let families = Families::builtin();
@@ -97,7 +97,7 @@ fn a_job_reads_each_file_of_a_model_once() {
 }
 
 #[test]
-fn the_files_beside_a_model_are_read_for_what_they_say() {
+fn companion_files_are_read_for_their_settings() {
     let read = reads_of(&jobs()[0], &CountingFolder::tiny_llama());
     let files = ["config.json", "model.safetensors", "tokenizer.json", "tokenizer_config.json"];
     files.iter().for_each(|name| assert!(read.contains_key(*name), "{name}: {read:?}"));

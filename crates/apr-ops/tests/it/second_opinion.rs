@@ -8,8 +8,7 @@ use apr_ops::convert::{ConvertOptions, plan};
 use apr_registry::{CheckpointReader, DType, Limits, PlanOptions, Serial};
 use apr_testkit::{FolderInMemory, locate};
 
-/// Runs the Python reader over an APR2 file, with the safetensors file it came from to compare
-/// with.
+/// Reads an APR2 file with the Python reader and compares it with its original safetensors file.
 fn read_in_python(python: &Path, apr: &[u8], source: Option<&Path>) -> String {
     let folder = tempfile::tempdir().expect("a temporary folder");
     let path = folder.path().join("model.apr");

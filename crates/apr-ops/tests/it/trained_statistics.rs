@@ -66,7 +66,7 @@ fn number(text: &str) -> f64 {
     text.parse().expect("a number")
 }
 
-/// What is said of each tensor that something is said of.
+/// Returns the findings for each tensor that has any.
 fn findings(
     Recorded { tensors, stats }: &Recorded,
     model: Option<&FamilyModel<'_>>,

@@ -26,7 +26,7 @@ const CHEAP: Argon2Costs = Argon2Costs { m: 8, t: 1, p: 1 };
 
 type Bytes = BTreeMap<String, Vec<u8>>;
 
-/// How a model is stored.
+/// Storage of a model.
 #[derive(Debug, Clone, Copy)]
 struct Storage {
     compressed: bool,
@@ -109,7 +109,7 @@ fn read(reader: &dyn CheckpointReader) -> Bytes {
     bytes.collect()
 }
 
-/// What is said of the bytes in the file holds for those that can be read from it.
+/// Checks that stated digests and lengths match the bytes that can be read from the file.
 fn assert_consistent(reader: &dyn CheckpointReader, what: &str) {
     for (at, info) in reader.tensors().iter().enumerate() {
         let stored = reader.stored(at);
@@ -138,7 +138,7 @@ fn assert_consistent(reader: &dyn CheckpointReader, what: &str) {
     }
 }
 
-/// A reader over another one shows these bytes, and what is made of it has them.
+/// Checks that a wrapping reader returns these bytes, and that files written from it contain them.
 fn assert_shows(reader: &dyn CheckpointReader, expected: &Bytes, what: &str) {
     assert!(read(reader) == *expected, "{what}");
     assert_consistent(reader, what);

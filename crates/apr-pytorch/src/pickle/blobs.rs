@@ -10,10 +10,10 @@ const MOST_BYTES: usize = 64 << 20;
 /// Shortest base64 text that is decoded.
 const SHORTEST: usize = 16;
 
-/// Reads bytes that are written in text; `None` where they are not.
+/// Decodes bytes that are encoded as text. Returns `None` if the text is not in this encoding.
 type Decode = fn(&[u8]) -> Option<Vec<u8>>;
 
-/// How bytes are written in text, and what reads them.
+/// Text encodings of bytes, each with its decoder.
 const ENCODINGS: [(&str, Decode); 2] = [("base64", base64), ("hexadecimal digits", hexadecimal)];
 
 /// Bytes that a pickle carries as a value.
@@ -21,18 +21,18 @@ const ENCODINGS: [(&str, Decode); 2] = [("base64", base64), ("hexadecimal digits
 pub struct Blob {
     /// Offset of the opcode with the value.
     pub offset: u64,
-    /// Where they are.
+    /// Location or content of the bytes.
     pub bytes: BlobBytes,
 }
 
-/// Where the bytes of a value are.
+/// Location or content of a value's bytes.
 #[derive(Debug)]
 pub enum BlobBytes {
-    /// In the source, from here to there.
+    /// The range of the source from the first offset to the second.
     Lying(u64, u64),
-    /// Here, because they were escaped.
+    /// Unescaped bytes in memory, because they are escaped in the file.
     Unescaped(Vec<u8>),
-    /// Here, because they were written in text, by this encoding.
+    /// Decoded bytes in memory, because they are written as text in this encoding.
     Encoded(&'static str, Vec<u8>),
 }
 
@@ -41,13 +41,14 @@ pub enum BlobBytes {
 pub(crate) struct Blobs {
     pub(crate) list: Vec<Blob>,
     copied: usize,
-    /// How many were too many, or too long together.
+    /// Number of blobs that were dropped, because of their count or their total length.
     pub(crate) dropped: usize,
 }
 
 impl Blobs {
-    /// Keeps the value of the opcode at `offset` if it may hold a pickle. `start` is where its
-    /// bytes lie as they are.
+    /// Keeps the value of the opcode at `offset` if it may hold a pickle.
+    ///
+    /// `start` is the offset of its unescaped bytes in the source, if they are stored that way.
     pub(crate) fn offer(&mut self, bytes: &[u8], offset: u64, start: Option<u64>) {
         if is_worth_a_look(bytes) {
             let bytes = match start {
@@ -85,7 +86,7 @@ impl Blobs {
     }
 }
 
-/// Whether bytes start like a pickle, an archive, an array, or like one of them compressed.
+/// Returns `true` if the bytes start like a pickle, an archive, an array or a compressed stream.
 fn is_worth_a_look(bytes: &[u8]) -> bool {
     match bytes {
         [0x80, 0..=5, _, ..]
@@ -102,7 +103,7 @@ fn is_worth_a_look(bytes: &[u8]) -> bool {
     }
 }
 
-/// Decodes base64 of either alphabet; what is left over at the end is not looked at.
+/// Decodes base64 in either alphabet. Ignores leftover bits at the end.
 fn base64(text: &[u8]) -> Option<Vec<u8>> {
     let digits = text.iter().take_while(|&&byte| byte != b'=');
     let mut decoded = Vec::with_capacity(text.len() / 4 * 3);

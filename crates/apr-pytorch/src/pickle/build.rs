@@ -9,7 +9,7 @@ use super::globals::Meaning;
 use super::value::{Id, NONE, Node, OPAQUE, Storage, Tensor};
 use super::vm::{Numbered, Persistent, Vm};
 
-/// Most dimensions; NumPy and PyTorch stop here.
+/// Maximum number of dimensions, as in NumPy and PyTorch.
 pub(crate) const MAX_DIMS: usize = 64;
 
 /// Longest key of a storage, in bytes.
@@ -32,7 +32,7 @@ const HIJACKING: &[&str] = &[
 ];
 
 impl Vm<'_> {
-    /// What calling `function` with `args` would give, as a value.
+    /// Returns the value that a call of `function` with `args` would give.
     pub(super) fn construct(&mut self, function: Id, args: &[Id]) -> Result<Id> {
         if let Some(&first) = args.first() {
             self.heap.charge(self.heap.size(first))?;
@@ -170,7 +170,7 @@ impl Vm<'_> {
         self.add_tensor(Tensor { storage, dtype, elements })
     }
 
-    /// The dtype that a name stands for, where a format here holds it.
+    /// Returns the dtype of a name, or `None` if this build has no such dtype.
     fn dtype(&self, id: Id) -> Result<Option<DType>> {
         match self.heap.global(id).map(|global| global.meaning) {
             Some(Meaning::DType(dtype)) => Ok(dtype),
@@ -178,7 +178,7 @@ impl Vm<'_> {
         }
     }
 
-    /// The last argument may say that the values are not as stored.
+    /// Returns `true` if the last argument marks the values as lazily conjugated or negated.
     fn is_lazy_view(&self, rest: &[Id]) -> bool {
         rest.iter().any(|&arg| {
             ["conj", "neg"].iter().any(|key| {
@@ -262,7 +262,7 @@ impl Vm<'_> {
         }
     }
 
-    /// What a persistent id stands for.
+    /// Resolves a persistent id.
     pub(super) fn resolve(&mut self, id: Id) -> Result<Id> {
         let policy = self.policy;
         match &policy.persistent {
@@ -272,7 +272,7 @@ impl Vm<'_> {
         }
     }
 
-    /// An id whose storages and tensors stand before the pickle, each under a number.
+    /// Resolves an id in a file whose storages and tensors precede the pickle, each with a number.
     fn resolve_numbered(&mut self, id: Id, numbered: &HashMap<String, Numbered>) -> Result<Id> {
         let key = match self.heap.get(id) {
             Node::Str(_) | Node::Int(_) => self.key(id).map(|key| key.trim().to_owned()),
@@ -298,7 +298,7 @@ impl Vm<'_> {
         }
     }
 
-    /// An id that says what it is of: a storage or a module.
+    /// Resolves an id that states its own kind: a storage or a module.
     fn resolve_by_kind(&mut self, id: Id) -> Result<Id> {
         let items = self.heap.items(id).map(<[Id]>::to_vec).unwrap_or_default();
         let kind = items.first().and_then(|&kind| self.heap.text(kind));
@@ -355,12 +355,12 @@ impl Vm<'_> {
     }
 }
 
-/// What a value means if it is a name.
+/// Returns the meaning of a value that is a name, or [`Meaning::Forbidden`] for any other value.
 pub(super) fn global_meaning(vm: &Vm<'_>, id: Id) -> Meaning {
     vm.heap.global(id).map_or(Meaning::Forbidden, |global| global.meaning)
 }
 
-/// The element a storage's class stands for, given the class; for files that list their storages.
+/// Returns the element type of a storage class, for files that list their storages.
 pub(crate) fn storage_class(heap: &super::Heap, class: Id) -> Option<Element> {
     match heap.global(class)?.meaning {
         Meaning::Storage(element) => Some(element),

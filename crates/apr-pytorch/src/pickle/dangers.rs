@@ -234,7 +234,7 @@ const PYTHON_2: &[(&str, &str)] = &[
     ("xmlrpclib", "xmlrpc"),
 ];
 
-/// Whether a name reaches the system although its module is otherwise harmless.
+/// Returns `true` if a name gives access to the system although its module is otherwise harmless.
 pub(super) fn is_dangerous_name(module: &str, name: &str) -> bool {
     // The same modules as Python 2 calls them, and as their parts in C are called.
     let alias = match module {
@@ -247,7 +247,7 @@ pub(super) fn is_dangerous_name(module: &str, name: &str) -> bool {
     DANGEROUS_NAMES.iter().any(|(outer, names)| *outer == alias && names.contains(&first))
 }
 
-/// Whether a module reaches the system, whatever is taken from it.
+/// Returns `true` if every name of the module may give access to the system.
 pub(super) fn is_in_dangerous_module(module: &str) -> bool {
     let renamed = PYTHON_2.iter().find(|(old, _)| *old == module).map(|(_, new)| *new);
     let module = renamed.unwrap_or(module);
@@ -257,9 +257,10 @@ pub(super) fn is_in_dangerous_module(module: &str) -> bool {
     DANGEROUS_MODULES.iter().any(|outer| within(outer))
 }
 
-/// Whether a dotted name leads out of its module, however harmless, through what that imports: a
-/// dangerous module, also under a private name (`random._os`), a name in a harmless one, or what
-/// Python keeps in functions and classes (`__globals__`).
+/// Returns `true` if a dotted name leads out of its module through what the module imports.
+///
+/// This is a dangerous module, even under a private name (`random._os`), a dangerous name in a
+/// harmless module, or an attribute that Python keeps in functions and classes (`__globals__`).
 pub(super) fn leaves(name: &str) -> bool {
     let parts: Vec<&str> = name.split('.').collect();
     let is_module = |part: &&str| DANGEROUS_MODULES.contains(&part.trim_start_matches('_'));

@@ -2,10 +2,10 @@
 
 use apr_core::DType;
 
-/// What a storage's elements are.
+/// Type of a storage's elements.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Element {
-    /// `None` where this build has no dtype for them, or where the tensor names its own.
+    /// `None` if this build has no dtype for the elements, or if the tensor states its own.
     pub(crate) dtype: Option<DType>,
     /// Bytes of an element.
     pub(crate) width: u64,
@@ -23,15 +23,15 @@ pub(crate) enum Number {
     F64,
 }
 
-/// What the elements of an array are.
+/// Type of an array's elements.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct ArrayDType {
-    /// `None` where the bytes of a value say nothing here.
+    /// Decoding of single values; `None` if values of this type are not decoded.
     pub(crate) number: Option<Number>,
-    /// `None` where this build has none for them, or they are big-endian.
+    /// `None` if this build has no dtype for the elements, or if they are big-endian.
     pub(crate) dtype: Option<DType>,
     /// Bytes of an element.
     pub(crate) size: u64,
-    /// Whether they may be objects, which are pickled.
+    /// `true` if the elements may be objects, which are pickled.
     pub(crate) objects: bool,
 }

@@ -23,13 +23,13 @@ pub(crate) struct Item<'a> {
     pub(crate) kind: ElementKind,
     /// Number of the storage, which is its key.
     pub(crate) storage: usize,
-    /// Elements of the storage, which are bytes where it has no dtype.
+    /// Number of elements of the storage. For a storage without a dtype, these are bytes.
     pub(crate) elements: u64,
     pub(crate) shape: &'a [u64],
     pub(crate) strides: Vec<u64>,
 }
 
-/// Who says what the elements are.
+/// Object that states the type of the elements: the storage or the tensor.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum ElementKind {
     /// The storage, by its class in `torch`.
@@ -86,9 +86,9 @@ struct Pickle {
     bytes: Vec<u8>,
     /// Values memoized.
     memo: u32,
-    /// Where names and constant texts are in the memo.
+    /// Memo indices of names and constant texts.
     known: HashMap<&'static str, u32>,
-    /// Where the keys of storages are.
+    /// Memo indices of the keys of storages.
     keys: HashMap<usize, u32>,
 }
 

@@ -9,7 +9,7 @@ use super::dangers::{is_dangerous_name, is_in_dangerous_module, leaves};
 use super::element::Element;
 use super::uses::Verdict;
 
-/// What an allowed name stands for. None of it is code.
+/// Meaning of an allowed name. None of them is code.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Meaning {
     /// `_rebuild_tensor` and `_rebuild_tensor_v2`: storage, offset, size, stride.
@@ -35,7 +35,7 @@ pub(crate) enum Meaning {
     Unsupported(&'static str),
     /// The class of a storage.
     Storage(Element),
-    /// `torch.float32` and the like; `None` where this build has no such dtype.
+    /// `torch.float32` and the like; `None` if this build has no such dtype.
     DType(Option<DType>),
     Dict,
     DefaultDict,
@@ -62,7 +62,7 @@ pub(crate) enum Meaning {
     Class,
     /// A value that no tensor depends on, called or not.
     Inert,
-    /// What only a scan goes past.
+    /// A name that only a scan accepts.
     Forbidden,
 }
 
@@ -95,9 +95,11 @@ pub(crate) fn storage_class(dtype: DType) -> Option<&'static str> {
     ELEMENTS.iter().find(|element| element.dtype == Some(dtype)).map(|element| element.name)
 }
 
-/// The name in `torch` of a dtype that has no class of storages: its tensors lie in storages of
-/// bytes, and say it themselves. PyTorch 2.1 has the 8-bit floats, 2.3 the wider unsigned integers,
-/// 2.7 the scale of 8 exponent bits.
+/// Returns the name in `torch` of a dtype without a storage class, or `None` for other dtypes.
+///
+/// Tensors of such dtypes use untyped storages and state the dtype themselves. PyTorch has the
+/// 8-bit floats since 2.1, the wider unsigned integers since 2.3 and the scale of 8 exponent bits
+/// since 2.7.
 pub(crate) fn untyped_name(dtype: DType) -> Option<&'static str> {
     Some(match dtype {
         DType::F8_E4M3 => "float8_e4m3fn",
@@ -155,7 +157,7 @@ fn dtype(name: &str) -> Option<Meaning> {
     })))
 }
 
-/// What the name stands for, if a checkpoint may use it.
+/// Returns the meaning of a name, if a checkpoint may use it.
 pub(crate) fn allowed(module: &str, name: &str) -> Option<Meaning> {
     // Protocol 4 reads a dotted name as a path of attributes, which leads anywhere.
     if name.contains('.') {
@@ -312,7 +314,7 @@ fn holder(module: &str, name: &str) -> Option<Meaning> {
     Some(if module == "torch.nn.functional" { Meaning::Inert } else { Meaning::Class })
 }
 
-/// Whether a module defines a name, or is the one that has the names of those below it, too.
+/// Returns `true` if a module defines a name or re-exports it from a module below it.
 fn defines(module: &str, name: &str) -> bool {
     let joins = module == "torch.nn.modules" && !name.starts_with('_');
     let is_asked = |listed: &str| match listed.strip_prefix(module) {
@@ -330,7 +332,9 @@ fn defines(module: &str, name: &str) -> bool {
 /// A reader of tensors has no use for them.
 const LIBRARY_NAMES: &str = include_str!("library_names.txt");
 
-/// Those names, with their modules; names of scikit-learn with its packages, too.
+/// Names of the library classes with their modules.
+///
+/// Names of scikit-learn are also under its packages.
 static OF_LIBRARIES: LazyLock<HashSet<(&str, &str)>> = LazyLock::new(|| {
     let lines = LIBRARY_NAMES.lines().filter_map(|line| line.split_once(' '));
     let names = lines.flat_map(|(module, names)| {
@@ -347,15 +351,15 @@ fn sklearn_package(module: &str) -> Option<&str> {
     module.get(.."sklearn.".len() + package.len())
 }
 
-/// Whether a name is on the list of classes that only hold state. Until 0.22, modules of
-/// scikit-learn were named otherwise: `linear_model.logistic`.
+/// Returns `true` if a name is on the list of classes that only hold state.
+///
+/// Before 0.22, modules of scikit-learn had other names, such as `linear_model.logistic`.
 fn is_of_library(module: &str, name: &str) -> bool {
     OF_LIBRARIES.contains(&(module, name))
         || sklearn_package(module).is_some_and(|package| OF_LIBRARIES.contains(&(package, name)))
 }
 
-/// The judgement on a name that a file asks to import: whether a checkpoint may, and what it
-/// reaches.
+/// Returns the verdict on an imported name: allowed, unknown or dangerous.
 pub fn verdict(module: &str, name: &str) -> Verdict {
     if allowed(module, name).is_some() || is_of_library(module, name) {
         Verdict::Allowed
@@ -371,7 +375,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_list_is_closed_to_what_leads_out() {
+    fn names_that_lead_out_of_their_module_are_not_on_the_list() {
         for (module, name) in [
             ("os", "system"),
             ("__builtin__", "eval"),
@@ -414,7 +418,7 @@ mod tests {
     }
 
     #[test]
-    fn classes_that_only_hold_state_are_no_finding_and_no_tensors() {
+    fn classes_that_only_hold_state_give_neither_findings_nor_tensors() {
         for (module, name) in [
             ("functools", "partial"),
             ("sklearn.svm._classes", "SVC"),
@@ -429,7 +433,7 @@ mod tests {
     }
 
     #[test]
-    fn what_torch_writes_is_allowed() {
+    fn names_that_torch_writes_are_allowed() {
         for (module, name) in [
             ("torch", "FloatStorage"),
             ("torch.storage", "UntypedStorage"),

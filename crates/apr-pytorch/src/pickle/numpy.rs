@@ -75,8 +75,7 @@ fn dtype_of(kind: char, digits: &str) -> Option<DType> {
     })
 }
 
-/// How the elements of a kind are decoded; `Some(None)` where they hold no objects, but are not
-/// decoded.
+/// Returns the decoding of elements of a kind. `Some(None)`: no objects, but not decoded either.
 fn number_of(kind: char, digits: &str) -> Option<Option<Number>> {
     Some(match (kind, digits) {
         ('b', _) => Some(Number::Bool),
@@ -209,7 +208,7 @@ impl Vm<'_> {
 }
 
 impl Vm<'_> {
-    /// Makes an array a tensor, where arrays are read and its bytes lie in the file.
+    /// Turns an array into a tensor, if arrays are read and the source contains its bytes.
     fn place_array(
         &mut self,
         target: Id,
@@ -261,8 +260,7 @@ impl Vm<'_> {
         Ok(())
     }
 
-    /// Where the bytes of an array that are text are once they are decoded: past the source, and
-    /// past those of earlier arrays.
+    /// Returns the range of an array's decoded text: after the source and after earlier arrays.
     fn decoded_text(&mut self, text: Lying, elements: Option<u64>, size: u64) -> Result<Range> {
         let len = elements.and_then(|elements| elements.checked_mul(size));
         // A character takes one byte or two.

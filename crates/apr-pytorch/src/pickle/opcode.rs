@@ -4,7 +4,7 @@ macro_rules! opcodes {
     ($($name:ident = $code:expr;)*) => {
         $(pub(crate) const $name: u8 = $code;)*
 
-        /// The name of a byte that is no opcode.
+        /// Name of a byte that is not an opcode.
         pub(crate) const UNKNOWN: &str = "an unknown opcode";
 
         /// The opcode's name as `pickletools` writes it.

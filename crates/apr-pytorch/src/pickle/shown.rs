@@ -12,7 +12,7 @@ const MOST: usize = 8;
 const DEEPEST: usize = 3;
 
 impl Heap {
-    /// The values between parentheses, the way Python writes them; cut off where they are long.
+    /// Formats the values in parentheses, as Python prints them. Long output is cut.
     pub(super) fn shown(&self, args: &[Id]) -> String {
         let mut text = String::new();
         self.show_items(args, 0, &mut text);

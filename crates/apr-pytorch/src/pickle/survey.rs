@@ -11,7 +11,7 @@ use super::vm::{Outcome, Persistent, Policy, run};
 use crate::input::Input;
 use crate::legacy::{MAGIC, sized};
 
-/// What one pickle would import and call, and where it ends.
+/// The names that a pickle would import and call, and the end of the pickle.
 #[derive(Debug)]
 #[non_exhaustive]
 pub struct PickleSurvey {
@@ -19,27 +19,29 @@ pub struct PickleSurvey {
     pub findings: Vec<Finding>,
     /// Values that may be pickles, archives or compressed streams.
     pub values: Vec<Blob>,
-    /// How many more there are: too many, or too long together.
+    /// Number of dropped values, because of their count or their total length.
     pub dropped: usize,
-    /// Whether it places arrays between its opcodes, as joblib does.
+    /// `true` if the pickle places arrays between its opcodes, as joblib does.
     pub has_file_arrays: bool,
-    /// Why only the names of the rest were looked at, where it is longer than is read.
+    /// Reason for examining only the names of the rest, if the pickle exceeds the limit.
     pub swept: Option<Error>,
-    /// Where Python's unpickler raises an error for certain, so that nothing from there on is run:
-    /// it takes a value from an empty stack, recalls one that was never stored, or reads a number
-    /// without digits.
+    /// Offset at which Python's unpickler certainly fails, so that nothing after it is run.
+    ///
+    /// The pickle takes a value from an empty stack there, recalls a value that was never stored,
+    /// or has a number without digits.
     pub stuck: Option<u64>,
-    /// Where the stream goes on after it.
+    /// Offset at which the stream continues after the pickle.
     pub end: u64,
-    /// Why it was not read to its `STOP`.
+    /// Reason for not reading the pickle up to its `STOP`.
     pub problem: Option<Error>,
     heap: Heap,
     root: Option<Id>,
 }
 
 impl PickleSurvey {
-    /// Reads the pickle of a source that starts at `start` and reaches to `end` at most; nothing of
-    /// it is run. With `joblib`, the bytes of joblib's arrays are gone past, as joblib does.
+    /// Reads the pickle of a source from `start` up to `end` at most, without running it.
+    ///
+    /// With `joblib`, the bytes of joblib's arrays are skipped, as joblib does.
     #[must_use]
     pub fn read(
         source: &dyn ByteSource,
@@ -75,29 +77,30 @@ impl PickleSurvey {
         }
     }
 
-    /// Whether it was read to its `STOP`.
+    /// Returns `true` if the pickle was read up to its `STOP`.
     #[must_use]
     pub fn is_whole(&self) -> bool {
         self.root.is_some()
     }
 
-    /// Its value, where that is a number.
+    /// Returns the value of the pickle, if it is an unsigned number.
     #[must_use]
     pub fn number(&self) -> Option<u64> {
         self.heap.unsigned(self.root?)
     }
 
-    /// Whether its value is the number that a pre-ZIP checkpoint starts with.
+    /// Returns `true` if the value is the number that a pre-ZIP checkpoint starts with.
     #[must_use]
     pub fn is_checkpoint_magic(&self) -> bool {
         self.root.is_some_and(|root| matches!(self.heap.get(root), Node::Int(MAGIC)))
     }
 
-    /// Where the elements end that follow the description of a storage (its key, device and class)
-    /// in the TAR container.
+    /// Returns the end offset of a storage's elements in a TAR container.
+    ///
+    /// The description has the key, the device and the class.
     ///
     /// # Errors
-    /// E001 where its value describes no storage, E002 where the file is too short for it, E007
+    /// E001 if the value does not describe a storage, E002 if the file is too short for it, E007
     /// when reading fails.
     pub fn storage_end(&self, source: &dyn ByteSource) -> Result<u64> {
         let items = self.root.and_then(|root| self.heap.items(root));
@@ -107,9 +110,10 @@ impl PickleSurvey {
         Ok(range.offset + range.len)
     }
 
-    /// Whether names come from a pickle rather than from bytes that happen to be opcodes: Python
-    /// gets to them and could import them, and they are used by a pickle that is whole or calls one
-    /// of them.
+    /// Returns `true` if the names are from a pickle and not from bytes that happen to be opcodes.
+    ///
+    /// This requires a valid name that is not allowed and that Python would reach. The pickle must
+    /// be whole, or it must call the name or change its state.
     #[must_use]
     pub fn would_run(&self, findings: &[Finding]) -> bool {
         let odd = |finding: &&Finding| finding.verdict != Verdict::Allowed;

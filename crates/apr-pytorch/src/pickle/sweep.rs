@@ -41,9 +41,9 @@ struct Sweep<'i, 's, 'u> {
     input: &'i mut Input<'s>,
     uses: &'u mut Uses,
     from: u64,
-    /// The two values on top of the stack, where they are short texts; the upper one comes last.
+    /// The two top values of the stack, if they are short texts. The top one is last.
     top: [Option<Rc<str>>; 2],
-    /// Those of the stored values that are short texts.
+    /// The stored values that are short texts.
     memo: HashMap<u64, Rc<str>>,
     /// Values that were stored, of any kind.
     memoized: u64,
@@ -52,7 +52,7 @@ struct Sweep<'i, 's, 'u> {
 }
 
 impl Sweep<'_, '_, '_> {
-    /// Goes past an opcode; whether others may follow.
+    /// Processes an opcode. Returns `false` after the last one.
     fn step(&mut self) -> Result<bool> {
         let at = self.input.position();
         let code = self.input.byte()?;
@@ -80,7 +80,7 @@ impl Sweep<'_, '_, '_> {
         Ok(true)
     }
 
-    /// Goes past an opcode that changes what is on top of the stack.
+    /// Processes an opcode that changes the top of the stack.
     fn change(&mut self, code: u8, at: u64) -> Result<()> {
         let pushed = match code {
             op::STRING | op::UNICODE => self.quoted(code)?,
@@ -129,7 +129,7 @@ impl Sweep<'_, '_, '_> {
         Ok(())
     }
 
-    /// Goes past what follows an opcode that holds no text.
+    /// Skips the arguments of an opcode without text.
     fn arguments(&mut self, code: u8) -> Result<()> {
         match code {
             op::INT | op::LONG | op::FLOAT | op::PERSID => self.input.line().map(drop),

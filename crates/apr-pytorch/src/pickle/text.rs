@@ -7,7 +7,7 @@ use super::value::Node;
 /// Longest decimal number that is read as one; Python has the same limit.
 const MAX_DIGITS: usize = 4300;
 
-/// `I` and `L`: a decimal number, where `01` and `00` are the booleans.
+/// Parses the argument of `I` and `L`: a decimal number, or the booleans `01` and `00`.
 pub(super) fn integer(line: &[u8]) -> Result<Node> {
     match line {
         b"01" => return Ok(Node::Bool(true)),
@@ -27,7 +27,7 @@ pub(super) fn integer(line: &[u8]) -> Result<Node> {
     Ok(text.parse().map_or(Node::BigInt, Node::Int))
 }
 
-/// The argument of `GET` and `PUT`; Python reads underscores between digits, too.
+/// Parses the argument of `GET` and `PUT`. Like Python, accepts underscores between digits.
 pub(super) fn memo_key(line: &[u8]) -> Option<u64> {
     std::str::from_utf8(line).ok()?.trim().replace('_', "").parse().ok()
 }

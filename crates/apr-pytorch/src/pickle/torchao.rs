@@ -15,12 +15,12 @@ use super::globals::Meaning;
 use super::value::{Id, Node};
 use super::vm::Vm;
 
-/// Members of torchao's `ZeroPointDomain`: zero points are integers; there are none.
+/// Members of torchao's `ZeroPointDomain`: integer zero points, and no zero points.
 const INTEGERS: u64 = 1;
 const NO_POINTS: u64 = 3;
 
 impl Vm<'_> {
-    /// What `_rebuild_wrapper_subclass` gives for a class, once it has this state.
+    /// Returns the value of `_rebuild_wrapper_subclass` for a class with this state.
     pub(super) fn wrapper(&mut self, class: Id, args: &[Id], state: Id) -> Result<Id> {
         self.check_state(state)?;
         match global_meaning(self, class) {

@@ -4,27 +4,27 @@ use std::collections::HashMap;
 
 use serde::Serialize;
 
-/// What a name does to whoever loads the file.
+/// Effect of a name on the program that loads the file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Verdict {
     /// Part of how tensors are pickled.
     Allowed,
-    /// Not known to be harmless, so the reader refuses it.
+    /// Not known to be harmless, so the reader rejects it.
     Unknown,
     /// Runs code, or reaches files, processes or the network.
     Dangerous,
 }
 
-/// How a pickle uses a name.
+/// Use of a name by a pickle.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Action {
-    /// It is imported.
+    /// The name is imported.
     Import,
-    /// It is called, or an instance of it is made.
+    /// The name is called, or an instance of it is created.
     Call,
-    /// It is itself given a state: attributes of a class, function or module are replaced.
+    /// The name itself gets a state: attributes of a class, function or module are replaced.
     Change,
 }
 
@@ -38,12 +38,12 @@ pub struct Finding {
     pub name: String,
     /// Import or call.
     pub action: Action,
-    /// What it is called with, shortened, where the call is dangerous.
+    /// Arguments of the call, shortened, if the call is dangerous.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub argument: Option<String>,
     /// Opcode of the first use.
     pub opcode: &'static str,
-    /// Where the opcode is, in bytes from the start of the file.
+    /// Offset of the opcode in bytes from the start of the file.
     pub offset: u64,
     /// Number of uses.
     pub count: u64,
@@ -51,7 +51,7 @@ pub struct Finding {
     pub verdict: Verdict,
 }
 
-/// Findings kept of a pickle; what one lists after so many changes no judgement.
+/// Maximum number of findings per pickle. Further findings do not change the verdict.
 const MAX_FINDINGS: usize = 10_000;
 
 /// Findings in order of appearance, one for each name, action and argument.

@@ -11,7 +11,7 @@ use crate::view::Range;
 /// Position of a value in its [`Heap`].
 pub(crate) type Id = u32;
 
-/// A value.
+/// Value of a pickle.
 #[derive(Debug)]
 pub(crate) enum Node {
     None,
@@ -40,13 +40,13 @@ pub(crate) enum Node {
     Parts(Box<[(&'static str, Id)]>),
     /// A tensor that is not readable, and why.
     Unsupported(Box<str>),
-    /// `numpy.dtype`.
+    /// Type of NumPy elements: `numpy.dtype`.
     NumpyDType(ArrayDType),
     /// `numpy.ndarray`, whose bytes are in the pickle.
     NumpyArray,
     /// joblib's place of an array, whose bytes follow in the stream once it got its state.
     FileArray,
-    /// A value nobody needs.
+    /// A value that is not needed.
     Opaque,
 }
 
@@ -54,20 +54,21 @@ pub(crate) enum Node {
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Bytes {
     head: [u8; 8],
-    /// Length, where it is no more than that.
+    /// Length, if it is not greater than the kept bytes.
     len: Option<u8>,
-    /// Where they lie in the source, if they are not kept.
+    /// Location in the source, if the bytes are not kept.
     pub(crate) at: Option<Lying>,
 }
 
-/// Where the bytes of a value lie in the source, and how they are written there.
+/// Location of a value's bytes in the source, and their encoding there.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Lying {
     pub(crate) offset: u64,
     /// Bytes in the source.
     pub(crate) len: u64,
-    /// Whether they are text in UTF-8 of which each character is a byte: protocols before 3 have
-    /// no opcode for bytes.
+    /// `true` if the bytes are UTF-8 text in which each character is one byte of the value.
+    ///
+    /// Protocols before 3 have no opcode for bytes.
     pub(crate) is_text: bool,
 }
 
@@ -80,18 +81,18 @@ impl From<&[u8]> for Bytes {
 }
 
 impl Bytes {
-    /// Bytes that lie in the source, of which these are the first.
+    /// Creates bytes that remain in the source. `first` are the first of them.
     pub(crate) fn lying(first: &[u8], at: Lying) -> Self {
         let own = u8::try_from(at.len).ok().filter(|len| *len <= 8 && !at.is_text);
         Self { len: own, at: Some(at), ..Self::from(first) }
     }
 
-    /// The same bytes, and where they lie in the source.
+    /// Sets the location of the bytes in the source.
     pub(crate) fn with_place(self, at: Option<Lying>) -> Self {
         Self { at, ..self }
     }
 
-    /// All of the bytes, where they are few.
+    /// Returns all of the bytes, if they are few.
     pub(crate) fn all(&self) -> Option<&[u8]> {
         self.head.get(..self.len?.into())
     }
@@ -112,7 +113,7 @@ pub(crate) struct Storage {
     pub(crate) element: Element,
     /// Elements declared.
     pub(crate) len: u64,
-    /// The part of the storage this one stands for, in elements: first, length.
+    /// Part of the storage that this one represents, in elements: first, length.
     pub(crate) view: Option<(u64, u64)>,
 }
 
@@ -121,11 +122,11 @@ pub(crate) struct Storage {
 pub(crate) struct Tensor {
     pub(crate) storage: u32,
     pub(crate) dtype: DType,
-    /// Its elements, counted from the storage's first.
+    /// Elements of the tensor, counted from the first element of the storage.
     pub(crate) elements: Strided,
 }
 
-/// A tensor whose elements are computed from what is stored.
+/// A tensor whose elements are computed from stored ones.
 #[derive(Debug, Clone)]
 pub(crate) enum Derived {
     /// `(q - zero_point) * scale`, in F32. The stored tensor's elements are I8, U8 or I32.
@@ -140,9 +141,9 @@ pub(crate) enum Derived {
 /// Scale and zero point.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Scale {
-    /// Of all elements.
+    /// One scale and zero point for all elements.
     One(f32, i64),
-    /// Of each position along an axis, in two tensors.
+    /// A scale and a zero point for each position along an axis, in two tensors.
     Channels { scales: u32, zero_points: u32, axis: usize },
 }
 
@@ -154,12 +155,12 @@ pub(crate) struct Sparse {
     pub(crate) shape: Vec<u64>,
 }
 
-/// Where the values of a sparse tensor belong.
+/// Positions of a sparse tensor's values.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Indices {
     /// A row for each sparse dimension, a column for each value.
     Coo(u32),
-    /// For each row where its values start, and one end; for each value its column.
+    /// For each row, the position of its first value, and one end; for each value, its column.
     Csr(u32, u32),
 }
 
@@ -170,7 +171,9 @@ pub(crate) struct Heap {
     pub(crate) storages: Vec<Storage>,
     pub(crate) tensors: Vec<Tensor>,
     pub(crate) derived: Vec<Derived>,
-    /// Storages that are NumPy's arrays, and where they lie; decoded texts lie past the source.
+    /// Storages that are NumPy arrays, and their ranges.
+    ///
+    /// Decoded texts follow the end of the source.
     pub(crate) arrays: Vec<(String, Range)>,
     /// The texts among them.
     pub(crate) texts: Vec<ArrayText>,
@@ -216,8 +219,9 @@ impl Heap {
         }
     }
 
-    /// Pays for copying or searching `items`: an opcode of three bytes may ask for a container of
-    /// millions, again and again.
+    /// Charges the budget for copying or searching `items`.
+    ///
+    /// An opcode of three bytes can request a container of millions of items, repeatedly.
     pub(crate) fn charge(&mut self, items: usize) -> Result<()> {
         let left = self.work.checked_sub(items);
         self.work = left.ok_or_else(|| {
@@ -235,7 +239,7 @@ impl Heap {
         }
     }
 
-    /// How many values there are, and places in containers: what it takes to look at each once.
+    /// Returns the number of values and of entries in containers: the cost of visiting each once.
     pub(crate) fn places(&self) -> usize {
         let held = self.nodes.iter().map(|node| match node {
             Node::Dict(pairs) => 2 * pairs.len(),

@@ -28,54 +28,54 @@ const MAX_MARKS: usize = 10_000;
 /// Arrays of objects within each other in one stream.
 const MAX_STREAMS: usize = 16;
 
-/// What a persistent id stands for.
+/// Interpretation of persistent ids.
 #[derive(Debug)]
 pub(crate) enum Persistent {
-    /// Nothing: this pickle has none.
+    /// Persistent ids are not allowed in this pickle.
     None,
     /// `('storage', class, key, device, length)`, and in pre-ZIP files `('module', class, ...)`
     /// too.
     Storage,
-    /// In TAR files, the number of a tensor or storage of another member.
+    /// Number of a tensor or storage in another member of a TAR file.
     Numbered(HashMap<String, Numbered>),
 }
 
-/// What a number of a TAR file stands for.
+/// Tensor or storage behind a number in a TAR file.
 #[derive(Debug)]
 pub(crate) enum Numbered {
-    /// A storage.
+    /// Storage without a tensor.
     Storage(Storage),
     /// A tensor over the storage.
     Tensor(Storage, Tensor),
 }
 
-/// How a pickle is read.
+/// Options for reading a pickle.
 #[derive(Debug)]
 pub(crate) struct Policy<'a> {
     pub(crate) lenient: bool,
-    /// Whether the bytes of joblib's arrays are gone past, as joblib does.
+    /// `true` to skip the bytes of joblib's arrays, as joblib does.
     pub(crate) joblib: bool,
-    /// Whether NumPy's arrays are tensors.
+    /// `true` to read NumPy arrays as tensors.
     pub(crate) arrays: bool,
     /// Full names of classes that are read for their state although the list lacks them.
     pub(crate) classes: &'a [String],
     pub(crate) persistent: Persistent,
 }
 
-/// What a pickle came to.
+/// Result of reading a pickle.
 #[derive(Debug)]
 pub(crate) struct Outcome {
     pub(crate) heap: Heap,
     pub(crate) uses: Uses,
     /// Values that may hold a pickle themselves; only a scan looks for them.
     pub(crate) blobs: Blobs,
-    /// Whether it places arrays as joblib does.
+    /// `true` if the pickle places arrays between its opcodes, as joblib does.
     pub(crate) has_file_arrays: bool,
-    /// Why only the names of the rest were looked at, where it is longer than is read.
+    /// Reason for examining only the names of the rest, if the pickle exceeds the limit.
     pub(crate) swept: Option<Error>,
-    /// Where Python's unpickler raises an error for certain, so that nothing from there on is run.
+    /// Offset at which Python's unpickler certainly fails, so that nothing after it is run.
     pub(crate) stuck: Option<u64>,
-    /// Where the stream went on after the pickle.
+    /// Offset at which the stream continues after the pickle.
     pub(crate) end: u64,
     pub(crate) root: Result<Id>,
 }
@@ -131,13 +131,13 @@ pub(super) struct Vm<'a> {
     stack: Vec<Id>,
     marks: Vec<usize>,
     memo: HashMap<u64, Id>,
-    /// Where texts lie in the source, where arrays are read: some are the bytes of one.
+    /// Locations of texts in the source, if arrays are read: some texts are the bytes of an array.
     pub(super) strings: HashMap<Id, Lying>,
     /// Offset of the opcode at work.
     at: u64,
     opcode: u8,
     stuck: Option<u64>,
-    /// Whether a number of the memo could not be read, which Python may read.
+    /// `true` if a memo number could not be read here, although Python may read it.
     has_odd_keys: bool,
 }
 
@@ -153,7 +153,7 @@ impl Vm<'_> {
         }
     }
 
-    /// The pickle of an array of objects, which lies in the stream where its bytes would.
+    /// Reads the pickle of an object array, which is in the stream in place of the array's bytes.
     pub(super) fn nested_stream(&mut self) -> Result<()> {
         if self.depth == MAX_STREAMS {
             return Err(self.bad("nests arrays of objects too deep"));
@@ -175,7 +175,9 @@ impl Vm<'_> {
         result.map(drop)
     }
 
-    /// In a scan, keeps what may be a pickle in a value: `bytes`, which end where the input is now.
+    /// Keeps `bytes` in a scan if they may be a pickle.
+    ///
+    /// They end at the current position of the input.
     pub(super) fn look_inside(&mut self, bytes: &[u8], verbatim: bool) {
         if self.policy.lenient {
             let start = verbatim.then(|| self.input.position() - bytes.len() as u64);
@@ -187,7 +189,7 @@ impl Vm<'_> {
         Error::format(format!("the pickle's {} {what}", op::name(self.opcode)))
     }
 
-    /// In a scan, goes on with an opaque value where strict reading fails.
+    /// Replaces an error with an opaque value in a scan. Strict reading returns the error.
     fn tolerate(&self, result: Result<Id>) -> Result<Id> {
         if self.policy.lenient { Ok(result.unwrap_or(OPAQUE)) } else { result }
     }
@@ -277,7 +279,7 @@ impl Vm<'_> {
         Ok(())
     }
 
-    /// `POP` takes away a mark if that is what lies on top, as in Python.
+    /// Handles `POP`, which removes a mark if the mark is on top, as in Python.
     fn pop_or_unmark(&mut self) -> Result<()> {
         if self.marks.last() == Some(&self.stack.len()) {
             self.marks.pop();
@@ -331,7 +333,7 @@ impl Vm<'_> {
         }
     }
 
-    /// The number of a stored value; in a scan, `None` for one that is none.
+    /// Reads the number of a stored value. In a scan, returns `None` for an invalid number.
     fn memo_key(&mut self) -> Result<Option<u64>> {
         Ok(Some(match self.opcode {
             op::GET | op::PUT => {

@@ -41,7 +41,7 @@ fn every_array_is_what_paddle_reads() {
 }
 
 #[test]
-fn arrays_take_no_memory_before_they_are_read() {
+fn arrays_use_no_memory_before_they_are_read() {
     // Arrays lie in the pickle, which may be longer than what is kept of one.
     let mut limits = Limits::default();
     limits.max_metadata = 4096;
@@ -115,7 +115,7 @@ fn split_arrays_must_add_up() {
 }
 
 #[test]
-fn what_is_no_dictionary_of_arrays_is_still_refused() {
+fn pickles_other_than_dictionaries_of_arrays_are_still_rejected() {
     for pickle in [&b"\x80\x04]."[..], b"\x80\x04}.", b"\x80\x04K\x01."] {
         let error = refused(pickle.to_vec());
         assert_eq!(error.code(), Code::Format, "{error}");

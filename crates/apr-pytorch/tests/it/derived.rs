@@ -88,7 +88,7 @@ fn indices_are_decoded_within_the_limit_of_an_index() {
 }
 
 #[test]
-fn values_are_fetched_as_they_are_needed() {
+fn values_are_read_on_demand() {
     let source = CountingSource::new(golden("quantized_kinds.pt"));
     let copy = source.clone();
     let reader = apr_pytorch::open(copy, "model.pt", &Limits::default()).expect("a checkpoint");
@@ -114,7 +114,7 @@ fn a_prefix_leaves_out_what_is_not_read() {
 }
 
 #[test]
-fn numbers_of_numpy_are_plain_values_and_arrays_are_named() {
+fn numpy_scalars_are_plain_values_and_arrays_are_listed_as_omitted() {
     for name in ["numpy.pt", "numpy_protocol4.pt"] {
         let reader = open(golden(name)).expect(name);
         let values = reader.metadata().object("pytorch").expect("values");

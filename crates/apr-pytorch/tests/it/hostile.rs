@@ -36,7 +36,7 @@ fn sizes_and_places_may_be_wide() {
 }
 
 #[test]
-fn what_no_checkpoint_does_is_refused() {
+fn opcodes_and_ids_that_no_checkpoint_uses_are_rejected() {
     let cases: &[(&str, &[u8], &str)] = &[
         ("EXT1", b"\x80\x02\x82\x01.", "number that only the loading program knows"),
         ("EXT2", b"\x80\x02\x83\x01\x00.", "number"),
@@ -93,7 +93,7 @@ fn what_no_checkpoint_does_is_refused() {
 }
 
 #[test]
-fn claims_beyond_the_file_are_refused_before_they_are_believed() {
+fn declared_lengths_beyond_the_file_are_rejected_before_they_are_used() {
     let huge = [
         &b"X\xff\xff\xff\xff"[..],
         b"T\xff\xff\xff\x7f",

@@ -18,7 +18,7 @@ fn hex(bytes: &[u8]) -> String {
     bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
-/// Compares the tensors of a file with those that torch has found.
+/// Compares the tensors of a file with the tensors that torch read from it.
 #[track_caller]
 fn assert_read(name: &str, tensors: &Value) -> PytorchReader {
     let reader = open(fixture(name)).unwrap_or_else(|error| panic!("{name}: {error}"));
@@ -44,7 +44,7 @@ fn every_tensor_is_what_torch_reads() {
 }
 
 #[test]
-fn constants_of_a_frozen_program_are_its_tensors_and_nothing_is_left_out() {
+fn constants_of_a_frozen_program_are_its_tensors_and_none_is_omitted() {
     let expected: Value = serde_json::from_slice(&fixture("frozen.json")).expect("JSON");
     let reader = assert_read("frozen.pt", &expected);
     assert_eq!((reader.left_out(), reader.warnings()), (&[][..], &[][..]));
@@ -53,7 +53,7 @@ fn constants_of_a_frozen_program_are_its_tensors_and_nothing_is_left_out() {
 }
 
 #[test]
-fn a_compressed_entry_is_stored_nowhere_and_its_checksum_is_known() {
+fn a_compressed_entry_has_no_plain_range_but_a_known_checksum() {
     let file = fixture("deflated.pt");
     let len = file.len() as u64;
     let reader = open(file).expect("a good file");
@@ -101,7 +101,7 @@ fn an_entry_that_claims_more_than_its_bytes_can_hold_is_refused() {
 }
 
 #[test]
-fn trainers_checkpoints_are_named_and_give_the_models_own_names() {
+fn trainer_checkpoints_are_detected_and_have_the_names_of_the_model() {
     for (name, kind, left_out) in [
         ("lightning.ckpt", "Lightning checkpoint", "optimizer_states (6 tensors)"),
         ("mp_rank_00_model_states.pt", "DeepSpeed model states", "optimizer (6 tensors)"),
@@ -161,7 +161,7 @@ fn open_mesh(folder: &FolderInMemory) -> Result<DistributedReader> {
 }
 
 #[test]
-fn pieces_of_a_mesh_are_put_together_to_what_torch_loads() {
+fn pieces_of_a_mesh_are_joined_to_the_tensors_that_torch_loads() {
     let folder = mesh();
     let reader = open_mesh(&folder).expect("a good folder");
     let expected: Value = serde_json::from_slice(&fixture("mesh.json")).expect("JSON");

@@ -50,7 +50,7 @@ fn as_loaded(tensors: &[(apr_core::TensorInfo, Vec<u8>)]) -> serde_json::Value {
     tensors.iter().map(tensor).collect()
 }
 
-/// Asserts that torch loads a file with these tensors and ties, now or when it was last asked.
+/// Asserts that torch loads a file with these tensors and ties, live or as recorded.
 fn loads(
     record: &str,
     tensors: &[(apr_core::TensorInfo, Vec<u8>)],
@@ -65,7 +65,7 @@ fn loads(
     });
 }
 
-/// Asserts that `torch.save` writes the same pickle and entries, now or when it was last asked.
+/// Asserts that `torch.save` writes the same pickle and entries, live or as recorded.
 fn is_what_torch_saves(
     record: &str,
     tensors: &[(apr_core::TensorInfo, Vec<u8>)],

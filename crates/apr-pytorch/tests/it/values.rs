@@ -187,7 +187,7 @@ fn a_prefix_selects_and_is_taken_off() {
 }
 
 #[test]
-fn what_is_not_read_is_refused_with_the_tensor_and_the_kind() {
+fn unsupported_tensors_are_rejected_with_their_name_and_kind() {
     let cases = [
         ("sparse_twice.pt", "some.sparse", "several values for one element"),
         ("quantized_floats.pt", "q", "zero points are not integers"),

@@ -16,7 +16,7 @@ fn tensors(reader: &PytorchReader) -> Vec<(String, Vec<f32>)> {
     infos.map(|(at, info)| (info.name.clone(), values(at))).collect()
 }
 
-/// What the script put into a file.
+/// Returns the tensors that the script wrote into a file.
 fn expected(name: &str) -> Vec<(String, Vec<f32>)> {
     let expected: Value = serde_json::from_slice(&fixture("wrapped.json")).expect("JSON");
     let values = |value: &Value| serde_json::from_value(value.clone()).expect("numbers");
@@ -48,7 +48,7 @@ fn weights_beside_an_optimizer_have_their_own_names_in_both_containers() {
 }
 
 #[test]
-fn of_two_sets_of_weights_the_first_of_the_rule_is_read_and_the_other_named() {
+fn with_two_sets_of_weights_the_first_is_read_and_a_warning_lists_both() {
     let reader = assert_holds("two_sets.pt");
     assert_eq!(reader.left_out(), ["model (2 tensors)", "ema (2 tensors)"]);
     let [warning] = reader.warnings() else { panic!("{:?}", reader.warnings()) };

@@ -24,7 +24,7 @@ pub(crate) const DTYPES: [DType; 11] = [
     DType::C64,
 ];
 
-/// What PyTorch has only since 2.1 to 2.7.
+/// Dtypes that PyTorch has only since versions 2.1 to 2.7.
 pub(crate) const LATER: [DType; 8] = [
     DType::F8_E4M3,
     DType::F8_E5M2,
@@ -130,7 +130,7 @@ pub(crate) fn sample() -> (Vec<(TensorInfo, Vec<u8>)>, Metadata) {
 }
 
 #[test]
-fn what_is_written_is_read_again() {
+fn written_files_are_read_back_unchanged() {
     let (tensors, metadata) = sample();
     let reader = open(write(&tensors, &metadata)).expect("what we write");
     assert_eq!(contents(&reader), tensors);
@@ -171,7 +171,7 @@ fn any_tensors_in_any_pieces_give_the_same_file() {
 }
 
 #[test]
-fn ties_that_are_none_are_written_twice() {
+fn invalid_ties_are_written_as_separate_tensors() {
     let tensors = ["a", "b", "c", "d"]
         .map(|name| info(name, DType::U8, if name == "d" { &[3][..] } else { &[2] }));
     let streamed = |pairs: &[(&str, &str)]| {
@@ -196,7 +196,7 @@ fn ties_that_are_none_are_written_twice() {
     }
 }
 
-/// A target that only goes forward.
+/// A sink that cannot seek or patch.
 struct Pipe(Vec<u8>);
 
 impl Sink for Pipe {
@@ -222,7 +222,7 @@ impl Sink for Pipe {
 }
 
 #[test]
-fn a_pipe_gets_the_same_file_and_a_folder_hears_its_name() {
+fn a_pipe_gets_the_same_file_and_a_folder_gets_its_name() {
     let (tensors, metadata) = sample();
     let mut pipe = Pipe(Vec::new());
     write_to(&mut pipe, &tensors, &metadata, 5).expect("a pipe is enough");
@@ -306,7 +306,7 @@ impl apr_core::ByteSource for Sparse {
 }
 
 #[test]
-fn entries_over_four_gibibytes_are_where_the_plan_says() {
+fn entries_over_four_gibibytes_have_the_planned_offsets() {
     let wide = (1_u64 << 32) + 4096;
     let tensors = [
         info("before", DType::U8, &[3]),
@@ -395,7 +395,7 @@ fn bytes_off_the_plan_are_refused() {
 }
 
 #[test]
-fn what_a_state_dict_cannot_hold_is_refused() {
+fn tensors_that_a_state_dict_cannot_hold_are_rejected() {
     let format = Code::Format;
     assert_refused(
         plan_of(&[info("q", DType::Q4_0, &[32])]),
@@ -461,7 +461,7 @@ fn metadata_without_a_place_is_a_loss() {
 }
 
 #[test]
-fn a_written_file_cut_anywhere_is_refused_and_with_a_flipped_bit_is_an_error_or_readable() {
+fn truncated_files_are_rejected_and_flipped_bits_are_handled() {
     let (tensors, metadata) = sample();
     let file = write(&tensors, &metadata);
     for cut in corrupt::truncations(&file) {

@@ -9,12 +9,12 @@ use crate::bench::Bench;
 use crate::judgement::{Fault, Judgement, absent, ensure, failed, passed};
 use crate::made::{Made, REPEATED};
 
-/// Times that a phrase has to stand in a row to be a repetition.
+/// Number of consecutive occurrences that make a phrase a repetition.
 const REPETITION: usize = 6;
 /// Positions for which a neuron has to be zero to be dead.
 const POSITIONS: usize = 100;
 
-/// A run of a made model on as many tokens as tell of dead neurons, and so many that are generated.
+/// Runs a test model on enough tokens to detect dead neurons, and generates `generated` tokens.
 fn made_run(bench: &Bench<'_>, made: &Made, generated: usize) -> Result<Trace, Fault> {
     let mut options = TraceOptions::new(bench.run_options());
     options.payload = true;
@@ -52,7 +52,7 @@ macro_rules! ran {
     };
 }
 
-/// The same of a run whose values are all finite.
+/// Returns the run of a model if all its values are finite, or ends the point.
 macro_rules! finite {
     ($bench:expr) => {{
         let ran = ran!($bench);
@@ -68,7 +68,7 @@ fn steps(ran: &crate::ran::Ran) -> String {
     format!("{steps} of a run on {}", ran.trace.input.trim())
 }
 
-/// Whether rows of attention are seen to sum to 1.
+/// Returns `true` if the check finds that rows of attention sum to 1.
 fn rows_sum(rows: [f32; 4]) -> Result<bool, Fault> {
     let value = Tensor::new(vec![1, 2, 2], rows.to_vec())?.into();
     let pattern = AttentionPattern::of("made", &value);
@@ -133,8 +133,10 @@ pub(crate) fn tokens(bench: &Bench<'_>) -> Judgement {
     }
 }
 
-/// The most positions whose channels were looked at. Of values with more than three dimensions, the
-/// last one need not be that of channels.
+/// Returns the maximum number of positions in a step with channel statistics.
+///
+/// Values with more than three dimensions are skipped, since their last dimension is not always the
+/// channels.
 fn positions(trace: &Trace) -> usize {
     let values = trace.steps().filter_map(|(_, step)| step.value.as_ref());
     let rows =

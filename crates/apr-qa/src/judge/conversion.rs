@@ -12,7 +12,7 @@ use crate::judge::files::{code_of, named};
 use crate::judgement::{Fault, Judgement, absent, ensure, failed, passed};
 use crate::made::{Made, floats, sound, spread};
 
-/// A made file.
+/// Writes a built file to the folder of the bench, and returns its path.
 fn written(bench: &Bench<'_>, file: &Apr2Builder) -> Result<PathBuf, Fault> {
     let path = bench.folder()?.join("test.apr");
     fs::write(&path, file.build())?;
@@ -22,7 +22,7 @@ fn written(bench: &Bench<'_>, file: &Apr2Builder) -> Result<PathBuf, Fault> {
 /// Matrix products of the made model with weights: seven of its layer, and the head.
 const PRODUCTS: usize = 8;
 
-/// Nodes of a model's graphs, and how many of them are matrix products.
+/// Returns the number of nodes in a model's graphs, and the number of matrix products among them.
 fn nodes(computed: &apr::graph::Computed) -> (usize, usize) {
     let bodies = computed.parts.iter().flat_map(|part| {
         let functions = part.graph.functions.iter().map(|function| &function.body);
@@ -95,7 +95,7 @@ pub(crate) fn int8(bench: &Bench<'_>) -> Judgement {
     if plain < 26.0 && compressed < 25.0 { passed(seen) } else { failed(seen) }
 }
 
-/// Largest difference between the values of two models, and what only one of them has.
+/// Returns the largest difference between the values of two models, and the tensors of only one.
 fn difference(left: &Model, right: &Model) -> Result<(f64, Vec<String>), Fault> {
     let report = left.diff(right, &apr::report::DiffOptions::default())?;
     let compared = report.tensors.iter().all(|pair| pair.max_delta.is_some());

@@ -30,7 +30,7 @@ fn word(file: &[u8], offset: usize) -> Result<usize, Fault> {
     Ok(usize::try_from(word)?)
 }
 
-/// Where the flags of a tensor's index entry are.
+/// Returns the offset of the flags in a tensor's index entry.
 fn flags_of(file: &[u8], name: &str) -> Result<usize, Fault> {
     let (start, size) = (word(file, 20)?, word(file, 24)?);
     let index = file.get(start..start + size).unwrap_or_default();
@@ -127,8 +127,7 @@ fn signing_key(seed: u8) -> Result<SigningKey, Fault> {
     }
 }
 
-/// Checks that a model is signed by `key`, or by the keys that it says; returns how many signatures
-/// there are.
+/// Checks the signatures by `key`, or by the keys in the file, and returns their number.
 fn verify(reader: &dyn CheckpointReader, key: Option<[u8; 32]>) -> apr_core::Result<usize> {
     let signed = reader.container().signed()?;
     let block = signed.as_ref().and_then(|signed| signed.signatures.as_deref());

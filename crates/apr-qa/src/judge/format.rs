@@ -12,7 +12,7 @@ use crate::bench::Bench;
 use crate::judgement::{Fault, Judgement, absent, ensure, failed, passed};
 use crate::made::{self, changed, found, linted, opened, refused, sound, validated};
 
-/// What a point says of a model in a format that lacks what the point is about.
+/// Returns the judgement for a model whose format lacks the subject of a point.
 fn lacks(bench: &Bench<'_>, what: &str, seen: &str) -> Judgement {
     absent(format!("{} has no {what}; of a test .apr file: {seen}", bench.reader().format().name))
 }

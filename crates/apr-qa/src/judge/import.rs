@@ -19,7 +19,7 @@ use crate::made::{CONTEXT, FUSED, HIDDEN, Made, VOCABULARY, bytes_of, spread};
 /// A query projection.
 const QUERY: &str = "model.layers.0.self_attn.q_proj.weight";
 
-/// The import of a made model, in a folder of its own: what was reported, and the file.
+/// Imports a test model into a separate folder. Returns the report and the file.
 fn imported(bench: &Bench<'_>, llama: &Made) -> Result<(JobReport, Model), Fault> {
     let folder = bench.folder_of(llama)?;
     let target = bench.folder()?.join("test.apr");
@@ -32,7 +32,7 @@ fn import(source: &Path, target: &Path) -> Result<JobReport, Fault> {
     Ok(apr_import(source, target, ImportOptions::default())?)
 }
 
-/// Why the import of a made model is refused.
+/// Returns the error of importing a broken test model.
 fn refusal(bench: &Bench<'_>, llama: &Made) -> Result<JobError, Fault> {
     let folder = bench.folder_of(llama)?;
     let target = bench.folder()?.join("test.apr");
@@ -42,7 +42,7 @@ fn refusal(bench: &Bench<'_>, llama: &Made) -> Result<JobError, Fault> {
     Ok(error)
 }
 
-/// A file of these bytes, and what opening it ends with.
+/// Writes a broken file with these bytes, and returns the error of opening it.
 fn unopened(bench: &Bench<'_>, name: &str, bytes: &[u8]) -> Result<apr_core::Error, Fault> {
     let path = bench.folder()?.join(name);
     fs::write(&path, bytes)?;
@@ -67,7 +67,7 @@ pub(crate) fn safetensors(bench: &Bench<'_>) -> Judgement {
     ))
 }
 
-/// Whether an error is about what is in a file.
+/// Returns `true` if an error is about the content of a file.
 fn is_no_model(error: &apr_core::Error) -> bool {
     matches!(error.code(), Code::Format | Code::Corrupt | Code::Memory)
 }
@@ -197,11 +197,11 @@ pub(crate) fn normalized(bench: &Bench<'_>) -> Judgement {
 
 /// A tensor on its way to GGUF and back.
 struct Way {
-    /// As the source has it, row by row.
+    /// Values in the source, row by row.
     source: Vec<f32>,
-    /// As the GGUF file has it.
+    /// Values in the GGUF file.
     gguf: Vec<f32>,
-    /// As the safetensors file has it that is made of the GGUF file.
+    /// Values in the safetensors file that is converted from the GGUF file.
     back: Vec<f32>,
 }
 

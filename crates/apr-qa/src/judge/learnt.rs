@@ -13,7 +13,7 @@ const GAIN: f64 = 0.5;
 /// Sentences of which the meaning has to be found, of eight.
 const MEANINGS: usize = 5;
 
-/// What a measure gives of the model, or why it gives nothing.
+/// Measures the model. Returns the reason if the model can't be run.
 fn measured<T>(
     bench: &Bench<'_>,
     measure: impl FnOnce(&Subject<'_>) -> RunResult<T>,
@@ -23,7 +23,10 @@ fn measured<T>(
     })
 }
 
-/// The run of the model, where it reads text and its values are finite.
+/// Evaluates to the run of the model.
+///
+/// Returns a judgement from the function if the model does not read text, or its values are not
+/// finite.
 macro_rules! read_text {
     ($bench:expr) => {{
         let ran = match $bench.ran() {

@@ -10,7 +10,7 @@ use crate::bench::Bench;
 use crate::judgement::{Fault, Judgement, ensure, passed};
 use crate::made::{bytes_of, floats, opened};
 
-/// What models of one tensor each are merged to, bit by bit.
+/// Merges models of one tensor each, and returns the bytes of the result.
 fn merged(method: Method, models: &[&[f32]], settings: Settings) -> Result<Vec<u8>, Fault> {
     let mut inputs = Vec::new();
     let mut sources = Vec::new();

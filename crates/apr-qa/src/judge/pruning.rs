@@ -13,7 +13,7 @@ use crate::made::{floats, opened, spread};
 /// Rows and columns of the made matrix.
 const SIDE: u64 = 40;
 
-/// The zeros of a made matrix that is pruned, as they are counted in its bytes, and the report.
+/// Prunes a test matrix. Returns the number of zeros in its bytes, and the report.
 fn pruned(amount: Amount) -> Result<(usize, PruneReport), Fault> {
     let values = spread(63, usize::try_from(SIDE * SIDE)?);
     let file = Apr2Builder::new().entry(floats("a.weight", &[SIDE, SIDE], &values)).build();

@@ -119,7 +119,7 @@ pub(crate) fn lint(bench: &Bench<'_>) -> Judgement {
     }
 }
 
-/// What the program printed.
+/// Returns the output of the program.
 fn text(output: &Output) -> String {
     String::from_utf8_lossy(&output.stdout).into_owned()
 }
@@ -184,7 +184,7 @@ fn watching() -> TraceOptions {
     options
 }
 
-/// Broken copies of a WAV file, and what is wrong with them.
+/// Returns broken copies of a WAV file, each with its defect.
 fn damaged(whole: &[u8]) -> [(&'static str, Vec<u8>); 4] {
     let with = |at: usize, byte: u8| {
         let mut file = whole.to_vec();

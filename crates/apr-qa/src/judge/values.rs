@@ -10,7 +10,7 @@ use crate::bench::Bench;
 use crate::judgement::{Fault, Judgement, absent, ensure, failed, passed};
 use crate::made::{CONTEXT, Made, POSITIONS, floats, found, sound};
 
-/// The first finding, with how many there are.
+/// Returns the first finding, with the number of further ones.
 fn first(findings: &[&Finding]) -> Option<String> {
     let finding = findings.first()?;
     let tensor = finding.tensor.as_deref().map(|name| format!("tensor '{name}': "));
@@ -21,8 +21,7 @@ fn first(findings: &[&Finding]) -> Option<String> {
     Some(format!("{}{}{rest}", tensor.unwrap_or_default(), finding.message))
 }
 
-/// Fails by the model's findings; otherwise passes with `healthy` and what was found in a made
-/// file.
+/// Fails with the model's findings. Otherwise passes with `healthy` and the finding in a test file.
 fn judged(findings: &[&Finding], healthy: &str, made: &str) -> Judgement {
     match first(findings) {
         Some(text) => failed(text),
@@ -130,7 +129,7 @@ pub(crate) fn linear_weights(bench: &Bench<'_>) -> Judgement {
     statistics(bench, kinds, "linear weight", &seen)
 }
 
-/// What is found of a tensor of the made model, once it is changed.
+/// Returns the finding for a tensor of the test model after a change.
 fn in_made_model(
     bench: &Bench<'_>,
     name: &str,
@@ -178,7 +177,7 @@ fn is_of_vocabulary(finding: &Finding) -> bool {
     finding.message.contains("the tokenizer has")
 }
 
-/// Why a point that holds the model against its configuration does not apply.
+/// Reason why points that compare the model with its configuration do not apply.
 const NO_CONFIGURATION: &str = "the model has no configuration that its tensors could be held \
                                 against";
 
@@ -200,8 +199,10 @@ pub(crate) fn shapes(bench: &Bench<'_>) -> Judgement {
     passed(format!("{detail}: {}; of a test model: {seen}", tensors(bench)))
 }
 
-/// What is said of a tensor of a made model, once its configuration has another number: an error
-/// that names the shape which follows from it. Of the sound model nothing is said.
+/// Changes a number in the configuration of a test model, and returns the error for the tensor.
+///
+/// The error must contain the shape that follows from the number. The unchanged model must not have
+/// findings.
 fn refused_model(
     bench: &Bench<'_>,
     mut made: Made,
@@ -313,7 +314,7 @@ pub(crate) fn positions(bench: &Bench<'_>) -> Judgement {
     ))
 }
 
-/// A made file with a filterbank of 80 mels, whose configuration wants another number.
+/// Creates a test file with a filterbank of 80 mels and a configuration for `wanted` mels.
 fn with_filterbank(wanted: u64) -> Vec<u8> {
     let metadata =
         serde_json::json!({ "apr_version": "2.0.0", "architecture": { "num_mel_bins": wanted } });

@@ -18,12 +18,13 @@ use crate::subject::{Subject, floats};
 /// Tokens that are recorded at the first position.
 const FIRST: usize = 5;
 
-/// Records what a model answers to inputs, each with its name, and how far another answer may be
-/// from that; generation is greedy, and has `max_tokens` at most.
+/// Records a model's answers to named inputs, with the tolerance for later answers.
+///
+/// Generation is greedy and limited to `max_tokens`.
 ///
 /// # Errors
-/// E001 for an answer that is no reference, as it has NaN or is too long; what loading the files
-/// and running the model end with.
+/// E001 for an answer that can't be a reference because it contains NaN or is too long. Also the
+/// errors of loading the files and running the model.
 pub fn record(
     runner: &Runner<'_>,
     file: &str,
@@ -45,7 +46,7 @@ pub fn record(
 }
 
 impl CanaryModel {
-    /// By a model's configuration.
+    /// Creates the description from a model's configuration.
     pub(crate) fn of(file: &str, facts: &Facts) -> Self {
         let text = |key: &str| facts.config(key)?.as_str().map(str::to_owned);
         Self {
@@ -63,7 +64,7 @@ pub(super) struct Respondent<'r> {
     task: Option<(Form, Task<'r>)>,
 }
 
-/// What an input is.
+/// Form of an input.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Form {
     Text,
@@ -75,14 +76,14 @@ enum Form {
 
 /// A model, prepared for inputs of one form.
 enum Task<'r> {
-    /// With the maximum number of tokens.
+    /// Generator with the maximum number of tokens.
     Generation(Box<Generator<'r>>, Option<usize>),
-    /// With the maximum number of tokens.
+    /// Transcriber with the maximum number of tokens.
     Transcription(Box<Transcriber<'r>>, Option<usize>),
     Audio(Box<AudioEncoder<'r>>),
     Image(Box<ImageEncoder<'r>>),
     Text(Box<TextEncoder<'r>>),
-    /// What answers a question is prepared with the text that has the answer.
+    /// Question answering. The answerer is prepared later, with the text that contains the answer.
     Questions,
     Arrays(Box<Subject<'r>>),
 }
@@ -172,8 +173,7 @@ impl<'r> Task<'r> {
         })
     }
 
-    /// Whether what was prepared for inputs of a form serves those of another one, and generates so
-    /// many tokens at most.
+    /// Returns `true` if a task for inputs of the form `known` also serves `form` and `max_tokens`.
     fn fits(&self, known: Form, form: Form, max_tokens: Option<usize>) -> bool {
         match self {
             Self::Generation(_, most) => {
@@ -184,7 +184,7 @@ impl<'r> Task<'r> {
         }
     }
 
-    /// `None` where the model's answer is of another kind, so that its outputs are all there is.
+    /// Answers an input. Returns `None` if only the model's raw outputs can be recorded.
     fn answer(
         &mut self,
         runner: &Runner<'_>,

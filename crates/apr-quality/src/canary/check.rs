@@ -13,7 +13,7 @@ use crate::distance::l2_and_cosine;
 use crate::error_rates::{edits, ratio};
 use crate::perplexity::Done;
 
-/// What a check found.
+/// Result of a check.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 #[non_exhaustive]
 pub struct CanaryReport {
@@ -21,17 +21,17 @@ pub struct CanaryReport {
     pub path: String,
     /// The model that the answers were recorded with.
     pub recorded_with: String,
-    /// In the order of the canary file.
+    /// Cases in the order of the canary file.
     pub cases: Vec<CaseReport>,
-    /// Whether all passed.
+    /// `true` if all cases passed.
     pub passed: bool,
 }
 
-/// What a model answered to an input.
+/// Answer of a model to one input.
 #[derive(Debug, Clone, PartialEq, Default, Serialize)]
 #[non_exhaustive]
 pub struct CaseReport {
-    /// The input.
+    /// Input of the case.
     pub input: String,
     /// The expected answer, in words.
     pub expected: String,
@@ -39,7 +39,7 @@ pub struct CaseReport {
     pub original: String,
     /// The answer now.
     pub found: String,
-    /// Share of the expected tokens that came, from 0 to 1.
+    /// Share of the expected tokens that were generated, from 0 to 1.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub token_accuracy: Option<f64>,
     /// Insertions, deletions and changes of characters, divided by the expected characters.
@@ -56,15 +56,15 @@ pub struct CaseReport {
     /// Least cosine similarity of the arrays.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub cosine: Option<f64>,
-    /// Largest relative L2 distance of the arrays; infinite where one is NaN or infinite.
+    /// Largest relative L2 distance of the arrays; infinite if one contains NaN or infinity.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub relative_l2: Option<f64>,
-    /// What is wrong; empty where the case passed.
+    /// Failures; empty if the case passed.
     pub failures: Vec<String>,
 }
 
 impl CaseReport {
-    /// Whether the answer is the expected one, within the tolerance.
+    /// Returns `true` if the answer matches the expected one within the tolerance.
     #[must_use]
     pub fn passed(&self) -> bool {
         self.failures.is_empty()
@@ -179,7 +179,7 @@ fn judge(case: &CanaryCase, found: &Expected) -> CaseReport {
     report
 }
 
-/// Adds a failure where a change is larger than allowed, or no number.
+/// Adds a failure if a change is larger than the tolerance, or NaN.
 fn within(report: &mut CaseReport, what: &str, change: f64, tolerance: Tolerance) {
     let most = tolerance.probability;
     if change.is_nan() || change.abs() > most {
@@ -235,9 +235,9 @@ fn judge_text(report: &mut CaseReport, expected: &Expected, found: &Expected, mo
     }
 }
 
-/// Adds a failure where the logarithm of a probability changed by more than is allowed. Of a token
-/// that is in one list alone, the other model says no more than that it is less likely than its
-/// last.
+/// Adds a failure if the logarithm of a probability changed by more than `allowed`.
+///
+/// For a token in only one of the lists, the other model's value is at most that of its last token.
 fn judge_logprobs(
     report: &mut CaseReport,
     expected: &[TokenProbability],
@@ -294,18 +294,22 @@ fn judge_arrays(report: &mut CaseReport, expected: &[Numbers], found: &[Numbers]
     }
 }
 
-/// Character error rate: edits divided by the expected characters; edits where none are expected.
+/// Returns the character error rate: edits divided by the number of expected characters.
+///
+/// If no characters are expected, this is the number of edits.
 fn error_rate(expected: &str, found: &str) -> f64 {
     let [expected, found] = [expected, found].map(|text| text.chars().collect::<Vec<_>>());
     edit_rate(&expected, &found)
 }
 
-/// Share of the expected items that came: 1 less the edits, never below 0.
+/// Returns the share of the expected items that were found: 1 minus the edit rate, at least 0.
 fn accuracy<T: PartialEq>(expected: &[T], found: &[T]) -> f64 {
     (1.0 - edit_rate(expected, found)).max(0.0)
 }
 
-/// Edits divided by the expected items; edits where none are expected.
+/// Returns the number of edits divided by the number of expected items.
+///
+/// If no items are expected, this is the number of edits.
 fn edit_rate<T: PartialEq>(expected: &[T], found: &[T]) -> f64 {
     ratio(edits(expected, found), expected.len().max(1))
 }
@@ -362,7 +366,7 @@ mod tests {
     }
 
     #[test]
-    fn a_strict_canary_lets_rounding_pass_and_nothing_else() {
+    fn a_strict_canary_accepts_only_rounding() {
         let mut expected = case(text("six", &[(1, -0.1), (2, -3.0), (3, -5.0)]));
         let found = |third: (i64, f64)| text("six", &[(1, -0.1001), (2, -3.0), third]);
         assert!(judge(&expected, &found((3, -5.5))).passed(), "far below what is usual");

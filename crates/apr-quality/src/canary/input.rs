@@ -21,29 +21,29 @@ pub type Load<'l> = dyn Fn(&str) -> Result<Vec<u8>> + 'l;
 #[serde(tag = "kind", rename_all = "snake_case", deny_unknown_fields)]
 #[non_exhaustive]
 pub enum CanaryInput {
-    /// A text.
+    /// Text prompt.
     Text {
         /// The text, or the message of a chat.
         prompt: String,
-        /// Whether the model's chat template is applied.
+        /// `true` to apply the model's chat template.
         #[serde(default, skip_serializing_if = "std::ops::Not::not")]
         chat: bool,
         /// The system message of a chat.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         system: Option<String>,
     },
-    /// Ids of tokens.
+    /// Token ids.
     Tokens {
-        /// In the vocabulary.
+        /// Token ids in the vocabulary.
         ids: Vec<i64>,
     },
     /// Audio, an image, or arrays, by the extension of the name.
     File {
         /// Relative to the canary file.
         file: String,
-        /// Of its bytes, in hexadecimal.
+        /// SHA-256 of the file's bytes, in hexadecimal.
         sha256: String,
-        /// Its bytes in base 64, where the canary file holds them.
+        /// Bytes of the file in base 64, if the canary file contains them.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         data: Option<String>,
     },
@@ -94,7 +94,7 @@ impl CanaryInput {
     }
 }
 
-/// Takes a file for what its extension says.
+/// Fills a sample with the contents of a file, by the file's extension.
 fn fill(sample: &mut Sample, file: &str, bytes: Vec<u8>) -> Result<()> {
     let extension = file.rsplit_once('.').map(|(_, end)| end.to_ascii_lowercase());
     match extension.as_deref().unwrap_or_default() {
@@ -129,10 +129,10 @@ fn hex(bytes: &[u8]) -> String {
 }
 
 impl Sample {
-    /// A file as a sample, for what its extension says.
+    /// Creates a sample from a file, by the file's extension.
     ///
     /// # Errors
-    /// E001 for an unknown extension; what reading arrays ends with.
+    /// E001 for an unknown extension. Also the errors of reading arrays.
     pub fn of_file(file: &str, bytes: Vec<u8>) -> Result<Self> {
         let mut sample = Self { name: file.to_owned(), ..Self::default() };
         fill(&mut sample, file, bytes)?;

@@ -35,7 +35,7 @@ pub use check::{CanaryReport, CaseReport, check};
 pub use input::{AUDIO_EXTENSIONS, CanaryInput, IMAGE_EXTENSIONS, Load};
 pub use prompts::{ChosenPrompts, choose_prompts};
 
-/// What the field `format` says.
+/// Value of the field `format`.
 const FORMAT: &str = "apr-canary";
 
 /// The version that is written and read.
@@ -44,28 +44,28 @@ const VERSION: u32 = 1;
 /// Bytes or tokens of the longest answer, and tokens of the longest input.
 const LONGEST: usize = 100_000;
 
-/// A canary file.
+/// Canary: a file of recorded answers.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct Canary {
     format: String,
     version: u32,
-    /// What the answers were recorded with.
+    /// Model that the answers were recorded with.
     pub model: CanaryModel,
     /// Inputs and answers.
     pub cases: Vec<CanaryCase>,
 }
 
-/// The model of a canary, by which another one is told apart.
+/// Model of a canary, which distinguishes it from other models.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct CanaryModel {
     /// File or folder.
     pub file: String,
-    /// As its configuration says.
+    /// Model type from the configuration.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub model_type: Option<String>,
-    /// As its configuration or its metadata say.
+    /// Vocabulary size from the configuration or the metadata.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub vocab_size: Option<u64>,
 }
@@ -74,24 +74,24 @@ pub struct CanaryModel {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct CanaryCase {
-    /// What reports call it.
+    /// Name in reports.
     pub name: String,
-    /// What goes in.
+    /// Input of the model.
     pub input: CanaryInput,
-    /// Most tokens to generate; as the model says by default.
+    /// Maximum number of tokens to generate; by default the model's own maximum.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub max_tokens: Option<usize>,
-    /// What the model answered when the case was recorded, where that is not what is expected.
+    /// Answer when the case was recorded, if it differs from the expected answer.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub original: Option<String>,
-    /// What must come out.
+    /// Expected answer.
     pub expected: Expected,
-    /// How far it may be from that.
+    /// Maximum deviation from the expected answer.
     #[serde(default)]
     pub tolerance: Tolerance,
 }
 
-/// An answer.
+/// Expected answer to an input.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "kind", rename_all = "snake_case", deny_unknown_fields)]
 #[non_exhaustive]
@@ -100,16 +100,16 @@ pub enum Expected {
     Text {
         /// The text; ids of tokens for an input of tokens.
         text: String,
-        /// Its tokens, where the model writes some; not compared where empty.
+        /// Tokens of the answer, if the model generates any; not compared if empty.
         #[serde(default, skip_serializing_if = "Vec::is_empty")]
         tokens: Vec<i64>,
-        /// The likeliest tokens at the first position; not compared where empty.
+        /// Likeliest tokens at the first position; not compared if empty.
         #[serde(default, skip_serializing_if = "Vec::is_empty")]
         first: Vec<TokenProbability>,
     },
     /// Labels, the likeliest first; the first one must be the same.
     Labels {
-        /// With their probabilities.
+        /// Labels with their probabilities.
         labels: Vec<LabelScore>,
     },
     /// The tokens of masks, or labels of tokens, in the order of the text.
@@ -119,7 +119,7 @@ pub enum Expected {
     },
     /// A vector, or the outputs of a graph.
     Arrays {
-        /// By their names.
+        /// Arrays with their names.
         arrays: Vec<Numbers>,
     },
 }
@@ -128,7 +128,7 @@ pub enum Expected {
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct TokenProbability {
-    /// In the vocabulary.
+    /// Token id in the vocabulary.
     pub id: i64,
     /// Natural logarithm.
     pub logprob: f64,
@@ -138,9 +138,9 @@ pub struct TokenProbability {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct LabelScore {
-    /// As the configuration names it.
+    /// Label name from the configuration.
     pub label: String,
-    /// From 0 to 1.
+    /// Probability from 0 to 1.
     pub score: f64,
 }
 
@@ -152,32 +152,35 @@ pub struct Numbers {
     pub name: String,
     /// Outermost first.
     pub shape: Vec<usize>,
-    /// In row-major order.
+    /// Values in row-major order.
     pub values: Vec<f32>,
 }
 
-/// How far an answer may be from what is expected.
+/// Maximum deviation of an answer from the expected answer.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Tolerance {
-    /// Most insertions, deletions and changes of characters, divided by the expected characters.
+    /// Maximum number of insertions, deletions and changes of characters, divided by the expected
+    /// characters.
     pub character_error_rate: f64,
-    /// Most that the probability of a token at the first position, or of the expected label, may
-    /// change.
+    /// Maximum change in the probability of a token at the first position, or of the expected
+    /// label.
     pub probability: f64,
     /// Least cosine similarity of vectors and arrays.
     pub cosine: f64,
-    /// Most of the relative L2 distance of vectors and arrays.
+    /// Maximum relative L2 distance of vectors and arrays.
     pub relative_l2: f64,
-    /// Most that the natural logarithm of a probability at the first position may change; not
-    /// compared where there is none.
+    /// Maximum change in the natural logarithm of a probability at the first position.
+    ///
+    /// `None` disables the comparison.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub logprob: Option<f64>,
 }
 
 impl Tolerance {
-    /// For the very model that was recorded: other processors and numbers of threads round
-    /// differently, and nothing else may change.
+    /// Returns the tolerance for the recorded model itself.
+    ///
+    /// It accepts only different rounding, as on other processors or with other numbers of threads.
     #[must_use]
     pub fn strict() -> Self {
         Self {
@@ -281,7 +284,7 @@ impl Canary {
 }
 
 impl CanaryInput {
-    /// What is wrong with it.
+    /// Returns the fault of the input, if there is one.
     fn fault(&self) -> Option<&'static str> {
         let Self::Tokens { ids } = self else { return None };
         if ids.len() > LONGEST {
@@ -292,7 +295,7 @@ impl CanaryInput {
 }
 
 impl Expected {
-    /// What is wrong with it.
+    /// Returns the fault of the expected answer, if there is one.
     fn fault(&self) -> Option<&'static str> {
         match self {
             Self::Text { text, tokens, first } => {
@@ -377,7 +380,7 @@ mod tests {
     }
 
     #[test]
-    fn a_cut_file_is_no_canary() {
+    fn a_cut_file_is_rejected() {
         let bytes = canary().to_json();
         for cut in 0..bytes.len() - 2 {
             assert!(Canary::from_json(&bytes[..cut]).is_err(), "{cut}");
@@ -400,7 +403,7 @@ mod tests {
     }
 
     #[test]
-    fn what_can_be_no_reference_is_refused() {
+    fn invalid_references_are_rejected() {
         let text = String::from_utf8(canary().to_json()).unwrap();
         let longest = "9".repeat(LONGEST + 1);
         let deep = "[".repeat(100_000);
@@ -444,7 +447,7 @@ mod tests {
     }
 
     #[test]
-    fn an_input_has_so_many_tokens_at_most() {
+    fn the_number_of_input_tokens_is_limited() {
         let mut canary = canary();
         canary.cases[2].input = CanaryInput::Tokens { ids: vec![1; LONGEST + 1] };
         let error = Canary::from_json(&canary.to_json()).unwrap_err().to_string();

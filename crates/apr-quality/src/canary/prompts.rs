@@ -12,7 +12,7 @@ const LONGEST: usize = 400;
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct ChosenPrompts {
-    /// In the order in which they add the most.
+    /// Prompts in the order of the tokens that they add, most first.
     pub prompts: Vec<String>,
     /// Different tokens in them.
     pub covered: usize,
@@ -81,14 +81,14 @@ mod tests {
     }
 
     #[test]
-    fn lines_that_add_nothing_are_left_out() {
+    fn lines_that_add_no_token_are_skipped() {
         let found = chosen("abc\nabc\ncba\nd\n", 20);
         assert_eq!(found.prompts, ["abc", "d"]);
         assert_eq!((found.covered, found.tokens), (4, 4));
     }
 
     #[test]
-    fn what_a_line_adds_is_counted_anew() {
+    fn the_tokens_that_a_line_adds_are_recounted() {
         // The second line has four letters, and adds one to the first.
         let found = chosen("abcde\nbcdf\nxyz\n", 2);
         assert_eq!(found.prompts, ["abcde", "xyz"]);

@@ -32,7 +32,7 @@ const COUNTS: &str = ".counts";
 /// Largest importance: sums of weighted squares over a row must not leave single precision.
 const MOST: f32 = 1e12;
 
-/// Bytes read at once, so that no more memory is taken than the file has bytes.
+/// Number of bytes per read, so that reading does not allocate more memory than the file's size.
 const READ_LEN: usize = 1 << 20;
 
 /// An importance matrix.
@@ -43,9 +43,9 @@ pub struct Imatrix {
     pub entries: BTreeMap<String, Vec<f32>>,
     /// The texts that it was measured on.
     pub datasets: Vec<String>,
-    /// Pieces of text that it was measured on; 0 where the file does not say.
+    /// Number of text chunks that were measured; 0 if the file does not state it.
     pub chunk_count: u32,
-    /// Tokens of a piece; 0 where the file does not say.
+    /// Number of tokens per chunk; 0 if the file does not state it.
     pub chunk_size: u32,
 }
 
@@ -90,8 +90,10 @@ impl Imatrix {
         Ok(matrix)
     }
 
-    /// What the keys say; all three must be there, or llama-quantize takes the file for something
-    /// else.
+    /// Reads the description from the metadata keys.
+    ///
+    /// All three keys must be present: without them, llama-quantize does not treat the file as an
+    /// importance matrix.
     fn described(metadata: &Metadata) -> Result<Self> {
         let pairs = metadata.key_values()?.unwrap_or_default();
         let find = |key: &str| {
@@ -216,7 +218,7 @@ impl Imatrix {
         Ok(Some(Importance { values, row_len, rows }))
     }
 
-    /// The keys with which llama-quantize says in a GGUF file what importance it was made with.
+    /// Returns the keys with which llama-quantize records the importance matrix in a GGUF file.
     #[must_use]
     pub fn gguf_keys(&self, file: &str) -> Vec<KeyValue> {
         let mut pairs = vec![KeyValue::new("quantize.imatrix.file", file)];
@@ -261,7 +263,7 @@ fn pairs(reader: &dyn CheckpointReader) -> Result<BTreeMap<String, Pair>> {
     pairs.into_iter().map(read).collect()
 }
 
-/// Sums divided by their expert's count; 1 for an expert that was never asked.
+/// Divides the sums by the counts of their experts. Experts that were never used get 1.
 fn means(sums: &[f32], counts: &[f32]) -> Result<Vec<f32>> {
     if counts.is_empty() || sums.is_empty() || !sums.len().is_multiple_of(counts.len()) {
         let message =

@@ -30,7 +30,7 @@ use super::{COUNTS, Imatrix, SUMS, means, pairs};
 #[derive(Debug, Clone, PartialEq, Default)]
 #[non_exhaustive]
 pub struct ImatrixSums {
-    /// By the GGUF name of the weight.
+    /// Sums by the GGUF name of the weight.
     pub entries: BTreeMap<String, ColumnSums>,
     /// The texts that they were measured on.
     pub datasets: Vec<String>,
@@ -49,16 +49,17 @@ pub struct ColumnSums {
 }
 
 impl ColumnSums {
-    /// Zeros for a weight of so many columns, or for a stack of experts of such weights.
+    /// Creates zero sums for a weight with `columns` columns, or for a stack of `experts` such
+    /// weights.
     #[must_use]
     pub fn new(experts: usize, columns: usize) -> Self {
         Self { columns, sums: vec![0.0; experts * columns], counts: vec![0; experts] }
     }
 
-    /// Adds rows that meet an expert, one after the other; a plain weight has expert 0.
+    /// Adds consecutive input rows of an expert. A plain weight has only expert 0.
     ///
     /// # Errors
-    /// E001 for an expert that there is not, for rows of another length, and for numbers that are
+    /// E001 for an expert that does not exist, for rows of another length, and for numbers that are
     /// not finite.
     pub fn add(&mut self, expert: usize, rows: &[f32]) -> Result<()> {
         if self.columns == 0 || !rows.len().is_multiple_of(self.columns) {
@@ -117,7 +118,7 @@ impl ColumnSums {
         Ok(())
     }
 
-    /// As files store them.
+    /// Returns the sums in the form in which files store them.
     #[expect(
         clippy::cast_possible_truncation,
         clippy::cast_precision_loss,
@@ -130,7 +131,7 @@ impl ColumnSums {
 }
 
 impl ImatrixSums {
-    /// No entry yet; chunks have so many tokens.
+    /// Creates sums without entries, for chunks of `chunk_size` tokens.
     #[must_use]
     pub fn new(dataset: &str, chunk_size: u32) -> Self {
         Self { entries: BTreeMap::new(), datasets: vec![dataset.to_owned()], chunk_size }

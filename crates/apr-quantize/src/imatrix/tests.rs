@@ -6,7 +6,7 @@ use serde_json::{Value as Json, json};
 
 use super::*;
 
-/// What the fixtures hold, by NumPy.
+/// Returns the expected content of the fixtures, computed with NumPy.
 fn expected() -> Json {
     let text =
         std::fs::read_to_string(locate::fixture("quantize/imatrix.json")).expect("the fixture");
@@ -148,7 +148,7 @@ fn the_legacy_form_gives_the_values_of_llama_quantize() {
 }
 
 #[test]
-fn a_legacy_file_cut_or_changed_anywhere_is_refused_or_read_as_far_as_it_goes() {
+fn a_cut_or_changed_legacy_file_is_rejected_or_read_partially() {
     let bytes = std::fs::read(locate::fixture("quantize/imatrix.dat")).expect("the fixture");
     for cut in corrupt::truncations(&bytes) {
         if let Err(error) = Imatrix::from_legacy(&cut) {
@@ -161,7 +161,7 @@ fn a_legacy_file_cut_or_changed_anywhere_is_refused_or_read_as_far_as_it_goes() 
 }
 
 #[test]
-fn sizes_that_the_file_does_not_have_are_refused_before_they_are_allocated() {
+fn sizes_beyond_the_file_are_rejected_before_allocation() {
     let file = |numbers: &[i32]| {
         numbers.iter().flat_map(|number| number.to_le_bytes()).collect::<Vec<u8>>()
     };
@@ -239,7 +239,7 @@ fn importance_is_found_by_row_and_of_another_length_refused() {
 }
 
 #[test]
-fn a_gguf_file_says_what_importance_it_was_made_with() {
+fn a_gguf_file_records_its_importance_matrix() {
     let matrix =
         Imatrix { datasets: vec!["wiki.txt".to_owned()], chunk_count: 7, ..Imatrix::default() };
     let pairs = matrix.gguf_keys("imatrix.dat");

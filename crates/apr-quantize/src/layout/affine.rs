@@ -2,11 +2,10 @@
 
 use super::rounding::{Scale, most};
 
-/// The scale and bias by which all values have codes of so many bits, if there are any. `short`
-/// gives the nearest number that can be stored.
+/// Returns a scale and a bias for which all values have codes of `bits` bits, if they exist.
 ///
-/// Values are exact sums of products and a bias, so that their differences are exact multiples of
-/// the scale.
+/// `short` returns the nearest number that can be stored. Each value is the exact sum of a product
+/// and a bias, so differences of values are exact multiples of the scale.
 pub(super) fn exact(values: &[f32], bits: u32, short: impl Fn(f32) -> f32) -> Option<Scale> {
     let mut sorted: Vec<f64> = values.iter().map(|value| f64::from(*value)).collect();
     sorted.sort_by(f64::total_cmp);
@@ -62,7 +61,7 @@ mod tests {
     }
 
     #[test]
-    fn one_value_that_is_no_bias_is_found_as_a_sum() {
+    fn a_single_value_that_is_not_a_bias_is_found_as_a_sum() {
         for (scale, bias, code) in [(0.3, -2.1, 3.0), (0.011, -1.4, 255.0), (1.7, 0.0, 5.0)] {
             let (scale, bias) = (short(scale), short(bias));
             let value = code * scale + bias;

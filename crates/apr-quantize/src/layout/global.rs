@@ -9,7 +9,7 @@ use super::laid::finite_rows;
 /// Elements of rows that are read at a time.
 pub(super) const AT_ONCE: u64 = 1 << 18;
 
-/// What the scales of some weights, by position, are multiplied by before they are stored.
+/// Returns the factor for the scales of some weights, given by position, before they are stored.
 ///
 /// # Errors
 /// E001 for values that are not finite, E007 when the weights can't be read.
@@ -34,12 +34,12 @@ pub fn global_scale(
     Ok((448.0 * 6.0 / largest).min(f32::MAX))
 }
 
-/// Rows of a weight that are read at once.
+/// Returns the number of rows of a weight that are read in one step.
 pub(super) fn at_once(info: &TensorInfo) -> u64 {
     (AT_ONCE / info.shape.row_len().max(1)).max(1)
 }
 
-/// Numbers for tensors; those of weights that servers join are the same.
+/// Returns a set number for each tensor. Weights that servers fuse have the same number.
 pub(super) fn sets(tensors: &[TensorInfo]) -> Vec<usize> {
     const JOINED: [(&str, &str); 5] = [
         ("q_proj.weight", "qkv"),

@@ -18,7 +18,7 @@ use super::row::Encoder;
 use super::{Chosen, Layout, Part, Rounded, named};
 use crate::quality::{QualityLog, QuantizationReport};
 
-/// The configuration that says how the weights are read.
+/// Name of the configuration, which states how the weights are read.
 const CONFIG: &str = "config.json";
 
 /// A checkpoint with codes and scales in place of weights.
@@ -35,9 +35,9 @@ pub struct Laid<'a> {
     named: Vec<TensorInfo>,
     /// For each tensor of the base, which of [`globals`](Self::globals) it shares with others.
     sets: Vec<usize>,
-    /// What scales are multiplied by, of each set.
+    /// Factor for the scales, for each set.
     globals: Vec<OnceLock<f32>>,
-    /// What errors in the columns of a tensor weigh.
+    /// Importance of the columns of each tensor, as weights of their errors.
     importance: Vec<Option<Arc<[f32]>>>,
     errors: Arc<LaidErrors>,
 }
@@ -48,11 +48,12 @@ struct Origin {
     part: Option<Part>,
 }
 
-/// How far weights moved that were read to the end.
+/// Quantization errors of the weights that were read to the end.
 #[derive(Debug)]
 pub struct LaidErrors {
     layout: Layout,
-    /// Of pieces, by position in the base and offset: sums are the same whichever thread is faster.
+    /// Errors of pieces, by position in the base and offset. The key order makes sums independent
+    /// of threads.
     drifts: Mutex<BTreeMap<(usize, u64), Drift>>,
     /// Weights that were rounded before, whose drift counts.
     rounded: BTreeMap<usize, Rounded>,
@@ -68,7 +69,7 @@ impl LaidErrors {
         self.elements
     }
 
-    /// The report on all weights; `None` where none was laid out.
+    /// Returns the report on all weights, or `None` if no weight was laid out.
     #[must_use]
     pub fn report(&self) -> Option<QuantizationReport> {
         let mut log = QualityLog::default();
@@ -172,7 +173,7 @@ impl<'a> Laid<'a> {
         })
     }
 
-    /// How far the weights moved, once they were read.
+    /// Returns the quantization errors, which are complete after all weights were read.
     #[must_use]
     pub fn errors(&self) -> Arc<LaidErrors> {
         Arc::clone(&self.errors)
@@ -195,13 +196,14 @@ impl<'a> Laid<'a> {
         finite_rows(&*self.base, tensor, first, count)
     }
 
-    /// Rows of a weight that are read at once.
+    /// Returns the number of rows of a weight that are read in one step.
     fn at_once(&self, tensor: usize) -> u64 {
         at_once(&self.base.tensors()[tensor])
     }
 
-    /// What the scales of a weight are multiplied by before they are stored: the same for all
-    /// weights that servers join, and 1 in layouts without such a number.
+    /// Returns the factor for the scales of a weight before they are stored.
+    ///
+    /// Weights that servers fuse have the same factor. In layouts without such a factor, it is 1.
     fn global(&self, tensor: usize) -> Result<f32> {
         if !self.layout.has_global() {
             return Ok(1.0);
@@ -216,7 +218,7 @@ impl<'a> Laid<'a> {
         Ok(*self.globals[set].get_or_init(|| global))
     }
 
-    /// What errors in the columns of a weight weigh.
+    /// Returns the importance of the columns of a weight, if there is one.
     fn weights(&self, tensor: usize) -> Option<&[f32]> {
         self.importance.get(tensor)?.as_deref()
     }
@@ -310,7 +312,8 @@ impl<'a> Laid<'a> {
         Ok(())
     }
 
-    /// Fills `buf` with zero points from `offset` on: a word has those of a group of 8 rows.
+    /// Fills `buf` with zero points from `offset` on. A word holds the zero points of a group of 8
+    /// rows.
     fn encode_zero_points(&self, origin: Origin, offset: u64, buf: &mut [u8]) -> Result<()> {
         const ROWS: u64 = 8;
         let info = &self.base.tensors()[origin.tensor];
@@ -344,8 +347,9 @@ impl<'a> Laid<'a> {
         Ok(())
     }
 
-    /// A group of inputs of all outputs: its words or scales, one output after another; and how far
-    /// it moves.
+    /// Encodes one group of inputs for all outputs.
+    ///
+    /// Returns the words or scales, output by output, and the quantization error.
     fn turned_group(
         &self,
         tensor: usize,
@@ -382,7 +386,7 @@ impl<'a> Laid<'a> {
         Ok((words.collect(), moved))
     }
 
-    /// Notes how far the weight moved whose codes are read from `offset` on.
+    /// Records the error of a weight whose codes are read from `offset` on.
     fn note(&self, tensor: usize, offset: u64, drift: Drift) {
         if drift.count > 0 {
             let mut drifts = self.errors.drifts.lock().unwrap_or_else(PoisonError::into_inner);
@@ -416,7 +420,7 @@ fn past_end(name: &str, offset: u64) -> Error {
     Error::corrupt("the read ends past the tensor").for_tensor(name).at(offset)
 }
 
-/// Checks that all values are finite, which `message` says if not.
+/// Checks that all values are finite; otherwise the error text is `message`.
 fn check_finite(values: &[f32], name: &str, message: &str) -> Result<()> {
     if values.iter().all(|value| value.is_finite()) {
         return Ok(());
@@ -424,7 +428,7 @@ fn check_finite(values: &[f32], name: &str, message: &str) -> Result<()> {
     Err(Error::format(message.to_owned()).for_tensor(name))
 }
 
-/// Checks that codes stand for finite values, and for the very ones that were rounded before.
+/// Checks that codes represent finite values and, for rounded weights, exactly the rounded values.
 fn check_held(encoder: &Encoder, (values, held): (&[f32], &[f32]), name: &str) -> Result<()> {
     check_finite(held, name, NOT_HELD)?;
     match encoder.is_rounded && values != held {
@@ -433,7 +437,7 @@ fn check_held(encoder: &Encoder, (values, held): (&[f32], &[f32]), name: &str) -
     }
 }
 
-/// What is wrong with weights that are not finite, and with those that codes would make so.
+/// Message for weights with values that are not finite.
 const NOT_FINITE: &str = "NaN or infinite values, which codes can't represent";
 const NOT_KEPT: &str = "values that were not rounded for this layout";
 const NOT_HELD: &str = "values so large that codes and scales would make them infinite";

@@ -36,25 +36,24 @@ pub use global::global_scale;
 pub use laid::{Laid, LaidErrors};
 pub use rounding::{Rounded, Rounding, Scale};
 
-/// What is laid out of a checkpoint.
+/// Selection of the weights of a checkpoint to lay out.
 #[derive(Debug, Clone, Default)]
 #[non_exhaustive]
 pub struct Chosen {
-    /// Whether a tensor is a weight that is laid out, by position.
+    /// `true` for each tensor, by position, that is a weight to lay out.
     pub weights: Vec<bool>,
     /// Modules that other libraries would take for quantized ones.
     pub ignored: Vec<String>,
-    /// What errors in the columns of each tensor weigh, by position, where scales are searched;
-    /// may be shorter.
+    /// Importance of the columns of each tensor, by position, if scales are searched. Can be
+    /// shorter than the list of tensors.
     pub importance: Vec<Option<Arc<[f32]>>>,
     /// Weights that were [rounded](Rounding) before, by position.
     pub rounded: BTreeMap<usize, Rounded>,
-    /// What libraries call the weights that have another name here, by position: their parts are
-    /// named after that.
+    /// Names of weights in libraries that use other names, by position. Parts are named after them.
     pub names: BTreeMap<usize, String>,
 }
 
-/// How the weights of a model are laid out.
+/// Layout of the quantized weights of a model.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Layout {
@@ -72,12 +71,13 @@ pub enum Layout {
     NvFp4,
     /// 4-bit integers, a scale for each group of 128; inputs are rows.
     Gptq4,
-    /// Integers of so many bits (4, 6 or 8), a scale and a bias for each group of 64.
+    /// Integers of 4, 6 or 8 bits, with a scale and a bias for each group of 64.
     Mlx(u32),
 }
 
 impl Layout {
-    /// The layout that a scheme means in a safetensors folder; `None` where it means none.
+    /// Returns the layout of a scheme in a safetensors folder, or `None` if the scheme has no
+    /// layout.
     #[must_use]
     pub fn of(scheme: Scheme) -> Option<Self> {
         Some(match scheme {
@@ -95,7 +95,7 @@ impl Layout {
         })
     }
 
-    /// Columns with one scale; `None` for those of a row.
+    /// Returns the number of columns per scale, or `None` if a scale covers a whole row.
     const fn group(self) -> Option<u64> {
         match self {
             Self::Fp8 | Self::W8A8 => None,
@@ -106,7 +106,7 @@ impl Layout {
         }
     }
 
-    /// Whether all scales of a weight are multiplied by a number before they are stored.
+    /// Returns `true` if all scales of a weight are multiplied by a factor before they are stored.
     #[must_use]
     pub const fn has_global(self) -> bool {
         matches!(self, Self::NvFp4)
@@ -123,7 +123,7 @@ impl Layout {
         }
     }
 
-    /// Whether a weight of this dtype and shape can be laid out so.
+    /// Returns `true` if this layout supports a weight of this dtype and shape.
     fn takes(self, info: &TensorInfo) -> bool {
         let &[rows, columns] = info.shape.dims() else { return false };
         let is_whole = self.group().is_none_or(|group| columns.is_multiple_of(group))
@@ -230,7 +230,7 @@ impl Layout {
     }
 }
 
-/// The dtype of MLX's scales: that of the model.
+/// Returns the dtype of MLX's scales, which follows the dtype of the weight.
 const fn scale_dtype(weight: DType) -> DType {
     match weight {
         DType::F16 | DType::BF16 => weight,
@@ -238,7 +238,7 @@ const fn scale_dtype(weight: DType) -> DType {
     }
 }
 
-/// What a tensor is of a weight.
+/// Part of a weight that a stored tensor holds.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Part {
     Codes,
@@ -250,7 +250,7 @@ enum Part {
     Global,
     /// Zero points, all the same.
     Zeros,
-    /// Zero points of groups, those of 8 rows in a word.
+    /// Zero points of groups, with 8 rows in one word.
     ZeroPoints,
     /// The group of each column.
     Groups,
@@ -265,7 +265,7 @@ fn named(tensors: &[TensorInfo], names: &BTreeMap<usize, String>) -> Vec<TensorI
     named.collect()
 }
 
-/// Whether a matrix chooses experts: servers have it in floats.
+/// Returns `true` if a matrix selects experts. Servers keep such a matrix in floats.
 fn is_router(name: &str) -> bool {
     const ENDS: [&str; 4] =
         [".gate.weight", ".router.weight", ".router.layer.weight", ".wg.weight"];

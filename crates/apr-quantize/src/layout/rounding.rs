@@ -9,7 +9,7 @@ use super::{Layout, affine, scale_dtype};
 /// The scale of a group, and the code of zero or what is added to the products.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Scale {
-    /// As it is stored, divided by the scale of all scales.
+    /// Stored scale, divided by the global scale.
     pub(super) scale: f32,
     /// 0 in symmetric layouts.
     pub(super) zero: f32,
@@ -26,17 +26,17 @@ impl Scale {
 /// A weight that was rounded before it is laid out: its values are stored exactly.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Rounded {
-    /// How its values were rounded.
+    /// Rounding of the values.
     pub rounding: Rounding,
-    /// How far the weight moved.
+    /// Quantization error of the weight.
     pub drift: Drift,
 }
 
-/// How a layout rounds values: those of a group have one scale, which is chosen by all of them.
+/// Rounding rules of a layout. The values of a group share one scale, which depends on all of them.
 ///
-/// What chooses codes by more than the values (GPTQ) rounds weights so, one at a time, and gives
-/// them to [`Laid`](super::Laid) as [rounded](super::Chosen::rounded): it finds the scale of which
-/// they all are multiples, and stores exactly these values.
+/// GPTQ chooses codes by more than the values. It rounds the weights one at a time with these rules
+/// and passes them to [`Laid`](super::Laid) as [rounded](super::Chosen::rounded). `Laid` then finds
+/// the scale of which all values are multiples, and stores exactly these values.
 ///
 /// ```
 /// use apr_core::DType;
@@ -51,20 +51,22 @@ pub struct Rounding {
     layout: Layout,
     /// The dtype of MLX's scales.
     pub(super) scales: DType,
-    /// What scales are multiplied by before they are stored; 1 in layouts without such a number.
+    /// Factor for the scales before they are stored; 1 in layouts without such a factor.
     pub(super) global: f32,
 }
 
 impl Layout {
-    /// How the values of a weight of this dtype are rounded, whose scales are multiplied by
-    /// `global` before they are stored ([`global_scale`](super::global_scale)).
+    /// Returns the rounding rules for a weight of this dtype.
+    ///
+    /// Its scales are multiplied by `global` before they are stored
+    /// ([`global_scale`](super::global_scale)).
     #[must_use]
     pub const fn rounding(self, weight: DType, global: f32) -> Rounding {
         let global = if self.has_global() { global } else { 1.0 };
         Rounding { layout: self, scales: scale_dtype(weight), global }
     }
 
-    /// Whether the scale of a group is the best of several, by the errors of its values.
+    /// Returns `true` if the scale of a group is the best of several by the errors of the values.
     #[must_use]
     pub const fn searches_scales(self) -> bool {
         matches!(self, Self::W4A16 | Self::W4A16Asym | Self::MxFp4 | Self::Gptq4)
@@ -72,14 +74,15 @@ impl Layout {
 }
 
 impl Rounding {
-    /// Columns with one scale; `None` for those of a row.
+    /// Returns the number of columns per scale, or `None` if a scale covers a whole row.
     #[must_use]
     pub const fn group(self) -> Option<u64> {
         self.layout.group()
     }
 
-    /// A dtype that has the values: the one in which libraries compute them; of MLX, the one in
-    /// which sums of products and biases are exact.
+    /// Returns a dtype that represents the values, which is the one that libraries compute in.
+    ///
+    /// For MLX, it is the dtype in which sums of products and biases are exact.
     #[must_use]
     pub const fn dtype(self) -> DType {
         match self.layout {
@@ -89,8 +92,9 @@ impl Rounding {
         }
     }
 
-    /// The scale for the values of a group. `importance` weighs their errors, where scales are
-    /// searched.
+    /// Returns the scale for the values of a group.
+    ///
+    /// If scales are searched, `importance` weights the errors of the values.
     #[must_use]
     pub fn scale(self, values: &[f32], importance: Option<&[f32]>) -> Scale {
         match self.layout {
@@ -124,7 +128,8 @@ impl Rounding {
         }
     }
 
-    /// A scale as it is stored: never as zero, by which nothing can be divided.
+    /// Rounds a scale to its stored precision. The result is never zero, because values are divided
+    /// by it.
     fn stored(self, scale: f32) -> f32 {
         match self.layout {
             Layout::Gptq4 => f16::from_f32(scale.max(SMALLEST_F16)).to_f32(),
@@ -193,9 +198,10 @@ impl Rounding {
         }
     }
 
-    /// The scale by which values are nearest, of those that are tried: by the cubes of their
-    /// errors. Squares cut the largest weights, which models miss more than a sum of squares tells
-    /// (`docs/decisions.md`).
+    /// Returns the tried scale with the smallest sum of cubed errors.
+    ///
+    /// Squared errors would clip the largest weights, which harms models more than the sum of
+    /// squares shows (`docs/decisions.md`).
     fn searched(self, values: &[f32], importance: Option<&[f32]>) -> Scale {
         let error = |scale: Scale| -> f64 {
             let moved = |value: f32| f64::from(value - self.round(value, scale)).abs().powi(3);
@@ -349,7 +355,7 @@ pub(super) fn bounds(values: &[f32]) -> (f32, f32) {
         .fold((f32::MAX, f32::MIN), |(low, high), value| (low.min(*value), high.max(*value)))
 }
 
-/// The largest code of so many bits.
+/// Returns the largest code of `bits` bits.
 pub(super) fn most(bits: u32) -> f32 {
     f32::from((1_u16 << bits) - 1)
 }
@@ -358,7 +364,7 @@ pub(super) fn largest(values: &[f32]) -> f32 {
     values.iter().fold(0.0, |largest, value| value.abs().max(largest))
 }
 
-/// A scale, or 1 where all values are zero.
+/// Returns the scale, or 1 if it is zero because all values are zero.
 fn unless_zero(scale: f32) -> f32 {
     if scale > 0.0 { scale } else { 1.0 }
 }

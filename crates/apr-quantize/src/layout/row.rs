@@ -7,30 +7,30 @@ use apr_tensor::element::widen_f32;
 use super::rounding::{Scale, bounds, e2m1, e8m0, most, of_e2m1};
 use super::{Layout, Part, Rounding};
 
-/// What is encoded: rows of a weight in a layout.
+/// Encoder for the rows of a weight in a layout.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Encoder {
     pub(super) layout: Layout,
     pub(super) rounding: Rounding,
-    /// Whether values were rounded before, and are to be stored exactly.
+    /// `true` if the values were rounded before and must be stored exactly.
     pub(super) is_rounded: bool,
 }
 
-/// Codes of a row, and the values that they stand for.
+/// Codes of a row and the values that they represent.
 #[derive(Debug, Default)]
 pub(super) struct Codes {
     pub(super) bytes: Vec<u8>,
     pub(super) values: Vec<f32>,
 }
 
-/// What the codes of a row are multiplied by and moved by, for each group.
+/// Scales and offsets for the codes of a row, one for each group.
 #[derive(Debug, Default)]
 struct Scales {
-    /// As they are stored.
+    /// Scales in stored form.
     scales: Numbers,
-    /// As they are stored; none where codes are not moved.
+    /// Biases in stored form; empty if the layout has no biases.
     biases: Numbers,
-    /// The codes of zero; none where that is 0.
+    /// Codes that represent zero; empty if the code is 0.
     zeros: Vec<f32>,
     /// The scale and bias by which codes are chosen: MLX has them before they are rounded.
     chosen_by: Vec<(f32, f32)>,
@@ -40,7 +40,7 @@ struct Scales {
 #[derive(Debug, Default)]
 struct Numbers {
     bytes: Vec<u8>,
-    /// What the bytes stand for.
+    /// Values of the stored bytes.
     values: Vec<f32>,
 }
 
@@ -54,7 +54,8 @@ impl Numbers {
 }
 
 impl Encoder {
-    /// Bytes of the scales or biases of a row with these values, whose errors weigh so much.
+    /// Returns the bytes of the scales or biases of a row. `weights` weights the errors of
+    /// `values`.
     pub(super) fn numbers(self, part: Part, values: &[f32], weights: Option<&[f32]>) -> Vec<u8> {
         let Scales { scales, biases, .. } = self.scales(values, weights);
         if part == Part::Biases { biases.bytes } else { scales.bytes }
@@ -66,7 +67,7 @@ impl Encoder {
         zeros.into_iter().map(|zero| byte_of(zero + 8.0)).collect()
     }
 
-    /// The codes of a row with these values, whose errors weigh so much.
+    /// Returns the codes of a row. `weights` weights the errors of `values`.
     pub(super) fn codes(self, values: &[f32], weights: Option<&[f32]>) -> Codes {
         let scales = self.scales(values, weights);
         let group = self.group(values);
@@ -108,7 +109,7 @@ impl Encoder {
         Codes { bytes, values: self.values(codes, &scales) }
     }
 
-    /// The values that codes stand for, rounded as libraries round them.
+    /// Returns the values that codes represent, rounded in the way libraries round them.
     fn values(self, mut codes: Vec<f32>, scales: &Scales) -> Vec<f32> {
         let group = self.group(&codes);
         for (codes, scale) in codes.chunks_mut(group).zip(&scales.scales.values) {
@@ -192,7 +193,7 @@ fn of_mlx<'v>(bits: u32, dtype: DType, groups: impl Iterator<Item = &'v [f32]>) 
     Scales { scales, biases, chosen_by, ..Scales::default() }
 }
 
-/// Codes of so many bits (4, 6 or 8), lowest bits first.
+/// Packs codes of 4, 6 or 8 bits, lowest bits first.
 fn packed(codes: &[u8], bits: u32) -> Vec<u8> {
     let (mut word, mut filled, mut bytes) = (0_u32, 0, Vec::new());
     for code in codes {

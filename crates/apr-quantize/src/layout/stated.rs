@@ -79,7 +79,8 @@ impl Layout {
     }
 }
 
-/// That modules are left in floats, as GPTQ's configurations say it: a pattern for each.
+/// Returns the list of modules that stay in floats, in the form of GPTQ configurations: a pattern
+/// for each module.
 fn dynamic(ignored: &[String]) -> Value {
     let modules = ignored.iter().filter(|module| *module != "lm_head");
     let pattern = |module: &String| (format!("-:^{}$", module.replace('.', "\\.")), json!({}));

@@ -7,23 +7,25 @@ use super::{QuantType, QuantizedBlock};
 
 /// Decides about each tensor.
 pub trait QuantizationHooks {
-    /// The type for a tensor, before it is quantized; `None` to leave it as it is.
+    /// Returns the dtype for a tensor before it is quantized, or `None` to leave it unchanged.
     fn select_quantizer(&self, layer_name: &str, shape: &Shape) -> Option<QuantType>;
 
-    /// Whether the result is good enough. Where it is not, the tensor stays quantized and its
-    /// information says so.
+    /// Returns `true` if the result is good enough.
+    ///
+    /// If it is not, the tensor stays quantized and its information contains a warning.
     fn validate(&self, layer_name: &str, original: &[f32], quantized: &QuantizedBlock) -> bool {
         let _ = (layer_name, original, quantized);
         true
     }
 }
 
-/// The same type for every weight that can have it; vectors, norms and rows that blocks do not
-/// divide stay as they are.
+/// Quantization of every suitable weight to the same type.
+///
+/// Vectors, norms and rows that blocks do not divide are unchanged.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct UniformQuantization {
-    /// The type.
+    /// Type of the quantized weights.
     pub quant_type: QuantType,
 }
 
@@ -33,7 +35,7 @@ impl QuantizationHooks for UniformQuantization {
     }
 }
 
-/// Other types for token embeddings and output, which small errors hurt more.
+/// Quantization with other types for token embeddings and output, where small errors hurt more.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct MixedPrecisionHooks {

@@ -71,7 +71,7 @@ pub use pass::{
 };
 pub use registry::QuantizerRegistry;
 
-/// Quantization types of the plug-in interface, with the byte that stands for each.
+/// Quantization types of the plug-in interface, each with its byte code.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize)]
 #[allow(non_camel_case_types, reason = "the field writes Q8_0")]
 #[repr(u8)]
@@ -84,15 +84,15 @@ pub enum QuantType {
     Q4_1 = 0x03,
     /// The whole tensor with one scale, 8 bits a value.
     Q8Tensor = 0x10,
-    /// What a plug-in makes.
+    /// Type of a plug-in's blocks.
     Custom = 0xFF,
 }
 
 impl QuantType {
-    /// The type that a byte stands for.
+    /// Returns the type of a byte code.
     ///
     /// # Errors
-    /// E001, `UnsupportedQuantization`, for a byte that stands for none.
+    /// E001, `UnsupportedQuantization`, for an unknown code.
     pub fn from_code(code: u8) -> Result<Self> {
         [Self::Q8_0, Self::Q4_0, Self::Q4_1, Self::Q8Tensor, Self::Custom]
             .into_iter()
@@ -100,13 +100,13 @@ impl QuantType {
             .ok_or_else(|| unsupported(&format!("no type has the number {code:#04x}")))
     }
 
-    /// The byte that stands for the type.
+    /// Returns the byte code of the type.
     #[must_use]
     pub const fn code(self) -> u8 {
         self as u8
     }
 
-    /// ggml's type, where it has one.
+    /// Returns the GGML dtype, or `None` if GGML has no such type.
     #[must_use]
     pub const fn dtype(self) -> Option<DType> {
         match self {
@@ -133,7 +133,7 @@ impl QuantType {
 /// A tensor in blocks.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct QuantizedBlock {
-    /// How to read the blocks.
+    /// Type that determines how the blocks are read.
     pub quant_type: QuantType,
     /// Outermost first.
     pub shape: Shape,
@@ -154,8 +154,7 @@ impl QuantizedBlock {
         elements.ok_or_else(|| corrupt(&format!("the shape {} has too many values", self.shape)))
     }
 
-    /// Checks that there are as many blocks as the shape asks for. The blocks of plug-ins are
-    /// theirs to check.
+    /// Checks that the number of blocks matches the shape. Plug-ins check their own blocks.
     ///
     /// # Errors
     /// E002, `QuantizationCorrupt`.
@@ -197,9 +196,9 @@ pub struct QuantizedTensor {
     pub shape: Shape,
     /// `q`, row by row.
     pub data: Vec<i8>,
-    /// What `q` is multiplied by.
+    /// Factor for `q`.
     pub scale: f32,
-    /// What is taken off `q` before; 0, since the built-in quantizer is symmetric.
+    /// Number subtracted from `q` before scaling; 0, since the built-in quantizer is symmetric.
     pub zero_point: i32,
 }
 
@@ -230,23 +229,23 @@ impl TryFrom<&QuantizedBlock> for QuantizedTensor {
     }
 }
 
-/// How a tensor was quantized, for the model's metadata.
+/// Quantization details of a tensor, for the model's metadata.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct QuantizationInfo {
-    /// The type.
+    /// Quantization type of the tensor.
     pub quant_type: QuantType,
     /// Name of the quantizer.
     pub quantizer: String,
-    /// How the scales were found: `minmax` for the built-in types, the plug-in's own business
-    /// otherwise.
+    /// Method that chose the scales: `minmax` for the built-in types, any text for plug-ins.
     pub calibration_method: String,
-    /// Samples that were looked at; the interface has none.
+    /// Number of calibration samples; the interface does not use any.
     pub calibration_samples: u32,
-    /// What the tensor was stored as: `f32`, `bf16`.
+    /// Dtype of the stored original: `f32`, `bf16`.
     pub original_dtype: String,
-    /// Energy of the error, as a share of that of the values: 0 for no error, 1 for no information.
+    /// Energy of the error divided by the energy of the values: 0 for no error, 1 for no
+    /// information.
     pub error: f32,
-    /// What the user should know before trusting it.
+    /// Warning about the quality of the tensor, if there is one.
     pub warning: Option<String>,
 }
 
@@ -261,10 +260,10 @@ pub trait Quantizer: Send + Sync {
     /// E001 for a shape or values that it can't quantize.
     fn quantize(&self, data: &[f32], shape: &Shape) -> Result<QuantizedBlock>;
 
-    /// Brings the values back, as well as it can.
+    /// Restores the values as precisely as the blocks allow.
     ///
     /// # Errors
-    /// E001 for blocks of another type; E002 for blocks that do not go with their shape.
+    /// E001 for blocks of another type; E002 for blocks that do not match their shape.
     fn dequantize(&self, block: &QuantizedBlock) -> Result<Vec<f32>>;
 
     /// Bits that a value takes, scales included, for an estimate of the size.

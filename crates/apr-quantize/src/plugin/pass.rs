@@ -10,45 +10,45 @@ use super::{
     unsupported,
 };
 
-/// Energy of the error above which the information of a tensor warns, as a share of that of the
-/// values.
+/// Relative energy of the error above which the information of a tensor contains a warning.
 const WARN_ABOVE: f64 = 0.05;
 
-/// What became of a tensor.
+/// Outcome for one tensor.
 #[derive(Debug, Clone, PartialEq)]
 #[non_exhaustive]
 pub struct TensorOutcome {
     /// Position in [`CheckpointReader::tensors`].
     pub tensor: usize,
-    /// Its name.
+    /// Name of the tensor.
     pub name: String,
-    /// What became of it.
+    /// Outcome for the tensor.
     pub outcome: Outcome,
 }
 
-/// Whether a tensor was quantized.
+/// Outcome of the quantization of a tensor.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Outcome {
-    /// It stays as the reader has it.
+    /// Tensor that keeps the form in the reader.
     Kept,
-    /// It was.
+    /// Quantized tensor.
     Quantized {
-        /// The blocks.
+        /// Blocks of the tensor.
         block: QuantizedBlock,
-        /// How.
+        /// Details of the quantization.
         info: QuantizationInfo,
     },
 }
 
-/// The tensors of a model, quantized one by one as they are asked for; after an error, the next
-/// tensor follows.
+/// Iterator over the tensors of a model, which quantizes each one on demand.
+///
+/// After an error, the iterator continues with the next tensor.
 pub struct QuantizedTensors<'a> {
     reader: &'a dyn CheckpointReader,
     choice: Choice<'a>,
     next: usize,
 }
 
-/// Who decides.
+/// Source of the decision about each tensor.
 enum Choice<'a> {
     Quantizer(&'a dyn Quantizer),
     Hooks { hooks: &'a dyn QuantizationHooks, registry: QuantizerRegistry },
@@ -70,12 +70,14 @@ pub fn quantize_with_hooks<'a>(
     }
 }
 
-/// Quantizes every weight with the quantizer of that name. Vectors, norms and what is not floats
-/// stay as they are, and so do rows that the blocks of a built-in type do not divide.
+/// Quantizes every weight with the quantizer called `name`.
+///
+/// Vectors, norms and tensors that are not floats stay unchanged. So do tensors whose row length is
+/// not a multiple of the block of a built-in type.
 ///
 /// # Errors
-/// E001, `UnsupportedQuantization`, where no quantizer has the name. Items are errors as the
-/// quantizer's own, or E002 and E007 where bytes can't be read.
+/// E001, `UnsupportedQuantization`, if no quantizer has the name. Items are the quantizer's own
+/// errors, or E002 and E007 if bytes can't be read.
 pub fn quantize_with_registry<'a>(
     reader: &'a dyn CheckpointReader,
     name: &str,
@@ -185,7 +187,7 @@ fn read_values(
     tensor: usize,
     info: &TensorInfo,
 ) -> Result<Vec<f32>> {
-    /// Bytes read at once, whole elements of every type.
+    /// Number of bytes per read, a whole number of elements of every dtype.
     const READ_LEN: usize = 3 << 18;
 
     let len = info.byte_len()?;
@@ -210,7 +212,7 @@ fn read_values(
     Ok(values)
 }
 
-/// Energy of the error as a share of that of the values; 0 for values that are all 0 and stay so.
+/// Returns the energy of the error divided by the energy of the values; 0 if both are all zero.
 fn lost_energy(original: &[f32], restored: &[f32]) -> Result<f64> {
     if original.len() != restored.len() {
         let message =

@@ -4,7 +4,7 @@ use serde_json::Value as Json;
 
 use super::*;
 
-/// Values, and what gguf-py makes of them.
+/// Returns values and their quantized form from gguf-py.
 fn golden() -> (Vec<f32>, Shape, Json) {
     let text =
         std::fs::read_to_string(locate::fixture("quantize/blocks.json")).expect("the fixture");
@@ -217,7 +217,7 @@ fn hooks_choose_by_tensor_and_a_rejected_one_carries_a_warning() {
 }
 
 #[test]
-fn mixed_precision_tells_embeddings_and_output_apart() {
+fn mixed_precision_hooks_detect_embeddings_and_output() {
     let hooks = MixedPrecisionHooks {
         default_type: QuantType::Q4_0,
         embedding_type: QuantType::Q8_0,

@@ -37,7 +37,7 @@ fn companions_that_are_too_large_together_are_left_out_by_name() {
 }
 
 #[test]
-fn a_broken_configuration_is_a_warning_and_one_with_a_mark_of_its_encoding_is_read() {
+fn a_broken_configuration_is_a_warning_and_one_with_a_bom_is_read() {
     let broken =
         open_folder(&folder(b"{", b"{}"), &Limits::default()).expect("the weights are sound");
     assert!(

@@ -52,7 +52,7 @@ fn write_with(
     FolderInMemory(files)
 }
 
-/// The same model, encrypted with the password `open sesame`.
+/// Writes the model encrypted with the password `open sesame`.
 fn write_encrypted(tensors: &[(&str, Vec<u8>)], shard_size: u64) -> FolderInMemory {
     let costs = Argon2Costs { m: 8, t: 1, p: 1 };
     let locks = [Lock::Password { password: b"open sesame".to_vec().into(), costs }];
@@ -188,7 +188,7 @@ fn large_file() -> Holed {
 }
 
 #[test]
-fn one_tensor_of_a_large_file_takes_four_reads_of_front_trailer_and_that_tensor() {
+fn one_tensor_of_a_large_file_takes_four_reads() {
     let file = large_file();
     let front = file.head.len() as u64;
     let source = CountingSource::new(file);
@@ -211,7 +211,7 @@ fn one_tensor_of_a_large_file_takes_four_reads_of_front_trailer_and_that_tensor(
 }
 
 #[test]
-fn what_was_prefetched_is_not_read_again() {
+fn prefetched_tensors_are_not_read_again() {
     let folder = write(&three(), &Metadata::new(), None);
     let source = CountingSource::new(folder.0["model.apr"].clone());
     let mut loader = TensorLoader::open(source.clone(), "m.apr", &Limits::default(), BUDGET)
@@ -333,7 +333,7 @@ fn a_tensor_of_encrypted_shards_loads_from_its_shard() {
 }
 
 #[test]
-fn a_name_that_is_none_is_e001() {
+fn an_unknown_name_is_e001() {
     let folder = write(&three(), &Metadata::new(), None);
     let mut loader = TensorLoader::open_in(&folder, "model.apr", &Limits::default(), BUDGET)
         .expect("a sound file");
@@ -342,7 +342,7 @@ fn a_name_that_is_none_is_e001() {
 }
 
 #[test]
-fn of_a_sharded_model_the_manifest_and_the_shard_of_the_tensor_are_read() {
+fn only_the_manifest_and_the_shard_of_the_tensor_are_read() {
     let folder = CountingFolder::of(write(&three(), &Metadata::new(), Some(1000)));
     let mut loader = TensorLoader::open_in(&folder, "model.apr", &Limits::default(), BUDGET)
         .expect("a sound model");
@@ -397,7 +397,7 @@ fn a_broken_file_is_the_same_error_behind_few_reads() {
 }
 
 #[test]
-fn a_folder_is_opened_by_its_manifest_and_a_shard_alone_says_so() {
+fn a_folder_opens_by_its_manifest_and_a_single_shard_has_a_warning() {
     let folder = write(&three(), &Metadata::new(), Some(1000));
     let reader = apr_registry::open_folder(&folder, &Limits::default()).expect("one model");
     assert_eq!((reader.tensors().len(), reader.container().shard_count()), (3, 2));

@@ -30,7 +30,7 @@ fn model(compression: Option<Choice>) -> Box<dyn CheckpointReader> {
 }
 
 #[test]
-fn what_is_read_are_the_tensors_bytes_in_any_steps() {
+fn tensor_bytes_are_read_correctly_in_steps_of_any_size() {
     for compression in [None, Some(Choice::Auto)] {
         let model = model(compression);
         for capacity in [1000, 8192, 3 << 20] {

@@ -11,7 +11,7 @@ fn open(file: Vec<u8>, name: &str) -> Result<Box<dyn CheckpointReader>> {
     apr_registry::open(file, name, &Limits::default())
 }
 
-/// Compares all tensors, and that they lie where the file is said to have them.
+/// Compares all tensors, and checks that they are at the file positions that the reader reports.
 fn compare(outer: &str, inner: &str) -> Box<dyn CheckpointReader> {
     let file = bytes(outer);
     let reader = open(file.clone(), outer).unwrap_or_else(|error| panic!("{outer}: {error}"));
@@ -48,7 +48,7 @@ fn a_llamafile_has_a_gguf_model() {
 }
 
 #[test]
-fn what_is_not_inside_is_an_error() {
+fn a_missing_inner_model_is_an_error() {
     let error = |file: &[u8], name| open(file.to_vec(), name).map(drop).expect_err(name);
     let gzip = error(b"\x1f\x8b\x08\0\0\0\0\0", "a.nemo");
     assert!(gzip.code() == Code::Version && gzip.message().contains("gunzip"), "{gzip}");

@@ -14,7 +14,7 @@ type Done<'d> = dyn FnMut(usize, &Completion) -> RunResult<()> + 'd;
 
 /// A prompt, ready to be read.
 struct Waiting {
-    /// What a chat's template made of it.
+    /// Text that a chat template made of the prompt.
     chat: Option<String>,
     given: Vec<i64>,
     are_tokens: bool,
@@ -79,7 +79,7 @@ impl<'g> Generator<'g> {
         Ok(ordered.made.into_iter().flatten().collect())
     }
 
-    /// Whether texts can grow side by side.
+    /// Returns `true` if texts can grow side by side.
     fn can_batch(&self) -> RunResult<bool> {
         let Model::Decoder(part) = &self.model else { return Ok(false) };
         let alone = self.settings.beams().is_some() || self.kept.is_some();
@@ -162,8 +162,8 @@ impl<'g> Generator<'g> {
         }
     }
 
-    /// Whether the keys and values of another prompt, beside those of so many tokens, take no more
-    /// than half of the memory.
+    /// Returns `true` if the keys and values of another prompt, together with those of `tokens`
+    /// tokens, fit half of the memory.
     fn fits(&self, language: &LanguageModel<'_, '_>, tokens: usize, next: &Waiting) -> bool {
         let given = next.given.len();
         let most = self.settings.most(given).unwrap_or(DEFAULT_TOKENS);

@@ -75,7 +75,7 @@ impl Generator<'_> {
         Ok((text, ids.transpose()?.unwrap_or_default()))
     }
 
-    /// Messages as the model's template writes them. What is wrong with the options is said once.
+    /// Applies the model's template to messages. Problems with the options are reported only once.
     fn chat(&self, messages: &[Message]) -> RunResult<String> {
         let options = &self.options.template;
         let made = rendered(&self.runner, messages, options)?;
@@ -89,7 +89,7 @@ impl Generator<'_> {
         Ok(made.text)
     }
 
-    /// How the model writes its answers.
+    /// Returns the format of the model's answers.
     fn answers(&self) -> RunResult<AnswerFormat> {
         let has_tools = self.options.template.tools.is_some();
         chat_template(&self.runner, has_tools).map(|template| AnswerFormat::of(&template))

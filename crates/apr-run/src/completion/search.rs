@@ -113,7 +113,7 @@ impl Generator<'_> {
         })
     }
 
-    /// How the text of these tokens keeps to its grammar.
+    /// Returns the match of the text of these tokens with its grammar.
     fn kept(
         &self,
         mut constraint: Constraint,

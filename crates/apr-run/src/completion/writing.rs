@@ -19,18 +19,19 @@ pub(super) struct Writing<'a, 'g> {
     tokenizer: Option<&'a Tokenizer<'a>>,
     watch: Stopwatch<'a>,
     chooser: Chooser,
-    /// What the text keeps to.
+    /// Constraint that the text must match.
     constraint: Option<Constraint>,
     text: GrowingText<'a>,
     /// Maximum number of tokens.
     most: usize,
-    /// How many fit the model's context.
+    /// Number of tokens that fit the model's context.
     room: usize,
     added: Vec<i64>,
     logprobs: Vec<TokenLogProbabilities>,
     /// Runs of the model.
     runs: usize,
-    /// Most texts that grew beside it, itself among them; `None` where it grows alone.
+    /// Maximum number of texts that grew side by side, including this one; `None` if it grows
+    /// alone.
     pub(super) batch: Option<usize>,
 }
 
@@ -78,12 +79,12 @@ impl Writing<'_, '_> {
         self.added.last().copied()
     }
 
-    /// Most tokens that the text may have, the prompt's among them.
+    /// Returns the maximum number of tokens of the text, including the prompt.
     pub(super) fn longest(&self) -> usize {
         self.begin.tokens.len().saturating_add(self.most.min(self.room))
     }
 
-    /// Why the text ends before another token.
+    /// Returns the reason why the text ends before another token, if there is one.
     pub(super) fn full(&self) -> Option<&'static str> {
         let runner = self.generator.runner;
         if self.constraint.as_ref().is_some_and(Constraint::is_complete) {
@@ -101,7 +102,7 @@ impl Writing<'_, '_> {
         (self.begin.is_turn && runner.host.is_cancelled()).then_some("interrupted")
     }
 
-    /// Adds the token that is chosen by logits; why the text ends, where it does.
+    /// Chooses a token by logits and adds it. Returns the reason if the text ends.
     pub(super) fn take(&mut self, mut logits: Vec<f32>) -> RunResult<Option<&'static str>> {
         let Generator { settings, options, .. } = self.generator;
         self.watch.tick();

@@ -13,12 +13,12 @@ pub use settings::MOST_BEAMS;
 
 use super::{Facts, largest};
 
-/// What the user says; `None` leaves it to the model.
+/// Generation settings of the user; `None` leaves a setting to the model.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
 pub struct GenerationOptions {
     /// Divides the logits; 0 takes the likeliest token.
     pub temperature: Option<f32>,
-    /// Most tokens that are considered; 0 for all.
+    /// Maximum number of tokens that are considered; 0 for all.
     pub top_k: Option<usize>,
     /// Tokens are considered until their probabilities reach this sum.
     pub top_p: Option<f32>,
@@ -28,24 +28,24 @@ pub struct GenerationOptions {
     pub repeat_penalty: Option<f32>,
     /// Is taken off the logits of tokens that were generated already.
     pub presence_penalty: Option<f32>,
-    /// Most tokens that are generated.
+    /// Maximum number of tokens to generate.
     pub max_tokens: Option<usize>,
     /// Beams of a beam search; 1 for none.
     pub beams: Option<usize>,
     /// Power of the length that a beam's log probability is divided by; above 0, longer texts win.
     pub length_penalty: Option<f32>,
-    /// Where the random numbers begin.
+    /// Random seed.
     pub seed: u64,
 }
 
-/// How a beam search goes.
+/// Settings of a beam search.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Beams {
     /// Texts that grow side by side, 2 at least.
     pub count: usize,
     /// Power of the length that the sum of a text's log probabilities is divided by.
     pub length_penalty: f64,
-    /// When the search ends.
+    /// Condition for the end of the search.
     pub early_stopping: EarlyStopping,
 }
 
@@ -55,18 +55,18 @@ impl Default for Beams {
     }
 }
 
-/// When a beam search ends that has as many texts as beams.
+/// Condition for the end of a beam search that has as many finished texts as beams.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum EarlyStopping {
-    /// At once (`true` in `generation_config.json`).
+    /// No further condition (`true` in `generation_config.json`).
     Full,
-    /// When the best that grows would not be better at its present length (`false`).
+    /// The best growing text would not be better at its current length (`false`).
     Likely,
-    /// When no length would make it better (`"never"`).
+    /// The best growing text would not be better at any length (`"never"`).
     Never,
 }
 
-/// How tokens are chosen.
+/// Settings for the choice of tokens.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct Generation {
     processors: Vec<Processor>,
@@ -82,19 +82,19 @@ pub struct Generation {
 }
 
 impl Generation {
-    /// By a model's own settings and the user's.
+    /// Returns the settings of a model, combined with the user's.
     #[must_use]
     pub fn of(facts: &Facts, options: &GenerationOptions) -> Self {
         settings::read(facts, options)
     }
 
-    /// Whether tokens are drawn, rather than the likeliest one taken.
+    /// Returns `true` if tokens are sampled, `false` if the likeliest token is taken.
     #[must_use]
     pub fn samples(&self) -> bool {
         self.samples
     }
 
-    /// How beams are searched; `None` where one text grows.
+    /// Returns the settings of the beam search, or `None` if only one text grows.
     #[must_use]
     pub fn beams(&self) -> Option<Beams> {
         self.beams
@@ -112,19 +112,21 @@ impl Generation {
         &self.stops
     }
 
-    /// Keys of the model's settings that ask for something that is not done, with their values.
+    /// Returns the keys of the model's settings that are not supported, with their values.
     #[must_use]
     pub fn ignored(&self) -> &[String] {
         &self.ignored
     }
 
-    /// Most tokens to generate behind so many; `None` where nothing says.
+    /// Returns the maximum number of tokens to generate after `given` ones, or `None` if no setting
+    /// gives one.
     #[must_use]
     pub fn most(&self, given: usize) -> Option<usize> {
         self.max_new.or_else(|| Some(self.max_length?.saturating_sub(given)))
     }
 
-    /// Begins to choose: behind these tokens, where the model's encoder was given those.
+    /// Creates a chooser for the tokens after `given`. `encoder` are the tokens that the model's
+    /// encoder has read.
     #[must_use]
     pub fn begin(&self, given: &[i64], encoder: &[i64], most: usize) -> Chooser {
         let mut processors = self.processors.clone();
@@ -149,25 +151,25 @@ impl Generation {
 pub struct Chooser {
     processors: Vec<Processor>,
     sampler: Sampler,
-    /// All so far.
+    /// Tokens so far.
     tokens: Vec<i64>,
     given: usize,
     encoder: Vec<i64>,
 }
 
 impl Chooser {
-    /// Changes logits as the settings say.
+    /// Applies the settings to logits.
     pub fn process(&self, logits: &mut [f32]) {
         self.process_behind(logits, &self.tokens);
     }
 
-    /// The same for other tokens so far, those that were given among them.
+    /// Applies the settings to logits for other tokens so far, including the given ones.
     fn process_behind(&self, logits: &mut [f32], tokens: &[i64]) {
         let written = Written { tokens, given: self.given, encoder: &self.encoder };
         self.processors.iter().for_each(|processor| processor.apply(logits, written));
     }
 
-    /// Changes logits of what follows these generated tokens.
+    /// Applies the settings to the logits after these generated tokens.
     pub(crate) fn process_generated(&self, logits: &mut [f32], added: &[i64]) {
         let given = &self.tokens[..self.given];
         self.process_behind(logits, &[given, added].concat());
@@ -193,9 +195,9 @@ impl Chooser {
 #[derive(Debug, Clone, PartialEq, Serialize)]
 #[non_exhaustive]
 pub struct LogProbability {
-    /// Its number.
+    /// Id of the token.
     pub id: i64,
-    /// As the vocabulary spells it, where that is known.
+    /// Spelling of the token in the vocabulary, if known.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub token: Option<String>,
     /// Natural logarithm.
@@ -206,7 +208,7 @@ pub struct LogProbability {
 #[derive(Debug, Clone, PartialEq, Serialize)]
 #[non_exhaustive]
 pub struct TokenLogProbabilities {
-    /// The token.
+    /// Generated token.
     #[serde(flatten)]
     pub chosen: LogProbability,
     /// The likeliest first.

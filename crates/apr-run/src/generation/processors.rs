@@ -8,73 +8,73 @@ use super::super::softmax;
 /// The tokens that a change may depend on.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Written<'w> {
-    /// All tokens so far: those that were given, and those that were generated.
+    /// All tokens so far: the given tokens, then the generated tokens.
     pub tokens: &'w [i64],
-    /// How many of them were given.
+    /// Number of given tokens.
     pub given: usize,
-    /// What an encoder was given; none for a model that has no encoder.
+    /// Tokens that an encoder has read. Empty for a model without an encoder.
     pub encoder: &'w [i64],
 }
 
 /// A change to the logits.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) enum Processor {
-    /// Adds to the last token of each sequence where the others of it stand before; a sequence that
-    /// must not come has minus infinity.
+    /// Adds a number to the last token of each sequence whose other tokens precede it. Forbidden
+    /// sequences have minus infinity.
     SequenceBias(Vec<(Vec<i64>, f32)>),
-    /// Raises the logits of what the encoder was given.
+    /// Raises the logits of the tokens that the encoder has read.
     EncoderRepetitionPenalty(f32),
     /// Divides the positive and multiplies the negative logits of tokens that were there already
     /// (Keskar et al. 2019).
     RepetitionPenalty(f32),
     /// Lowers the logits of tokens that were generated already.
     PresencePenalty(f32),
-    /// Rules out what would repeat so many tokens.
+    /// Rules out tokens that would repeat a sequence of this many tokens.
     NoRepeatNgram(usize),
-    /// Rules out what would repeat so many tokens of the encoder's.
+    /// Rules out tokens that would repeat a sequence of this many tokens that the encoder has read.
     EncoderNoRepeatNgram(usize),
     /// Rules out the ends of a text below this length, given tokens among it.
     MinLength(usize, Vec<i64>),
-    /// Rules out the ends of a text before so many tokens are generated.
+    /// Rules out the ends of a text before this many tokens are generated.
     MinNewTokens(usize, Vec<i64>),
     /// The only token that may follow the first one.
     ForcedBos(i64),
     /// The only tokens that may be the last of a text of this length.
     ForcedEos(usize, Vec<i64>),
-    /// Makes numbers of what is none.
+    /// Replaces logits that are not numbers.
     RemoveInvalid,
-    /// Raises the ends of a text by a power of the factor once so many tokens are generated.
+    /// Raises the ends of a text by a power of the factor after this many generated tokens.
     ExponentialDecay {
         /// Tokens that are generated before.
         start: usize,
         /// The base of the power.
         factor: f64,
-        /// What ends a text.
+        /// Tokens that end a text.
         ends: Vec<i64>,
     },
     /// Rules out tokens.
     Suppress(Vec<i64>),
-    /// Rules out tokens as the first that is generated; `true` where that is the one behind a
-    /// forced one.
+    /// Rules out tokens as the first generated one. With `true`, this is the token after a forced
+    /// one.
     SuppressFirst(Vec<i64>, bool),
     /// Divides all logits.
     Temperature(f32),
-    /// Keeps so many of the largest.
+    /// Keeps this many of the largest logits.
     TopK(usize),
     /// Keeps the largest until their probabilities reach this sum (Holtzman et al. 2019).
     TopP(f64),
-    /// Keeps those that are at least this share of the largest as probable (Nguyen et al. 2024).
+    /// Keeps the tokens with at least this share of the largest probability (Nguyen et al. 2024).
     MinP(f64),
-    /// Keeps those that are nearest to the entropy, up to this probability (Meister et al. 2022).
+    /// Keeps the tokens nearest to the entropy, up to this probability (Meister et al. 2022).
     TypicalP(f64),
-    /// Keeps those of this probability and more (Hewitt et al. 2022).
+    /// Keeps the tokens with at least this probability (Hewitt et al. 2022).
     EpsilonCutoff(f64),
-    /// The same with a bound that falls with the entropy.
+    /// Like `EpsilonCutoff`, with a bound that falls with the entropy.
     EtaCutoff(f64),
 }
 
 impl Processor {
-    /// Changes the logits of what may follow `written`.
+    /// Changes the logits of the tokens that may follow `written`.
     pub(crate) fn apply(&self, logits: &mut [f32], written: Written<'_>) {
         let tokens = written.tokens;
         match self {
@@ -130,7 +130,7 @@ impl Processor {
     }
 }
 
-/// The logit of a token, where the model has it.
+/// Returns the logit of a token, if the model has it.
 fn at(logits: &mut [f32], token: i64) -> Option<&mut f32> {
     usize::try_from(token).ok().and_then(|token| logits.get_mut(token))
 }
@@ -212,7 +212,7 @@ fn single(value: f64) -> f32 {
     value as f32
 }
 
-/// The largest of the logits; minus infinity where there is none.
+/// Returns the largest logit, or minus infinity if there are no logits.
 fn largest(logits: &[f32]) -> f32 {
     logits.iter().copied().fold(f32::NEG_INFINITY, f32::max)
 }
@@ -245,7 +245,7 @@ fn top_k(logits: &mut [f32], count: usize) {
     keep(logits, |logit, _| logit >= least);
 }
 
-/// Distances from the largest logit within which [`top_p`] looks for what it keeps.
+/// Distances from the largest logit within which [`top_p`] searches for the logits to keep.
 const DISTANCES: [f32; 3] = [8.0, 24.0, f32::INFINITY];
 
 fn top_p(logits: &mut [f32], share: f64) {
@@ -275,7 +275,7 @@ fn top_p(logits: &mut [f32], share: f64) {
     }
 }
 
-/// Whether a token with this logit may come at all.
+/// Returns `true` if a token with this logit is possible.
 fn is_allowed(logit: f32) -> bool {
     logit > f32::NEG_INFINITY
 }

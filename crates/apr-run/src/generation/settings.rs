@@ -7,8 +7,8 @@ use super::super::Facts;
 use super::processors::Processor;
 use super::{Beams, EarlyStopping, Generation, GenerationOptions};
 
-/// Keys that change nothing in what is generated here: how transformers stores, caches or returns
-/// things, and special tokens that the tokenizer has.
+/// Keys that do not change the generated text. They are about how transformers stores, caches or
+/// returns data, or about special tokens that the tokenizer has.
 const NEUTRAL: [&str; 30] = [
     "_from_model_config",
     "assistant_confidence_threshold",
@@ -42,7 +42,7 @@ const NEUTRAL: [&str; 30] = [
     "_name_or_path",
 ];
 
-/// Keys of generation that nothing here does, and the values at which they do nothing.
+/// Keys of generation that are not supported, with the values that have no effect.
 const NOT_DONE: [(&str, &[f64]); 15] = [
     ("constraints", &[]),
     ("diversity_penalty", &[0.0]),
@@ -75,10 +75,10 @@ const OF_WHISPER: [&str; 10] = [
     "task_to_id",
 ];
 
-/// Tokens that transformers samples from where a file asks for sampling and not for a number.
+/// Number of tokens that transformers samples from if a file requests sampling without a number.
 const USUAL_TOP_K: usize = 50;
 
-/// Most beams of a search: each keeps the keys and values of its text.
+/// Maximum number of beams of a search. Each beam keeps the keys and values of its text.
 pub const MOST_BEAMS: usize = 64;
 
 /// The entries of a file, and which of them have been looked at.
@@ -130,13 +130,13 @@ fn ids(value: &Json) -> Option<Vec<i64>> {
     value.as_array()?.iter().map(Json::as_i64).collect()
 }
 
-/// A key with its value, where that is short.
+/// Returns a key, with its value if the value is short.
 fn named(key: &str, value: &Json) -> String {
     let value = json::text(value);
     if value.len() <= 40 { format!("{key} ({value})") } else { key.to_owned() }
 }
 
-/// Reads the settings of a model, which options go before.
+/// Reads the settings of a model. The options take precedence.
 pub(super) fn read(facts: &Facts, options: &GenerationOptions) -> Generation {
     let object = |name: &str| facts.file(name).and_then(Json::as_object);
     let own = object("generation_config.json");
@@ -171,7 +171,7 @@ fn lengths(made: &mut Generation, entries: &mut Entries<'_>, options: &Generatio
     made.max_length = all.filter(|_| made.max_new.is_none());
 }
 
-/// What depends on the tokens so far, in the order in which transformers does it.
+/// Adds the processors that depend on the tokens so far, in the order of transformers.
 fn penalties(made: &mut Generation, entries: &mut Entries<'_>, options: &GenerationOptions) {
     let biases = entries.get("sequence_bias", |value| {
         let pair = |pair: &Json| {
@@ -212,7 +212,7 @@ fn penalties(made: &mut Generation, entries: &mut Entries<'_>, options: &Generat
     }
 }
 
-/// What rules out or forces tokens by how many there are.
+/// Adds the processors that rule out or force tokens by the number of tokens.
 fn bounds(made: &mut Generation, entries: &mut Entries<'_>) {
     let ends = made.ends.clone();
     let least = entries.count("min_length").filter(|least| *least > 0);
@@ -278,8 +278,8 @@ fn sampling(made: &mut Generation, entries: &mut Entries<'_>, options: &Generati
     made.processors.extend(eta.map(Processor::EtaCutoff));
 }
 
-/// A beam search takes the likeliest texts: where tokens are drawn, or the user asks for the
-/// likeliest token (temperature 0), one text grows.
+/// Reads the settings of a beam search, which returns the likeliest texts. Only one text grows if
+/// tokens are sampled, or if the user requests the likeliest token (temperature 0).
 fn beams(made: &mut Generation, entries: &mut Entries<'_>, options: &GenerationOptions) {
     let own = entries.get("num_beams", |value| count(value).filter(|count| *count <= MOST_BEAMS));
     let penalty = entries.float("length_penalty").filter(|penalty| penalty.is_finite());
@@ -301,7 +301,8 @@ fn beams(made: &mut Generation, entries: &mut Entries<'_>, options: &GenerationO
     });
 }
 
-/// Names what the file asks for and nothing does. `config.json` has many keys of other kinds.
+/// Lists the settings in the file that are not supported. `config.json` also has many keys of other
+/// kinds.
 fn name_ignored(made: &mut Generation, entries: Entries<'_>, is_own: bool) {
     made.ignored.extend(entries.ignored);
     for (key, value) in entries.file.into_iter().flat_map(json::entries) {

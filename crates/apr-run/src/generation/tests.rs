@@ -83,7 +83,7 @@ fn lengths_count_as_in_transformers() {
 }
 
 #[test]
-fn what_is_not_done_is_named() {
+fn unsupported_settings_are_listed() {
     let config = json!({
         "num_beams": 4, "length_penalty": 1.0, "early_stopping": false, "top_p": "much",
         "guidance_scale": 1.5, "use_cache": true, "transformers_version": "5.23.0",
@@ -111,7 +111,7 @@ fn settings_that_leave_no_token_are_an_error() {
 }
 
 #[test]
-fn log_probabilities_are_those_of_the_logits() {
+fn log_probabilities_match_the_logits() {
     let made =
         log_probabilities(&[0.0, 3.0_f32.ln(), f32::NAN], 0, 2, |id| Some(format!("<{id}>")));
     assert!((made.chosen.logprob - 0.25_f64.ln()).abs() < 1e-6);

@@ -31,16 +31,16 @@ struct Shared {
     begin: Matcher,
 }
 
-/// What may follow a text that keeps to a grammar.
+/// Constraint on the tokens of a text that must match a grammar.
 #[derive(Clone)]
 pub(crate) struct Constraint {
     shared: Arc<Shared>,
     matcher: Matcher,
-    /// What chooses the first token, where that writes other bytes than later ones.
+    /// Matcher of the first token, if that token writes other bytes than later ones.
     first: Option<(Matcher, Arc<Words>)>,
 }
 
-/// Tokens that may come next.
+/// Tokens that are allowed next.
 pub(crate) struct Allowed(SimpleVob);
 
 impl fmt::Debug for Compiled {
@@ -118,7 +118,7 @@ fn top_level(grammar: &Grammar) -> Result<TopLevelGrammar> {
     })
 }
 
-/// What matches a grammar from its beginning.
+/// Creates a matcher at the beginning of a grammar.
 fn matcher(grammar: &Grammar, top: TopLevelGrammar, tree: TokTrie) -> Result<Matcher> {
     let tokens: TokEnv = Arc::new(ApproximateTokEnv::new(tree));
     let wrong =
@@ -136,10 +136,10 @@ fn matcher(grammar: &Grammar, top: TopLevelGrammar, tree: TokTrie) -> Result<Mat
 }
 
 impl Constraint {
-    /// The tokens that may come next, those that end the text where it may end among them.
+    /// Returns the tokens that are allowed next, including those that end the text if it may end.
     ///
     /// # Errors
-    /// E001 where no token goes on as the grammar says, E008 where finding out takes too much.
+    /// E001 if no token continues the text by the grammar, E008 if the computation takes too much.
     pub(crate) fn allowed(&mut self) -> Result<Allowed> {
         let Self { shared, matcher, first } = self;
         let matcher = first.as_mut().map_or(matcher, |(matcher, _)| matcher);
@@ -148,10 +148,10 @@ impl Constraint {
         Ok(Allowed(mask))
     }
 
-    /// Goes on with a token, which does not end the text.
+    /// Adds a token that does not end the text.
     ///
     /// # Errors
-    /// E001 for one that is not allowed.
+    /// E001 for a token that is not allowed.
     pub(crate) fn take(&mut self, token: i64) -> Result<()> {
         let id = u32::try_from(token).unwrap_or(u32::MAX);
         let Self { shared, matcher, first } = self;
@@ -165,7 +165,7 @@ impl Constraint {
         taken.map_err(|error| shared.grammar.located(unfit(&error.to_string())))
     }
 
-    /// The same behind further tokens, of which the last may end the text.
+    /// Returns the constraint after further tokens, of which the last may end the text.
     ///
     /// # Errors
     /// Those of [`take`](Self::take).
@@ -176,10 +176,10 @@ impl Constraint {
         Ok(made)
     }
 
-    /// Compares what a token that is to be taken wrote with what the grammar has it for.
+    /// Compares the bytes that the next token wrote with the bytes that the grammar expects for it.
     ///
     /// # Errors
-    /// E003 for a tokenizer whose tokens write what those before them decide.
+    /// E003 for a tokenizer whose tokens write bytes that depend on the tokens before them.
     pub(crate) fn check(&self, token: i64, written: &[u8]) -> Result<()> {
         let words = self.first.as_ref().map_or(&self.shared.words, |(_, words)| words);
         let known = words.text(token);
@@ -195,12 +195,12 @@ impl Constraint {
         )))
     }
 
-    /// Whether nothing may follow.
+    /// Returns `true` if no token may follow.
     pub(crate) fn is_complete(&self) -> bool {
         self.matcher.is_stopped() && !self.matcher.is_error()
     }
 
-    /// What is to be reported of a text that ended so.
+    /// Returns the report on a text that ended for this reason.
     pub(crate) fn kept(&mut self, ended: &str) -> KeptGrammar {
         let complete = match ended {
             "end" => true,

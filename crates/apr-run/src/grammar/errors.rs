@@ -5,7 +5,7 @@ use llguidance::api::StopReason;
 
 use super::{Grammar, GrammarKind};
 
-/// A JSON schema that is no JSON.
+/// Returns the error for a JSON schema that is not valid JSON.
 pub(super) fn of_json(error: &serde_json::Error, text: &str) -> Error {
     match error.is_eof() && text.trim().is_empty() {
         true => Error::format("the JSON schema is empty"),
@@ -13,7 +13,7 @@ pub(super) fn of_json(error: &serde_json::Error, text: &str) -> Error {
     }
 }
 
-/// What the library says of a grammar, with its line.
+/// Returns the error for the library's message about a grammar, with the line.
 pub(super) fn of_library(message: &str, grammar: &Grammar) -> Error {
     let (place, message) = placed(message);
     let message = plain(message);
@@ -41,7 +41,7 @@ pub(super) fn of_library(message: &str, grammar: &Grammar) -> Error {
     }
 }
 
-/// A text that can't go on.
+/// Returns the error for a text that can't be continued.
 pub(super) fn unfit(message: &str) -> Error {
     let message = plain(message);
     let is = |reason: StopReason| message.contains(&reason.to_string());
@@ -69,7 +69,7 @@ fn placed(message: &str) -> (Option<usize>, &str) {
     found.map_or((None, message), |(line, rest)| (Some(line), rest))
 }
 
-/// The sentence that says what is wrong, without the text around the place and without traces.
+/// Returns the sentence with the problem, without the text around the place and without traces.
 fn plain(message: &str) -> String {
     // Errors of expressions show the expression, and say below what is wrong with it.
     let of_expression = message.lines().find_map(|line| line.trim().strip_prefix("error: "));

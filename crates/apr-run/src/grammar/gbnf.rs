@@ -10,13 +10,13 @@ use apr_registry::{Error, Escaped, Result};
 
 /// Groups within each other.
 const DEEPEST: usize = 64;
-/// Most repetitions of something; each is a part of the rules.
+/// Maximum number of repetitions. Each repetition is a part of the rules.
 const MOST: usize = 2000;
 
-/// The same grammar in Lark's notation.
+/// Translates a GBNF grammar to Lark's notation.
 ///
 /// # Errors
-/// E001 with the line for what is no GBNF, E003 for tokens in it, E008 beyond a limit.
+/// E001 with the line for a text that is not GBNF, E003 for tokens in it, E008 beyond a limit.
 pub(super) fn to_lark(text: &str) -> Result<String> {
     let mut parser = Parser { text, at: 0, depth: 0, rules: Vec::new(), ids: HashMap::new() };
     parser.space(true);
@@ -47,7 +47,7 @@ pub(super) fn to_lark(text: &str) -> Result<String> {
 /// A rule, or a group, which is one without a name.
 struct Rule {
     name: String,
-    /// Where it is named first.
+    /// Line on which the rule is named first.
     line: usize,
     /// `None` before it is defined.
     body: Option<String>,
@@ -93,7 +93,7 @@ impl<'t> Parser<'t> {
         error_in(self.line(), what)
     }
 
-    /// Skips spaces and comments, and ends of lines where a rule goes on behind them.
+    /// Skips spaces and comments, and line ends if a rule continues after them.
     fn space(&mut self, over_lines: bool) {
         loop {
             match self.peek() {
@@ -194,7 +194,7 @@ impl<'t> Parser<'t> {
         }
     }
 
-    /// What is repeated, where it is.
+    /// Reads a repetition of a part, if there is one.
     fn repeated(&mut self, part: String) -> Result<String> {
         let place = self.at;
         self.space(false);
@@ -331,7 +331,7 @@ impl<'t> Parser<'t> {
         }
     }
 
-    /// A character, or what an escape stands for.
+    /// Reads a character, or the character that an escape represents.
     fn letter(&mut self) -> Result<char> {
         let line = self.line();
         let letter = self.next().ok_or_else(|| self.unexpected("a character"))?;
@@ -388,7 +388,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_wrong_is_named_with_its_line() {
+    fn errors_contain_the_line() {
         for (text, expected) in [
             ("a ::= \"b\"", "no rule 'root'"),
             ("root ::= b\n", "line 1: there is no rule 'b'"),

@@ -21,7 +21,7 @@ use serde::Serialize;
 
 pub(crate) use constraint::{Compiled, Constraint};
 
-/// What generated text keeps to, from its first character to its last.
+/// A grammar that generated text must match, from its first character to its last.
 ///
 /// ```
 /// use apr_run::{GenerateOptions, Grammar};
@@ -37,11 +37,11 @@ pub struct Grammar {
     file: Option<String>,
 }
 
-/// How a grammar is written.
+/// Notation of a grammar.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum GrammarKind {
-    /// A JSON schema.
+    /// JSON schema.
     JsonSchema,
     /// A regular expression, which the whole text matches.
     Regex,
@@ -52,7 +52,7 @@ pub enum GrammarKind {
 }
 
 impl GrammarKind {
-    /// As reports have it.
+    /// Returns the name used in reports.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
@@ -86,13 +86,13 @@ impl Grammar {
         Self { kind, text, file: None }
     }
 
-    /// The same with the name of its file, for errors.
+    /// Sets the name of the grammar's file, for errors.
     #[must_use]
     pub fn in_file(self, name: impl Into<String>) -> Self {
         Self { file: Some(name.into()), ..self }
     }
 
-    /// How it is written.
+    /// Returns the notation of the grammar.
     #[must_use]
     pub fn kind(&self) -> GrammarKind {
         self.kind
@@ -108,7 +108,7 @@ impl Grammar {
     }
 }
 
-/// Whether a text defines rules as GBNF does, at the beginning of a line.
+/// Returns `true` if a text defines rules at the beginning of a line, as in GBNF.
 fn is_gbnf(text: &str) -> bool {
     let is_name = |name: &str| {
         let is_part = |letter: char| letter.is_ascii_alphanumeric() || "-_".contains(letter);
@@ -117,13 +117,14 @@ fn is_gbnf(text: &str) -> bool {
     text.lines().filter_map(|line| line.split_once("::=")).any(|(name, _)| is_name(name.trim()))
 }
 
-/// How a generated text keeps to its grammar.
+/// Match of a generated text with its grammar.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[non_exhaustive]
 pub struct KeptGrammar {
-    /// How the grammar is written: `json_schema`, `regex`, `lark` or `gbnf`.
+    /// Notation of the grammar: `json_schema`, `regex`, `lark` or `gbnf`.
     pub kind: &'static str,
-    /// Whether the text is one that the grammar has, and not only the beginning of one.
+    /// `true` if the grammar accepts the text, `false` if the text is only the beginning of an
+    /// accepted one.
     pub complete: bool,
 }
 
@@ -132,7 +133,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn notations_are_told_apart_by_their_rules() {
+    fn notations_are_detected_by_their_rules() {
         for (text, kind) in [
             ("root ::= \"a\"", GrammarKind::Gbnf),
             ("# text\n  a-rule ::= [a]\nroot::=a-rule", GrammarKind::Gbnf),

@@ -4,18 +4,18 @@ use apr_core::Result;
 use apr_inputs::text::TextTokens;
 use llguidance::toktrie::{INVALID_TOKEN, TokRxInfo, TokTrie};
 
-/// Longest token, in bytes; no text is written with a longer one. The library's trees are no
-/// deeper.
+/// Maximum length of a token in bytes. No text is written with a longer one, and the library's
+/// trees are not deeper.
 const LONGEST: usize = 1000;
 
 /// A text whose last token has others behind it.
 const BEFORE: &str = "a";
 
-/// What the tokens of a vocabulary write, by their ids.
+/// Bytes that the tokens of a vocabulary write, by their ids.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Words(Vec<Word>);
 
-/// What a token is for the library: its bytes, or the name of one that writes nothing.
+/// A token for the library: its bytes, or the name of a token that writes no text.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 struct Word {
     bytes: Vec<u8>,
@@ -23,7 +23,7 @@ struct Word {
 }
 
 impl Words {
-    /// Within a text.
+    /// Creates the words for positions within a text.
     pub(super) fn within(tokens: &TextTokens) -> Result<Self> {
         let before = tokens.encode(BEFORE, false).ok().and_then(|ids| ids.last().copied());
         Self::behind(tokens, &before.map_or_else(Vec::new, |id| vec![id]))
@@ -50,7 +50,7 @@ impl Words {
         Ok(Self(words))
     }
 
-    /// The tree of the library, in which these tokens end a text, and write nothing.
+    /// Returns the library's tree, in which the tokens `ends` end a text and write no bytes.
     pub(super) fn tree(&self, ends: &[i64]) -> TokTrie {
         let ends: Vec<u32> = ends
             .iter()
@@ -68,14 +68,14 @@ impl Words {
         if ends.is_empty() { tree } else { tree.with_eos_tokens(&ends) }
     }
 
-    /// What a token writes.
+    /// Returns the bytes that a token writes.
     pub(super) fn text(&self, id: i64) -> &[u8] {
         let word = usize::try_from(id).ok().and_then(|at| self.0.get(at));
         word.filter(|word| word.is_text).map_or(&[], |word| &word.bytes)
     }
 }
 
-/// How grammars call a token that writes nothing, such as `<|im_end|>`.
+/// Returns the name in grammars of a token that writes no text, such as `<|im_end|>`.
 fn name(tokens: &TextTokens, id: i64) -> Vec<u8> {
     let name = tokens.token(id).filter(|name| name.starts_with('<') && name.ends_with('>'));
     let name = name.filter(|name| name.len() <= LONGEST);

@@ -10,37 +10,37 @@ use crate::error::RunResult;
 use crate::facts::Facts;
 use crate::generation::{Generation, GenerationOptions};
 
-/// What is tried after the likeliest tokens.
+/// Temperatures to try after the likeliest tokens.
 const TEMPERATURES: [f32; 5] = [0.2, 0.4, 0.6, 0.8, 1.0];
 /// A text that compresses better repeats itself.
 const MOST_COMPRESSION: f64 = 2.4;
 /// A text whose tokens are less likely in the mean is a failure.
 const LEAST_MEAN: f64 = -1.0;
-/// With such a text, nothing is said where that is likelier.
+/// Probability of silence above which a window with such a text has no speech.
 const MOST_SILENCE: f64 = 0.6;
 /// zlib's usual level.
 const LEVEL: u8 = 6;
 
-/// What was written for a window.
+/// Text that was written for a window.
 pub(super) struct WindowText {
-    /// With marks of time, without what begins and ends a text.
+    /// Tokens with timestamps, without those that begin and end a text.
     pub(super) tokens: Vec<i64>,
-    /// Mean log probability of a token, that of the end among them.
+    /// Mean log probability of a token, including the end.
     pub(super) mean: f64,
-    /// Bytes of the text by those of its compressed form.
+    /// Bytes of the text divided by the bytes of its compressed form.
     pub(super) compression_ratio: f64,
-    /// Probability that nothing is said, where it was asked for.
+    /// Probability that the window has no speech, if it was requested.
     pub(super) no_speech: Option<f64>,
     pub(super) temperature: f32,
 }
 
 impl WindowText {
-    /// Whether the text says the same again and again.
+    /// Returns `true` if the text repeats itself.
     pub(super) fn repeats(&self) -> bool {
         self.compression_ratio > MOST_COMPRESSION
     }
 
-    /// Whether nothing is said.
+    /// Returns `true` if the window has no speech.
     pub(super) fn is_silence(&self) -> bool {
         self.no_speech.is_some_and(|share| share > MOST_SILENCE) && self.mean < LEAST_MEAN
     }
@@ -60,20 +60,20 @@ pub(super) fn fallbacks(facts: &Facts, options: &TranscriptionOptions) -> Vec<(f
     TEMPERATURES.map(|it| (it, Generation::of(facts, &at(it)))).into()
 }
 
-/// How a window is written once.
+/// Settings of one attempt to write a window.
 struct Attempt<'a> {
     settings: &'a Generation,
     temperature: f32,
     /// The tokens that a text begins with.
     begin: &'a [i64],
-    /// Those of them that the decoder has not read.
+    /// Tokens of the beginning that the decoder has not read.
     unread: &'a [i64],
-    /// Most tokens.
+    /// Maximum number of tokens.
     most: usize,
 }
 
 impl Transcriber<'_> {
-    /// What is said in a window, in so many tokens at most.
+    /// Transcribes a window with at most `left` tokens.
     pub(super) fn write(&self, states: Value, begin: &[i64], left: usize) -> RunResult<WindowText> {
         let mut decoder = self.parts.decoder(states)?;
         let mut unread = begin;
@@ -117,7 +117,7 @@ impl Transcriber<'_> {
         Ok(token.and_then(|token| logs.get(token)).map(|log| f64::from(*log).exp()))
     }
 
-    /// The text of a window, and whether it came to its end.
+    /// Returns the text of a window, and `true` if the text reached its end.
     fn attempt(
         &self,
         decoder: Decoder<'_>,
@@ -210,7 +210,7 @@ mod tests {
     }
 
     #[test]
-    fn unlikely_and_repeated_texts_are_failures_and_silence_is_none() {
+    fn unlikely_and_repeated_texts_are_failures_but_silence_is_not() {
         assert!(!text(-0.4, 1.5, Some(0.1)).is_failure());
         assert!(text(-0.4, 2.5, None).is_failure());
         assert!(text(-1.2, 1.5, Some(0.1)).is_failure());

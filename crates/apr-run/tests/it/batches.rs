@@ -113,7 +113,7 @@ fn texts_of_every_family_grow_side_by_side() {
 }
 
 #[test]
-fn texts_that_there_is_no_memory_for_wait() {
+fn texts_beyond_the_memory_wait() {
     let options = |max_memory| {
         let mut options = RunOptions::default();
         options.max_memory = max_memory;
@@ -168,10 +168,10 @@ fn texts_that_grow_beyond_the_switch_of_longrope_are_read_again_and_apart() {
     });
 }
 
-/// `ignored.json` has what transformers adds where a configuration states what its class does
-/// nothing with.
+/// `ignored.json` has the completions of transformers for configurations with settings that their
+/// class ignores.
 #[test]
-fn what_a_class_of_transformers_ignores_is_ignored() {
+fn settings_that_a_class_of_transformers_ignores_have_no_effect() {
     let cases = fs::read(locate::fixture("run/ignored.json")).expect("the fixture");
     let cases: Value = serde_json::from_slice(&cases).expect("JSON");
     for (name, case) in cases.as_object().expect("cases") {

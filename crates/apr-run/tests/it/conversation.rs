@@ -33,7 +33,7 @@ fn said(conversation: &mut Conversation<'_>, message: &str) -> Completion {
     conversation.turn(message, &mut |_| Ok(())).expect("an answer")
 }
 
-/// What the tokens of a prompt are answered where all of it is read at once.
+/// Returns the answer to the tokens of a prompt if all of it is read at a time.
 fn fresh(runner: &Runner<'_>, options: GenerateOptions, given: &[i64]) -> Vec<i64> {
     let mut generator = Generator::of(runner, options).expect("a generator");
     generator.generate(Prompt::Tokens(given), &mut |_| Ok(())).expect("an answer").added
@@ -93,7 +93,7 @@ fn a_conversation_that_is_resumed_goes_on_as_one_that_was_kept() {
 }
 
 #[test]
-fn what_the_template_writes_otherwise_is_read_again() {
+fn messages_that_the_template_rewrites_are_read_again() {
     // Line breaks behind earlier answers go, so that only what is before them is kept.
     let template = TEMPLATE.replace("m.content", "(m.content | trim)");
     with_model(&with_template(&template), &NoHost, |runner| {
@@ -158,7 +158,7 @@ fn states_are_kept_as_a_whole_or_not_at_all() {
 }
 
 #[test]
-fn special_tokens_that_a_model_generates_are_no_part_of_the_history() {
+fn generated_special_tokens_are_not_part_of_the_history() {
     // Nothing ends an answer, so that the model goes on behind its own end.
     let settings = r#"{"eos_token_id": 258, "max_new_tokens": 6}"#;
     let files = [("chat_template.jinja", TEMPLATE), ("generation_config.json", settings)];
@@ -258,7 +258,7 @@ fn a_prompt_whose_reading_is_interrupted_leaves_the_history_as_it_was() {
 }
 
 #[test]
-fn what_holds_no_conversation_says_so_before_a_message_is_written() {
+fn models_without_conversations_are_rejected_before_a_message_is_written() {
     let begun = |folder: &apr_testkit::FolderInMemory| {
         with_model(folder, &NoHost, |runner| {
             let generator = Generator::of(runner, options(None)).expect("a generator");

@@ -29,7 +29,7 @@ impl Tap for RowsOfLast {
 }
 
 #[test]
-fn logits_of_the_last_token_have_the_bits_of_those_of_all() {
+fn logits_of_the_last_token_are_bit_identical_to_those_of_all_tokens() {
     let mut compared = 0;
     for (name, family) in families() {
         with_model(&made_up(&family), &NoHost, |runner| {

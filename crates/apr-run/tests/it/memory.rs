@@ -19,8 +19,8 @@ fn estimate(folder: &FolderInMemory, kind: CacheType, tokens: usize) -> RunResul
     })
 }
 
-/// Bytes of a cache, as estimated and as allocated for so many tokens; `None` where both refuse
-/// the cache type.
+/// Returns the bytes of a cache for `tokens` tokens, as estimated and as allocated, or `None` if
+/// both reject the cache type.
 fn cache_bytes(folder: &FolderInMemory, kind: CacheType, tokens: usize) -> Option<(u64, u64)> {
     let estimated = estimate(folder, kind, tokens);
     with_model(folder, &NoHost, |runner| {

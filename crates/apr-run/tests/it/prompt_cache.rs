@@ -58,7 +58,7 @@ fn code(error: RunError) -> Code {
 }
 
 #[test]
-fn what_is_read_from_a_file_is_answered_as_if_it_was_read_from_the_prompt() {
+fn a_prompt_restored_from_a_file_has_the_same_answer() {
     with_model(&folder(LLAMA, &[]), &NoHost, |runner| {
         let file = written(runner, "12+34=");
         // A safetensors file with the ids and two layers of keys and values.

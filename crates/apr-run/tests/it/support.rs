@@ -32,7 +32,7 @@ pub(crate) fn with_model<R>(
     with_options(folder, &RunOptions::default(), host, then)
 }
 
-/// The same with options.
+/// Prepares the model of a folder with options.
 pub(crate) fn with_options<R>(
     folder: &FolderInMemory,
     options: &RunOptions,
@@ -59,7 +59,7 @@ pub(crate) fn with_source<R>(
     then(&Source::new(&model, &families), &facts)
 }
 
-/// Keeps warnings, and cancels what runs once it was asked so often.
+/// Host that keeps warnings, and cancels the run after a number of checks.
 pub(crate) struct Watched {
     left: AtomicI64,
     pub(crate) warnings: Mutex<Vec<String>>,
@@ -72,12 +72,12 @@ impl Default for Watched {
 }
 
 impl Watched {
-    /// How often it was asked whether to stop, which is before every operator.
+    /// Returns the number of checks for cancellation, one before every operator.
     pub(crate) fn questions(&self) -> i64 {
         i64::MAX - self.left.load(Ordering::Relaxed)
     }
 
-    /// Cancels from the question after so many on.
+    /// Cancels the run at the check after this many more.
     pub(crate) fn cancel_after(&self, questions: i64) {
         self.left.store(questions, Ordering::Relaxed);
     }

@@ -46,7 +46,7 @@ fn impossible_header_lengths_are_refused() {
 }
 
 #[test]
-fn bytes_of_other_formats_are_named_as_such() {
+fn bytes_of_other_formats_are_identified() {
     for start in [
         &b"GGUF\x03\0\0\0\0\0\0\0"[..],
         b"PK\x03\x04\0\0\0\0\0\0",
@@ -72,7 +72,7 @@ fn the_length_and_the_brace_of_a_header_are_what_files_are_recognised_by() {
 }
 
 #[test]
-fn a_file_says_where_its_data_begins_and_has_no_companions() {
+fn the_data_offset_is_known_and_there_are_no_companions() {
     let file = padded_file(&format!("{{{}}}", entry("a", "U8", "[1]", "[0,1]")), &[7]);
     let data_start = file.len() as u64 - 1;
     let reader = open(file).expect("a good file");
@@ -203,7 +203,7 @@ fn metadata_other_than_text_is_refused() {
 }
 
 #[test]
-fn unknown_dtypes_are_named() {
+fn unknown_dtypes_are_reported_by_name() {
     for dtype in ["f32", "F4_E2M1", "Q4_0", "", "F128"] {
         let header = format!("{{{}}}", entry("w", dtype, "[1]", "[0,4]"));
         let expected = format!("tensor 'w': this build does not know the dtype '{dtype}'");
@@ -298,7 +298,7 @@ fn reads_past_a_tensor_are_refused() {
     assert_eq!(reader.read_tensor(1, 4, &mut []), Ok(()));
 }
 
-/// Several dtypes, an empty tensor, metadata out of order, and escapes.
+/// Returns a file with several dtypes, an empty tensor, metadata out of order, and escapes.
 fn small() -> Vec<u8> {
     let mut metadata = Metadata::new();
     let text = serde_json::json!({
@@ -326,7 +326,7 @@ fn a_file_cut_anywhere_is_an_error() {
     }
 }
 
-/// Every value of every byte, which includes every flipped bit.
+/// Tries every value of every byte, which includes every flipped bit.
 #[test]
 fn a_header_changed_anywhere_is_an_error_or_what_the_reference_reads() {
     let whole = small();

@@ -9,7 +9,7 @@ use apr_safetensors::WriteOptions;
 use crate::{official, open, ours, rewrite};
 
 #[test]
-fn files_of_other_projects_read_as_the_reference_reads_them_and_come_back_byte_for_byte() {
+fn files_of_other_projects_match_the_reference_and_round_trip_unchanged() {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../../shared/data/safetensors");
     let Ok(files) = fs::read_dir(&folder) else {
         assert!(

@@ -17,18 +17,18 @@ mod official;
 mod shards;
 mod write;
 
-/// A file with this header and this data.
+/// Returns a file with this header and this data.
 fn file(header: impl AsRef<[u8]>, data: &[u8]) -> Vec<u8> {
     let header = header.as_ref();
     [&(header.len() as u64).to_le_bytes()[..], header, data].concat()
 }
 
-/// The same with the header padded as it should be.
+/// Returns a file with this header, padded as required, and this data.
 fn padded_file(header: &str, data: &[u8]) -> Vec<u8> {
     file(format!("{header:width$}", width = header.len().next_multiple_of(8)), data)
 }
 
-/// A header entry.
+/// Returns a header entry.
 fn entry(name: &str, dtype: &str, shape: &str, offsets: &str) -> String {
     format!(r#""{name}":{{"dtype":"{dtype}","shape":{shape},"data_offsets":{offsets}}}"#)
 }
@@ -41,7 +41,7 @@ fn open(file: Vec<u8>) -> Result<SafetensorsReader> {
     apr_safetensors::open(file, "model.safetensors", &Limits::default())
 }
 
-/// The decoded bytes of a tensor, by reading and by borrowing.
+/// Returns the decoded bytes of a tensor. Asserts that reading and borrowing agree.
 fn bytes_of(reader: &SafetensorsReader, tensor: usize) -> Vec<u8> {
     let stored = reader.stored(tensor).range;
     assert_eq!(reader.tensors()[tensor].byte_len(), Ok(stored.len));
@@ -51,7 +51,7 @@ fn bytes_of(reader: &SafetensorsReader, tensor: usize) -> Vec<u8> {
     bytes
 }
 
-/// Names, what they mean and their bytes, in stored order.
+/// Returns the tensors with their bytes, in stored order.
 fn contents(reader: &SafetensorsReader) -> Vec<(TensorInfo, Vec<u8>)> {
     reader
         .tensors()
@@ -99,7 +99,7 @@ fn rewrite(reader: &SafetensorsReader, options: &WriteOptions) -> Vec<u8> {
 /// Dtype, shape and bytes by name.
 type ByName = BTreeMap<String, (String, Vec<u64>, Vec<u8>)>;
 
-/// What the reference library sees, or why it refuses.
+/// Returns the tensors that the reference library reads, or its error.
 fn official(file: &[u8]) -> Result<ByName, safetensors::SafeTensorError> {
     let tensors = SafeTensors::deserialize(file)?;
     let view = |(name, view): (&str, safetensors::tensor::TensorView<'_>)| {
@@ -109,7 +109,7 @@ fn official(file: &[u8]) -> Result<ByName, safetensors::SafeTensorError> {
     Ok(tensors.iter().map(view).collect())
 }
 
-/// The same of our reader.
+/// Returns the tensors of our reader in the same form.
 fn ours(reader: &SafetensorsReader) -> ByName {
     let named = |(info, bytes): (TensorInfo, Vec<u8>)| {
         let dtype = dtype_name(info.dtype).expect("a dtype of the format").to_owned();

@@ -16,7 +16,7 @@ fn options(order: Order) -> WriteOptions {
 
 type Tensors = Vec<(TensorInfo, Vec<u8>)>;
 
-/// Tensors in any order, of every dtype, empty ones included.
+/// Returns tensors in any order, of every dtype, including empty ones.
 fn tensors() -> impl Strategy<Value = Tensors> {
     let dtypes: Vec<_> =
         DType::ALL.iter().copied().filter(|dtype| dtype_name(*dtype).is_some()).collect();
@@ -42,7 +42,7 @@ fn tensors() -> impl Strategy<Value = Tensors> {
     tensors.prop_shuffle()
 }
 
-/// What the reference library writes for them.
+/// Returns the file that the reference library writes for these tensors.
 fn serialized(tensors: &Tensors, text: Option<HashMap<String, String>>) -> Vec<u8> {
     let view = |(info, bytes): &'_ (TensorInfo, Vec<u8>)| {
         let dtype: Dtype =
@@ -80,7 +80,7 @@ proptest! {
     }
 
     #[test]
-    fn what_we_write_in_any_order_the_reference_reads(tensors in tensors()) {
+    fn the_reference_reads_files_that_we_write_in_any_order(tensors in tensors()) {
         let bytes = write(&tensors, &Metadata::new(), &options(Order::AsGiven));
         let reader = open(bytes.clone()).expect("what we write");
         prop_assert!(reader.tensors().iter().eq(tensors.iter().map(|(info, _)| info)));
@@ -90,7 +90,7 @@ proptest! {
 
     /// Headers made of the format's own words, most of them wrong somewhere.
     #[test]
-    fn what_we_accept_the_reference_reads_the_same(
+    fn the_reference_reads_files_that_we_accept_the_same_way(
         words in prop::collection::vec(0..WORDS.len(), 0..8),
         data in prop::collection::vec(any::<u8>(), 0..9),
     ) {
@@ -129,7 +129,7 @@ fn every_dtype_of_the_reference_is_known() {
 }
 
 #[test]
-fn stored_order_is_that_of_the_data_and_ties_are_the_headers() {
+fn tensors_are_listed_in_data_order_and_ties_in_header_order() {
     let entries = [
         entry("last", "U8", "[2]", "[2,4]"),
         entry("empty 2", "U8", "[0]", "[2,2]"),

@@ -15,7 +15,8 @@ fn open(folder: &Folder, index: impl AsRef<[u8]>) -> Result<SafetensorsReader> {
     open_index(index.as_ref(), INDEX, folder, &Limits::default())
 }
 
-/// Shards `1` with tensor `a` and `2` with tensors `b` and `c`.
+/// Returns a folder with shard `1`, which has tensor `a`, and shard `2`, which has tensors `b` and
+/// `c`.
 fn two_shards() -> Folder {
     let one = file(format!("{{{}}}", entry("a", "U8", "[1]", "[0,1]")), b"a");
     let two =
@@ -70,7 +71,7 @@ fn shards_come_back_as_they_were() {
 }
 
 #[test]
-fn names_and_index_are_those_of_transformers() {
+fn names_and_index_match_transformers() {
     let tensors =
         ["c", "a", "b"].map(|name| (tensor(name, DType::U8, &[2]), name.repeat(2).into_bytes()));
     let options = WriteOptions {
@@ -188,7 +189,7 @@ fn indexes_that_are_malformed_are_refused() {
 }
 
 #[test]
-fn an_absent_shard_is_named_with_the_index_that_wants_it() {
+fn an_absent_shard_is_reported_with_the_index_that_lists_it() {
     let absent = open(&two_shards(), r#"{"weight_map":{"a":"1","b":"3"}}"#);
     let error = assert_refused(
         absent,
@@ -224,7 +225,7 @@ fn index_and_shards_must_agree() {
 }
 
 #[test]
-fn a_broken_shard_is_named() {
+fn a_broken_shard_is_reported_by_name() {
     let mut folder = two_shards();
     folder.0.get_mut("2").expect("a shard").pop();
     let broken = open(&folder, r#"{"weight_map":{"a":"1","b":"2","c":"2"}}"#);
@@ -232,7 +233,7 @@ fn a_broken_shard_is_named() {
 }
 
 #[test]
-fn text_of_the_shards_is_merged_and_contradictions_are_told() {
+fn text_of_the_shards_is_merged_and_contradictions_are_reported() {
     let shard = |name: &str, text: &str| {
         file(format!("{{\"__metadata__\":{text},{}}}", entry(name, "U8", "[0]", "[0,0]")), b"")
     };

@@ -14,7 +14,7 @@ fn plan_of(tensors: &[TensorInfo]) -> apr_core::Result<apr_safetensors::Safetens
 }
 
 #[test]
-fn bytes_are_those_of_the_reference_library() {
+fn bytes_match_the_reference_library() {
     let tensors = [
         (tensor("b\"", DType::F8_E4M3, &[2, 1]), b"bb".to_vec()),
         (tensor("a", DType::F32, &[]), b"aaaa".to_vec()),
@@ -44,7 +44,7 @@ fn bytes_are_those_of_the_reference_library() {
 }
 
 #[test]
-fn the_layout_tells_every_offset_in_advance() {
+fn the_layout_states_every_offset_in_advance() {
     let canonical = WriteOptions {
         order: Order::Canonical,
         file_name: "x.bin".into(),
@@ -138,7 +138,7 @@ fn bytes_off_the_plan_are_refused() {
 }
 
 #[test]
-fn what_the_format_cannot_hold_is_refused() {
+fn tensors_that_the_format_cannot_hold_are_rejected() {
     let format = Code::Format;
     assert_refused(
         plan_of(&[tensor("q", DType::Q4_0, &[32])]),
@@ -216,7 +216,7 @@ fn metadata_without_a_place_is_a_loss() {
 }
 
 #[test]
-fn folders_hear_the_name_of_an_only_file() {
+fn folders_receive_the_name_of_a_single_file() {
     let tensors = [(tensor("a", DType::U8, &[1]), vec![1])];
     for (named_files, name) in [(true, "model.safetensors"), (false, "")] {
         let options = WriteOptions { named_files, shard_size: Some(1), ..WriteOptions::default() };

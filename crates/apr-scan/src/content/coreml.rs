@@ -7,14 +7,14 @@ use super::{ContentRemarks, not_examined};
 use crate::paths::leads_out;
 use crate::report::FileVerdict;
 
-/// Whether a file is the weights of a package: numbers behind headers.
+/// Returns `true` for the weights file of a package: numbers after headers.
 pub(crate) fn is_weights(head: &[u8]) -> bool {
     let parts = (head.get(4..8), head.get(8..64), head.get(64..68));
     let (Some(version), Some(zeros), Some(mark)) = parts else { return false };
     version == [2, 0, 0, 0] && zeros.iter().all(|&byte| byte == 0) && mark == b"\xef\xbe\xad\xde"
 }
 
-/// Judges a model by what of it Core ML does not compute itself.
+/// Examines a model for layers and files that Core ML does not compute itself.
 ///
 /// # Errors
 /// E007 when reading fails.
@@ -66,7 +66,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_core_ml_does_not_compute_is_reported_with_its_path() {
+    fn layers_that_core_ml_does_not_compute_are_reported_with_their_path() {
         let path = apr_testkit::locate::fixture("coreml").join("hazards.mlmodel");
         let model = std::fs::read(path).expect("the fixture");
         let found = judge(&model, &Limits::default()).expect("readable");
@@ -86,7 +86,7 @@ mod tests {
     }
 
     #[test]
-    fn weights_of_packages_are_told_by_their_first_header() {
+    fn weights_of_packages_are_detected_by_their_first_header() {
         let mut head = vec![0; 128];
         head[0] = 3;
         head[4] = 2;

@@ -6,7 +6,7 @@ use crate::report::FileVerdict;
 /// Text that the system hands to the program of its first line.
 const SCRIPT: &str = "an executable script";
 
-/// Ends of names of texts and of data that is no text: a program under one of them deceives.
+/// Extensions of text files and of data files. An executable with one of them is deceptive.
 const TEXTS: [&str; 7] = ["csv", "json", "md", "toml", "txt", "yaml", "yml"];
 const DATA: [&str; 31] = [
     "bin",
@@ -42,7 +42,7 @@ const DATA: [&str; 31] = [
     "weights",
 ];
 
-/// Whether the name of a file that ends so says that it holds data and no text.
+/// Returns `true` if files with this extension contain data, not text.
 pub(super) fn is_data(extension: &str) -> bool {
     DATA.contains(&extension)
 }
@@ -81,7 +81,7 @@ pub(super) fn judge(name: &str, head: &[u8], within: Option<&str>) -> Option<Con
     (what != SCRIPT).then(|| not_examined(&format!("this is {what}")))
 }
 
-/// What a file that starts so is to an operating system; `None` for all others.
+/// Returns the kind of program that an operating system would run, or `None` for other files.
 fn kind(head: &[u8]) -> Option<&'static str> {
     match head {
         [0x7f, b'E', b'L', b'F', ..] => Some("a program or library for Linux (ELF)"),

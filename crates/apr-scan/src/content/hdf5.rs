@@ -6,7 +6,7 @@ use super::{ContentRemarks, json, not_examined};
 use crate::paths::leads_out;
 use crate::report::FileVerdict;
 
-/// What is said of HDF5, whatever its first bytes are; `None` for any other file.
+/// Examines an HDF5 file, whatever its first bytes are. Returns `None` for any other file.
 ///
 /// # Errors
 /// E007 when reading fails.

@@ -29,7 +29,7 @@ const LIBRARIES: [&str; 15] = [
     "transformers",
 ];
 
-/// Modules whose classes skops makes without being told to trust them.
+/// Modules whose classes skops creates even if they are not listed as trusted.
 const SKOPS: [&str; 6] = ["builtins", "collections", "numpy", "scipy", "sklearn", "xgboost"];
 
 /// Modules of Python that libraries import and that reach the system: a path through one of them
@@ -94,7 +94,9 @@ fn is_of_library(name: &str) -> bool {
     LIBRARIES.contains(&first) || first.starts_with("mlserver_")
 }
 
-/// What importing a dotted name does; `None` for a class of a library that configurations name.
+/// Returns the verdict on importing a dotted name.
+///
+/// Returns `None` for a class of a library that configurations refer to.
 fn imported(path: &str) -> Option<FileVerdict> {
     let (module, name) = path.rsplit_once('.')?;
     let mut operator = path.strip_prefix("torch.ops.").unwrap_or_default().split('.');
@@ -312,7 +314,7 @@ mod tests {
     }
 
     #[test]
-    fn settings_are_judged_by_what_their_libraries_import() {
+    fn settings_are_judged_by_the_names_that_their_libraries_import() {
         use FileVerdict::{Dangerous, NotExamined, Suspicious};
         for (base, text, expected) in [
             ("c", r#"{"_target_": "torch.nn.Linear"}"#, None),

@@ -57,7 +57,7 @@ fn add(found: &mut ContentRemarks, verdict: FileVerdict, what: &str) {
     }
 }
 
-/// A private name that the texts of an expression make where they are put together.
+/// Returns the private name that an expression's texts form when they are joined, if any.
 fn joined(tokens: &[Token<'_>]) -> Option<String> {
     let texts = tokens.iter().filter_map(|token| match token {
         Token::Text(text) => Some(text.as_str()),
@@ -72,7 +72,7 @@ fn joined(tokens: &[Token<'_>]) -> Option<String> {
     INSIDE.iter().map(|name| format!("__{name}__")).find(|name| whole.contains(name))
 }
 
-/// What Python keeps in its objects, between two underscores on each side.
+/// Names that Python keeps in its objects, between two underscores on each side.
 const INSIDE: [&str; 10] = [
     "base",
     "bases",
@@ -91,8 +91,9 @@ fn is_private(word: &str) -> bool {
     word.len() > 4 && word.starts_with("__") && word.ends_with("__")
 }
 
-/// What stands between the marks of expressions and of statements. A mark without its end reaches
-/// to the end of the template.
+/// Returns the content of expression and statement marks.
+///
+/// A mark without an end extends to the end of the template.
 fn expressions(template: &str) -> Vec<&str> {
     let mut expressions = Vec::new();
     let mut rest = template;
@@ -106,13 +107,15 @@ fn expressions(template: &str) -> Vec<&str> {
     expressions
 }
 
-/// Where the next expression or statement begins. One walk looks for both marks: a look for each of
-/// them would go to the end of the template again and again where one of them is absent.
+/// Returns the offset of the next expression or statement.
+///
+/// It searches for both marks in one pass. A separate search for each mark would repeatedly scan to
+/// the end of the template if one of them is absent.
 fn next_mark(text: &str) -> Option<usize> {
     text.as_bytes().windows(2).position(|pair| pair == b"{{" || pair == b"{%")
 }
 
-/// Bytes up to the end mark, which within a text is none.
+/// Returns the number of bytes before the end mark. A mark within a text is not an end mark.
 fn length(inside: &str, end: &str) -> usize {
     let mut rest = inside;
     while let Some(first) = rest.chars().next() {

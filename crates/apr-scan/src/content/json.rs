@@ -25,10 +25,10 @@ const OF_TOKENIZERS: [&str; 6] = [
     "monolingual_vocab_file",
 ];
 
-/// Judges a configuration; `base` is the name of its file, by which some loaders go.
+/// Examines a configuration. `base` is the name of its file, which some loaders depend on.
 ///
 /// # Errors
-/// E001 for what is no JSON.
+/// E001 if the file is not JSON.
 pub(super) fn judge(base: &str, bytes: &[u8]) -> Result<ContentRemarks> {
     let error = match serde_json::from_slice(bytes) {
         Ok(value) => return Ok(of_document(base, &value)),
@@ -94,7 +94,7 @@ pub(super) fn judge_value(base: &str, value: &Value) -> ContentRemarks {
     found
 }
 
-/// The names of the layers that something is in, with that of the object's own.
+/// Returns the names of the enclosing layers and of the object's own layer, as a path.
 fn layer_path(object: &Map<String, Value>, within: Rc<str>) -> Rc<str> {
     /// Longest path, in bytes: each level of a configuration may have a name of any length.
     const LONGEST: usize = 200;
@@ -158,8 +158,9 @@ fn outside(key: &str, value: &Value) -> Option<(FileVerdict, String)> {
     Some((FileVerdict::Dangerous, message))
 }
 
-/// Whether a path leaves a folder other than by naming where its author's files were, which loaders
-/// replace.
+/// Returns `true` if a path leaves its folder by `..`, a URL or a system folder.
+///
+/// Absolute paths of the author's files are accepted, because loaders replace them.
 fn leaves_by_steps(path: &str) -> bool {
     let system = ["/etc/", "/proc/", "/sys/", "/dev/", "/var/", "/run/", "/boot/", "/root/.ssh"];
     path.split(['/', '\\']).any(|part| part == "..")
@@ -175,7 +176,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn configurations_are_judged_by_what_they_name() {
+    fn configurations_are_judged_by_the_names_in_them() {
         use FileVerdict::{Dangerous, NotExamined, Suspicious};
         for (text, expected) in [
             (r#"{"model_type": "llama", "architectures": ["LlamaForCausalLM"]}"#, None),

@@ -35,7 +35,7 @@ const KERAS: [&str; 12] = [
     "tf_keras",
 ];
 
-/// Those of them whose names are on the list.
+/// Modules of Keras whose names are on the list.
 const LISTED: [&str; 7] = [
     "keras",
     "keras_core",
@@ -46,8 +46,7 @@ const LISTED: [&str; 7] = [
     "tf_keras",
 ];
 
-/// Names that configurations have beside those that are exported: values, and classes of older
-/// versions.
+/// Names in configurations that are not exported: values, and classes of older versions.
 const OTHERS: [&str; 54] = [
     "AtrousConvolution1D",
     "AtrousConvolution2D",
@@ -105,8 +104,10 @@ const OTHERS: [&str; 54] = [
     "TensorFlowOpLayer",
 ];
 
-/// Parts of Keras whose functions only compute. Those of others reach files and settings
-/// (CVE-2025-8747, CVE-2025-9906, CVE-2025-12058).
+/// Modules of Keras whose functions only compute.
+///
+/// Functions of other modules access files and settings (CVE-2025-8747, CVE-2025-9906,
+/// CVE-2025-12058).
 const COMPUTING: [&str; 11] = [
     "activations",
     "backend",
@@ -153,7 +154,7 @@ const REACHING: [&str; 10] = [
     "wrappers",
 ];
 
-/// Judges an object of a configuration; nothing where it is none of Keras'.
+/// Examines an object of a configuration. Returns an empty list if it is not an object of Keras.
 pub(super) fn judge(object: &Map<String, Value>) -> ContentRemarks {
     let text = |key: &str| object.get(key).and_then(Value::as_str);
     let mut found = ContentRemarks::new();
@@ -185,7 +186,7 @@ pub(super) fn judge(object: &Map<String, Value>) -> ContentRemarks {
     found
 }
 
-/// Whether a name is registered by a library of Keras: `keras_hub>B`.
+/// Returns `true` if a library of Keras registers a name, such as `keras_hub>B`.
 fn is_of_keras_library(name: Option<&str>) -> bool {
     name.and_then(|name| name.split_once('>')).is_some_and(|(package, _)| KERAS.contains(&package))
 }
@@ -215,7 +216,9 @@ fn is_class(name: &str) -> bool {
     CLASSES.contains(name)
 }
 
-/// A class without a module: Keras looks it up among its own and those that are registered.
+/// Returns the verdict on a class without a module, or `None` if it is on the list.
+///
+/// Keras searches for such a class among its own and the registered ones.
 fn listed(class: &str) -> Option<(FileVerdict, String)> {
     let is_function = class.starts_with(char::is_lowercase)
         && COMPUTING.iter().any(|part| FUNCTIONS.contains(&(*part, class)));
@@ -228,7 +231,7 @@ fn unknown(name: &str) -> (FileVerdict, String) {
     (FileVerdict::NotExamined, message)
 }
 
-/// What is below a module: `layers.core` of `keras.src.layers.core`.
+/// Returns the path below a module: `layers.core` of `keras.src.layers.core`.
 fn within<'m>(module: &'m str, outer: &str) -> Option<&'m str> {
     let rest = module.strip_prefix(outer)?;
     if rest.is_empty() { Some("") } else { rest.strip_prefix('.') }
@@ -281,7 +284,7 @@ fn imported(class: &str, module: &str, config: Option<&Value>) -> Option<(FileVe
     (!is_class(name)).then(|| unknown(name))
 }
 
-/// What a module outside Keras is to its loader.
+/// Returns the verdict on a class or function of a module outside Keras.
 fn outside(
     class: &str,
     module: &str,
@@ -368,7 +371,7 @@ fn of_tensorflow(function: &str) -> Option<(FileVerdict, String)> {
     })
 }
 
-/// What loading a Lambda layer does.
+/// Describes the effect of loading a Lambda layer.
 fn lambda(config: Option<&Value>) -> String {
     let text = |value: Option<&Value>| value.and_then(Value::as_str).map(str::to_owned);
     let function = config.and_then(|config| config.get("function"));
@@ -397,7 +400,7 @@ fn lambda(config: Option<&Value>) -> String {
 fn names_in_code(code: &str) -> Vec<String> {
     /// Names that are shown.
     const SHOWN: usize = 12;
-    /// The type's letter, and the same with the flag of what is referred to later.
+    /// Type codes of short strings, with and without the reference flag.
     const SHORT_NAMES: [u8; 4] = [b'Z', b'Z' | 0x80, b'z', b'z' | 0x80];
 
     let code: String = code.split_ascii_whitespace().collect();
@@ -429,7 +432,7 @@ mod tests {
     }
 
     #[test]
-    fn names_on_the_list_compute_and_all_others_are_said() {
+    fn names_on_the_list_only_compute_and_all_others_are_reported() {
         use FileVerdict::{Dangerous, NotExamined, Suspicious};
         for (text, expected) in [
             (r#"{"class_name": "Dense", "config": {"units": 1}}"#, None),
@@ -458,7 +461,7 @@ mod tests {
     }
 
     #[test]
-    fn functions_of_tensorflow_are_those_that_only_compute() {
+    fn functions_of_tensorflow_that_only_compute_are_accepted() {
         let layer = |function: &str| {
             worst(&format!(
                 r#"{{"class_name": "TFOpLambda", "config": {{"function": "{function}"}}}}"#

@@ -27,7 +27,7 @@ use apr_registry::{ByteSource, HEAD_LEN, Limits, may_hold_code, read_vec, recogn
 use crate::leaf::{Examine, Leaf};
 use crate::report::FileVerdict;
 
-/// What says of a file that it is a picture or a sound, which nothing runs.
+/// First bytes of images and audio files, which are never run.
 const MEDIA: [&[u8]; 14] = [
     b"\x89PNG\r\n",
     b"\xff\xd8\xff",
@@ -45,13 +45,13 @@ const MEDIA: [&[u8]; 14] = [
     b"fLaC",
 ];
 
-/// What is said of bytes that nothing here knows.
+/// Message for bytes of an unknown format.
 pub(crate) const UNKNOWN: &str = "unknown format";
 
-/// What is found in one file; nothing where it was examined and is harmless.
+/// Findings in one file. Empty if the file was examined and is harmless.
 pub(crate) type ContentRemarks = Vec<(FileVerdict, String)>;
 
-/// Judges files by their bytes, and by their names where loaders go by those.
+/// An examiner that judges files by their bytes, and by their names if loaders depend on them.
 pub(crate) struct Examiner<'a> {
     pub(crate) limits: &'a Limits,
 }
@@ -121,7 +121,7 @@ pub(crate) fn not_examined(why: &str) -> ContentRemarks {
     vec![(FileVerdict::NotExamined, why.to_owned())]
 }
 
-/// What loading a model does not run, and what it is.
+/// Returns the finding for a file that is not run when a model is loaded, with a description of it.
 pub(crate) fn not_run(what: &str) -> ContentRemarks {
     vec![(FileVerdict::NotRun, format!("not examined: {what}; loading the model does not run it"))]
 }

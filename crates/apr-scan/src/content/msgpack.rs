@@ -20,7 +20,7 @@ const WINDOW: u64 = 1 << 16;
 /// Longest text that is compared, in bytes.
 const LONGEST: u64 = 8;
 
-/// Judges a file; what is damaged says so to its reader.
+/// Examines a file. Damage is left to the reader of the file to report.
 ///
 /// # Errors
 /// E007 when reading fails.

@@ -38,7 +38,7 @@ pub(super) fn of_object(object: &Map<String, Value>, found: &mut ContentRemarks)
     }
 }
 
-/// Whether an object is a call in a program's graph.
+/// Returns `true` if an object is a call in a program's graph.
 pub(super) fn is_node(object: &Map<String, Value>) -> bool {
     ["target", "inputs", "outputs"].iter().all(|key| object.contains_key(*key))
 }

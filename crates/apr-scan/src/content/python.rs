@@ -5,14 +5,14 @@
 
 use std::borrow::Cow;
 
-/// A word.
+/// Token of Python code.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Token<'a> {
     /// A name or keyword.
     Name(&'a str),
     /// A text, with its escapes decoded.
     Text(String),
-    /// A number.
+    /// Number, as written in the code.
     Number(&'a str),
     /// Any other character; `\n` for the end of a statement.
     Mark(char),
@@ -24,7 +24,7 @@ impl Token<'_> {
     }
 }
 
-/// The words of a text. What is not closed reaches to its end.
+/// Splits a text into tokens. Unclosed texts extend to the end.
 pub(super) fn tokens(source: &str) -> Vec<Token<'_>> {
     let mut tokens = Vec::new();
     let mut rest = source;
@@ -85,7 +85,7 @@ fn number(rest: &str) -> usize {
     rest.find(ends).unwrap_or(rest.len())
 }
 
-/// A text at the start, with what precedes its quote (`r`, `b`, `f`), and what follows it.
+/// Parses a text at the start, with its prefix (`r`, `b`, `f`). Returns it and the rest.
 fn text(rest: &str) -> Option<(String, &str)> {
     let len = rest.find(|c: char| !c.is_ascii_alphabetic())?;
     let (prefix, quoted) = rest.split_at(len);
@@ -122,7 +122,7 @@ fn unescaped(text: &str) -> Cow<'_, str> {
     Cow::Owned(text_to(text, '\0').0)
 }
 
-/// A text up to its closing quote, with Python's escapes decoded, and what follows it.
+/// Parses a text up to its closing quote and decodes Python's escapes. Returns it and the rest.
 pub(super) fn text_to(rest: &str, quote: char) -> (String, &str) {
     let mut text = String::new();
     let mut chars = rest.char_indices();
@@ -176,8 +176,9 @@ pub(super) fn text_to(rest: &str, quote: char) -> (String, &str) {
 /// Brackets, and calls of `getattr`, in each other that are followed.
 const DEPTH: usize = 32;
 
-/// A name with the attributes that are taken from it, and where it ends: `torch.ops.aten`, also
-/// with brackets around it, or by `getattr(torch, "ops")`.
+/// Parses a name with its attributes, such as `torch.ops.aten`. Returns the path and its end.
+///
+/// Brackets around the path and `getattr(torch, "ops")` are supported.
 pub(super) fn path(tokens: &[Token<'_>], start: usize) -> Option<(Vec<String>, usize)> {
     path_within(tokens, start, DEPTH)
 }
@@ -210,9 +211,9 @@ fn path_within(tokens: &[Token<'_>], start: usize, depth: usize) -> Option<(Vec<
     (open == 0).then_some((parts, at))
 }
 
-/// What `getattr` takes, from its arguments on: the path of a value, and a name as a text.
+/// Parses the arguments of `getattr`: the path of a value, and a name as a text.
 fn taken(tokens: &[Token<'_>], start: usize, depth: usize) -> Option<(Vec<String>, usize)> {
-    /// Tokens of a third argument, which is the value where there is no such attribute.
+    /// Maximum number of tokens in a third argument, the default value of a missing attribute.
     const THIRD: usize = 16;
 
     let (mut parts, comma) = path_within(tokens, start, depth)?;
@@ -239,7 +240,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn marks_within_texts_and_comments_are_none() {
+    fn marks_within_texts_and_comments_are_ignored() {
         let found = tokens("a(\"#)\", b) # c(\nd = '''x\n'y'''");
         let expected = [
             Token::Name("a"),

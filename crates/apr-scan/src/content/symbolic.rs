@@ -101,10 +101,10 @@ const FUNCTIONS: [&str; 86] = [
     "OpaqueUnaryFn_sin",
 ];
 
-/// Those of them whose first argument is a text that is not evaluated.
+/// Functions whose first argument is a text that is not evaluated.
 const OF_TEXT: [&str; 5] = ["Dummy", "Float", "Integer", "Rational", "Symbol"];
 
-/// Why a text is no symbolic size; `None` where it is one.
+/// Returns the reason why a text is not a symbolic size, or `None` if it is one.
 pub(super) fn reject(expression: &str) -> Option<&'static str> {
     let tokens = tokens(expression);
     let before = |at: usize, back: usize| at.checked_sub(back).map(|at| &tokens[at]);
@@ -145,7 +145,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn sizes_are_what_sympy_prints_and_nothing_else() {
+    fn only_sizes_as_sympy_prints_them_are_accepted() {
         for expression in [
             "s0",
             "2*s1 + 1",

@@ -26,7 +26,7 @@ const MAX_PATH: u64 = 4096;
 /// Constants of texts that are remembered, and operators with paths.
 const MAX_TEXTS: usize = 10_000;
 
-/// What is looked at of a graph, with the functions in it.
+/// The examined parts of a graph, including its functions.
 #[derive(Default)]
 struct Graph {
     /// Operators, and a node of each, with the function that it is in.
@@ -47,12 +47,12 @@ impl Graph {
     }
 }
 
-/// Whether a file is a graph by its first bytes.
+/// Returns `true` if the first bytes are those of a graph.
 pub(crate) fn is_graph(head: &[u8]) -> bool {
     (tensorflow::SAVED_MODEL.recognises)(head) || (tensorflow::GRAPH.recognises)(head)
 }
 
-/// Whether a name is that of a shard of a checkpoint: `model.ckpt.data-00000-of-00001`.
+/// Returns `true` for the name of a checkpoint's shard, such as `model.ckpt.data-00000-of-00001`.
 fn is_shard(base: &str) -> bool {
     let number = |text: &str| text.len() == 5 && text.bytes().all(|byte| byte.is_ascii_digit());
     base.rsplit_once(".data-")
@@ -103,7 +103,7 @@ pub(crate) fn judge(leaf: &Leaf<'_>, limits: &Limits) -> Result<Option<ContentRe
     }
 }
 
-/// What a file of graphs is to a loader.
+/// Kind of a file with graphs, as a loader treats it.
 #[derive(Debug, Clone, Copy)]
 enum GraphFile {
     /// Graphs with their signatures and assets.
@@ -114,7 +114,7 @@ enum GraphFile {
     Graph,
 }
 
-/// What is said of a graph.
+/// Returns the findings in a graph.
 fn found(graph: &Graph) -> ContentRemarks {
     /// Remarks of one kind.
     const SHOWN: usize = 20;
@@ -179,7 +179,7 @@ fn paths(graph: &Graph) -> impl Iterator<Item = (FileVerdict, String)> {
     assets.chain(given)
 }
 
-/// Stands for `PrintV2` with a file for its stream.
+/// Placeholder for `PrintV2` with a file as its stream.
 const PRINTS_TO_A_FILE: &str = "PrintV2 to a file";
 
 /// A graph as text, of a SavedModel, a checkpoint or alone.
@@ -356,7 +356,7 @@ fn node(walker: &mut Walker<'_>, mut node: Message, prefix: &str, found: &mut Gr
     Ok(())
 }
 
-/// What is noted of an attribute.
+/// Fact about an attribute.
 enum Noted {
     /// A stream that is a file: `output_stream` of `PrintV2`.
     Printing,

@@ -3,7 +3,7 @@
 use std::collections::{HashMap, HashSet};
 use std::sync::LazyLock;
 
-/// What a name touches, a line for each (`fixtures/scan/tensorflow_names.py`).
+/// Effects of operators, one line each (`fixtures/scan/tensorflow_names.py`).
 const NAMES: &str = include_str!("tensorflow_names.txt");
 
 /// Functions that only compute.
@@ -12,14 +12,14 @@ static FUNCTIONS: LazyLock<HashSet<&str>> = LazyLock::new(|| {
     names.into_iter().flat_map(|names| names.split(' ')).collect()
 });
 
-/// What an operator touches when a graph runs it.
+/// Resources that an operator accesses when a graph runs it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Touches {
-    /// Its inputs.
+    /// The operator accesses only its inputs.
     Nothing,
     /// A checkpoint, vocabulary or file of records, whose path it is given.
     Path,
-    /// Other files, processes or machines; what it does.
+    /// Other files, processes or machines, with a description of the effect.
     System(&'static str),
 }
 
@@ -42,12 +42,12 @@ static OPERATORS: LazyLock<HashMap<&str, Touches>> = LazyLock::new(|| {
     lines.flatten().collect()
 });
 
-/// What an operator touches; `None` for one that TensorFlow does not have.
+/// Returns the resources that an operator accesses, or `None` if TensorFlow has no such operator.
 pub(super) fn touches(operator: &str) -> Option<Touches> {
     OPERATORS.get(operator).copied()
 }
 
-/// Whether a function of TensorFlow's API only computes: `nn.relu`, `raw_ops.AddV2`.
+/// Returns `true` if a function of TensorFlow's API only computes: `nn.relu`, `raw_ops.AddV2`.
 pub(super) fn is_function(name: &str) -> bool {
     if let Some(operator) = name.strip_prefix("raw_ops.") {
         return touches(operator) == Some(Touches::Nothing);
@@ -60,7 +60,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn operators_are_on_the_list_of_what_they_touch() {
+    fn operators_are_listed_with_the_resources_that_they_access() {
         assert_eq!(OPERATORS.len(), 1908);
         assert_eq!(touches("MatMul"), Some(Touches::Nothing));
         assert_eq!(touches("RestoreV2"), Some(Touches::Path));

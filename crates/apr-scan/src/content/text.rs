@@ -9,8 +9,7 @@ use super::{ContentRemarks, UNKNOWN, bounded, not_examined, not_run};
 use super::{executable, jinja, json, tensorflow, textproto, xml, yaml};
 use crate::report::FileVerdict;
 
-/// Sources that a library imports where a model's folder is trusted or loaded from a hub, by the
-/// start of their names.
+/// Prefixes of source files that a library imports if a model's folder is trusted or from a hub.
 const LOADED_BY_TRANSFORMERS: [&str; 7] = [
     "configuration_",
     "feature_extraction_",
@@ -21,7 +20,7 @@ const LOADED_BY_TRANSFORMERS: [&str; 7] = [
     "tokenization_",
 ];
 
-/// How a remark on such a source begins.
+/// Start of the message about such a source file.
 pub(crate) const OF_TRANSFORMERS: &str =
     "Python source that transformers with trust_remote_code runs";
 
@@ -122,7 +121,7 @@ const PROSE_NAMES: [&str; 9] = [
     "README",
 ];
 
-/// What a text is.
+/// Kind of a text.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum TextKind {
     Python,
@@ -151,7 +150,7 @@ fn extension(base: &str) -> String {
     base.rsplit_once('.').map_or("", |(_, extension)| extension).to_ascii_lowercase()
 }
 
-/// What a text is by its name and its beginning.
+/// Returns the kind of a text, from its name and its first characters.
 fn kind(base: &str, text: &str) -> TextKind {
     let extension = extension(base);
     let start = text.trim_start_matches('\u{feff}').trim_start();
@@ -197,32 +196,36 @@ fn kind(base: &str, text: &str) -> TextKind {
     }
 }
 
-/// Whether a text is a manual page: requests of roff are lines that begin with a point, comments
-/// with `.\"`.
+/// Returns `true` for a manual page.
+///
+/// Requests of roff are lines that start with a point, comments start with `.\"`.
 fn is_manual(start: &str) -> bool {
     let requests = [".\\\"", "'\\\"", ".TH ", ".Dd ", ".so ", ".de ", ".if ", ".ig", ".nh", ".ad "];
     requests.iter().any(|request| start.starts_with(request))
 }
 
-/// Whether loaders take a file for text, although its first bytes are those of another format: by
-/// its name, or because it holds nothing else.
+/// Returns `true` if loaders read a file as text although its first bytes match another format.
+///
+/// This depends on its name, or on all of its bytes being text.
 pub(super) fn is_text(name: &str, head: &[u8]) -> bool {
     let extension = extension(name.rsplit('/').next().unwrap_or_default());
     let named = ["cfg", "conf", "ipynb", "jinja", "jinja2", "json", "md", "py", "toml", "txt"];
     is_plain(head) || named.contains(&&*extension) || ["yaml", "yml"].contains(&&*extension)
 }
 
-/// Whether bytes are those of text in UTF-8 or the like.
+/// Returns `true` if all bytes can be text in UTF-8 or a similar encoding.
 pub(crate) fn is_plain(head: &[u8]) -> bool {
     let is_letter = |byte: &u8| matches!(byte, b'\t' | b'\n' | 0x0c | b'\r' | b' '..=b'~' | 0x80..);
     !head.is_empty() && head.iter().all(is_letter)
 }
 
-/// Judges a text by its name and content; `None` for what is no text. What is within an archive may
-/// be loaded by whoever opens that.
+/// Examines a text by its name and content. Returns `None` if the file is not a text.
+///
+/// `is_inner` is `true` for a file in an archive, which the program that opens the archive may
+/// load.
 ///
 /// # Errors
-/// E001 for JSON that is none.
+/// E001 for invalid JSON.
 pub(crate) fn judge(name: &str, bytes: &[u8], is_inner: bool) -> Result<Option<ContentRemarks>> {
     let base = name.rsplit('/').next().unwrap_or_default();
     let text = std::str::from_utf8(bytes).ok().filter(|text| !text.contains('\0'));
@@ -287,7 +290,7 @@ fn of_bytes(base: &str, bytes: &[u8]) -> ContentRemarks {
     }
 }
 
-/// Settings of projects: what runs code of the folder when it is installed.
+/// Examines project settings for code of the folder that is run on installation.
 fn installed(text: &str) -> ContentRemarks {
     if text.contains("backend-path")
         || text.contains("[options.entry_points]") && text.contains("attr:")
@@ -297,7 +300,7 @@ fn installed(text: &str) -> ContentRemarks {
     ContentRemarks::new()
 }
 
-/// SentencePiece's vocabulary: messages in fields 1 to 5, up to the very end.
+/// Returns `true` for a SentencePiece vocabulary: messages in fields 1 to 5, up to the end.
 fn is_sentencepiece(mut bytes: &[u8]) -> bool {
     let varint = |bytes: &mut &[u8]| {
         let mut value = 0_u64;
@@ -323,7 +326,7 @@ fn is_sentencepiece(mut bytes: &[u8]) -> bool {
     true
 }
 
-/// Python source: who runs it goes by its name.
+/// Examines Python source. Its name determines which program runs it.
 fn python(name: &str, text: &str, is_inner: bool) -> ContentRemarks {
     let stem = name.trim_end_matches(".py");
     let loader = match stem {
@@ -359,7 +362,7 @@ fn imports(text: &str, module: &str) -> bool {
     })
 }
 
-/// Whether a text calls a function of this name, and no method.
+/// Returns `true` if a text calls a function of this name that is not a method.
 fn calls_builtin(text: &str, call: &str) -> bool {
     text.match_indices(call).any(|(at, _)| {
         let before = text[..at].chars().next_back();
@@ -377,7 +380,7 @@ mod tests {
     }
 
     #[test]
-    fn texts_are_judged_by_what_their_loaders_run() {
+    fn texts_are_judged_by_the_code_that_their_loaders_run() {
         use FileVerdict::{Dangerous, NotExamined, NotRun, Suspicious};
         for (name, text, expected) in [
             ("README.md", "# A model\n\nuse `eval(x)`", None),

@@ -42,7 +42,7 @@ pub(super) fn fields(text: &str, mut take: impl FnMut(&[&str], &str)) {
     }
 }
 
-/// What networks of Caffe and models of ONNX reach that are written as text.
+/// Examines Caffe networks and ONNX models that are written as text.
 pub(super) fn judge(text: &str) -> ContentRemarks {
     let mut found = ContentRemarks::new();
     fields(text, |path, value| {
@@ -79,7 +79,7 @@ mod tests {
     }
 
     #[test]
-    fn networks_and_models_are_judged_by_what_they_reach() {
+    fn networks_and_models_are_judged_by_the_files_and_code_they_use() {
         use FileVerdict::{Dangerous, Suspicious};
         for (text, expected) in [
             ("layer { type: 'Convolution' name: 'c' }", None),

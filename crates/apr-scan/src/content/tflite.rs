@@ -7,7 +7,7 @@ use super::tensorflow_names::{Touches, touches};
 use super::{ContentRemarks, bounded, not_examined};
 use crate::report::FileVerdict;
 
-/// Custom operators of TensorFlow's own programs, and the beginning of those of TensorFlow itself.
+/// Custom operators of TensorFlow's own programs, and the prefix of TensorFlow's own operators.
 const KNOWN: [&str; 4] =
     ["Convolution2DTransposeBias", "MaxPoolingWithArgmax2D", "MaxUnpooling2D", "TFLite_"];
 const FLEX: &str = "Flex";

@@ -72,7 +72,7 @@ const REACHING: [(&str, &str, &str); 16] = [
 /// Parts of `torch.ops` that are functions, not namespaces.
 const LOADERS: [&str; 2] = ["import_module", "load_library"];
 
-/// What calling an operator does; `None` where it only computes.
+/// Returns the effect of calling an operator, or `None` if it only computes.
 pub(super) fn judge(namespace: &str, name: &str) -> Option<(FileVerdict, &'static str)> {
     if LOADERS.contains(&namespace) || LOADERS.contains(&name) {
         return Some((FileVerdict::Dangerous, "loads a library of programs"));
@@ -93,8 +93,9 @@ pub(crate) fn reaching() -> impl Iterator<Item = String> {
     REACHING.iter().map(|(namespace, start, _)| format!("{namespace}::{start}"))
 }
 
-/// What a class of `torch.classes` does that a program holds; `None` for those that PyTorch uses
-/// for packed weights.
+/// Returns the verdict on a class of `torch.classes` in a program.
+///
+/// Returns `None` for the classes that PyTorch uses for packed weights.
 pub(super) fn judge_class(namespace: &str, name: &str) -> Option<FileVerdict> {
     let known = match namespace {
         "quantized" | "xnnpack" | "sparse" | "mkldnn" | "mkldnn_prepacked" | "onednn" => true,

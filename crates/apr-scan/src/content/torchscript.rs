@@ -12,13 +12,13 @@ use super::python::{self, Token};
 use super::torch_ops;
 use crate::report::FileVerdict;
 
-/// Names by which code gets at operators: `torch` has those of `aten`, `ops` all of them.
+/// Names through which code accesses operators: `torch` has the operators of `aten`, `ops` has all.
 const ROOTS: [&str; 2] = ["torch", "ops"];
 
 /// Remarks of one file.
 const REMARKS: usize = 20;
 
-/// Other names of one file, of a root or of a namespace, that are remembered.
+/// Maximum number of remembered names for one file, a root or a namespace.
 const ALIASES: usize = 10_000;
 
 /// Judges a file of code.
@@ -71,17 +71,17 @@ fn resolved(mut parts: Vec<String>, aliases: &HashMap<String, Vec<String>>) -> V
     parts
 }
 
-/// Whether a value is no operator yet, but leads to some, or is one that is not called.
+/// Returns `true` if a value is a path to operators, or an operator that is not called.
 fn is_handle(parts: &[String]) -> bool {
     parts.first().is_some_and(|root| ROOTS.contains(&root.as_str())) && parts.len() <= 3
 }
 
-/// Whether a statement ends here.
+/// Returns `true` if a statement ends here.
 fn ends(tokens: &[Token<'_>], at: usize) -> bool {
     tokens.get(at).is_none_or(|token| token.is('\n'))
 }
 
-/// What is said of a path.
+/// Returns the finding for a path, if any.
 fn of_path(parts: &[String]) -> Option<(FileVerdict, String)> {
     let parts: Vec<&str> = parts.iter().map(String::as_str).collect();
     let (namespace, name) = match parts.as_slice() {

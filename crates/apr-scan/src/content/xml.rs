@@ -95,7 +95,7 @@ fn openvino(text: &str, found: &mut ContentRemarks) {
     }
 }
 
-/// Attributes of elements, with the five entities and those of numbers decoded.
+/// Returns the attributes of elements, with the five named entities and numeric ones decoded.
 fn attributes(text: &str) -> impl Iterator<Item = (&str, String)> {
     let elements = text.split('<').skip(1).filter(|element| !element.starts_with(['!', '?', '/']));
     elements.flat_map(|element| {

@@ -18,14 +18,14 @@ use crate::report::FileVerdict;
 /// The beginning of tags that PyYAML's unsafe loaders call or import.
 const PYTHON: &str = "tag:yaml.org,2002:python/";
 
-/// Those of them that are plain values.
+/// Tags for plain values.
 const VALUES: [&str; 11] =
     ["bool", "bytes", "complex", "dict", "float", "int", "list", "long", "none", "str", "tuple"];
 
 /// Tags by which HyperPyYAML imports and calls.
 const HYPER: [&str; 5] = ["!apply:", "!applyref:", "!module:", "!name:", "!new:"];
 
-/// Where a line ends for PyYAML, and not for others.
+/// Line breaks of PyYAML that other parsers do not treat as such.
 const BREAKS: [char; 3] = ['\u{85}', '\u{2028}', '\u{2029}'];
 
 /// Containers in each other.
@@ -61,16 +61,16 @@ pub(super) fn front(base: &str, text: &str) -> ContentRemarks {
     head.map(|(head, _)| judge(base, head, true)).unwrap_or_default()
 }
 
-/// The documents of a text; `None` for what is no YAML.
+/// Parses the documents of a text. Returns `None` if it is not YAML.
 pub(super) fn values(text: &str) -> Option<Vec<Value>> {
     let (read, whole) = Reader::read(text);
     whole.then_some(read.documents)
 }
 
-/// What is open while a document is read.
+/// Collection that is open during reading.
 enum Open {
     List(Vec<Value>, usize),
-    /// With the key whose value comes next.
+    /// A mapping, with the key of the next value.
     Map(Map<String, Value>, Option<String>, usize),
 }
 
@@ -84,7 +84,7 @@ struct Reader {
 }
 
 impl Reader {
-    /// Reads a text, and returns whether that came to its end.
+    /// Reads a text. Returns `true` if all of it was read.
     fn read(text: &str) -> (Self, bool) {
         let mut reader = Self::default();
         let parser = Parser::new_from_str(text.trim_start_matches('\u{feff}'));
@@ -237,7 +237,7 @@ fn insert(map: &mut Map<String, Value>, key: String, value: Value) {
     }
 }
 
-/// Tags of Python in what is no YAML for one parser.
+/// Searches for Python tags in a text that one parser rejects as YAML.
 fn by_lines(text: &str) -> ContentRemarks {
     let tags = ["!!python/", "!<tag:yaml.org,2002:python/"];
     let found = tags.iter().flat_map(|tag| text.match_indices(*tag).map(move |(at, _)| (at, tag)));
@@ -300,7 +300,7 @@ mod tests {
     }
 
     #[test]
-    fn what_can_not_be_read_is_said() {
+    fn unreadable_yaml_is_reported_as_not_examined() {
         let deep = "[".repeat(DEPTH + 2);
         let bomb = (0..30).fold("a0: &a0 [x, x, x, x]\n".to_owned(), |text, at| {
             format!("{text}a{}: &a{} [*a{at}, *a{at}, *a{at}, *a{at}]\n", at + 1, at + 1)

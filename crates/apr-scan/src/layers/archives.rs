@@ -15,7 +15,7 @@ use crate::report::{FileVerdict, PickleReport, Reached, Remark};
 /// Pickles that PyTorch's loaders read from their archives, without the folder.
 const LOADED: [&str; 4] = ["data.pkl", "constants.pkl", "bytecode.pkl", "mobile_debug_handles.pkl"];
 
-/// What decides which entries of an archive a loader reads.
+/// Kind of an archive, which determines the entries that a loader reads.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum ArchiveKind {
     /// `torch.save`'s: the pickles above, and storages.
@@ -42,9 +42,9 @@ impl Scan<'_> {
         self.problem(place, &format!("only the last {MAX_PICKLES} archives are looked into"));
     }
 
-    /// Python finds an archive by its end, whatever stands in front.
+    /// Examines an archive at the end of the bytes. Python finds it there, whatever precedes it.
     ///
-    /// Returns whether there was one.
+    /// Returns `true` if there is one.
     pub(super) fn zip_at_the_end(&mut self, place: &ScannedBytes<'_>) -> bool {
         let Ok(section) = Section::new(place.source, place.start, place.len()) else {
             return false;
@@ -60,8 +60,9 @@ impl Scan<'_> {
         found
     }
 
-    /// Looks at the last archive; returns how many bytes stand in front of it that are archives
-    /// too.
+    /// Examines the last archive.
+    ///
+    /// Returns the number of bytes before it that are archives themselves.
     fn zip_entries(&mut self, place: &ScannedBytes<'_>, section: &dyn ByteSource) -> Result<u64> {
         let (archive, shift, odd) = Archive::survey(section, self.limits)?;
         let mut front = [0; 4];
@@ -170,8 +171,9 @@ impl Scan<'_> {
         }
     }
 
-    /// Says what an entry's mark of encryption is worth, given whether a pickle was found in its
-    /// content.
+    /// Reports a false or a real encryption mark of an entry.
+    ///
+    /// `found` is `true` if a pickle was found in its content.
     fn warn_of_mark(&mut self, place: &ScannedBytes<'_>, entry: &Entry, found: bool) {
         let name = Escaped::short(&entry.name);
         if found || entry.is_as_long_as_its_content() {
@@ -237,7 +239,7 @@ impl Scan<'_> {
         }
     }
 
-    /// A count, then a pickle and raw numbers for each of so many, then pickles.
+    /// Examines a count, a pickle and raw numbers for each item, and the pickles after them.
     fn listed(&mut self, place: &ScannedBytes<'_>, what: Listed) {
         let result = self.pickle_at(place, place.start).and_then(|(count, mut position)| {
             let count = count.number().unwrap_or_default();
@@ -262,7 +264,7 @@ impl Scan<'_> {
         }
     }
 
-    /// One pickle, whose names are noted, and where it ends.
+    /// Examines one pickle and records its names. Returns the pickle and its end offset.
     fn pickle_at(
         &mut self,
         place: &ScannedBytes<'_>,
@@ -292,7 +294,7 @@ enum Listed {
 }
 
 impl Listed {
-    /// Where the numbers that follow a pickle end.
+    /// Returns the end offset of the numbers after a pickle.
     fn after(self, place: &ScannedBytes<'_>, triple: &PickleSurvey, position: u64) -> Result<u64> {
         let end = match self {
             Self::Storages => triple.storage_end(place.source)?,
@@ -314,15 +316,16 @@ impl Listed {
     }
 }
 
-/// What an entry is by its name and first bytes.
+/// Returns the expected content of an entry, from its name and first bytes.
 fn expected(kind: ArchiveKind, entry: &Entry, head: &[u8]) -> Expected {
     let looks_like_one = is_surely_pickle(&entry.name) || is_pickle(head);
     let may_be_one = !is_storage(kind, &entry.name) && !entry.is_marked_encrypted();
     if looks_like_one && may_be_one { Expected::Pickle } else { Expected::Anything }
 }
 
-/// Where an entry's content is: what is stored has its place in the file, what is compressed one of
-/// its own.
+/// Returns the location of an entry's content.
+///
+/// Stored content is a range of the file. Decompressed content has a source of its own.
 fn place_of<'a>(
     entry: &'a Entry,
     place: &'a ScannedBytes<'_>,
@@ -353,7 +356,7 @@ fn base_name(name: &str) -> Option<&str> {
     }
 }
 
-/// What an entry is to the loader of the archive.
+/// Returns the role of an entry for the loader of the archive.
 fn content_of(kind: ArchiveKind, name: &str) -> Content {
     match kind {
         ArchiveKind::Any => Content::File,
@@ -364,7 +367,7 @@ fn content_of(kind: ArchiveKind, name: &str) -> Content {
     }
 }
 
-/// Whether an entry is one of those that PyTorch writes, and is no file of its own.
+/// Returns `true` if an entry is a part of PyTorch's format, not a file of its own.
 fn is_of_torch(name: &str) -> bool {
     let is_number = |name: &str| !name.is_empty() && name.bytes().all(|b| b.is_ascii_digit());
     let within =
@@ -389,8 +392,9 @@ fn is_storage(kind: ArchiveKind, name: &str) -> bool {
     kind == ArchiveKind::Torch && (name.starts_with("data/") || name.contains("/data/"))
 }
 
-/// Whether these are the bytes of a TFLite model, whose metadata (labels, vocabularies) are an
-/// archive at its end.
+/// Returns `true` for a TFLite model.
+///
+/// Its metadata (labels, vocabularies) are an archive at its end.
 fn is_tflite(source: &dyn ByteSource, start: u64) -> bool {
     let mut head = [0; 8];
     source.read_at(start, &mut head).is_ok() && head[4..] == *b"TFL3"

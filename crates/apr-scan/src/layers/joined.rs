@@ -2,7 +2,7 @@
 
 use apr_core::{ByteSource, Error, Result};
 
-/// Sources, each with where it starts.
+/// Sources, each with its start offset.
 #[derive(Default)]
 pub(super) struct Joined<'a> {
     parts: Vec<(u64, Box<dyn ByteSource + 'a>)>,

@@ -3,7 +3,7 @@
 use apr_core::{ByteSource, Error, Result, read_vec};
 use lz4_flex::block::decompress_into_with_dict;
 
-/// How far back a block refers.
+/// Maximum distance of back references in a block.
 const WINDOW: usize = 1 << 16;
 
 /// Largest block of the format.
@@ -38,7 +38,7 @@ pub(super) fn decode(
     Ok(decoded)
 }
 
-/// Decodes one frame; returns where it ends.
+/// Decodes one frame and returns its end offset.
 fn frame(
     source: &dyn ByteSource,
     (start, end): (u64, u64),

@@ -25,17 +25,17 @@ const MAX_PICKLES: usize = 4096;
 /// Layers in each other: archives, compressed streams, values.
 const MAX_DEPTH: usize = 8;
 
-/// Bytes that all compressed streams of a file may decode to: so much from any file, and so many
-/// times its length.
+/// Bytes to which a file's compressed streams may decode, plus [`MAX_GROWTH`] times its length.
 const FREE_BYTES: u64 = 1 << 30;
 const MAX_GROWTH: u64 = 64;
 
-/// Places that are looked at: so many in any file, and one more for so many of its bytes. An entry
-/// of an archive takes more, but entries can share their bytes.
+/// Number of items to examine in any file, plus one per [`BYTES_OF_A_LOOK`] bytes of the file.
+///
+/// An entry of an archive has more bytes, but entries can share their bytes.
 const FREE_LOOKS: u64 = 10_000;
 const BYTES_OF_A_LOOK: u64 = 64;
 
-/// Bytes that tell what a file is: a TAR header.
+/// Number of bytes needed to detect the format: a TAR header.
 const HEAD_LEN: u64 = 512;
 
 /// Lists what a file's pickles would import and call, without doing it. Broken files are read as
@@ -59,7 +59,7 @@ pub fn scan_pickles<S: ByteSource>(source: S, name: &str, limits: &Limits) -> Re
     scan_all(source, name, limits, None)
 }
 
-/// The same, with somebody who judges what is no pickle.
+/// Does the same, with an examiner for content that is not a pickle.
 ///
 /// # Errors
 /// E007 when reading fails.
@@ -87,8 +87,9 @@ fn scan_all<S: ByteSource>(
     })
 }
 
-/// The same for a file that is known to be of a format without pickles. It is only looked at for a
-/// pickle that a loader could find in it all the same.
+/// Scans a file of a format without pickles.
+///
+/// The file is only searched for a pickle that a loader could nevertheless find in it.
 ///
 /// # Errors
 /// E007 when reading fails.
@@ -122,12 +123,12 @@ fn scan_by<'a>(
     Ok(scan.report)
 }
 
-/// How likely bytes are to be a pickle.
+/// Likelihood that bytes are a pickle.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Expected {
-    /// A loader reads them as one: what is wrong with it is told.
+    /// A loader reads the bytes as a pickle, so errors in them are reported.
     Pickle,
-    /// They may be anything: they count as a pickle if they would run something.
+    /// The bytes may be anything. They count as a pickle if they would run something.
     Anything,
 }
 
@@ -139,18 +140,18 @@ struct ScannedBytes<'a> {
     end: u64,
     /// The way to them, from the outermost layer in.
     entry: String,
-    /// Whether the source is not the file.
+    /// `true` if the source is not the file itself.
     decoded: bool,
     reached: Reached,
     expected: Expected,
-    /// What its bytes are to a loader.
+    /// Role of the bytes for a loader.
     kind: Content,
-    /// Whether an archive of PyTorch's is around them.
+    /// `true` if the bytes are inside a PyTorch archive.
     torch: bool,
     depth: usize,
 }
 
-/// What bytes are to a loader.
+/// Role of bytes for a loader.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Content {
     /// A file, which may be of any format.
@@ -177,7 +178,7 @@ impl<'a> ScannedBytes<'a> {
         }
     }
 
-    /// What is inside of this, under a name of its own.
+    /// Returns the bytes inside this one, with a name of their own.
     fn within(&self, name: &str) -> Self {
         let entry = if self.entry.is_empty() {
             name.to_owned()
@@ -187,7 +188,7 @@ impl<'a> ScannedBytes<'a> {
         Self { entry, depth: self.depth + 1, ..self.clone() }
     }
 
-    /// The same in a source that was decoded from this one.
+    /// Returns the bytes of a source that was decoded from this one.
     fn decoded<'b>(&self, source: &'b dyn ByteSource, name: &str) -> ScannedBytes<'b> {
         let Self { entry, reached, expected, kind, torch, depth, .. } = self.within(name);
         ScannedBytes {
@@ -212,7 +213,7 @@ impl<'a> ScannedBytes<'a> {
         read_vec(self.source, self.start, self.len().min(HEAD_LEN))
     }
 
-    /// A sentence about these bytes, with where they are.
+    /// Formats a message about these bytes, with their location.
     fn says(&self, what: &str) -> String {
         if self.entry.is_empty() {
             what.to_owned()
@@ -239,7 +240,9 @@ impl<'a> Scan<'a> {
         Self { limits, examiner: None, report: ScanReport::new(""), budget, looks }
     }
 
-    /// Pays for one more place; false if there were too many, which is said once.
+    /// Charges one item to the budget.
+    ///
+    /// Returns `false`, and reports it once, if the budget is used up.
     fn may_look(&mut self, place: &ScannedBytes<'_>) -> bool {
         if self.looks == 1 {
             self.problem(place, "the file has more in it than is looked through");
@@ -248,10 +251,10 @@ impl<'a> Scan<'a> {
         self.looks > 0
     }
 
-    /// Pays for bytes that are decoded. After too many, nothing more is.
+    /// Charges decoded bytes to the budget. Decoding stops when the budget is used up.
     ///
     /// # Errors
-    /// E008 when there were too many.
+    /// E008 when the budget is exceeded.
     fn pay(&mut self, decoded: u64) -> Result<()> {
         let left = self.budget.checked_sub(decoded);
         self.budget = left.unwrap_or(0);
@@ -261,7 +264,7 @@ impl<'a> Scan<'a> {
         }
     }
 
-    /// Looks at bytes of any kind; returns what they are, unless nothing says that.
+    /// Examines bytes of any kind. Returns the detected format, if any.
     fn look(&mut self, place: &ScannedBytes<'_>) -> Option<&'static str> {
         if place.depth > MAX_DEPTH {
             self.problem(place, "lies in more layers than are looked through");
@@ -313,14 +316,17 @@ impl<'a> Scan<'a> {
         found.then_some("pickle")
     }
 
-    /// The marks of other formats are opcodes, too, and `pickle.load` goes by nothing else.
+    /// Examines the bytes also as a pickle.
+    ///
+    /// The magic numbers of other formats are valid opcodes, and `pickle.load` does not check
+    /// anything else.
     fn also_pickle(&mut self, place: &ScannedBytes<'_>) {
         if place.depth == 0 || place.kind == Content::File {
             self.stream(&ScannedBytes { expected: Expected::Anything, ..place.clone() });
         }
     }
 
-    /// Lets others judge what is no pickle.
+    /// Passes content that is not a pickle to the examiner.
     fn examine(&mut self, place: &ScannedBytes<'_>) {
         let Some(examiner) = self.examiner.filter(|_| place.kind != Content::Part) else { return };
         let Ok(section) = Section::new(place.source, place.start, place.len()) else { return };
@@ -351,7 +357,7 @@ fn has_suffix(name: &str, suffix: &str) -> bool {
     name.rsplit_once('.').is_some_and(|(_, last)| last.eq_ignore_ascii_case(suffix))
 }
 
-/// Names under which loaders look for pickles, and nothing else.
+/// Returns `true` for names under which loaders expect only pickles.
 fn is_surely_pickle(name: &str) -> bool {
     ["pkl", "pickle", "p", "pk", "dill", "joblib", "ckpt", "pt", "pth"]
         .iter()

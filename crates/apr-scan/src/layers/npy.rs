@@ -7,25 +7,26 @@ use apr_core::{Error, Result, read_vec};
 
 use super::ScannedBytes;
 
-/// Longest header of an array that is read, in bytes: NumPy reads 10,000 unless it is told to trust
-/// the file.
+/// Maximum length of an array's header in bytes.
+///
+/// NumPy reads 10,000, or more if the caller trusts the file.
 const MAX_HEADER: u64 = 1 << 16;
 
-/// What an array's header says.
+/// Content of an array's header.
 pub(super) struct Array {
-    /// Where its values start.
+    /// Offset of the values.
     pub(super) values: u64,
-    /// What they are.
+    /// Type of the values.
     pub(super) holds: Holds,
-    /// What is odd about the header.
+    /// Warning about the header, if it is unusual.
     pub(super) odd: Option<&'static str>,
 }
 
-/// What the values of an array are.
+/// Type of an array's values.
 pub(super) enum Holds {
-    /// A pickle.
+    /// Objects, stored as a pickle.
     Objects,
-    /// Numbers or texts, of so many bytes.
+    /// Numbers or texts, with their total number of bytes.
     Numbers(u64),
     /// Fields, or what is not known.
     Unknown,
@@ -64,7 +65,7 @@ pub(super) fn read(place: &ScannedBytes<'_>, head: &[u8]) -> Result<Array> {
     Ok(Array { values, holds: holds(&header), odd: None })
 }
 
-/// Whether a header has each key once, and texts without escapes or prefixes.
+/// Returns `true` if a header has each key once, and texts without escapes or prefixes.
 fn is_usual(header: &str) -> bool {
     let parts: Vec<&str> = header.split(['\'', '"']).collect();
     // Between two texts is a comma, a colon or a bracket; adjacent texts would be one.

@@ -9,7 +9,7 @@ use apr_registry::orbax::zstd;
 use super::joined::Joined;
 use super::{Expected, HEAD_LEN, Scan, ScannedBytes, lz4, npy};
 
-/// What is told by its first bytes, and not looked into.
+/// Formats that are detected by their first bytes but not examined.
 const NAMED: &[(&[u8], &str)] = &[
     (b"7z\xbc\xaf\x27\x1c", "7z archive"),
     (b"Rar!\x1a\x07", "RAR archive"),
@@ -90,7 +90,7 @@ impl Scan<'_> {
         Ok(())
     }
 
-    /// What a stream decodes to, and where it ends.
+    /// Returns the decoded content of a stream, and the end offset of the stream.
     fn inflated<'a>(
         &mut self,
         place: &ScannedBytes<'a>,

@@ -64,7 +64,9 @@ impl Scan<'_> {
         PickleSurvey::read(place.source, (position, place.end), joblib, self.limits)
     }
 
-    /// Whether what was read here is a pickle. What follows one need not be one.
+    /// Returns `true` if the bytes that were read are a pickle.
+    ///
+    /// Bytes after a pickle need not be one.
     fn is_one(
         &self,
         place: &ScannedBytes<'_>,
@@ -83,8 +85,9 @@ impl Scan<'_> {
         (whole && long && (marked || number > 0)) || survey.would_run(&survey.findings)
     }
 
-    /// `pickle.load` takes the bytes of joblib's arrays for opcodes: what a payload in them would
-    /// do is listed too.
+    /// Examines the bytes as `pickle.load` reads them, which takes joblib's arrays for opcodes.
+    ///
+    /// The effects of a payload in the arrays are also reported.
     fn as_plain_pickle(&mut self, place: &ScannedBytes<'_>, position: u64, known: &[Finding]) {
         let survey = self.survey(place, position, false);
         let new = |finding: &&Finding| !known.iter().any(|other| other.offset == finding.offset);

@@ -13,7 +13,7 @@ fn verdicts(files: &[(&str, &[u8])]) -> Vec<FileVerdict> {
 }
 
 #[test]
-fn sources_of_transformers_count_only_beside_a_configuration_that_names_them() {
+fn transformers_sources_count_only_next_to_a_configuration_for_them() {
     use FileVerdict::{Clean, NotRun, Suspicious};
     let source = ("m/modeling_x.py", &b"import torch"[..]);
     let plain = ("m/config.json", &b"{}"[..]);

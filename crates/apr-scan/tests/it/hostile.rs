@@ -38,7 +38,7 @@ fn payloads_are_refused_by_name_and_offset_however_they_are_spelled() {
     }
 }
 
-/// A ZIP archive that lists one stored entry so many times.
+/// Returns a ZIP archive that lists one stored entry `times` times.
 fn listed(content: &[u8], times: u16) -> Vec<u8> {
     let mut crc = apr_core::digest::Crc32::new();
     crc.update(content);
@@ -57,7 +57,7 @@ fn listed(content: &[u8], times: u16) -> Vec<u8> {
 }
 
 #[test]
-fn archives_that_list_one_archive_eight_times_are_looked_into_so_far_and_no_further() {
+fn nested_archives_that_list_one_archive_eight_times_reach_the_limit() {
     let file = (0..7).fold(b"hello".to_vec(), |content, _| listed(&content, 8));
     let report = scan_pickles(file, "zips.bin", &Limits::default()).expect("a report");
     assert_eq!(report.problems.iter().filter(|what| what.contains("more in it")).count(), 1);
@@ -70,7 +70,7 @@ fn two_bytes_that_are_a_pickle_are_looked_at_a_few_thousand_times() {
     assert!(report.problems.iter().any(|what| what.contains("only the first")));
 }
 
-/// What a scan says of a pickle by itself, with so many bytes that are read as pickles.
+/// Scans a pickle on its own, with a limit on the bytes that are read as pickles.
 fn scan_within(pickle: &[u8], max_metadata: u64) -> ScanReport {
     let mut limits = apr_core::Limits::default();
     limits.max_metadata = max_metadata;
@@ -102,7 +102,7 @@ fn a_payload_beyond_what_the_machine_holds_is_dangerous() {
 }
 
 #[test]
-fn a_long_pickle_without_a_payload_is_clean_and_the_report_says_how_it_was_read() {
+fn a_long_pickle_without_a_payload_is_clean_and_has_a_note_on_the_limit() {
     let good = [
         &b"\x80\x02]("[..],
         &b"X\x05\x00\x00\x00hello\x8a\x01\x07G\x00\x00\x00\x00\x00\x00\x00\x00".repeat(200),
@@ -122,7 +122,7 @@ fn a_long_pickle_without_a_payload_is_clean_and_the_report_says_how_it_was_read(
 }
 
 #[test]
-fn attributes_of_what_is_imported_are_not_replaced() {
+fn replacing_attributes_of_imported_names_is_dangerous() {
     // The state is given to a module, a function, a class: no instance.
     for (module, name) in [
         ("torch.nn.functional", "np"),
@@ -156,7 +156,7 @@ fn a_pickle_in_hexadecimal_digits_is_looked_into() {
 }
 
 #[test]
-fn metadata_of_a_tflite_model_are_looked_into_and_are_nothing_odd() {
+fn metadata_of_a_tflite_model_are_examined_without_a_warning() {
     let model = |entries: &[Entry]| [&b"\x1c\0\0\0TFL3"[..], &[7; 100], &zip(entries)].concat();
     let scan =
         |file| scan_pickles(file, "m.tflite", &apr_core::Limits::default()).expect("in memory");

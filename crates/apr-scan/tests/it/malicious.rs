@@ -5,7 +5,7 @@ use apr_testkit::locate;
 
 use super::*;
 
-/// The file, what opening it says, and the names picklescan 1.0.5 lists (`picklescan -g -p FILE`).
+/// File, error when opening it, and names that picklescan 1.0.5 lists (`picklescan -g -p FILE`).
 const FILES: &[(&str, &str, &[&str])] = &[
     ("mmaitre314_picklescan__bad_pytorch.pt", "not a PyTorch file", &[]),
     ("mmaitre314_picklescan__benign0_v3.pkl", "magic number", &[]),
@@ -41,7 +41,7 @@ const FILES: &[(&str, &str, &[&str])] = &[
 ];
 
 #[test]
-fn every_malicious_file_is_refused_and_scanned_to_the_names_picklescan_gives() {
+fn malicious_files_are_rejected_and_scanned_to_the_names_of_picklescan() {
     let Some(folder) = locate::shared_data("malicious") else { return };
     let count = std::fs::read_dir(&folder).expect("a folder").count();
     assert_eq!(count, FILES.len(), "a file is not in the list");

@@ -10,7 +10,7 @@ use super::mel::{self, Filterbank};
 /// Name of the filterbank's tensor.
 const TENSOR: &str = keys::MEL_FILTERBANK_TENSOR;
 
-/// What Whisper's feature extractor is made with where its file is silent.
+/// Defaults of Whisper's feature extractor.
 const WHISPER: [(&str, u64); 5] = [
     ("feature_size", 80),
     ("sampling_rate", 16_000),
@@ -57,7 +57,7 @@ struct Extractor<'a> {
 }
 
 impl Extractor<'_> {
-    /// A positive integer; Whisper's where it is left out.
+    /// Returns a positive integer, or Whisper's default if the key is missing.
     fn number(&self, key: &str, learnt: &mut Learnt) -> Option<u32> {
         let default = || WHISPER.iter().find(|(name, _)| is_whisper(self.fields) && *name == key);
         let Some(value) = self.fields.get(key).filter(|value| !value.is_null()) else {
@@ -109,7 +109,8 @@ impl Extractor<'_> {
         config
     }
 
-    /// The filterbank as the file holds it, else as Whisper's extractor computes it.
+    /// Returns the filterbank in the file or, without one, the filterbank that Whisper's extractor
+    /// computes.
     fn filterbank(
         &self,
         config: &Map<String, Value>,

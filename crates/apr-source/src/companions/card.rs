@@ -44,8 +44,8 @@ fn read(bytes: &[u8], learnt: &mut Learnt) -> Map<String, Value> {
     }
 }
 
-/// The licence that the card names. A licence without an identifier is `other`, and has its name in
-/// `license_name`.
+/// Returns the licence that the card states. A licence without an identifier is `other`, with its
+/// name in `license_name`.
 fn stated(card: &Map<String, Value>) -> Option<String> {
     let listed = match card.get("license")? {
         Value::Array(several) => {
@@ -65,7 +65,7 @@ fn stated(card: &Map<String, Value>) -> Option<String> {
     (!license.is_empty()).then_some(license)
 }
 
-/// The licence whose text is beside the model.
+/// Returns the licence whose text is in the model's folder.
 fn recognised(files: &Files<'_>) -> Option<String> {
     let is_text = |name: &str| {
         let name = name.to_ascii_uppercase();

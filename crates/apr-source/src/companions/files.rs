@@ -8,8 +8,8 @@ use serde_json::{Map, Value};
 
 use super::learnt::Learnt;
 
-/// Bytes of a configuration file; those in use have at most one million. A list of digits takes 72
-/// times its text in memory, so that this bounds what a hostile file makes of it to 300 MB.
+/// Maximum length of a configuration file in bytes; real ones have at most one million. A list of
+/// digits takes 72 times its text in memory, so this limits a hostile file to 300 MB.
 const MAX_JSON: usize = 4 << 20;
 
 /// Configurations that are read as a whole.
@@ -45,7 +45,7 @@ impl<'a> Files<'a> {
         self.list.iter().find(|(there, _)| there == name).map(|(_, bytes)| bytes.as_slice())
     }
 
-    /// The object that a file holds, where the file is there and understood.
+    /// Returns the object in a file, if the file exists and is valid.
     pub(super) fn object(&self, name: &str) -> Option<&Map<String, Value>> {
         self.objects.get(name)
     }

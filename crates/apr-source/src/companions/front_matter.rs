@@ -21,14 +21,14 @@ const MAX_LIST: usize = 1000;
 /// Bytes of all that is kept.
 const MAX_KEPT: usize = 64 << 10;
 
-/// The fields of a card, and those that stand twice or are too large.
+/// The fields of a card, and warnings about fields that occur twice or are too large.
 #[derive(Debug, Default, PartialEq)]
 pub(super) struct FrontMatter {
     pub(super) fields: Map<String, Value>,
     pub(super) warnings: Vec<String>,
 }
 
-/// Reads the front matter; `None` where the text begins with none.
+/// Reads the front matter. Returns `None` if the text does not begin with one.
 pub(super) fn read(text: &str) -> Result<Option<FrontMatter>, String> {
     let Some(yaml) = cut(text) else { return Ok(None) };
     if yaml.len() > MAX_FRONT_MATTER {
@@ -48,7 +48,7 @@ pub(super) fn read(text: &str) -> Result<Option<FrontMatter>, String> {
     }
 }
 
-/// The lines between the first line, `---`, and the next of the kind.
+/// Returns the lines between the first line, `---`, and the next such line.
 fn cut(text: &str) -> Option<&str> {
     let text = text.trim_start_matches('\u{feff}').trim_start();
     let (first, rest) = text.split_once('\n')?;
@@ -75,13 +75,13 @@ struct Reader<'a> {
 /// A value of the outermost level.
 enum Field {
     Kept(Value),
-    /// It has elements of its own, or more than a card needs.
+    /// A value with nested elements, or with more than a card needs.
     Nested,
     TooLarge,
 }
 
 impl<'a> Reader<'a> {
-    /// Reads a mapping; `false` where there is something else.
+    /// Reads a mapping. Returns `false` if the text is something else.
     fn read(&mut self) -> Result<bool, String> {
         let first = loop {
             match self.next()? {
@@ -152,7 +152,7 @@ impl<'a> Reader<'a> {
         fits
     }
 
-    /// A list of scalars, after its start.
+    /// Reads a list of scalars after its start.
     fn list(&mut self) -> Result<Field, String> {
         let (mut values, mut nested, mut large) = (Vec::new(), false, false);
         loop {
@@ -193,7 +193,7 @@ impl<'a> Reader<'a> {
 
 const ALIASES: &str = "it uses aliases, which apr does not follow";
 
-/// A scalar by YAML 1.2's core schema, in which `no` is text: it is a language.
+/// Parses a scalar by YAML 1.2's core schema, in which `no` is text: it is a language.
 fn scalar(text: &str, style: ScalarStyle, tagged: bool) -> Field {
     if text.len() > MAX_SCALAR {
         return Field::TooLarge;
@@ -209,7 +209,7 @@ fn scalar(text: &str, style: ScalarStyle, tagged: bool) -> Field {
     })
 }
 
-/// A decimal number that JSON can hold as it is.
+/// Parses a decimal number that JSON can hold unchanged.
 fn number(text: &str) -> Option<Number> {
     let digits = text.strip_prefix(['-', '+']).unwrap_or(text);
     if !digits.starts_with(|c: char| c.is_ascii_digit() || c == '.') {
@@ -236,7 +236,7 @@ mod tests {
     }
 
     #[test]
-    fn scalars_are_those_of_the_core_schema() {
+    fn scalars_match_the_core_schema() {
         let yaml = "a: no\nb: true\nc: 1.5\nd: -7\ne: '7'\nf: ~\ng:\nh: 1.0.0\ni: 2024-05-01\nj: \
             !!str 3\nk: 1e3\nl: nan\nm: .inf\nn: 99999999999999999999\no: 0x10\np: inf";
         let expected = json!({
@@ -279,7 +279,7 @@ mod tests {
     }
 
     #[test]
-    fn a_field_that_stands_twice_or_is_long_is_named() {
+    fn a_duplicate_or_long_field_is_reported() {
         let long = "x".repeat(MAX_SCALAR + 1);
         let found = read(&format!("---\na: b\na: c\nprompt: {long}\n---\n")).unwrap().unwrap();
         assert_eq!(found.fields, Map::from_iter([("a".to_owned(), "b".into())]));

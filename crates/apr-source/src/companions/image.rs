@@ -22,7 +22,7 @@ const STEPS: [&str; 13] = [
     "image_processor_type",
 ];
 
-/// What only image processors have; audio's know `size` and `patch_size` too.
+/// Keys of image processors only. Audio processors also have `size` and `patch_size`.
 const SIGNS: [&str; 5] =
     ["image_mean", "image_std", "image_processor_type", "do_resize", "do_center_crop"];
 
@@ -85,7 +85,7 @@ fn from_processor(
     config
 }
 
-/// timm keeps it in the model's configuration: `input_size` is channels, height, width.
+/// Learns from timm's entry in the model's configuration: `input_size` is channels, height, width.
 fn from_timm(pretrained: &Map<String, Value>, learnt: &mut Learnt) {
     let mut config = Map::new();
     if let Some([_, height, width]) =
@@ -110,7 +110,7 @@ fn from_timm(pretrained: &Map<String, Value>, learnt: &mut Learnt) {
     }
 }
 
-/// A number for squares and the shortest edge, `[height, width]` otherwise.
+/// Returns one number for squares and the shortest edge, `[height, width]` otherwise.
 fn pixels(size: &Value) -> Option<Value> {
     match size {
         Value::Number(_) => size.as_u64().map(Value::from),
@@ -131,7 +131,7 @@ fn sides(height: &Value, width: &Value) -> Option<Value> {
     Some(if height == width { height.into() } else { json!([height, width]) })
 }
 
-/// A value a channel: a list, or one number for all.
+/// Reads one value per channel: a list, or one number for all.
 fn channels(
     file: &str,
     key: &str,

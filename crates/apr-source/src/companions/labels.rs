@@ -30,7 +30,8 @@ pub(super) fn learn(files: &Files<'_>, learnt: &mut Learnt) {
     learnt.set_bounded("labels", labels, FILE);
 }
 
-/// Keys are indices in text; values are text, or numbers and booleans that stand for a class.
+/// Converts labels by index. Keys are indices as text. Values are text, or numbers and booleans
+/// that represent a class.
 fn labels(written: &Map<String, Value>) -> Option<Map<String, Value>> {
     let label = |(index, name): (&String, &Value)| {
         index.parse::<u64>().ok()?;

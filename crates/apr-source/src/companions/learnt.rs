@@ -4,10 +4,10 @@ use apr_core::TensorInfo;
 use apr_tokenizer::warning;
 use serde_json::{Value, json};
 
-/// Values over this many bytes of JSON stay in their file.
+/// Maximum length of a value in bytes of JSON; larger ones stay in their file.
 pub(super) const MAX_INLINE: usize = 1 << 20;
 
-/// What the companion files say about the model, as metadata and tensors of the container.
+/// Facts about the model from its companion files, as metadata and tensors of the container.
 #[derive(Debug, Clone, PartialEq, Default)]
 #[non_exhaustive]
 pub struct Learnt {
@@ -15,7 +15,7 @@ pub struct Learnt {
     pub metadata: Vec<(String, Value)>,
     /// Data that is too large for JSON.
     pub tensors: Vec<LearntTensor>,
-    /// What could not be understood, or contradicts itself: the file's name, a colon, and why.
+    /// Values that are invalid or contradictory: the file's name, a colon, and the reason.
     pub warnings: Vec<String>,
 }
 
@@ -25,7 +25,7 @@ pub struct Learnt {
 pub struct LearntTensor {
     /// Name, dtype and shape.
     pub info: TensorInfo,
-    /// Elements, little-endian, as many as the shape asks for.
+    /// Elements, little-endian, as many as the shape requires.
     pub bytes: Vec<u8>,
 }
 
@@ -37,7 +37,7 @@ impl Learnt {
         }
     }
 
-    /// Sets `key` to a value that `file` holds, or to the file's name where the value is large.
+    /// Sets `key` to a value in `file`, or to the file's name if the value is large.
     pub(super) fn set_bounded(&mut self, key: &str, value: impl Into<Value>, file: &str) {
         let value = value.into();
         let fits = apr_core::json::to_vec(&value).is_ok_and(|json| json.len() <= MAX_INLINE);

@@ -50,7 +50,7 @@ pub(super) fn recognise(text: &str) -> Option<&'static str> {
     }
 }
 
-/// Licences that are known by what they say: their title is often left out.
+/// Returns licences that are detected by their wording, because their title is often left out.
 fn by_grant(plain: &str) -> impl Iterator<Item = &'static str> {
     let says = |words: &str| plain.contains(words);
     let mit = says("permission is hereby granted free of charge to any person obtaining a copy")
@@ -67,7 +67,8 @@ fn by_grant(plain: &str) -> impl Iterator<Item = &'static str> {
     mit.then_some("mit").into_iter().chain(bsd)
 }
 
-/// Lower case, single spaces, and none of the signs that the same text is found with and without.
+/// Normalizes a text: lower case, single spaces, and without the signs in which copies of a text
+/// differ.
 fn plain(text: &str) -> String {
     let end =
         (0..=MAX_TEXT.min(text.len())).rev().find(|&end| text.is_char_boundary(end)).unwrap_or(0);
@@ -85,7 +86,7 @@ fn plain(text: &str) -> String {
     plain
 }
 
-/// Licences for research alone, or against commercial use, whose identifiers don't say so.
+/// Licences for research only, or against commercial use, whose identifiers do not show it.
 const RESTRICTED: [(&str, Terms); 5] = [
     ("apple-amlr", Terms::Research),
     ("deepfloyd-if-license", Terms::Research),
@@ -102,12 +103,12 @@ enum Terms {
     NonProduction,
 }
 
-/// What a licence forbids, in a sentence, where it forbids commercial use; `None` for every other
-/// (QA point 94).
+/// Returns a sentence about a licence that forbids commercial use, or `None` for any other (QA
+/// point 94).
 ///
 /// Licences that allow commercial use under conditions (`llama3.1`, `gemma`, `openrail`, the GPL)
-/// get no warning: their names are in the metadata, and a warning at every second import is one
-/// that nobody reads.
+/// get no warning: their names are in the metadata, and users stop reading a warning that every
+/// second import prints.
 ///
 /// ```
 /// use apr_source::companions::license_warning;
@@ -160,7 +161,7 @@ fn terms(license: &str) -> Option<Terms> {
     words.contains(&"research").then_some(Terms::Research)
 }
 
-/// `-0.1` and the like.
+/// Returns `true` for a version such as `-0.1`.
 fn is_version(rest: &str) -> bool {
     rest.chars().all(|c| c.is_ascii_digit() || matches!(c, '-' | '.' | 'v'))
 }
@@ -234,7 +235,7 @@ mod tests {
     }
 
     #[test]
-    fn titles_tell_licences_apart() {
+    fn titles_distinguish_licences() {
         for (text, expected) in [
             ("GNU GENERAL PUBLIC LICENSE\n   Version 3, 29 June 2007", Some("gpl-3.0")),
             ("GNU AFFERO GENERAL PUBLIC LICENSE\nVersion 3", Some("agpl-3.0")),

@@ -17,8 +17,7 @@ pub(super) struct Filterbank {
     pub(super) values: Vec<f32>,
 }
 
-/// Reads rows of numbers. Rows are mels, or bins where that is what fits the numbers known; those
-/// are turned.
+/// Reads rows of numbers. Rows are mels, or bins if that fits the known sizes; bins are transposed.
 pub(super) fn from_json(
     written: &Value,
     mels: Option<usize>,
@@ -67,8 +66,8 @@ fn number(value: &Value) -> Option<f32> {
     number.is_finite().then_some(number)
 }
 
-/// Computes what Whisper's feature extractor uses: triangles of equal area on Slaney's mel scale,
-/// from 0 to 8000 Hz.
+/// Computes the filterbank of Whisper's feature extractor: triangles of equal area on Slaney's mel
+/// scale, from 0 to 8000 Hz.
 pub(super) fn compute(mels: usize, n_fft: usize, sample_rate: usize) -> Result<Filterbank, String> {
     let freqs = n_fft / 2 + 1;
     if mels > MAX_MELS || !(2..=MAX_FREQS).contains(&freqs) {
@@ -180,7 +179,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_filterbank_is_refused() {
+    fn an_invalid_filterbank_is_rejected() {
         for written in [
             json!(1),
             json!([]),

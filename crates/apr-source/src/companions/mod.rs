@@ -69,8 +69,8 @@ pub fn learn(companions: &[(String, Vec<u8>)]) -> Learnt {
     learnt
 }
 
-/// What the companions of a checkpoint say, [`learn`] over all of them, and the filterbank that its
-/// metadata have as numbers, which comes first.
+/// Returns the facts in the companions of a checkpoint: [`learn`] over all of them. The filterbank
+/// that its metadata have as numbers takes precedence.
 ///
 /// # Errors
 /// E007 and E008 when a companion can't be read.

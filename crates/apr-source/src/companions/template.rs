@@ -29,8 +29,8 @@ pub(super) fn learn(files: &Files<'_>, learnt: &mut Learnt) {
     }
 }
 
-/// Text, or a list of named ones with nothing else in it; a list may also be written as an object
-/// by name.
+/// Returns a chat template: text, or a list of only named templates. A list may also be written as
+/// an object by name.
 fn template(value: &Value) -> Option<Value> {
     let named = |name: &str, template: &str| json!({ "name": name, "template": template });
     match value {

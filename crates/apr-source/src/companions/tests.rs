@@ -36,7 +36,7 @@ fn keys(learnt: &Learnt) -> BTreeMap<&str, &Value> {
     keys
 }
 
-/// Warnings, except for the one about the licence that most of these files lack.
+/// Returns the warnings, except for the one about the licence that most of these files lack.
 fn warnings(learnt: &Learnt) -> Vec<&str> {
     learnt
         .warnings
@@ -125,7 +125,7 @@ fn tiny_llama_has_its_259_tokens() {
 }
 
 #[test]
-fn sentencepiece_models_hold_what_their_library_says() {
+fn sentencepiece_models_match_their_library() {
     let expected = std::fs::read(locate::fixture("sentencepiece/expected.json")).unwrap();
     let expected: Value = serde_json::from_slice(&expected).unwrap();
     for (name, file, model_type) in
@@ -251,7 +251,7 @@ fn chat_templates_are_text_or_named() {
 }
 
 #[test]
-fn labels_are_those_of_the_configuration() {
+fn labels_match_the_configuration() {
     let learnt = learn(&files([(
         "config.json",
         r#"{"id2label": {"0": "cat", "1": "LABEL_1", "10": 5}, "num_labels": 2}"#,
@@ -331,7 +331,7 @@ fn whisper_has_its_filterbank() {
 }
 
 #[test]
-fn filterbanks_in_the_file_are_taken_as_they_are() {
+fn filterbanks_in_the_file_are_used_unchanged() {
     let negative = r#"{"sampling_rate": 8000, "feature_size": 2, "n_fft": 4,
         "mel_filters": [[1, -2], [3, 4], [5, 6]]}"#;
     let learnt = learn(&files([("preprocessor_config.json", negative)]));
@@ -370,7 +370,7 @@ fn the_licence_is_the_cards_else_the_texts() {
 }
 
 #[test]
-fn what_is_malformed_is_named() {
+fn malformed_companions_are_reported() {
     for (name, text, why) in [
         ("tokenizer.json", "{", "not valid JSON: EOF"),
         ("tokenizer.json", "{}", "missing field `model`"),
@@ -474,7 +474,7 @@ const NAMES: [&str; 18] = [
     "LICENSE",
 ];
 
-/// One small file of each format.
+/// Returns one small file of each format.
 fn samples() -> Vec<(&'static str, Vec<u8>)> {
     let fixture = |path: &str| std::fs::read(locate::fixture(path)).unwrap();
     vec![
@@ -527,7 +527,7 @@ fn nesting_is_refused_or_passed_over() {
     }
 }
 
-/// Keys that companions are asked for, and values that they hardly ever have.
+/// Keys that are looked up in companions, with values that they hardly ever have.
 const KEYS: [&str; 15] = [
     "model",
     "vocab",

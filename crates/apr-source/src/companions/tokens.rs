@@ -13,7 +13,7 @@ use super::learnt::{Learnt, MAX_INLINE};
 /// Roles of tokens, by the names that every file uses: `bos_token`, `bos_token_id`.
 const ROLES: [&str; 7] = ["bos", "eos", "unk", "pad", "sep", "cls", "mask"];
 
-/// Where the role of a token is given by its text, the most specific first.
+/// Files that give the role of a token by its text, the most specific first.
 const BY_TEXT: [&str; 2] = ["tokenizer_config.json", "special_tokens_map.json"];
 
 pub(super) fn learn(files: &Files<'_>, learnt: &mut Learnt) {
@@ -70,7 +70,8 @@ fn describe(tokenizer: &Tokenizer, files: &Files<'_>, learnt: &mut Learnt) {
     check_size(tokenizer, files, learnt);
 }
 
-/// Texts in the order of their ids, null where an id has none, so that a position is an id.
+/// Returns the texts in the order of their ids, with null for an id without a text, so that a
+/// position is an id.
 fn by_id(tokens: &BTreeMap<u64, String>) -> Value {
     let mut texts = Vec::with_capacity(tokens.len());
     for (&id, text) in tokens {
@@ -80,14 +81,15 @@ fn by_id(tokens: &BTreeMap<u64, String>) -> Value {
     texts.into()
 }
 
-/// Whether a tokenizer has far fewer tokens than the embedding has rows: padding takes some hundred
-/// of them, and less than a twentieth.
+/// Returns `true` if a tokenizer has far fewer tokens than the embedding has rows. Padding takes
+/// only some hundred rows, less than a twentieth.
 #[must_use]
 pub fn leaves_rows_unused(tokens: u64, rows: u64) -> bool {
     rows.saturating_sub(tokens) > rows.div_ceil(20)
 }
 
-/// Embeddings are often padded by some hundred rows, but no token may lie outside of them.
+/// Checks the number of tokens against the embedding. Embeddings are often padded by some hundred
+/// rows, but no token may be outside of them.
 fn check_size(tokenizer: &Tokenizer, files: &Files<'_>, learnt: &mut Learnt) {
     let Some(rows) = files.config("vocab_size").and_then(Value::as_u64) else { return };
     let tokens = tokenizer.tokens.len() as u64;
@@ -110,14 +112,14 @@ fn check_size(tokenizer: &Tokenizer, files: &Files<'_>, learnt: &mut Learnt) {
 struct Roles<'a> {
     files: &'a Files<'a>,
     tokenizer: Option<&'a Tokenizer>,
-    /// Ids by text, where there is a vocabulary.
+    /// Ids by text, if there is a vocabulary.
     ids: Option<HashMap<&'a str, u64>>,
     special: BTreeMap<&'a str, u64>,
 }
 
 impl<'a> Roles<'a> {
-    /// Text and id of the same token. The tokenizer's files decide; what the model's configuration
-    /// says is often a default that nobody looked at.
+    /// Learns text and id of the same token. The tokenizer's files decide, because the model's
+    /// configuration often has an unchecked default.
     fn learn(&mut self, role: &str, learnt: &mut Learnt) {
         let (token_key, id_key) = (format!("{role}_token"), format!("{role}_token_id"));
         let named = BY_TEXT
@@ -163,7 +165,7 @@ impl<'a> Roles<'a> {
         }
     }
 
-    /// The id that the model's configuration gives; of several, the first.
+    /// Learns the id in the model's configuration; if there are several, the first.
     fn learn_configured(&mut self, key: &str, learnt: &mut Learnt) {
         if let Some(id) = self.configured(key, learnt).first() {
             self.set_id(key, *id, learnt);
@@ -178,7 +180,7 @@ impl<'a> Roles<'a> {
         }
     }
 
-    /// The ids under a key of the configurations, a number or a list; -1 is a way to write none.
+    /// Returns the ids under a key of the configurations, a number or a list; -1 means none.
     fn configured(&self, key: &str, learnt: &mut Learnt) -> Vec<u64> {
         let generation = self
             .files
@@ -205,7 +207,8 @@ impl<'a> Roles<'a> {
         }
     }
 
-    /// The special tokens: those that the tokenizer's files call so, and all with a role.
+    /// Learns the special tokens: the tokens that the tokenizer's files mark as special, and all
+    /// with a role.
     fn learn_special(self, learnt: &mut Learnt) {
         let Some(tokenizer) = self.tokenizer else { return };
         let mut special: Map<String, Value> =
@@ -226,7 +229,8 @@ impl<'a> Roles<'a> {
     }
 }
 
-/// A token is written as its text, or as an object with the text and how to strip around it.
+/// Returns the text of a token, which is written as text or as an object with the text and its
+/// stripping rules.
 fn text(token: &Value) -> Option<&str> {
     token.as_str().or_else(|| token.get("content")?.as_str())
 }

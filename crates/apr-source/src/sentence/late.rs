@@ -15,40 +15,40 @@ const OF_PYLATE: [&str; 7] = [
     "skiplist_words",
 ];
 
-/// What PyLate skips in documents unless it is told otherwise.
+/// Tokens that PyLate skips in documents by default.
 const PUNCTUATION: &str = "!\"#$%&'()*+,-./:;<=>?@[\\]^_`{|}~";
 
-/// How a late-interaction model (ColBERT) reads queries and documents.
+/// Settings of a late-interaction model (ColBERT) for queries and documents.
 #[derive(Debug, Clone, Default, PartialEq)]
 #[non_exhaustive]
 pub struct Late {
-    /// Most tokens of a query; more are left out.
+    /// Maximum number of tokens of a query; the rest is cut off.
     pub query_length: Option<u64>,
-    /// Most tokens of a document.
+    /// Maximum number of tokens of a document.
     pub document_length: Option<u64>,
-    /// What is put behind a query.
+    /// Tokens that are appended to a query.
     pub expansion: Option<Expansion>,
-    /// Tokens that are put in front of a query and of a document, as old folders say it.
+    /// Tokens that are prepended to a query and to a document, as old folders state them.
     pub prefixes: [Option<String>; 2],
 }
 
-/// Tokens behind a query that have vectors, too.
+/// Tokens after a query that also have vectors.
 #[derive(Debug, Clone, PartialEq)]
 #[non_exhaustive]
 pub struct Expansion {
-    /// Tokens of a query with those behind it.
+    /// Number of tokens of a query, including the appended ones.
     pub length: u64,
-    /// Whether longer queries stay longer.
+    /// `true` if longer queries stay longer.
     pub is_least: bool,
-    /// Whether the other tokens see them.
+    /// `true` if the other tokens attend to them.
     pub attends: bool,
-    /// The token; `None` for the mask, or what ends a text.
+    /// The appended token; `None` for the mask, or the token that ends a text.
     pub token: Option<String>,
 }
 
 impl Sentence {
-    /// Reads how queries and documents are read: a folder of version 6 says so beside the first
-    /// module, and one of PyLate in the settings of all.
+    /// Reads the settings of queries and documents. A folder of version 6 has them next to the
+    /// first module, and PyLate's in the common settings.
     pub(super) fn read_late(&mut self, settings: &Map<String, Value>) {
         let size = |key: &str| settings.get(key).and_then(Value::as_u64);
         let flag = |key: &str| settings.get(key).and_then(Value::as_bool);
@@ -92,7 +92,8 @@ impl Sentence {
         }
     }
 
-    /// The prompt of a query or a document, unless another one is asked for, or none is known.
+    /// Returns the prompt of a query or a document. Returns `None` if another prompt is requested
+    /// or none is known.
     #[must_use]
     pub fn prompt_of_role(&self, asked: Option<&str>, role: &str) -> Option<&str> {
         match asked {

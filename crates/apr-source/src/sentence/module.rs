@@ -5,7 +5,7 @@ use serde_json::{Map, Value};
 
 use super::{Module, PoolingMode, Slot, object};
 
-/// PyLate's own class of dense modules, which computes what sentence-transformers' does.
+/// PyLate's own class of dense modules, which compute the same as sentence-transformers' modules.
 const DENSE_OF_PYLATE: &str = "pylate.models.Dense.Dense";
 
 /// Flags of versions before 6, in the order in which their vectors are joined.
@@ -18,9 +18,9 @@ const FLAGS: [(&str, PoolingMode); 6] = [
     ("pooling_mode_lasttoken", PoolingMode::Last),
 ];
 
-/// What a module computes, by its class of Python.
+/// Reads a module by its Python class.
 ///
-/// `from` is where modules read that do not say it.
+/// `from` is the input of modules that do not state one.
 pub(super) fn module(
     reader: &dyn CheckpointReader,
     class: &str,
@@ -132,7 +132,7 @@ pub(super) fn module(
     }
 }
 
-/// The ways to pool that the settings of a module name, or why they are not known.
+/// Returns the pooling modes in the settings of a module, or the reason why they are not known.
 fn pooling_modes(settings: &Map<String, Value>) -> std::result::Result<Vec<PoolingMode>, String> {
     let named = |name: &Value| {
         let known = name.as_str().and_then(PoolingMode::named);
@@ -150,7 +150,7 @@ fn pooling_modes(settings: &Map<String, Value>) -> std::result::Result<Vec<Pooli
     }
 }
 
-/// The activation of a dense module, by its class of torch, or why it is not known.
+/// Returns the activation of a dense module, by its torch class, or the reason why it is not known.
 fn activation(settings: &Map<String, Value>) -> std::result::Result<Option<&'static str>, String> {
     let class = match settings.get("activation_function") {
         None => "torch.nn.modules.activation.Tanh",

@@ -6,7 +6,7 @@ use apr_testkit::peak_memory;
 const MIB: usize = 1 << 20;
 
 #[test]
-fn memory_is_bounded_by_the_files_size_and_not_by_what_it_says() {
+fn memory_is_bounded_by_the_files_size_and_not_by_its_claims() {
     let sparse = br#"{"model": {"vocab": {"a": 1099511627776}}}"#.to_vec();
     let nested = b"{\"a\":".repeat(10_000);
     // A field of 2^62 bytes, and an extractor that asks for a filterbank of gigabytes.
@@ -38,7 +38,7 @@ fn memory_is_bounded_by_the_files_size_and_not_by_what_it_says() {
 }
 
 #[test]
-fn a_list_of_nothing_costs_a_small_multiple_of_its_file() {
+fn a_list_of_empty_values_costs_a_small_multiple_of_its_file() {
     let tokens = [r#"{"model": {"vocab": ["#, &r#"["",0],"#.repeat(MIB), r#"["",0]]}}"#].concat();
     let config = ["{\"a\": [", &"0,".repeat(MIB), "0]}"].concat();
     // A value takes 72 bytes where objects keep the order of their keys, and a list that grows has

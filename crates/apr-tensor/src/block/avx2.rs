@@ -30,8 +30,9 @@ fn is_available() -> bool {
     std::arch::is_x86_feature_detected!("avx2") && std::arch::is_x86_feature_detected!("f16c")
 }
 
-/// Codes all whole groups of blocks of Q8_0; returns how many blocks these are, none where the
-/// processor can't.
+/// Quantizes all whole groups of blocks of Q8_0 and returns the number of these blocks.
+///
+/// Returns 0 if the processor does not support it.
 pub(super) fn quantize_q8_0(values: &[[f32; 32]], blocks: &mut [[u8; 34]]) -> usize {
     let (groups, _) = values.as_chunks::<GROUP>();
     if !is_available() {
@@ -42,7 +43,9 @@ pub(super) fn quantize_q8_0(values: &[[f32; 32]], blocks: &mut [[u8; 34]]) -> us
     groups.len() * GROUP
 }
 
-/// The same for Q4_0.
+/// Quantizes all whole groups of blocks of Q4_0 and returns the number of these blocks.
+///
+/// Returns 0 if the processor does not support it.
 pub(super) fn quantize_q4_0(values: &[[f32; 32]], blocks: &mut [[u8; 18]]) -> usize {
     let (groups, _) = values.as_chunks::<GROUP>();
     if !is_available() {
@@ -192,7 +195,7 @@ fn reduced(all: [__m256; GROUP], combine: impl Fn(__m256, __m256) -> __m256) -> 
     )
 }
 
-/// One by each scale, and where that is finite.
+/// Returns the inverse of each scale, and a mask of the finite ones.
 #[inline]
 #[target_feature(enable = "avx2,f16c")]
 fn inverses(scales: __m256) -> (__m256, __m256) {

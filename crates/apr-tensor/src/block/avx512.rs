@@ -21,8 +21,9 @@ use super::lanes::BELOW_HALF;
 /// Blocks that are coded side by side.
 const GROUP: usize = 16;
 
-/// Codes all whole groups of blocks of Q8_0; returns how many blocks these are, none where the
-/// processor can't.
+/// Quantizes all whole groups of blocks of Q8_0 and returns the number of these blocks.
+///
+/// Returns 0 if the processor does not support it.
 pub(super) fn quantize_q8_0(values: &[[f32; 32]], blocks: &mut [[u8; 34]]) -> usize {
     let (groups, _) = values.as_chunks::<GROUP>();
     if !std::arch::is_x86_feature_detected!("avx512f") {

@@ -45,7 +45,7 @@ pub(super) fn first_of_greatest_magnitude(values: &[f32; 32]) -> f32 {
     of_greatest_magnitude(least_and_greatest(values), values)
 }
 
-/// The same where the least and the greatest value are known.
+/// Returns the value of greatest magnitude, given the least and the greatest value.
 #[inline(always)]
 pub(super) fn of_greatest_magnitude((least, greatest): (f32, f32), values: &[f32; 32]) -> f32 {
     if greatest > -least {

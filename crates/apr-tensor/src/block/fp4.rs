@@ -143,7 +143,9 @@ fn floor_of_rounded_log2(value: f32) -> i32 {
     if rounds_up { next } else { exponent }
 }
 
-/// Half of 2^(code - 127); the largest code, which means NaN elsewhere, is no exception here.
+/// Returns half of 2^(code - 127).
+///
+/// The largest code, which means NaN elsewhere, is no exception here.
 #[inline(always)]
 fn half_of_e8m0(code: u8) -> f32 {
     let bits = if code < 2 { 1 << 21 << code } else { u32::from(code - 1) << 23 };
@@ -164,8 +166,9 @@ pub fn half_of_e4m3(code: u8) -> f32 {
     }
 }
 
-/// To nearest, ties away from zero; 448 from where the result would be 256 or more; 0 for what is
-/// not positive.
+/// Rounds to nearest, ties away from zero.
+///
+/// Returns 448 if the result would be 256 or more, and 0 for values that are not positive.
 #[inline(always)]
 fn e4m3_of_positive(value: f32) -> u8 {
     const SMALLEST_NORMAL: f32 = 1.0 / 64.0;

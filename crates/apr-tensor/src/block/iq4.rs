@@ -15,8 +15,9 @@ pub(super) struct Iq4Xs;
 /// The levels of the codes.
 const LEVELS: [i8; 16] = [-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113];
 
-/// Scales that are tried for a block, beside the first: those that put the extreme value at -127
-/// plus these.
+/// Scales that are tried for a block, in addition to the first.
+///
+/// They put the extreme value at -127 plus these numbers.
 const TRIES: core::ops::RangeInclusive<i8> = -7..=7;
 
 /// Halfway between a level and the one before.

@@ -27,8 +27,9 @@ pub(super) trait Quantize<const N: usize, const B: usize> {
     /// Codes finite values. Every byte of the block is written.
     fn quantize(values: &[f32; N], block: &mut [u8; B]);
 
-    /// Codes the first blocks with instructions that the compiler does not find; returns how many
-    /// they were.
+    /// Quantizes the first blocks with instructions that the compiler does not generate by itself.
+    ///
+    /// Returns the number of these blocks.
     fn quantize_in_hardware(_values: &[[f32; N]], _blocks: &mut [[u8; B]]) -> usize {
         0
     }
@@ -42,7 +43,7 @@ pub(super) trait Dequantize<const N: usize, const B: usize> {
 
 /// A type whose blocks are searched for the best scale, several side by side.
 pub(super) trait QuantizeGroups<const N: usize, const B: usize> {
-    /// What the weights of a block's values take into account beside the values.
+    /// Spread that the weights of a block's values depend on, besides the values.
     const SPREAD: Spread;
 
     /// Codes as many blocks as fill [`LANES`], or fewer at the end.
@@ -67,7 +68,7 @@ pub(super) trait QuantizeToPoints<const B: usize, const WIDTH: usize> {
     );
 }
 
-/// How widely values spread around zero.
+/// Spread of values around zero.
 #[derive(Clone, Copy)]
 pub(super) enum Spread {
     /// The mean square of the row.
@@ -82,7 +83,7 @@ pub(super) struct Importance<'a, const N: usize> {
     row: &'a [[f32; N]],
     /// The group's first block's number in the tensor.
     first: usize,
-    /// Of each block.
+    /// Spread of each block.
     pub(super) spreads: Lanes,
 }
 
@@ -189,7 +190,9 @@ pub(super) fn dequantize_anywhere<T: Dequantize<N, B>, const N: usize, const B: 
 /// Sums of a product that are kept apart, so that additions need not wait for each other.
 const SUMS: usize = 16;
 
-/// One row at a time: several places of memory that are read in turn come at half the speed.
+/// Computes the products one row at a time.
+///
+/// Reading several places in turn would halve the speed.
 #[inline(always)]
 pub(super) fn dots_anywhere<T: Dequantize<N, B>, const N: usize, const B: usize>(
     blocks: &[[u8; B]],
@@ -211,8 +214,10 @@ pub(super) fn dots_anywhere<T: Dequantize<N, B>, const N: usize, const B: usize>
     }
 }
 
-/// The sum of sums. Where it is inlined, the compiler keeps pairs of sums in registers of their own
-/// instead of all in one, which takes twice as long.
+/// Returns the sum of sums.
+///
+/// If it is inlined, the compiler keeps pairs of sums in separate registers instead of all in one,
+/// which takes twice as long.
 #[inline(never)]
 fn in_halves(sums: &[f32; SUMS]) -> f32 {
     let eight: [f32; 8] = core::array::from_fn(|at| sums[at] + sums[at + 8]);

@@ -13,8 +13,10 @@ pub(super) type Lanes = [f32; LANES];
 /// A block whose greatest magnitude is below this counts as zero (ggml's `GROUP_MAX_EPS`).
 pub(super) const SMALLEST_GREATEST: f32 = 1e-15;
 
-/// The largest float below a half: where levels are rounded away from zero by adding it and cutting
-/// off, 0.49999997 would reach 1 with a half itself.
+/// The largest float below a half.
+///
+/// Levels are rounded away from zero by adding it and truncating. With a half itself, 0.49999997
+/// would be rounded to 1.
 pub(super) const BELOW_HALF: f32 = f32::from_bits(0.5_f32.to_bits() - 1);
 
 /// Scales that are zero for the blocks that count as zero.
@@ -30,7 +32,7 @@ pub(super) fn without_small(mut scale: Lanes, greatest: &Lanes) -> Lanes {
 /// blocks are zero.
 pub(super) struct Columns(pub(super) [Lanes; BLOCK]);
 
-/// What an error costs at each value of the blocks.
+/// Weight of an error at each value of the blocks.
 pub(super) struct Weights(pub(super) [Lanes; BLOCK]);
 
 impl Columns {
@@ -87,8 +89,9 @@ impl Columns {
     }
 }
 
-/// To nearest, ties to even, for magnitudes below 2^22. Of NaN it makes 0, of infinities a very
-/// negative number, as the reference does.
+/// Rounds to nearest, ties to even, for magnitudes below 2^22.
+///
+/// Returns 0 for NaN and a very negative number for infinities, like the reference.
 #[inline(always)]
 pub(super) fn nearest_i32(value: f32) -> i32 {
     // Adding 1.5 * 2^23 leaves the integer in the low bits of the sum, which the addition rounds.

@@ -59,8 +59,10 @@ use apr_core::DType;
 pub use fp4::half_of_e4m3;
 use kernel::{Dequantize, Quantize, QuantizeGroups};
 
-/// Whether [`quantize`] makes this dtype: all that [`can_dequantize`], except for Q8_1 and Q8_K,
-/// which are for activations. Without the feature `quantize` it makes none.
+/// Returns `true` if [`quantize`] supports this dtype.
+///
+/// It supports all that [`can_dequantize`], except for Q8_1 and Q8_K, which are for activations.
+/// Without the feature `quantize` it supports none.
 #[must_use]
 pub const fn can_quantize(dtype: DType) -> bool {
     cfg!(feature = "quantize")
@@ -92,13 +94,13 @@ pub const fn can_quantize(dtype: DType) -> bool {
             ))
 }
 
-/// Whether [`dequantize`] takes this dtype: all that are quantized.
+/// Returns `true` if [`dequantize`] supports this dtype, which it does for all quantized dtypes.
 #[must_use]
 pub const fn can_dequantize(dtype: DType) -> bool {
     dtype.is_quantized()
 }
 
-/// Whether [`quantize`] makes this dtype with importance alone, as in ggml.
+/// Returns `true` if [`quantize`] requires importance weights for this dtype, as in ggml.
 #[must_use]
 pub const fn needs_importance(dtype: DType) -> bool {
     matches!(dtype, DType::IQ1_S | DType::IQ2_XXS | DType::IQ2_XS)
@@ -245,7 +247,7 @@ pub fn dequantize(dtype: DType, bytes: &[u8], row_len: usize, out: &mut Vec<f32>
     }
 }
 
-/// Whether [`dots`] takes this dtype: all whose rows are blocks.
+/// Returns `true` if [`dots`] supports this dtype: all dtypes whose rows are blocks.
 #[must_use]
 pub const fn can_dot(dtype: DType) -> bool {
     dtype.is_quantized() && !matches!(dtype, DType::I8_ROW)
@@ -312,7 +314,7 @@ fn append_searched<T: QuantizeGroups<N, B>, const N: usize, const B: usize>(
     );
 }
 
-/// By the plain rule without importance, by search with it.
+/// Quantizes by the plain rule without importance, and by search with it.
 fn append_weighted<T: Quantize<N, B> + QuantizeGroups<N, B>, const N: usize, const B: usize>(
     values: &[f32],
     importance: Option<&[f32]>,

@@ -115,8 +115,9 @@ impl Quantize<32, 24> for Q5_1 {
     }
 }
 
-/// Scale and levels 0 to 2 * `HALF` - 1, where `HALF` means zero and the value of greatest
-/// magnitude is at level 0.
+/// Returns the scale and the levels 0 to 2 * `HALF` - 1.
+///
+/// `HALF` represents zero, and the value of greatest magnitude is at level 0.
 #[inline(always)]
 fn signed_levels<const HALF: u8>(values: &[f32; 32]) -> (f32, [u8; 32]) {
     let half = f32::from(HALF);

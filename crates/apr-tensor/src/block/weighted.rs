@@ -145,9 +145,9 @@ fn search_above_least<const TOP: i32>(
     (best.scale, best.least, levels)
 }
 
-/// What is known of blocks before a search.
+/// Sums over blocks that are computed before a search.
 struct Sums {
-    /// At most zero.
+    /// Least values of the blocks, at most zero.
     least: Lanes,
     greatest: Lanes,
     weights: Lanes,
@@ -155,7 +155,7 @@ struct Sums {
 }
 
 impl Sums {
-    /// Whether a block has no range, and with it neither scale nor levels.
+    /// Returns `true` if a block has no range, and therefore neither scale nor levels.
     #[inline(always)]
     fn is_flat(&self, lane: usize) -> bool {
         self.greatest[lane] <= self.least[lane]
@@ -214,7 +214,7 @@ fn level_above<const TOP: i32>(value: f32, factor: f32, least: f32) -> i32 {
     nearest_i32(factor * (value - least)).clamp(0, TOP)
 }
 
-/// How values became levels: with which factor, above which minimum.
+/// Parameters of rounding values to levels: the factor and the minimum.
 #[derive(Clone, Copy)]
 struct Rounding {
     factor: Lanes,
@@ -244,7 +244,7 @@ fn squared_error<const TOP: i32>(
 }
 
 impl Best {
-    /// Takes the straight line that fits levels best, for the blocks where that lowers the error.
+    /// Replaces scale and minimum by the line that fits the levels best, if the error is lower.
     #[inline(always)]
     fn try_rounding<const TOP: i32>(
         &mut self,

@@ -25,7 +25,7 @@ use crate::half_float::f16_to_f32;
 use crate::narrow::{CastCounts, ToF16, narrow_anywhere};
 use crate::wire::Wire;
 
-/// Whether the processor has what the kernels need.
+/// Returns `true` if the processor supports the kernels.
 #[inline]
 fn is_available() -> bool {
     use std::arch::is_x86_feature_detected;
@@ -34,7 +34,9 @@ fn is_available() -> bool {
         && is_x86_feature_detected!("f16c")
 }
 
-/// Decodes f16 into `values`, which must be as long; false where the processor can't.
+/// Decodes f16 into `values`, which must have the same length.
+///
+/// Returns `false` if the processor does not support it.
 pub(super) fn widen_f16(stored: &[[u8; 2]], values: &mut [f32]) -> bool {
     let available = is_available();
     if available {
@@ -44,7 +46,9 @@ pub(super) fn widen_f16(stored: &[[u8; 2]], values: &mut [f32]) -> bool {
     available
 }
 
-/// Rounds to f16, into `rounded`, which must be as long; `None` where the processor can't.
+/// Rounds to f16 into `rounded`, which must have the same length.
+///
+/// Returns `None` if the processor does not support it.
 pub(super) fn narrow_to_f16<W: Wire<Value = f32>>(
     stored: &[W::Stored],
     rounded: &mut [[u8; 2]],
@@ -53,25 +57,25 @@ pub(super) fn narrow_to_f16<W: Wire<Value = f32>>(
     is_available().then(|| unsafe { narrow_to_f16_here::<W>(stored, rounded) })
 }
 
-/// Adds up groups of values; `None` where the processor can't.
+/// Sums up groups of values. Returns `None` if the processor does not support it.
 pub(super) fn moments(groups: &[[f32; LANES]]) -> Option<MomentLanes<f32>> {
     // SAFETY: the processor has the features.
     is_available().then(|| unsafe { moments_here(groups) })
 }
 
-/// The same of f16.
+/// Sums up groups of f16. Returns `None` if the processor does not support it.
 pub(super) fn moments_of_f16(groups: &[[[u8; 2]; LANES]]) -> Option<MomentLanes<f32>> {
     // SAFETY: the processor has the features.
     is_available().then(|| unsafe { moments_of_f16_here(groups) })
 }
 
-/// The same of bf16.
+/// Sums up groups of bf16. Returns `None` if the processor does not support it.
 pub(super) fn moments_of_bf16(groups: &[[[u8; 2]; LANES]]) -> Option<MomentLanes<f32>> {
     // SAFETY: the processor has the features.
     is_available().then(|| unsafe { moments_of_bf16_here(groups) })
 }
 
-/// Compares groups of values; `None` where the processor can't.
+/// Compares groups of values. Returns `None` if the processor does not support it.
 pub(super) fn drift(original: &[[f32; LANES]], new: &[[f32; LANES]]) -> Option<DriftLanes> {
     // SAFETY: the processor has the features.
     is_available().then(|| unsafe { drift_here(original, new) })

@@ -18,25 +18,25 @@ use core::arch::x86_64::{
 
 use super::lanes::{DriftLanes, LANES, MomentLanes};
 
-/// Whether the processor has what the kernels need.
+/// Returns `true` if the processor supports the kernels.
 #[inline]
 fn is_available() -> bool {
     std::arch::is_x86_feature_detected!("avx512f")
 }
 
-/// Adds up groups of f16; `None` where the processor can't.
+/// Sums up groups of f16. Returns `None` if the processor does not support it.
 pub(super) fn moments_of_f16(groups: &[[[u8; 2]; LANES]]) -> Option<MomentLanes<f32>> {
     // SAFETY: the processor has the features.
     is_available().then(|| unsafe { moments_of_f16_here(groups) })
 }
 
-/// The same of bf16.
+/// Sums up groups of bf16. Returns `None` if the processor does not support it.
 pub(super) fn moments_of_bf16(groups: &[[[u8; 2]; LANES]]) -> Option<MomentLanes<f32>> {
     // SAFETY: the processor has the features.
     is_available().then(|| unsafe { moments_of_bf16_here(groups) })
 }
 
-/// Compares groups of values; `None` where the processor can't.
+/// Compares groups of values. Returns `None` if the processor does not support it.
 pub(super) fn drift(original: &[[f32; LANES]], new: &[[f32; LANES]]) -> Option<DriftLanes> {
     // SAFETY: the processor has the features.
     is_available().then(|| unsafe { drift_here(original, new) })

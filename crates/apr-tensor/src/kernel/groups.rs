@@ -9,12 +9,12 @@ use crate::grouped::PACKED;
 use crate::half_float::{bf16_to_f32, f32_to_bf16, round_to_f16};
 use crate::wire::Wire;
 
-/// What is done with a code.
+/// Computation of a value from a code.
 pub(crate) trait Step {
     fn value(code: f32, scale: f32, zero: f32) -> f32;
 }
 
-/// A precision.
+/// Precision that intermediate values are rounded to.
 pub(crate) trait Precision {
     fn round(value: f32) -> f32;
 }
@@ -46,11 +46,11 @@ impl Precision for Brain {
 
 /// The difference from the zero point, times the scale, rounded.
 pub(crate) struct Difference<P>(PhantomData<P>);
-/// The same with the difference rounded, too.
+/// The difference from the zero point, rounded, times the scale, rounded.
 pub(crate) struct RoundedDifference<P>(PhantomData<P>);
 /// The product with the scale, and the sum with the zero point, which is rounded.
 pub(crate) struct Sum<P>(PhantomData<P>);
-/// The same with the product rounded, too.
+/// The product with the scale, rounded, and the sum with the zero point, rounded.
 pub(crate) struct RoundedSum<P>(PhantomData<P>);
 
 impl<P: Precision> Step for RoundedDifference<P> {
@@ -103,7 +103,7 @@ for_several_targets! {
     }
 }
 
-/// Fills `values` with what the codes stand for in a table.
+/// Fills `values` with the values of the codes in a table.
 pub(crate) fn look_up(codes: &[[u8; 1]], table: &[f32; 16], values: &mut [f32]) {
     for (value, [code]) in values.iter_mut().zip(codes) {
         *value = table[usize::from(code & 0xf)];
@@ -135,13 +135,15 @@ for_several_targets! {
     }
 }
 
-/// Asks for the memory of codes that will be needed soon: processors look ahead too little where
-/// rows are decoded one after the other, and stop at the end of each page.
+/// Prefetches codes that will be needed soon.
+///
+/// Processors do not prefetch far enough when rows are decoded one after the other, and stop at the
+/// end of each page.
 #[inline(always)]
 pub(crate) fn fetch(codes: &[u8]) {
-    /// Bytes from what is decoded now to what is asked for.
+    /// Distance in bytes from the decoded to the prefetched codes.
     const AHEAD: usize = 4096;
-    /// Bytes that come together.
+    /// Number of bytes in a cache line.
     const LINE: usize = 64;
 
     #[cfg(all(feature = "simd", target_arch = "x86_64"))]

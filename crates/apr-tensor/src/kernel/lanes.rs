@@ -3,7 +3,7 @@
 /// Independent sums, for four AVX2 registers of `f64`: enough to hide the latency of an addition.
 pub(crate) const LANES: usize = 16;
 
-/// What is kept of each lane while a block is summed up.
+/// Running sums and extremes of each lane of a block.
 #[derive(Clone, Copy)]
 pub(super) struct MomentLanes<V> {
     pub(super) min: [V; LANES],
@@ -13,7 +13,7 @@ pub(super) struct MomentLanes<V> {
     pub(super) squares: [f64; LANES],
 }
 
-/// What is kept of each lane while values are compared.
+/// Running sums and maxima of each lane of a comparison.
 #[derive(Debug, Default, PartialEq)]
 pub(crate) struct DriftLanes {
     pub(crate) squared_error: [f64; LANES],

@@ -103,7 +103,7 @@ impl SparseReader {
         Ok(Self { matrix, layout, entries, sections })
     }
 
-    /// How entries are stored.
+    /// Returns the layout of the stored entries.
     #[must_use]
     pub const fn layout(&self) -> SparseLayout {
         self.layout
@@ -271,8 +271,9 @@ impl Window<'_> {
         Ok(())
     }
 
-    /// Calls `copy` for each row of a block that the window has a part of: where in the block's
-    /// bytes that part begins, and what to fill.
+    /// Calls `copy` for each row of a block that overlaps the window.
+    ///
+    /// It passes the offset of the overlap in the block's bytes, and the buffer to fill.
     fn place(
         &mut self,
         row: u64,

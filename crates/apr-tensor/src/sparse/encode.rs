@@ -106,7 +106,7 @@ impl<'a> Grid<'a> {
         })
     }
 
-    /// The bytes of each row of a block that lie in the matrix.
+    /// Returns the bytes of each row of a block that are within the matrix.
     fn strips(&self, row: usize, column: usize) -> impl Iterator<Item = &'a [u8]> {
         let rows = row * self.block..(row + 1).saturating_mul(self.block).min(self.rows);
         let start = column * self.strip;
@@ -119,7 +119,7 @@ impl<'a> Grid<'a> {
         self.strips(row, column).any(|strip| strip.iter().any(|&byte| byte != 0))
     }
 
-    /// Appends a block, with zeros for what it has beyond the matrix.
+    /// Appends a block, padded with zeros beyond the matrix.
     fn append(&self, row: usize, column: usize, stored: &mut Vec<u8>) {
         let end = stored.len() + self.block * self.strip;
         for strip in self.strips(row, column) {

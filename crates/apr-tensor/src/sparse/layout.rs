@@ -12,12 +12,12 @@ pub struct Matrix {
     len: u64,
 }
 
-/// How the entries of a matrix are stored.
+/// Layout of the stored entries of a matrix.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum SparseLayout {
     /// One by one: compressed sparse rows.
     Csr,
-    /// In squares: block compressed sparse rows.
+    /// Square blocks: block compressed sparse rows.
     Bsr {
         /// Rows and columns of a block, 1 at least.
         block: u32,
@@ -85,14 +85,15 @@ impl SparseLayout {
         Some(Sections::new(matrix, self, entries)?.end)
     }
 
-    /// Where the parts of a matrix lie that has so many elements (of [`Csr`](Self::Csr)) or blocks;
-    /// `None` when `u64` does not count its bytes, and for blocks of nothing.
+    /// Returns the sections of a matrix with this many elements ([`Csr`](Self::Csr)) or blocks.
+    ///
+    /// Returns `None` if the number of bytes exceeds a `u64`, and for empty blocks.
     #[must_use]
     pub fn sections(self, matrix: Matrix, entries: u64) -> Option<Sections> {
         Sections::new(matrix, self, entries)
     }
 
-    /// Whether storing that many entries so takes less room than the dense matrix.
+    /// Returns `true` if that many entries take less space in this layout than the dense matrix.
     #[must_use]
     pub fn is_worth(self, matrix: Matrix, entries: u64) -> bool {
         self.stored_len(matrix, entries).is_some_and(|len| len < matrix.dense_len())
@@ -116,7 +117,7 @@ impl SparseLayout {
     }
 }
 
-/// Where the parts of a stored matrix are, in bytes from its start.
+/// Offsets of the sections of a stored matrix, in bytes from its start.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Sections {
@@ -126,11 +127,11 @@ pub struct Sections {
     pub block_columns: u64,
     /// Bytes of a block's elements.
     pub block_bytes: u64,
-    /// Where the row pointers start.
+    /// Offset of the row pointers.
     pub row_ptr: u64,
-    /// Where the columns of entries start.
+    /// Offset of the columns of entries.
     pub columns: u64,
-    /// Where the values of entries start.
+    /// Offset of the values of entries.
     pub values: u64,
     /// Bytes of the whole.
     pub end: u64,

@@ -12,7 +12,7 @@ use crate::element::{is_decodable, len_of, widen_f64};
 use crate::kernel;
 use crate::scale::{MIN_EXPONENT, Scale, exponent_of, power_of_two};
 
-/// Most bins kept.
+/// Maximum number of bins.
 const MAX_BINS: usize = 2048;
 /// Elements decoded at a time.
 const DECODED_ELEMENTS: usize = 2048;
@@ -43,8 +43,9 @@ pub struct Histogram {
     counts: Vec<u64>,
 }
 
-/// Bins as a report shows them: `counts[i]` values lie in
-/// `start + i * width <= x < start + (i + 1) * width`.
+/// Bins of a report.
+///
+/// `counts[i]` is the number of values with `start + i * width <= x < start + (i + 1) * width`.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Bins {
     /// Lower edge of the first bin.
@@ -134,8 +135,7 @@ impl Histogram {
     }
 }
 
-/// Bins from that of the smallest value to that of the largest, numbered by their lower edge in
-/// widths.
+/// Bins from the smallest to the largest value, numbered by their lower edge in widths.
 #[derive(Debug, Clone, Copy, PartialEq)]
 struct Grid {
     min: f64,
@@ -174,8 +174,7 @@ impl Grid {
             .unwrap_or_else(|_| unreachable!("the grid covers the value"))
     }
 
-    /// Adds the counts of this grid's bins to those of a grid that covers it with bins as wide or
-    /// wider.
+    /// Adds the counts of this grid's bins to a covering grid with bins at least as wide.
     fn pour(&self, counts: &[u64], wider: Self, into: &mut [u64]) {
         // Beyond 63 doublings, only the sign of a 64-bit number is left.
         let doublings = (wider.exponent - self.exponent).min(63);

@@ -11,7 +11,7 @@ use proptest::prelude::*;
 /// These are not ggml's.
 const ROWS: [DType; 2] = [DType::I8_ROW, DType::I4_ROW];
 
-/// What becomes points of a grid.
+/// Dtypes whose groups become points of a grid.
 const POINTS: [DType; 7] = [
     DType::IQ1_S,
     DType::IQ1_M,
@@ -203,7 +203,7 @@ fn rows_are_independent_and_appended() {
 }
 
 #[test]
-fn nothing_comes_of_nothing() {
+fn empty_input_gives_empty_output() {
     for dtype in dtypes() {
         assert!(dequantized(dtype, &[], 0).is_empty());
         if can_quantize(dtype) {
@@ -295,7 +295,7 @@ fn a_row_that_splits_a_block_is_refused() {
 
 #[test]
 #[should_panic(expected = "whole rows")]
-fn bytes_that_are_no_whole_row_are_refused() {
+fn bytes_that_are_not_whole_rows_are_rejected() {
     dequantized(DType::Q4_0, &[0; 18], 64);
 }
 

@@ -114,7 +114,7 @@ fn every_f16_rounds_to_8_bits_as_in_ml_dtypes_but_saturates() {
 }
 
 #[test]
-fn what_is_halfway_between_8_bit_floats_becomes_the_even_one_and_what_is_beside_the_nearest() {
+fn eight_bit_floats_round_to_nearest_and_halfway_cases_to_even() {
     for (to, greatest, beyond) in EIGHT_BITS {
         for code in 0..=u8::MAX / 2 {
             let (here, next) = (widened(to, &[code])[0], widened(to, &[code + 1])[0]);

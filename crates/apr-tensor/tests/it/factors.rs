@@ -167,7 +167,7 @@ fn matrices_larger_than_the_buffers_are_multiplied_in_parts() {
 
 proptest! {
     #[test]
-    fn every_range_is_that_of_the_whole(
+    fn every_range_matches_the_whole_matrix(
         (rows, columns, rank) in (1_usize..9, 1_usize..9, 0_usize..5),
         dtype in prop::sample::select(vec![DType::F32, DType::F16, DType::BF16]),
         ends in (any::<prop::sample::Index>(), any::<prop::sample::Index>()),

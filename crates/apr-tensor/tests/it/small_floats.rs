@@ -4,7 +4,7 @@
 use apr_core::DType;
 use apr_tensor::element::{chunk_len, is_decodable, widen_f32, widen_f64};
 
-/// In the order of `golden/make_small_floats.py`: dtype, exponent bits, mantissa bits, bias.
+/// Dtype, exponent bits, mantissa bits and bias, in the order of `golden/make_small_floats.py`.
 const LAYOUTS: [(DType, u32, u32, i32); 8] = [
     (DType::F8_E4M3, 4, 3, 7),
     (DType::F8_E5M2, 5, 2, 15),
@@ -80,7 +80,7 @@ fn every_code_has_the_value_that_ml_dtypes_gives_it() {
 }
 
 #[test]
-fn largest_values_are_those_of_the_specifications() {
+fn largest_values_match_the_specifications() {
     let largest =
         |dtype| decoded(dtype).into_iter().filter(|value| value.is_finite()).fold(0.0, f32::max);
     assert_eq!(largest(DType::F8_E4M3), 448.0);

@@ -60,7 +60,7 @@ const SMALL: [u8; 15] = [1, 0, 0, 0, 2, 0, 0, 0, 0, 0, 0, 0, 0, 7, 0];
 const BSR_2: SparseLayout = SparseLayout::Bsr { block: 2 };
 
 #[test]
-fn stored_bytes_are_those_of_scipy() {
+fn stored_bytes_match_scipy() {
     for (dtype, layout, plain, expected) in [
         (DType::F32, SparseLayout::Csr, floats(), CSR_F32),
         (DType::U8, BSR_2, SMALL.to_vec(), BSR_2_U8),
@@ -100,7 +100,7 @@ fn it_is_worth_while_it_is_smaller() {
 }
 
 #[test]
-fn what_is_no_matrix_is_refused() {
+fn tensors_that_are_not_a_matrix_are_rejected() {
     for (dtype, dims) in [
         (DType::Q8_0, vec![2, 32]),
         (DType::I8_ROW, vec![2, 32]),
@@ -139,7 +139,7 @@ fn refused(layout: SparseLayout, at: usize, part: &[u8], said: &str) {
 }
 
 #[test]
-fn contradictions_are_told() {
+fn contradictions_are_reported() {
     let csr = SparseLayout::Csr;
     refused(csr, 0, &[4], "4 entries of the sparse matrix do not take 55 bytes");
     refused(csr, 0, &u64::MAX.to_le_bytes(), "do not take 55 bytes");

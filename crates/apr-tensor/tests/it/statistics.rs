@@ -150,7 +150,7 @@ fn merging_chunks_in_order_equals_one_read_of_whole_blocks() {
 }
 
 #[test]
-fn equal_elements_deviate_by_nothing() {
+fn equal_elements_have_no_deviation() {
     let stats = moments(DType::F64, &f64_bytes(&[0.1; 10_000])).finish();
     assert_eq!((stats.mean, stats.std), (Some(0.1), Some(0.0)));
 }
@@ -248,7 +248,7 @@ proptest! {
     }
 
     #[test]
-    fn merged_moments_are_those_of_the_whole(
+    fn merged_moments_match_the_whole_tensor(
         values in prop::collection::vec(-1e3..1e3_f64, 1..500),
         cut in 0..500_usize,
     ) {

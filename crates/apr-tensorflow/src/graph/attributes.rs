@@ -13,19 +13,19 @@ use apr_graph::{Attribute, AttributeValue, Dim, ElementType, TensorType};
 
 use crate::dtype;
 
-/// Most items of a list that is shown.
+/// Maximum number of items of a list that is shown.
 const MOST_ITEMS: usize = 4096;
 
-/// What an attribute has for a value.
+/// Value of an attribute.
 #[derive(Debug, Default)]
 pub(super) struct Value {
-    /// As the graph shows it; tensors are not shown.
+    /// Value as the graph shows it. Tensors are not shown.
     pub(super) shown: Option<AttributeValue>,
     /// A type of elements, by its number.
     pub(super) dtype: Option<u64>,
-    /// A shape; `None` in it where the number of dimensions is not known.
+    /// Shape; the inner option is `None` if the number of dimensions is unknown.
     pub(super) shape: Option<Option<Vec<i64>>>,
-    /// A tensor.
+    /// Message of a tensor.
     pub(super) tensor: Option<Message>,
     /// The name of a function.
     pub(super) function: Option<String>,
@@ -123,7 +123,7 @@ fn function_name(walker: &mut Walker<'_>, field: &Field) -> Result<Vec<u8>> {
     Ok(name)
 }
 
-/// Sizes, -1 for one that is not known; `None` where their number is not known.
+/// Reads the sizes of a shape, with -1 for unknown ones. `None` if their number is unknown.
 fn shape(walker: &mut Walker<'_>, mut message: Message) -> Result<Option<Vec<i64>>> {
     let (mut dims, mut is_known) = (Vec::new(), true);
     while let Some(field) = message.next(walker)? {

@@ -14,10 +14,10 @@ use super::nodes::{FunctionDef, NodeDef};
 use super::{DOMAIN, VARIABLES, Weights, positions};
 use crate::constants::{TensorProto, Values};
 
-/// Most bytes of a constant that is in the graph itself.
+/// Maximum size in bytes of a constant in the graph itself.
 const SMALL: u64 = apr_skeleton::SMALL;
 
-/// Operators that make nothing.
+/// Operators without outputs.
 const SILENT: [&str; 3] = ["NoOp", "Assert", "SaveV2"];
 
 /// Makes a body of nodes.
@@ -27,10 +27,10 @@ pub(super) struct Builder<'b, 'w> {
     /// Names of the library's functions.
     functions: &'b HashSet<&'b str>,
     limits: &'b Limits,
-    /// What names of constants begin with.
+    /// Prefix of the names of constants.
     prefix: &'b str,
     body: Body,
-    /// Values by what inputs call them.
+    /// Values by the names that inputs use for them.
     values: HashMap<String, ValueId>,
 }
 
@@ -126,7 +126,7 @@ impl<'b, 'w> Builder<'b, 'w> {
         Ok(())
     }
 
-    /// Adds the values that a node makes; none where no node is needed for them.
+    /// Adds the output values of a node. Returns an empty list if the values do not need a node.
     fn declare(
         &mut self,
         node: &NodeDef,
@@ -272,7 +272,7 @@ impl<'b, 'w> Builder<'b, 'w> {
         });
     }
 
-    /// The weight that a variable is, where the checkpoint has it.
+    /// Returns the weight of a variable, if the checkpoint has it.
     fn variable(&mut self, node: &NodeDef, values: &[(String, Value)]) -> Option<ValueId> {
         let find = |name: &str| values.iter().find(|(other, _)| other == name);
         let shared = find("shared_name").and_then(|(_, value)| match &value.shown {
@@ -295,7 +295,7 @@ impl<'b, 'w> Builder<'b, 'w> {
         Some(self.body.add_value(name, kind, origin))
     }
 
-    /// The value that an input names. What nothing makes has no origin.
+    /// Returns the value of an input. A missing value has no origin.
     fn find(&mut self, input: &str) -> ValueId {
         let key = key(input);
         let found = self.values.get(key).or_else(|| {
@@ -317,7 +317,7 @@ pub(super) fn owner(input: &str) -> &str {
     input.split(':').next().unwrap_or_default()
 }
 
-/// What an input is kept under: the first output is named as its node.
+/// Returns the key of an input. The first output has the name of its node.
 fn key(input: &str) -> &str {
     match input.strip_suffix(":0") {
         Some(node) if !node.contains(':') => node,
@@ -325,10 +325,10 @@ fn key(input: &str) -> &str {
     }
 }
 
-/// Outputs of a node beside its first, and what inputs call them, by their positions.
+/// Outputs of a node after its first, by their positions, with the names that inputs use for them.
 type Outputs = BTreeMap<usize, String>;
 
-/// Most outputs of a node.
+/// Maximum number of outputs of a node.
 const MOST_OUTPUTS: usize = 4096;
 
 /// Operators with several outputs that have names of their own.

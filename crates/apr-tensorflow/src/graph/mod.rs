@@ -28,14 +28,16 @@ use nodes::{FunctionDef, NodeDef};
 /// The domain of the operators.
 pub const DOMAIN: &str = "tensorflow";
 
-/// A version of the domain; files state none that would say more.
+/// Version of the domain. Files do not declare a meaningful one.
 const VERSION: i64 = 1;
 
 /// The operators that are variables.
 const VARIABLES: [&str; 4] = ["VarHandleOp", "Variable", "VariableV2", "AutoReloadVariable"];
 
-/// The graph of the model that a checkpoint came from; `None` where it came from no graph or
-/// SavedModel of TensorFlow. Weights have the names of that model's tensors.
+/// Returns the graph of the TensorFlow model that a checkpoint was imported from.
+///
+/// Returns `None` if the checkpoint has no TensorFlow graph or SavedModel. Weights have the names
+/// of that model's tensors.
 ///
 /// # Errors
 /// E002 for a damaged companion or file, E007 when reading fails, E008 over the limits.
@@ -126,9 +128,9 @@ fn definitions(
     Ok((nodes, functions))
 }
 
-/// Which constants and variables are tensors of the checkpoint.
+/// The constants and variables that are tensors of the checkpoint.
 struct Weights {
-    /// Tensors by the nodes of their variables, where a function says how they are restored.
+    /// Tensors by the nodes of their variables, if a function defines how they are restored.
     restored: HashMap<String, String>,
     /// Names that variables have in the program, and their tensors; `None` for the name of several.
     variables: BTreeMap<String, Option<String>>,

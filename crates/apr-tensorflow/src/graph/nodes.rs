@@ -56,7 +56,7 @@ pub(super) struct FunctionDef {
     pub(super) nodes: Vec<NodeDef>,
     /// Names of the results, in order.
     pub(super) results: Vec<String>,
-    /// What is returned, by the results' names.
+    /// Returned values, by the names of the results.
     pub(super) returns: Vec<(String, String)>,
 }
 

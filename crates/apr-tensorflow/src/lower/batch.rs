@@ -83,7 +83,7 @@ impl Lowering<'_> {
         self.plain(node, "Reshape", &[turned, target])
     }
 
-    /// The other way round, and what is cut off from the ends.
+    /// Lowers the reverse of `SpaceToBatchND`, with crops at the ends.
     fn batch_to_space(&mut self, node: &Node) -> Option<()> {
         let (x, blocks, rank) = self.block_input(node)?;
         let count = blocks.len();

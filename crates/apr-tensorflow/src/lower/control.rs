@@ -19,9 +19,9 @@ use super::{Lowering, PASSED, Source};
 
 /// Bodies within each other, at most.
 const MAX_DEPTH: usize = 16;
-/// Most nodes of all bodies that are written, as often as each is.
+/// Maximum number of nodes in all lowered bodies, counted each time that they are lowered.
 const MOST_NODES: usize = 1 << 16;
-/// How often a body is written until the shapes of its variables are the same before and after.
+/// Maximum number of times that a body is lowered until the shapes of its variables are stable.
 const ATTEMPTS: usize = 3;
 
 /// The functions that branches and loops call.
@@ -82,9 +82,9 @@ impl<'g> Functions<'g> {
     }
 }
 
-/// What becomes of a variable of a loop.
+/// Role of a loop variable.
 enum Variable {
-    /// It is the same in all rounds.
+    /// The value is the same in all rounds.
     Fixed,
     /// Each round computes the next.
     State,
@@ -92,12 +92,12 @@ enum Variable {
     Items { item: ValueId, is_last: bool },
 }
 
-/// A value of a body as one within it knows it.
+/// A value of an outer body, as an inner body accesses it.
 #[derive(Clone)]
 enum Lent {
     /// A weight or a constant.
     Same(Source),
-    /// What is written to the body around.
+    /// A value of the outer body.
     Outer { id: ValueId, name: String, kind: ValueType },
     /// A list whose items are not known yet.
     Nothing,
@@ -120,9 +120,9 @@ struct Loop<'l> {
     body: &'l Body,
     cond: &'l Body,
     variables: Vec<Variable>,
-    /// Those that are the same in all rounds.
+    /// Values that are the same in all rounds.
     lent: Vec<Lent>,
-    /// What the counters stay below, where that is all that the condition says.
+    /// Limits of the counters, if the condition consists only of comparisons with them.
     limits: Option<Vec<Count>>,
 }
 
@@ -160,7 +160,7 @@ impl<'g> Lowering<'g> {
         })
     }
 
-    /// A value of this body as one that a body within knows.
+    /// Returns a value of this body as an inner body accesses it.
     fn lent(&mut self, source: &Source) -> Option<Lent> {
         let id = match source {
             Source::Made(placed) => self.out.ordered(*placed, Order::Natural)?,
@@ -224,8 +224,9 @@ impl<'g> Lowering<'g> {
         Some(())
     }
 
-    /// Whether the bodies of a node have operators that are not translated. They are named, and not
-    /// the node.
+    /// Returns `true` if the bodies of a node have operators that cannot be translated.
+    ///
+    /// These operators are counted instead of the node.
     fn is_left(&mut self, node: &Node, untranslated: Untranslated) -> bool {
         let is_any = !untranslated.is_empty();
         if is_any {
@@ -277,7 +278,7 @@ impl<'g> Lowering<'g> {
         None
     }
 
-    /// Whether a variable begins with 0 and becomes one more in each round.
+    /// Returns `true` if a variable starts at 0 and increases by one in each round.
     fn is_counter(&mut self, node: &Node, body: &Body, at: usize) -> bool {
         if self.ints(node, at).as_deref() != Some(&[0]) {
             return false;
@@ -304,7 +305,7 @@ impl<'g> Lowering<'g> {
         }
     }
 
-    /// What the counters stay below, where that is all that a loop's condition says.
+    /// Returns the limits of the counters, if the condition only compares counters with them.
     fn limits(
         &mut self,
         node: &Node,
@@ -517,7 +518,9 @@ impl<'g> Lowering<'g> {
         Some(())
     }
 
-    /// The last item of a list, as a list of one; `before` is what there is if it has none.
+    /// Returns the last item of a list, as a list of one.
+    ///
+    /// `before` is prepended to the list, so it is the result if the list is empty.
     fn last(&mut self, before: Option<ValueId>, all: ValueId, name: &str) -> ValueId {
         let main = &mut self.out.main;
         let all = match before {
@@ -572,7 +575,7 @@ fn constant(tensor: &TensorType, known: &[i64]) -> Option<Constant> {
     Some(Constant { name: String::new(), element, shape: shape?, data: ConstantData::Bytes(data) })
 }
 
-/// What two types have in common; `None` for other elements.
+/// Returns the common part of two types, or `None` if their element types differ.
 fn both(a: &ValueType, b: &ValueType) -> Option<ValueType> {
     let (ValueType::Tensor(a), ValueType::Tensor(b)) = (a, b) else {
         return Some(ValueType::Unknown);

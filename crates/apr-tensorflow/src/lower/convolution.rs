@@ -22,12 +22,12 @@ impl Lowering<'_> {
         }
     }
 
-    /// An image with channels behind the batch, and the order of what is made of it.
+    /// Returns an image with channels after the batch, and the order of values computed from it.
     pub(super) fn image_input(&mut self, node: &Node, input: usize) -> Option<(ValueId, Order)> {
         self.spatial_input(node, input, RANK)
     }
 
-    /// The same of an image or a volume, by the number of its dimensions.
+    /// Same as [`image_input`](Self::image_input), for an image or a volume with `rank` dimensions.
     fn spatial_input(
         &mut self,
         node: &Node,
@@ -121,7 +121,7 @@ impl Lowering<'_> {
         self.set(node, y, order)
     }
 
-    /// A transposed convolution: its sizes, its kernel, and what it is of.
+    /// Lowers a transposed convolution. Its inputs are the output sizes, the kernel and the image.
     fn transposed(&mut self, node: &Node) -> Option<()> {
         let (_, name) = self.output(node)?;
         let sizes = self.sizes_of_image(node)?;
@@ -156,7 +156,7 @@ impl Lowering<'_> {
         self.set(node, y, order)
     }
 
-    /// Height and width that the first input says; the batch need not be known.
+    /// Returns the height and width from the first input. The batch size can be unknown.
     fn sizes_of_image(&mut self, node: &Node) -> Option<[i64; 2]> {
         let first = first_of(node);
         let known = self.elements(node, 0)?;
@@ -178,12 +178,12 @@ impl Lowering<'_> {
     }
 }
 
-/// The number of dimensions of what a node is over.
+/// Returns the rank of the values that a node processes.
 fn rank_of(node: &Node) -> usize {
     if node.op.name.ends_with("3D") { VOLUME } else { RANK }
 }
 
-/// The first dimension of an image or a volume behind the batch that is no channel.
+/// Returns the first spatial dimension of an image or a volume.
 fn first_of(node: &Node) -> usize {
     let is_last = node.text("data_format").is_none_or(|format| !format.starts_with("NC"));
     if is_last { 1 } else { 2 }

@@ -5,7 +5,7 @@ use apr_lower::Order;
 
 use super::Lowering;
 
-/// Those with the same meaning in ONNX.
+/// Operators with the same meaning in ONNX.
 const UNARY: [(&str, &str); 34] = [
     ("Abs", "Abs"),
     ("Acos", "Acos"),
@@ -149,7 +149,7 @@ impl Lowering<'_> {
         self.set(node, y, order)
     }
 
-    /// What a function makes of an input and 1.
+    /// Lowers a function of an input and 1.
     fn with_one(
         &mut self,
         node: &Node,
@@ -177,7 +177,7 @@ impl Lowering<'_> {
         self.set(node, y, order)
     }
 
-    /// 0 where the divisor is 0.
+    /// Lowers a division that returns 0 if the divisor is 0.
     fn div_no_nan(&mut self, node: &Node) -> Option<()> {
         (self.element(node, 0)? == ElementType::F32).then_some(())?;
         let (ids, order, name) = self.in_one_order(node, &[0, 1])?;
@@ -189,7 +189,7 @@ impl Lowering<'_> {
         self.set(node, y, order)
     }
 
-    /// Rounded down, also of integers, whose division in ONNX rounds to 0.
+    /// Lowers a division that rounds down, also for integers, which ONNX rounds towards 0.
     fn floor_div(&mut self, node: &Node) -> Option<()> {
         let is_float = self.element(node, 0)?.is_float();
         if is_float {

@@ -5,14 +5,14 @@ use apr_lower::{Order, Placed};
 
 use super::{Lowering, Source};
 
-/// What a strided slice takes along the dimensions of its input.
+/// The selection of a strided slice along the dimensions of its input.
 #[derive(Default)]
 struct Strides {
     starts: Vec<i64>,
     ends: Vec<i64>,
     steps: Vec<i64>,
     axes: Vec<i64>,
-    /// Dimensions of the input that go.
+    /// Dimensions of the input that are removed.
     gone: Vec<i64>,
     /// Dimensions of the output that are new.
     new: Vec<i64>,
@@ -72,7 +72,7 @@ impl Lowering<'_> {
         self.set(node, y, Order::Natural)
     }
 
-    /// Where a value is not 0: a row of positions for each such element.
+    /// Lowers `Where`: a row of positions for each element that is not 0.
     fn positions(&mut self, node: &Node) -> Option<()> {
         let x = self.natural(node, 0)?;
         let (_, name) = self.output(node)?;
@@ -155,7 +155,7 @@ impl Lowering<'_> {
         Some(())
     }
 
-    /// A list of places, as far as they are known; those that a loop counts are not.
+    /// Returns a list of positions. Unknown ones, such as loop counters, are `None`.
     fn places(&mut self, node: &Node, input: usize) -> Option<Vec<Option<i64>>> {
         if let Some(known) = self.elements(node, input) {
             return Some(known);
@@ -213,7 +213,7 @@ impl Lowering<'_> {
     }
 }
 
-/// What the masks of a strided slice mean (`StridedSliceDenseSpec`).
+/// Interprets the masks of a strided slice (`StridedSliceDenseSpec`).
 fn strides(node: &Node, spec: &[Vec<Option<i64>>; 3], rank: Option<usize>) -> Option<Strides> {
     let [starts, ends, steps] = spec;
     let count = starts.len();

@@ -66,7 +66,7 @@ impl Lowering<'_> {
         }
     }
 
-    /// The same as an integer of 64 bits.
+    /// Returns a count as an integer of 64 bits.
     pub(super) fn counted(&mut self, count: Count, name: &str) -> ValueId {
         match count {
             Count::Known(known) => self.out.main.int(known),
@@ -74,7 +74,7 @@ impl Lowering<'_> {
         }
     }
 
-    /// A list as it is before its items are set: zeros, where their sizes are known.
+    /// Creates a list of zeros before its items are set, if the sizes of the items are known.
     pub(super) fn zeros(
         &mut self,
         count: Count,

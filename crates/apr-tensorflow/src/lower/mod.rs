@@ -30,7 +30,7 @@ use signature::Signature;
 pub use signature::signatures_left_out;
 use source::Source;
 
-/// Operators that return what they get, or a variable that they stand for.
+/// Operators that return their input, or the variable that they represent.
 const PASSED: [&str; 14] = [
     "CheckNumerics",
     "DisableCopyOnRead",
@@ -106,10 +106,10 @@ struct Lowering<'g> {
     weights: &'g dyn Weights,
     functions: &'g Functions<'g>,
     out: Writer,
-    /// What stands for the values of `from`.
+    /// Replacements for the values of `from`.
     values: Vec<Option<Source>>,
     untranslated: Untranslated,
-    /// How many bodies are around.
+    /// Number of enclosing bodies.
     depth: usize,
 }
 
@@ -133,7 +133,9 @@ impl<'g> Lowering<'g> {
         Self { from, weights, functions, out, values, untranslated: Untranslated::new(), depth: 0 }
     }
 
-    /// Lowers all nodes that outputs need; those that can't be are counted by their names.
+    /// Lowers all nodes that the outputs need.
+    ///
+    /// Nodes that cannot be lowered are counted by their names.
     fn nodes(&mut self, outputs: &[ValueId], is_given: impl Fn(ValueId) -> bool) {
         let needed = needed(self.from, outputs, &is_given);
         let from = self.from;
@@ -146,7 +148,7 @@ impl<'g> Lowering<'g> {
         }
     }
 
-    /// Lowers a node; `None` where that can't be done.
+    /// Lowers a node. Returns `None` if it cannot be lowered.
     fn node(&mut self, node: &Node) -> Option<()> {
         (&*node.op.domain == DOMAIN).then_some(())?;
         let op = &*node.op.name;
@@ -196,8 +198,9 @@ impl<'g> Lowering<'g> {
         Some(())
     }
 
-    /// Lets a node that can't be lowered stand for its outputs, so that those behind it are judged
-    /// by themselves.
+    /// Adds a placeholder for a node that cannot be lowered.
+    ///
+    /// Later nodes are then checked on their own.
     fn leave(&mut self, node: &Node) {
         for output in node.outputs.iter().flatten() {
             let name = &self.from.value(*output).name;
@@ -212,7 +215,7 @@ impl<'g> Lowering<'g> {
         Some((id, self.from.value(id).name.clone()))
     }
 
-    /// Lets a value stand for the first output.
+    /// Sets the value of the first output.
     fn set(&mut self, node: &Node, made: ValueId, order: Order) -> Option<()> {
         let id = node.outputs.first().copied().flatten()?;
         self.values[id.0 as usize] = Some(Source::Made(Placed { id: made, order }));

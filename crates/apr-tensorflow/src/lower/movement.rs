@@ -114,7 +114,7 @@ impl Lowering<'_> {
         self.set(node, y, Order::Natural)
     }
 
-    /// Values that follow each other along a dimension, which is an input, too.
+    /// Lowers the concatenation of values along a dimension, which is itself an input.
     fn concat(&mut self, node: &Node, axis: usize) -> Option<()> {
         let along = *self.ints(node, axis)?.first()?;
         let parts: Vec<usize> = (0..node.inputs.len()).filter(|input| *input != axis).collect();

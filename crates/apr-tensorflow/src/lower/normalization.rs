@@ -27,7 +27,7 @@ impl Lowering<'_> {
         self.set(node, y, order)
     }
 
-    /// By means and variances that are inputs.
+    /// Lowers a normalization whose means and variances are inputs.
     fn moving(&mut self, node: &Node) -> Option<()> {
         (node.int("is_training") == Some(0)).then_some(())?;
         let (x, order) = self.image_input(node, 0)?;
@@ -44,7 +44,9 @@ impl Lowering<'_> {
         self.set(node, y, order)
     }
 
-    /// By the sum over neighbouring channels, which ONNX divides by their number.
+    /// Lowers a normalization by the sum over neighbouring channels.
+    ///
+    /// ONNX divides the sum by their number.
     fn local_response(&mut self, node: &Node) -> Option<()> {
         let radius = node.int("depth_radius").unwrap_or(5);
         let size = radius.checked_mul(2)?.checked_add(1)?;

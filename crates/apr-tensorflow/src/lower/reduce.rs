@@ -67,7 +67,7 @@ impl Lowering<'_> {
         self.set(node, y, order)
     }
 
-    /// Whether all or any are true.
+    /// Lowers a reduction to `true` if all or any elements are true.
     fn truth(&mut self, node: &Node, op: &str) -> Option<()> {
         let keeps = node.int("keep_dims").unwrap_or_default();
         let axes = self.ints(node, 1)?;
@@ -110,7 +110,7 @@ impl Lowering<'_> {
         self.set(node, y, Order::Natural)
     }
 
-    /// The greatest elements along the last dimension, and where they are.
+    /// Lowers `TopK`: the greatest elements along the last dimension, and their positions.
     fn top(&mut self, node: &Node) -> Option<()> {
         let count = *self.ints(node, 1)?.first()?;
         let x = self.natural(node, 0)?;

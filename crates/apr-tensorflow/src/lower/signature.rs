@@ -12,7 +12,7 @@ use crate::METADATA;
 /// The signature that programs use when they name none.
 const DEFAULT: &str = "serving_default";
 
-/// Inputs and outputs by what callers call them.
+/// Inputs and outputs by the names that callers use for them.
 pub(super) struct Signature {
     pub(super) inputs: Vec<(ValueId, String, ValueType)>,
     pub(super) outputs: Vec<(String, ValueId)>,
@@ -34,7 +34,7 @@ impl Signature {
         })
     }
 
-    /// What callers call an input. Any value may be one, also what a node makes elsewhere.
+    /// Returns the callers' name of an input. Any value can be an input, even an output of a node.
     pub(super) fn input(&self, id: ValueId) -> Option<&str> {
         let found = self.inputs.iter().find(|(own, ..)| *own == id);
         found.map(|(_, name, _)| name.as_str())
@@ -51,7 +51,7 @@ fn chosen(signatures: &Map<String, Value>) -> Option<&Value> {
     own.next().is_none().then_some(first)
 }
 
-/// Whether a signature is one that TensorFlow itself calls.
+/// Returns `true` for a signature that TensorFlow itself calls.
 fn is_internal(name: &str) -> bool {
     name.starts_with("__")
 }
@@ -66,7 +66,7 @@ pub fn signatures_left_out(metadata: &Metadata) -> Vec<&str> {
     others.filter(|name| has_default && *name != DEFAULT && !is_internal(name)).collect()
 }
 
-/// The values of a signature; `None` where one is missing.
+/// Returns the values of a signature, or `None` if one is missing.
 fn named(body: &Body, signature: &Value) -> Option<Signature> {
     let find = |info: &Value| {
         let name = info.get("name")?.as_str()?;

@@ -6,7 +6,7 @@ use apr_lower::{Order, Placed, Weights};
 use super::Lowering;
 use super::list::Count;
 
-/// What a value is: written so far, or a weight that is written in the order that is asked for.
+/// Source of a value: an existing value, or a weight that is written in the requested order.
 #[derive(Debug, Clone)]
 pub(super) enum Source {
     Made(Placed),
@@ -16,8 +16,7 @@ pub(super) enum Source {
         dims: Vec<u64>,
     },
     Constant(Constant),
-    /// A list whose items are not set yet: how many there are, and their sizes, -1 for one that is
-    /// not known.
+    /// A list whose items are not set yet: their number, and their sizes, with -1 for unknown ones.
     List {
         count: Count,
         element: ElementType,
@@ -26,10 +25,11 @@ pub(super) enum Source {
 }
 
 impl Source {
-    /// A value that no node makes. A few integers are written to the graph, where they may be a
-    /// part of a shape.
+    /// Returns a value without a node.
+    ///
+    /// A few integers become a constant if they may be part of a shape.
     pub(super) fn fixed(value: &Value, weights: &dyn Weights) -> Option<Self> {
-        /// Most integers of a shape.
+        /// Maximum number of integers of a shape.
         const MOST: u64 = 64;
 
         match &value.origin {
@@ -125,7 +125,7 @@ impl Lowering<'_> {
         Some(self.out.main.op("Reshape", [made, shape]).output(&format!("{name}/shaped")))
     }
 
-    /// The sizes of an input, as far as they are known.
+    /// Returns the sizes of an input. Unknown sizes are `None`.
     pub(super) fn dims(&mut self, node: &Node, input: usize) -> Option<Vec<Option<u64>>> {
         match self.source(node, input)?.clone() {
             Source::Weight { dims, .. } => Some(dims.into_iter().map(Some).collect()),
@@ -153,7 +153,7 @@ impl Lowering<'_> {
         }
     }
 
-    /// The integers of an input, where they are known.
+    /// Returns the integers of an input, if they are known.
     pub(super) fn ints(&mut self, node: &Node, input: usize) -> Option<Vec<i64>> {
         match self.source(node, input)?.clone() {
             Source::Weight { weight, .. } if weight.views.is_empty() => {
@@ -165,7 +165,7 @@ impl Lowering<'_> {
         }
     }
 
-    /// The integers of an input, as far as they are known.
+    /// Returns the integers of an input. Unknown ones are `None`.
     pub(super) fn elements(&mut self, node: &Node, input: usize) -> Option<Vec<Option<i64>>> {
         match self.source(node, input)?.clone() {
             Source::Made(placed) => self.out.elements(placed.id),
@@ -173,7 +173,7 @@ impl Lowering<'_> {
         }
     }
 
-    /// An input of integers as those of 64 bits, which ONNX's shapes and indices are.
+    /// Returns an input as integers of 64 bits, the type of ONNX's shapes and indices.
     pub(super) fn longs(&mut self, node: &Node, input: usize) -> Option<ValueId> {
         if let Some(known) = self.ints(node, input)
             && self.rank(node, input) == Some(1)
@@ -185,7 +185,7 @@ impl Lowering<'_> {
         Some(self.out.cast(x, ElementType::I64, &name))
     }
 
-    /// A dimension of a value of so many, which is counted from the end where it is below 0.
+    /// Returns the position of an axis among `rank` dimensions. Negative axes count from the end.
     pub(super) fn position(axis: i64, rank: usize) -> Option<usize> {
         let rank = i64::try_from(rank).ok()?;
         let axis = if axis < 0 { axis.checked_add(rank)? } else { axis };

@@ -16,7 +16,7 @@ const fn of(name: &'static str, file: &'static str, make: fn(usize) -> Vec<u8>) 
     Construct { name, file, make }
 }
 
-/// All of them.
+/// All constructs of this module.
 pub(super) const ALL: &[Construct] = &[
     of("apr: tensors", "model.apr", |n| with_tensors(n, |at| entry(&format!("w{at}")))),
     of("apr: tensors at one place", "model.apr", |n| {

@@ -6,7 +6,7 @@ const fn of(name: &'static str, file: &'static str, make: fn(usize) -> Vec<u8>) 
     Construct { name, file, make }
 }
 
-/// All of them.
+/// All constructs of this module.
 pub(super) const ALL: &[Construct] = &[
     of("tokenizer: tokens", "tokenizer.json", |n| pairs("", &joined(n, token), "")),
     of("tokenizer: merges", "tokenizer.json", |n| {
@@ -76,19 +76,19 @@ fn token(at: usize) -> String {
     format!(r#""t{at}":{at}"#)
 }
 
-/// Of byte pairs, with these tokens and merges.
+/// Returns a byte-pair tokenizer with these tokens and merges.
 fn pairs(more: &str, tokens: &str, merges: &str) -> Vec<u8> {
     let model = format!(r#"{{"type":"BPE","vocab":{{{tokens}}},"merges":[{merges}]}}"#);
     format!(r#"{{{more}"model":{model}}}"#).into()
 }
 
-/// Of LoRA, with these alphas of modules.
+/// Returns a LoRA configuration with these alphas of modules.
 fn adapter(alphas: &str) -> Vec<u8> {
     let alphas = format!(r#""alpha_pattern":{{{alphas}}}"#);
     format!(r#"{{"peft_type":"LORA","r":1,"lora_alpha":1,{alphas}}}"#).into()
 }
 
-/// With a pattern by which texts are cut.
+/// Returns a tokenizer with a pattern that splits texts.
 fn split(pattern: &str) -> Vec<u8> {
     let split = r#"{"type":"Split","behavior":"Isolated","invert":false,"pattern""#;
     let cut = format!(r#""pre_tokenizer":{split}:{{"Regex":"{pattern}b"}}}},"#);

@@ -25,16 +25,17 @@ mod weights;
 /// A construct that a file can repeat.
 #[derive(Debug, Clone, Copy)]
 pub struct Construct {
-    /// What is repeated.
+    /// Name of the repeated construct.
     pub name: &'static str,
     /// Name of the file, by which it is opened.
     pub file: &'static str,
-    /// The file with so many repetitions.
+    /// Function that makes the file with this number of repetitions.
     pub make: fn(usize) -> Vec<u8>,
 }
 
 impl Construct {
-    /// What a loader needs beside a file that is no model: names and contents.
+    /// Returns the names and contents of files that a loader needs next to a file that is not a
+    /// model.
     #[must_use]
     pub fn beside(&self) -> Vec<(&'static str, Vec<u8>)> {
         let header = br#"{"w":{"dtype":"U8","shape":[1],"data_offsets":[0,1]}}"#;
@@ -50,8 +51,7 @@ impl Construct {
         }
     }
 
-    /// The file with the most repetitions, among powers of two, that has no more than so many
-    /// bytes.
+    /// Returns the file with the most repetitions, among powers of two, of at most `most` bytes.
     #[must_use]
     pub fn of_size(&self, most: usize) -> Vec<u8> {
         let mut file = (self.make)(1);

@@ -11,7 +11,7 @@ const fn torch(name: &'static str, make: fn(usize) -> Vec<u8>) -> Construct {
     Construct { name, file: "model.pt", make }
 }
 
-/// All of them.
+/// All constructs of this module.
 pub(super) const ALL: &[Construct] = &[
     pickle("pickle: numbers in a list", numbers),
     pickle("pickle: lists in each other", nested),

@@ -23,7 +23,7 @@ pub(super) fn number(field: u64, value: u64) -> Vec<u8> {
     [varint(field << 3), varint(value)].concat()
 }
 
-/// The same message many times, with its number in it.
+/// Returns `count` messages, each made from its number.
 pub(super) fn each(count: usize, message: impl Fn(usize) -> Vec<u8>) -> Vec<u8> {
     (0..count).flat_map(message).collect()
 }

@@ -10,7 +10,7 @@ const fn run(name: &'static str, make: fn(usize) -> Vec<u8>) -> Construct {
     Construct { name, file: "model.onnx", make }
 }
 
-/// All of them.
+/// All constructs of this module.
 pub(super) const ALL: &[Construct] = &[
     run("run: an average over all", |n| of_one(n, "GlobalAveragePool", image(n, FLOAT), &[])),
     run("run: an average of bytes", |n| of_one(n, "GlobalAveragePool", image(n, BYTE), &[])),
@@ -156,7 +156,7 @@ fn text(name: &str, value: &str) -> Vec<u8> {
     field(5, [number(1, 1), number(2, TEXT), field(8, name), field(6, value)].concat())
 }
 
-/// A tensor of zeros that takes no room in the file.
+/// Writes a tensor of zeros that needs no space in the file.
 fn filled(name: &str, dims: &[usize], element: u64) -> Vec<u8> {
     let shape: Vec<i64> = dims.iter().map(|dim| *dim as i64).collect();
     let zero = tensor("", &[1], element, if element == LONG { &[0; 8] } else { &[0; 4] });
@@ -198,7 +198,7 @@ fn regions(count: usize) -> Vec<u8> {
     runs(count, &[parts.concat(), run].concat())
 }
 
-/// What is made from two times the one before.
+/// Writes a chain of nodes, each of which uses the previous output twice.
 fn chained(count: usize, first: Vec<u8>, op: &str, more: &[u8]) -> Vec<u8> {
     let steps = count.min(4000);
     let nodes = each(steps, |at| {
@@ -224,7 +224,7 @@ fn sequences(count: usize) -> Vec<u8> {
     runs(count, &[filled("a", &[1], FLOAT), first, nodes].concat())
 }
 
-/// A loop of so many rounds.
+/// Writes a loop of `rounds` rounds.
 fn repeated(count: usize, rounds: i64, collects: bool) -> Vec<u8> {
     let inner = [
         node("", "Identity", &["go"], &["on"], &[]),

@@ -8,7 +8,7 @@ const fn of(name: &'static str, file: &'static str, make: fn(usize) -> Vec<u8>) 
     Construct { name, file, make }
 }
 
-/// All of them.
+/// All constructs of this module.
 pub(super) const ALL: &[Construct] = &[
     of("jinja: statements", "model.jinja", |n| "{% x %}".repeat(n).into()),
     of("jinja: expressions", "model.jinja", |n| "{{ x }}".repeat(n).into()),

@@ -8,7 +8,7 @@ const fn tensors(name: &'static str, make: fn(usize) -> Vec<u8>) -> Construct {
     Construct { name, file: "model.safetensors", make }
 }
 
-/// All of them.
+/// All constructs of this module.
 pub(super) const ALL: &[Construct] = &[
     tensors("safetensors: tensors without elements", empty_tensors),
     tensors("safetensors: tensors", one_byte_tensors),

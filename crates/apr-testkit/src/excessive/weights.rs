@@ -8,7 +8,7 @@ const fn gguf(name: &'static str, make: fn(usize) -> Vec<u8>) -> Construct {
     Construct { name, file: "model.gguf", make }
 }
 
-/// All of them.
+/// All constructs of this module.
 pub(super) const ALL: &[Construct] = &[
     gguf("gguf: pairs", pairs),
     gguf("gguf: pairs of one key", pairs_of_one_key),

@@ -10,7 +10,7 @@ use super::http::{Answer, Asked};
 use super::{Fault, Repository, State};
 
 impl State {
-    /// The answer to a request, with what goes wrong.
+    /// Answers a request, with faults if a rule applies.
     pub(super) fn answer(&mut self, asked: &Asked, at_store: bool) -> Answer {
         if asked.method == "CONNECT" {
             // As a proxy it is every server.
@@ -232,7 +232,7 @@ impl State {
         self.file(asked, &content, fault)
     }
 
-    /// A file, or the range of it that is asked for.
+    /// Answers with a file, or with the requested range of it.
     fn file(&mut self, asked: &Asked, content: &Content, fault: Option<&Fault>) -> Answer {
         let etag = match fault {
             Some(Fault::OtherEtag) => "\"other\"".to_owned(),

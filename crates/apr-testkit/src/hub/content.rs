@@ -11,7 +11,7 @@ pub struct Content {
     head: Arc<[u8]>,
     /// Zeros follow up to here.
     pub len: u64,
-    /// SHA-256 of what is stored elsewhere, a git blob's SHA-1 of the rest.
+    /// SHA-256 of content in the store, otherwise the SHA-1 of the git blob.
     pub etag: String,
     /// Stored elsewhere.
     pub large: bool,
@@ -42,7 +42,7 @@ impl Content {
     }
 }
 
-/// What is sent: bytes of its own, or a range of a file, which is not copied.
+/// Body of an answer: bytes of its own, or a range of a file, which is not copied.
 pub(super) enum Body {
     Own(Vec<u8>),
     Part(Arc<[u8]>, Range<usize>),
@@ -78,7 +78,7 @@ impl<T: Into<Vec<u8>>> From<T> for Body {
     }
 }
 
-/// What is in Git LFS: everything but text.
+/// Returns `true` for files in Git LFS, which are all files except text.
 fn is_large(name: &str) -> bool {
     ![".json", ".txt", ".md", ".jinja", ".yaml", "LICENSE", ".gitattributes"]
         .iter()
@@ -91,7 +91,7 @@ pub fn sha256(bytes: &[u8]) -> String {
     hex(&sha2::Sha256::digest(bytes))
 }
 
-/// What git calls a file's content.
+/// Returns the SHA-1 by which git identifies a file's content.
 #[must_use]
 pub fn git_sha1(bytes: &[u8]) -> String {
     let mut hasher = sha1::Sha1::new();

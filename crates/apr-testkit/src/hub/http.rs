@@ -12,7 +12,7 @@ use super::line::Line;
 /// Bytes that are handed to the system at a time.
 const SENT_AT_ONCE: usize = 256 << 10;
 
-/// A request as it came.
+/// Received request.
 pub(super) struct Asked {
     pub(super) method: String,
     pub(super) target: String,
@@ -48,10 +48,9 @@ pub(super) struct Answer {
     pub(super) status: u16,
     pub(super) headers: Vec<(String, String)>,
     pub(super) body: Body,
-    /// The length that is stated, where it is not the body's.
+    /// Stated length, if it differs from the length of the body.
     pub(super) stated: Option<u64>,
-    /// How much of the body is sent before the connection is cut, and how long nothing is sent
-    /// before.
+    /// Number of bytes sent before the connection is cut, and the pause before the cut.
     pub(super) cut: Option<(u64, Duration)>,
     /// Bytes of the body that are sent at a time, and the pause before each.
     pub(super) trickle: Option<(usize, Duration)>,
@@ -108,7 +107,7 @@ impl Connection {
         Some(Asked { method, target, headers })
     }
 
-    /// Sends an answer, as fast as the line is; `false` where the connection ends.
+    /// Sends an answer at the speed of the line. Returns `false` if the connection ends.
     pub(super) fn send(
         &mut self,
         answer: &Answer,

@@ -5,10 +5,10 @@ use std::sync::{Mutex, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// Bytes that are sent at once where the rate is limited.
+/// Number of bytes per send if the rate is limited.
 const SENT_AT_ONCE: usize = 64 << 10;
 
-/// What the line makes up for, where it was idle or a thread woke up late.
+/// Delay that the line catches up with after it was idle or a thread woke up late.
 const BURST: Duration = Duration::from_millis(10);
 
 /// A line with a rate.
@@ -19,7 +19,7 @@ pub(super) struct Line(Mutex<State>);
 struct State {
     /// Bytes a second; 0: as many as the machine can.
     rate: u64,
-    /// When the line is free again.
+    /// Time when the line is free again.
     free: Option<Instant>,
 }
 
@@ -28,7 +28,7 @@ impl Line {
         *self.0.lock().unwrap_or_else(PoisonError::into_inner) = State { rate, free: None };
     }
 
-    /// The pieces of what is to be sent, each when its turn comes.
+    /// Iterates over pieces of the bytes to send, and waits for the turn of each.
     pub(super) fn pieces<'a>(&'a self, bytes: &'a [u8]) -> impl Iterator<Item = &'a [u8]> + 'a {
         let is_limited = self.0.lock().unwrap_or_else(PoisonError::into_inner).rate > 0;
         let pieces: Chunks<'a, u8> =

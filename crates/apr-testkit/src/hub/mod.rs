@@ -38,7 +38,7 @@ pub struct Request {
     pub range: Option<String>,
     /// The header `Authorization`.
     pub authorization: Option<String>,
-    /// Whether the store was asked, and not the hub.
+    /// `true` for a request to the store, `false` for a request to the hub.
     pub at_store: bool,
     /// The status that was answered.
     pub status: u16,
@@ -46,42 +46,42 @@ pub struct Request {
     pub sent: u64,
     /// Bytes of the body that the system took so far.
     pub written: Arc<AtomicU64>,
-    /// When it came.
+    /// Time of arrival.
     pub at: Instant,
 }
 
-/// What goes wrong with an answer.
+/// Fault of an answer.
 #[derive(Debug, Clone)]
 pub enum Fault {
     /// This status, with these headers.
     Status(u16, Vec<(String, String)>),
-    /// The connection is cut after so many bytes of the body.
+    /// The connection is cut after this many bytes of the body.
     Cut(u64),
-    /// Nothing more is sent after so many bytes of the body, for this long.
+    /// After this many bytes of the body, nothing is sent for this time.
     Stall(u64, Duration),
-    /// So many bytes of the body are sent at a time, with this pause between them.
+    /// The body is sent in pieces of this many bytes, with this pause between them.
     Trickle(usize, Duration),
     /// The body has one bit flipped.
     Flip,
-    /// The file is said to be this much longer than it is.
+    /// The stated length of the file is this much too large.
     Longer(u64),
-    /// The whole file is sent, whatever range was asked for.
+    /// The whole file is sent for every requested range.
     NoRanges,
-    /// The file is said to be in another state.
+    /// The stated ETag is that of another state of the file.
     OtherEtag,
     /// A redirect to this address.
     Redirect(String),
 }
 
-/// When something goes wrong.
+/// Rule for the answers that have a fault.
 #[derive(Debug, Clone)]
 struct Rule {
     /// A part of the target.
     matching: String,
     fault: Fault,
-    /// Answers that go well before.
+    /// Number of answers without the fault before it occurs.
     skip: u32,
-    /// Answers that go wrong then.
+    /// Number of answers with the fault.
     times: u32,
 }
 
@@ -103,7 +103,7 @@ struct State {
     rules: Vec<Rule>,
     requests: Vec<Request>,
     delay: Duration,
-    /// Every so many answers of files one is cut.
+    /// Interval of file answers, one of which is cut.
     cut_every: u64,
     answers: u64,
     /// Uses of a store's address before it expires.
@@ -152,7 +152,7 @@ impl TestHub {
         Self { state, line, url: hub_url }
     }
 
-    /// Its address, for `HF_ENDPOINT`.
+    /// Returns the address, for `HF_ENDPOINT`.
     #[must_use]
     pub fn url(&self) -> &str {
         &self.url
@@ -193,7 +193,7 @@ impl TestHub {
         }
     }
 
-    /// Lists of files give neither lengths nor digests, as those of some mirrors.
+    /// Omits lengths and digests from file lists, as some mirrors do.
     pub fn list_names_alone(&self) {
         self.lock().lists_names_alone = true;
     }
@@ -212,13 +212,13 @@ impl TestHub {
         self.lock().repositories[repo].branches["main"].clone()
     }
 
-    /// Shows a repository to those with this token alone.
+    /// Restricts a repository to requests with this token.
     pub fn make_private(&self, repo: &str, token: &str) {
         self.lock().repositories.get_mut(repo).expect("a repository").token =
             Some(token.to_owned());
     }
 
-    /// Shows the files of a repository to those who asked for them, and nobody has.
+    /// Gates a repository. No request has access to its files.
     pub fn make_gated(&self, repo: &str) {
         self.lock().repositories.get_mut(repo).expect("a repository").gated = true;
     }
@@ -228,13 +228,13 @@ impl TestHub {
         self.lock().files.insert(path.to_owned(), Content::of(path, bytes.as_ref()));
     }
 
-    /// Lets answers to requests whose target contains `matching` go wrong, the first `times` after
+    /// Adds a fault to answers for targets that contain `matching`: `times` answers after the first
     /// `skip`.
     pub fn fault(&self, matching: &str, fault: Fault, skip: u32, times: u32) {
         self.lock().rules.push(Rule { matching: matching.to_owned(), fault, skip, times });
     }
 
-    /// Everything goes well again.
+    /// Removes all faults, delays and limits.
     pub fn heal(&self) {
         let mut state = self.lock();
         state.rules.clear();
@@ -249,17 +249,17 @@ impl TestHub {
         self.lock().delay = delay;
     }
 
-    /// All connections together send at most so many bytes a second; 0: as many as they can.
+    /// Limits all connections together to `bytes` bytes per second; 0 means no limit.
     pub fn rate(&self, bytes: u64) {
         self.line.set(bytes);
     }
 
-    /// One of so many answers with files is cut in its middle.
+    /// Cuts one of every `answers` file answers in its middle.
     pub fn cut_every(&self, answers: u64) {
         self.lock().cut_every = answers;
     }
 
-    /// Addresses of the store expire after so many uses.
+    /// Lets addresses of the store expire after this many uses.
     pub fn expire_after(&self, uses: u32) {
         self.lock().uses = Some(uses);
     }

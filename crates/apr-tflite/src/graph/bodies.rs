@@ -37,10 +37,10 @@ mod field {
 /// Subgraphs that call each other this deep at most.
 const MAX_DEPTH: usize = 32;
 
-/// Most bytes of a custom operator's options that are shown.
+/// Maximum number of bytes of a custom operator's options that are shown.
 const MOST_CUSTOM: u64 = 64 << 10;
 
-/// Attributes that are numbers of subgraphs, and what the bodies are called instead.
+/// Attributes that contain subgraph numbers, with the names of the attributes for the bodies.
 const CALLS: [(&str, &str); 9] = [
     ("then_subgraph_index", "then_branch"),
     ("else_subgraph_index", "else_branch"),
@@ -53,7 +53,7 @@ const CALLS: [(&str, &str); 9] = [
     ("subgraph", "body"),
 ];
 
-/// What a model's subgraphs become.
+/// The bodies that a model's subgraphs become.
 pub(super) struct Bodies<'m> {
     schema: Schema,
     operators: Vec<String>,
@@ -69,7 +69,7 @@ pub(super) struct Bodies<'m> {
 struct Frame<'m> {
     body: Body,
     tensors: Vector<'m>,
-    /// Numbers of tensors, and what stands for them now.
+    /// Current values of the tensors, by their numbers.
     values: HashMap<u32, ValueId>,
     number: usize,
 }
@@ -106,7 +106,7 @@ impl<'m> Bodies<'m> {
         })
     }
 
-    /// The body of a subgraph, with those that it calls.
+    /// Returns the body of a subgraph, with the bodies that it calls.
     ///
     /// # Errors
     /// E002 for a damaged file, E007 when reading fails, E008 over a limit.
@@ -190,7 +190,7 @@ impl<'m> Bodies<'m> {
         Ok(())
     }
 
-    /// What stands for a tensor; `None` for one that is left out.
+    /// Returns the value of a tensor, or `None` for an omitted one.
     fn value(&mut self, tensor: i32, frame: &mut Frame<'m>) -> Result<Option<ValueId>> {
         if tensor < 0 {
             return Ok(None);
@@ -271,7 +271,9 @@ impl<'m> Bodies<'m> {
     }
 }
 
-/// Scales and zero points of an operator's inputs or outputs, where one has such; 0 for others.
+/// Returns the scales and zero points of an operator's inputs or outputs, with 0 for missing ones.
+///
+/// The list is empty if none of them has a scale.
 fn scales(which: &str, found: &[Option<(f32, i64)>]) -> Vec<Attribute> {
     if found.iter().all(Option::is_none) {
         return Vec::new();
@@ -286,7 +288,9 @@ fn scales(which: &str, found: &[Option<(f32, i64)>]) -> Vec<Attribute> {
 }
 
 impl<'m> Frame<'m> {
-    /// Scale and zero point of a tensor that is no weight: those of weights are tensors.
+    /// Returns the scale and zero point of a tensor other than a weight.
+    ///
+    /// For weights, they are tensors.
     fn scale(&self, tensor: i32, value: Option<ValueId>) -> Result<Option<(f32, i64)>> {
         match value.map(|value| &self.body.value(value).origin) {
             None | Some(ValueOrigin::Weight(_)) => Ok(None),

@@ -21,12 +21,13 @@ use bodies::Bodies;
 /// The domain of the operators.
 pub const DOMAIN: &str = "tflite";
 
-/// The version of the schema, which is that of the domain.
+/// Version of the schema, which is also the version of the domain.
 const VERSION: i64 = 3;
 
-/// The graphs of the model that a checkpoint came from, by their names; the main one is first.
-/// `None` where it came from no TensorFlow Lite model. Weights have the names of that model's
-/// tensors.
+/// Returns the graphs of the TensorFlow Lite model that a checkpoint was imported from, by name.
+///
+/// The main graph is first. Returns `None` if the checkpoint has no TensorFlow Lite model. Weights
+/// have the names of that model's tensors.
 ///
 /// ```
 /// # let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../fixtures/tflite/kinds.tflite");

@@ -11,7 +11,7 @@ use crate::flatbuffer::Table;
 /// schema's unions: `name:number:kind=default`.
 const TABLES: &str = include_str!("options.txt");
 
-/// Most items of a list that becomes an attribute.
+/// Maximum number of items of a list that becomes an attribute.
 const MOST_ITEMS: u64 = 4096;
 
 /// A field of a table of options.
@@ -19,14 +19,16 @@ struct Field {
     name: &'static str,
     number: u64,
     kind: &'static str,
-    /// What it is where the table leaves it out.
+    /// Value of the field if the table does not have it.
     default: i64,
 }
 
 /// The tables of the schema.
 pub(super) struct Schema {
     enums: HashMap<&'static str, Vec<&'static str>>,
-    /// Of `BuiltinOptions` and of `BuiltinOptions2`, as text: a model uses a few.
+    /// Tables of `BuiltinOptions` and of `BuiltinOptions2`.
+    ///
+    /// They are stored as text, because a model uses only a few.
     unions: [Vec<&'static str>; 2],
 }
 
@@ -102,7 +104,7 @@ impl Schema {
     }
 }
 
-/// A list; `None` where it is left out.
+/// Returns a list, or `None` if it is missing or too long.
 fn list(kind: &str, number: u64, options: &Table<'_>) -> Result<Option<AttributeValue>> {
     if !options.has(number)? {
         return Ok(None);
@@ -147,7 +149,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_tables_are_those_of_the_schema() {
+    fn tables_match_the_schema() {
         let schema = Schema::new();
         let [first, second] = &schema.unions;
         // BuiltinOptions_MAX of the schema is BitwiseXor's successor, RightShiftOptions (126).

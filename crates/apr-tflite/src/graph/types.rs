@@ -17,7 +17,7 @@ mod field {
     pub(super) const ZERO_POINT: u64 = 3;
 }
 
-/// Elements by the numbers of `TensorType`; resources and variants are no tensors.
+/// Element types by the numbers of `TensorType`. Resources and variants are not tensors.
 const ELEMENTS: [Option<ElementType>; 19] = [
     Some(ElementType::F32),
     Some(ElementType::F16),
@@ -40,14 +40,15 @@ const ELEMENTS: [Option<ElementType>; 19] = [
     Some(ElementType::BF16),
 ];
 
-/// Most dimensions that are taken for a shape.
+/// Maximum number of dimensions of a shape.
 const MOST_DIMENSIONS: u64 = apr_graph::MAX_RANK as u64;
 
-/// The type of a tensor that is no weight. A dimension that a caller chooses is `batch` where it is
-/// the first of an input.
+/// Returns the type of a tensor that is not a weight.
+///
+/// A dimension that the caller chooses is named `batch` if it is the first of an input.
 ///
 /// # Errors
-/// Those of reading.
+/// The errors of reading.
 pub(super) fn of_tensor(tensor: &Table<'_>, is_input: bool) -> Result<ValueType> {
     let number = usize::from(tensor.u8(field::TYPE)?);
     let Some(element) = ELEMENTS.get(number).copied().flatten() else {

@@ -6,7 +6,7 @@ use apr_lower::Order;
 
 use super::layout::Lowering;
 
-/// Those with the same meaning in ONNX.
+/// Operators with the same meaning in ONNX.
 const UNARY: [(&str, &str); 18] = [
     ("ABS", "Abs"),
     ("CEIL", "Ceil"),

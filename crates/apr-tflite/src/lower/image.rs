@@ -163,7 +163,7 @@ impl Lowering<'_> {
         self.end(node, y, Order::ChannelsFirst)
     }
 
-    /// What is put around an image.
+    /// Returns the padding of an image.
     fn pads(&self, node: &Node, size: Sizes, strides: Sizes, dilations: Sizes) -> Option<Padding> {
         match node.text("padding")? {
             "VALID" => Some(Padding::Valid),

@@ -16,7 +16,7 @@ pub(super) struct Lowering<'g> {
     pub(super) from: &'g Body,
     pub(super) weights: &'g dyn Weights,
     pub(super) out: Writer,
-    /// What stands for the values of `from`.
+    /// Replacements for the values of `from`.
     values: Vec<Option<Placed>>,
     pub(super) untranslated: Untranslated,
 }
@@ -32,7 +32,9 @@ impl<'g> Lowering<'g> {
         Self { from, weights, out, values, untranslated: Untranslated::new() }
     }
 
-    /// What stands for a value in an order; images alone have the other one.
+    /// Returns the replacement of a value in an order.
+    ///
+    /// Only images have an order other than the natural.
     pub(super) fn value(&mut self, id: ValueId, order: Order) -> Option<ValueId> {
         let value = self.from.value(id);
         if let ValueOrigin::Weight(weight) = &value.origin {
@@ -73,7 +75,7 @@ impl<'g> Lowering<'g> {
         Some(self.from.value(id).shape()?.len())
     }
 
-    /// The size of a dimension, counted from the end where it is below 0.
+    /// Returns the size of a dimension, if it is known.
     pub(super) fn size(&self, id: ValueId, dim: usize) -> Option<u64> {
         self.from.value(id).shape()?.get(dim)?.size()
     }
@@ -97,7 +99,7 @@ impl<'g> Lowering<'g> {
         Some((id, self.from.value(id).name.clone()))
     }
 
-    /// The name of what makes the first output in an order.
+    /// Returns the name of the value that becomes the first output, in an order.
     pub(super) fn name(&self, node: &Node, layout: Order) -> Option<String> {
         let (id, name) = self.output(node)?;
         // What becomes the graph's output takes its name: an activation, or a quantization.

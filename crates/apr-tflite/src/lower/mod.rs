@@ -22,22 +22,22 @@ use apr_lower::{Order, Untranslated};
 use crate::graph::DOMAIN;
 use layout::Lowering;
 
-/// What a lowering needs to know of the checkpoint's tensors.
+/// Access to the checkpoint's tensors for a lowering.
 pub trait Weights: apr_lower::Weights {
-    /// How a tensor of integers is quantized.
+    /// Returns the quantization of an integer tensor, if any.
     fn affine(&self, tensor: &str) -> Option<Affine>;
 }
 
-/// How the integers of a tensor stand for floats: `scale * (integer - zero_point)`.
+/// Quantization of a tensor: its floats are `scale * (integer - zero_point)`.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Affine {
     /// The tensor of scales, in single precision.
     pub scales: String,
-    /// How many there are.
+    /// Number of scales.
     pub count: u64,
-    /// The zero points, where they are not all 0.
+    /// Zero points, if they are not all 0.
     pub zero_points: Option<Vec<i64>>,
-    /// The dimension that they go along, where there are several.
+    /// Dimension of the scales, if there are several.
     pub axis: usize,
 }
 
@@ -65,7 +65,7 @@ pub fn lower(graph: &Graph, weights: &dyn Weights) -> Result<Graph, Untranslated
 }
 
 impl Lowering<'_> {
-    /// Lowers a node; `None` where that can't be done.
+    /// Lowers a node. Returns `None` if it cannot be lowered.
     fn node(&mut self, node: &Node) -> Option<()> {
         (&*node.op.domain == DOMAIN).then_some(())?;
         match &*node.op.name {
@@ -86,8 +86,9 @@ impl Lowering<'_> {
         }
     }
 
-    /// Lets a node that can't be lowered stand for its outputs, so that those behind it are judged
-    /// by themselves.
+    /// Adds a placeholder for a node that cannot be lowered.
+    ///
+    /// Later nodes are then checked on their own.
     fn leave(&mut self, node: &Node) {
         for output in node.outputs.iter().flatten() {
             let name = &self.from.value(*output).name;

@@ -194,7 +194,7 @@ impl Lowering<'_> {
         Some(())
     }
 
-    /// A dimension of a value, which is counted from the end where it is below 0.
+    /// Returns the position of an axis of a value. Negative axes count from the end.
     fn position(&self, axis: i64, id: ValueId) -> Option<usize> {
         let axis = self.axis(axis, self.rank(id)?, Order::Natural)?;
         usize::try_from(axis).ok()

@@ -14,7 +14,7 @@ struct Scale {
 }
 
 impl Lowering<'_> {
-    /// An input as floats, where it stands for such, and as it is elsewhere.
+    /// Returns an input as floats if it is quantized, or else unchanged.
     pub(super) fn floats(&mut self, node: &Node, input: usize, layout: Order) -> Option<ValueId> {
         let id = node.input(input)?;
         let value = self.value(id, layout)?;
@@ -26,7 +26,7 @@ impl Lowering<'_> {
         self.dequantized(node, input, value, &turned)
     }
 
-    /// What an input is, as floats, where `value` stands for it with its dimensions elsewhere.
+    /// Returns an input as floats. `value` is the input with its dimensions moved by `moved`.
     pub(super) fn dequantized(
         &mut self,
         node: &Node,
@@ -52,7 +52,7 @@ impl Lowering<'_> {
         Some(made.output(&name))
     }
 
-    /// How an input's integers stand for floats: the outer option is of what can't be lowered.
+    /// Returns the quantization of an input. The outer `None` means that it cannot be lowered.
     fn scale_of(
         &mut self,
         node: &Node,
@@ -86,14 +86,13 @@ impl Lowering<'_> {
         Some(Some(Scale { scale, zero_point, axis: None }))
     }
 
-    /// Ends a node: applies its activation to what it computed, quantizes that where the output is,
-    /// and lets it stand for the output.
+    /// Applies the activation of a node, quantizes the result if needed, and sets the output.
     pub(super) fn end(&mut self, node: &Node, value: ValueId, layout: Order) -> Option<()> {
         let activated = self.activated(node, value)?;
         self.end_plain(node, activated, layout)
     }
 
-    /// The same for an operator without an activation.
+    /// Same as [`end`](Self::end), for an operator without an activation.
     pub(super) fn end_plain(&mut self, node: &Node, value: ValueId, layout: Order) -> Option<()> {
         let (id, name) = self.output(node)?;
         let element = self.from.value(id).element()?;
@@ -129,7 +128,7 @@ impl Lowering<'_> {
     }
 }
 
-/// Scale and zero point of an input or output that is no weight, as the graph notes them.
+/// Returns the scale and zero point of an input or output that is not a weight, from the graph.
 fn scale(node: &Node, which: &str, position: usize) -> Option<(f32, i64)> {
     let Some(AttributeValue::Floats(scales)) = node.attribute(&format!("{which}_scale")) else {
         return None;
@@ -139,7 +138,7 @@ fn scale(node: &Node, which: &str, position: usize) -> Option<(f32, i64)> {
     Some((scale, zero_points.get(position).copied().unwrap_or_default()))
 }
 
-/// Integers of a type: one, or a list; `None` where they do not fit it.
+/// Returns a constant of one integer or a list, or `None` if the values do not fit the type.
 fn integers(element: ElementType, values: &[i64], is_list: bool) -> Option<Constant> {
     let mut bytes = Vec::with_capacity(values.len() * 2);
     for value in values {

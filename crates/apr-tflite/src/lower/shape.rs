@@ -6,7 +6,7 @@ use apr_lower::{Order, with};
 
 use super::layout::{Lowering, TO_CHANNELS_FIRST};
 
-/// Those that reduce dimensions.
+/// Operators that reduce dimensions.
 const REDUCERS: [(&str, &str); 5] = [
     ("MEAN", "ReduceMean"),
     ("REDUCE_MAX", "ReduceMax"),
@@ -111,7 +111,9 @@ impl Lowering<'_> {
         self.end(node, y, layout)
     }
 
-    /// A dimension of a value of a rank, where an order has it.
+    /// Returns the position in an order of an axis of a value of this rank.
+    ///
+    /// Negative axes count from the end.
     pub(super) fn axis(&self, axis: i64, rank: usize, layout: Order) -> Option<i64> {
         let rank = i64::try_from(rank).ok()?;
         let axis = if axis < 0 { axis + rank } else { axis };

@@ -76,7 +76,7 @@ pub(super) fn from_vocab_json(context: &mut Context<'_>) -> Result<()> {
     Ok(())
 }
 
-/// What llama.cpp's converter adds for some models.
+/// Writes the keys that llama.cpp's converter adds for some models.
 fn write_for_architecture(context: &mut Context<'_>, tokens: &Tokens) {
     match context.architecture {
         // Granite's small models.

@@ -8,7 +8,7 @@ use super::files::{Files, size};
 use super::hugging_face::{AddedToken, TokenizerJson};
 use super::tokens::Tokens;
 
-/// What a user decides.
+/// Options of the conversion.
 #[derive(Debug, Clone, Copy, Default)]
 #[non_exhaustive]
 pub struct Options<'a> {
@@ -22,7 +22,7 @@ pub struct Options<'a> {
 pub struct Tokenizer {
     /// Under `tokenizer.`, in the order in which llama.cpp's converter writes them.
     pub key_values: Vec<KeyValue>,
-    /// What llama.cpp will do differently, and what of the files was left out.
+    /// Differences in llama.cpp's behaviour, and omitted parts of the files.
     pub warnings: Vec<String>,
 }
 
@@ -36,7 +36,7 @@ pub(super) struct Context<'a> {
     pub(super) json: Option<TokenizerJson>,
     /// `tokenizer_config.json`.
     pub(super) settings: Map<String, Json>,
-    /// `config.json`.
+    /// Contents of `config.json`.
     pub(super) config: Map<String, Json>,
     written: Tokenizer,
 }
@@ -87,7 +87,7 @@ impl<'a> Context<'a> {
         self.written.warnings.push(warning.into());
     }
 
-    /// Refuses what llama.cpp can't do, unless the user said what it is to do instead.
+    /// Rejects a feature that llama.cpp lacks, or only warns if the user set the pre-tokenizer.
     pub(super) fn refuse(&mut self, message: String) -> Result<()> {
         if self.pre.is_none() {
             return Err(Error::format(message).in_file("tokenizer.json"));
@@ -96,7 +96,7 @@ impl<'a> Context<'a> {
         Ok(())
     }
 
-    /// Padding for as many tokens as the embedding has rows or ids go up to.
+    /// Returns padding tokens for all rows of the embedding, or for all ids up to the highest.
     pub(super) fn padding(&self, file: &str, ids: impl Iterator<Item = u64>) -> Result<Tokens> {
         let (entries, highest) =
             ids.fold((0, 0), |(entries, highest), id| (entries + 1, id.max(highest)));
@@ -106,7 +106,7 @@ impl<'a> Context<'a> {
         Ok(Tokens::padding(size(file, highest, entries, self.rows)?))
     }
 
-    /// Says what llama.cpp does not know of tokens that are found before anything else.
+    /// Warns about properties of added tokens that llama.cpp does not support.
     pub(super) fn check_added(&mut self, added: &[AddedToken], dropped: usize) {
         if dropped > 0 {
             let tokens = apr_core::counted(dropped as u64, "added token");

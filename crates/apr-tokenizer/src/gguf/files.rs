@@ -42,8 +42,9 @@ impl<'a> Files<'a> {
         Ok(Some(text.strip_prefix('\u{feff}').unwrap_or(text)))
     }
 
-    /// The pieces of a SentencePiece model. Some models call a list of ranks `tokenizer.model` too;
-    /// that is another format.
+    /// Returns the SentencePiece model of the files.
+    ///
+    /// Some models have a list of ranks named `tokenizer.model`, which is another format.
     pub(super) fn sentencepiece(self) -> Option<&'a [u8]> {
         sentencepiece_file(self.0).map(|(_, bytes)| bytes)
     }
@@ -65,11 +66,12 @@ pub(super) fn parse<'a, T: Deserialize<'a>>(name: &str, text: &'a str) -> Result
         .map_err(|error| json::error(&error, "its JSON", text, 0).in_file(name))
 }
 
-/// How many tokens a vocabulary of `entries` entries with ids up to `highest` has, given the rows
-/// of the embedding.
+/// Returns the number of tokens of a vocabulary with `entries` entries and ids up to `highest`.
+///
+/// `rows` is the number of rows of the embedding, if it is known.
 ///
 /// # Errors
-/// E001 where an id is far beyond the entries and the rows, or there are more tokens than any model
+/// E001 if an id is far beyond the entries and the rows, or if there are more tokens than any model
 /// has.
 pub(super) fn size(file: &str, highest: u64, entries: usize, rows: Option<u64>) -> Result<usize> {
     // One large id could ask for padding of terabytes otherwise.

@@ -8,7 +8,7 @@ use serde_json::Value;
 
 use crate::vocabulary::MAX_TOKENS;
 
-/// The file.
+/// Contents of `tokenizer.json`.
 #[derive(Debug, Deserialize)]
 #[serde(expecting = "an object with a tokenizer's 'model'")]
 pub(crate) struct TokenizerJson {
@@ -40,7 +40,7 @@ pub(super) struct AddedToken {
     pub(super) single_word: bool,
 }
 
-/// What turns a piece of text into tokens.
+/// Model that turns a piece of text into tokens.
 #[derive(Debug, Deserialize)]
 #[serde(expecting = "a tokenizer's model as an object with its 'vocab'")]
 pub(crate) struct Model {

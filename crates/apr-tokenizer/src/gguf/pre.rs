@@ -13,7 +13,7 @@ use serde_json::{Value, json};
 
 use super::special::{kind, list};
 
-/// What GPT-2 splits by, and `ByteLevel` unless it is told not to.
+/// Splitting pattern of GPT-2, and the default of `ByteLevel`.
 const GPT2: &str = r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+";
 pub(crate) const LLAMA3: &str = concat!(
     r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*",
@@ -67,7 +67,7 @@ const BLOOM: &str = r" ?[^(\s|[.,!?…。，、।۔،])]+";
 /// A step of splitting.
 #[derive(Debug, Clone, PartialEq)]
 enum Step<'a> {
-    /// Matches and what is between them are pieces.
+    /// Matches and the texts between them are pieces.
     Split(Cow<'a, str>),
     /// Digits are pieces, each alone or as many as follow each other.
     Digits { each: bool },
@@ -84,20 +84,20 @@ const fn split(pattern: &'static str) -> Step<'static> {
 const DIGIT: Step<'static> = Step::Digits { each: true };
 const NUMBER: Step<'static> = Step::Digits { each: false };
 
-/// A way of splitting that llama.cpp knows.
+/// A pre-tokenizer that llama.cpp supports.
 pub(super) struct Pre {
-    /// All names it has; the first where nothing tells more.
+    /// All names of the pre-tokenizer. The first is used unless the files indicate another one.
     names: &'static [&'static str],
     /// Architectures, by GGUF's name, with theirs.
     architectures: &'static [(&'static str, &'static str)],
     steps: &'static [Step<'static>],
-    /// Whether a piece that is a token is not merged from its bytes.
+    /// `true` if a piece that is a token is not merged from its bytes.
     pub(super) ignore_merges: bool,
-    /// Whether llama.cpp puts a bos before a text where no key says so.
+    /// `true` if llama.cpp adds a BOS token to a text unless a key states otherwise.
     pub(super) adds_bos: bool,
-    /// Whether the tokenizers of the models bring text to NFC, which llama.cpp does not.
+    /// `true` if the models' tokenizers normalize text to NFC, which llama.cpp does not.
     nfc: bool,
-    /// Whether llama.cpp's pattern ends a word at a combining mark, which the models' does not.
+    /// `true` if llama.cpp's pattern, unlike the models', ends a word at a combining mark.
     pub(super) splits_marks: bool,
 }
 

@@ -21,10 +21,10 @@ use super::hugging_face::Merge;
 /// Characters of a token whose pairs are looked at; the longest in use are runs of spaces.
 const MAX_CHARS: usize = 128;
 
-/// Scores by token, and what they can't express.
+/// Scores by token, and the properties of merges that they cannot represent.
 #[derive(Debug, Default)]
 pub(super) struct Scores {
-    /// By text, of tokens that merges form: 0 for the first, then falling by one.
+    /// Scores of merged tokens by text: 0 for the first, then decreasing by one.
     pub(super) by_text: HashMap<String, f32>,
     /// Pairs that llama.cpp joins and the merges don't, with one of them.
     pub(super) unlisted: (usize, Option<Merge>),
@@ -32,7 +32,7 @@ pub(super) struct Scores {
     pub(super) mixed: (usize, Option<String>),
 }
 
-/// `tokens` are those that a text can be merged to.
+/// Computes scores from merges. `tokens` are the possible results of merges.
 pub(super) fn from_merges<'a>(merges: &[Merge], tokens: impl Iterator<Item = &'a str>) -> Scores {
     let tokens: HashSet<&str> = tokens.collect();
     let mut scores = Scores { unlisted: unlisted(merges, &tokens), ..Scores::default() };

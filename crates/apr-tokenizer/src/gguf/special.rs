@@ -24,7 +24,7 @@ const ROLES: [(&str, &str); 7] = [
     ("eot", "eot_token_id"),
 ];
 
-/// Roles whose settings are read; `cls` has no key of its own any more, but stands in for `bos`.
+/// Roles whose settings are read. `cls` no longer has a key of its own, but replaces `bos`.
 const READ: [&str; 7] = ["bos", "eos", "unk", "sep", "pad", "cls", "mask"];
 
 /// Chat templates by name; models have up to three.
@@ -218,7 +218,7 @@ impl Special {
         }
     }
 
-    /// What `special_tokens_map.json`, `generation_config.json` and the tokens themselves tell.
+    /// Adds roles from `special_tokens_map.json`, `generation_config.json` and known tokens.
     fn complete(
         &mut self,
         settings: &Settings,
@@ -245,7 +245,9 @@ impl Special {
         Ok(())
     }
 
-    /// Says what a tokenizer does whose files say nothing of it and llama.cpp would do otherwise.
+    /// Writes the keys that the files do not set, if the tokenizer's behaviour requires them.
+    ///
+    /// This is the case if it differs from llama.cpp's defaults.
     pub(super) fn settle(
         &self,
         context: &mut Context<'_>,
@@ -263,7 +265,7 @@ impl Special {
         }
     }
 
-    /// Writes a role that no settings name, unless llama.cpp knows it by default.
+    /// Writes the id of a role that is not in the settings, unless it is llama.cpp's default.
     pub(super) fn write_missing(
         &self,
         context: &mut Context<'_>,
@@ -391,7 +393,9 @@ impl Settings {
         }
     }
 
-    /// What a text ends with is the `eos`; another one in the settings ends a turn.
+    /// Sets the last token of a text as `eos`.
+    ///
+    /// Another `eos` in the settings becomes the end of a turn.
     fn end_with(&mut self, last: &str) {
         if self.is("eos", last) {
             return;
@@ -405,7 +409,9 @@ impl Settings {
     }
 }
 
-/// Whether a separator is put between the texts of a pair; `None` where nothing is said of pairs.
+/// Returns `true` if a separator is put between the texts of a pair.
+///
+/// `None` if there is no template for pairs.
 fn separator(
     pair: &[Json],
     first: Option<&str>,
@@ -434,7 +440,7 @@ fn separator(
     )
 }
 
-/// Whether special tokens are put before and behind a text.
+/// Returns `true` for special tokens before and after a text.
 pub(super) fn ends(processor: &Json) -> (bool, bool) {
     match kind(processor) {
         "Sequence" => list(processor, "processors")

@@ -14,7 +14,7 @@ use super::tokens::{BYTE, NORMAL, SPACE, Tokens, UNKNOWN};
 use super::unigram;
 use crate::vocabulary::SentencePiece;
 
-/// Roles that llama.cpp gives to these ids where no key does.
+/// Roles with the ids that llama.cpp uses by default.
 const DEFAULTS: &[(&str, u64)] = &[("bos", 1), ("eos", 2), ("unk", 0)];
 
 pub(super) fn from_sentencepiece(context: &mut Context<'_>, bytes: &[u8]) -> Result<()> {
@@ -96,7 +96,7 @@ fn set_types(json: &TokenizerJson, tokens: &mut Tokens) {
     }
 }
 
-/// Whether a text is a byte's, `<0x0A>`.
+/// Returns `true` for the text of a byte token, such as `<0x0A>`.
 fn is_byte(text: &str) -> bool {
     let digits = text.strip_prefix("<0x").and_then(|text| text.strip_suffix('>'));
     digits.is_some_and(|digits| {
@@ -104,7 +104,7 @@ fn is_byte(text: &str) -> bool {
     })
 }
 
-/// Tokens that merges form come first, then the others a text can hold, in the order of their ids.
+/// Sets the scores: tokens formed by merges first, then the other tokens of texts, in order of id.
 fn set_scores(context: &mut Context<'_>, json: &TokenizerJson, tokens: &mut Tokens) {
     let of_text = |token_type: i32| token_type == NORMAL;
     let texts =
@@ -144,7 +144,7 @@ fn set_scores(context: &mut Context<'_>, json: &TokenizerJson, tokens: &mut Toke
     }
 }
 
-/// Whether a space is put before a text.
+/// Returns `true` if the normalizer adds a space before a text.
 fn read_normalizer(context: &mut Context<'_>, normalizer: &Json) -> Result<bool> {
     match kind(normalizer) {
         "Sequence" => list(normalizer, "normalizers")
@@ -164,8 +164,9 @@ fn replaces_spaces(step: &Json) -> bool {
         && step.get("content").and_then(Json::as_str) == Some(SPACE.to_string().as_str())
 }
 
-/// Whether a space is put before a text. A rule splits nothing where no token has what it splits at
-/// inside.
+/// Returns `true` if the pre-tokenizer adds a space before a text.
+///
+/// A rule has no effect if no token contains the character at which it splits.
 fn read_pre_tokenizer(context: &mut Context<'_>, step: &Json, tokens: &Tokens) -> Result<bool> {
     match kind(step) {
         "" => Ok(false),
@@ -190,7 +191,7 @@ fn read_pre_tokenizer(context: &mut Context<'_>, step: &Json, tokens: &Tokens) -
     }
 }
 
-/// What llama.cpp's converter takes from the settings, before all else.
+/// Writes the setting that llama.cpp's converter reads before all others.
 fn write_prefix_setting(context: &mut Context<'_>) {
     let setting = context.settings.get("add_prefix_space").and_then(Json::as_bool);
     if let Some(adds) = setting.filter(|_| context.architecture == "llama") {
@@ -198,14 +199,14 @@ fn write_prefix_setting(context: &mut Context<'_>) {
     }
 }
 
-/// llama.cpp puts a space before a text unless a key says otherwise.
+/// Writes the space prefix setting, unless it is llama.cpp's default: a space before a text.
 fn write_prefix(context: &mut Context<'_>, adds: bool) {
     if !adds || context.has("add_space_prefix") || context.architecture.starts_with("gemma") {
         context.set("add_space_prefix", adds);
     }
 }
 
-/// What llama.cpp's converter adds for some models.
+/// Writes the keys that llama.cpp's converter adds for some models.
 fn write_for_architecture(context: &mut Context<'_>, tokens: &Tokens) {
     let eot = match (context.architecture, tokens.len()) {
         // CodeLlama.
@@ -217,7 +218,9 @@ fn write_for_architecture(context: &mut Context<'_>, tokens: &Tokens) {
     context.set("eot_token_id", eot);
 }
 
-/// llama.cpp looks up bytes for what is not a token, and has no answer where there are none.
+/// Warns about missing byte tokens.
+///
+/// llama.cpp needs them for characters that are not tokens, and fails without them.
 fn check_bytes(context: &mut Context<'_>, tokens: &Tokens) {
     let bytes = tokens.types.iter().filter(|&&token_type| token_type == BYTE).count();
     if bytes < 256 {

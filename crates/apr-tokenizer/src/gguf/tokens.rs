@@ -16,7 +16,7 @@ pub(super) const CONTROL: i32 = 3;
 pub(super) const USER_DEFINED: i32 = 4;
 /// An id without a token.
 pub(super) const UNUSED: i32 = 5;
-/// Stands for a byte, `<0x41>`.
+/// Type of byte tokens such as `<0x41>`.
 pub(super) const BYTE: i32 = 6;
 
 /// Score of an id without a token.
@@ -25,8 +25,9 @@ const UNUSED_SCORE: f32 = -10000.0;
 /// Score of a token beside the trained ones.
 pub(super) const ADDED_SCORE: f32 = -1000.0;
 
-/// Beginning of the tokens that stand for gaps in T5's texts: special to the libraries, found in
-/// texts by llama.cpp.
+/// Prefix of the tokens for gaps in T5's texts.
+///
+/// The libraries treat these tokens as special, and llama.cpp finds them in texts.
 pub(super) const GAP: &str = "<extra_id_";
 
 /// SentencePiece's letter for a space.
@@ -123,7 +124,7 @@ pub(super) fn padding(id: usize) -> String {
     format!("[PAD{id}]")
 }
 
-/// Whether a token that is not marked as special is one nevertheless, by llama.cpp's rules.
+/// Returns `true` if llama.cpp's rules make a token special although it is not marked as such.
 fn looks_special(text: &str) -> bool {
     let between = |start, end| text.starts_with(start) && text.ends_with(end);
     matches!(text, "<pad>" | "<mask>" | "<2mass>" | "[@BOS@]")

@@ -11,7 +11,7 @@ use super::special::{kind, list};
 use super::tokens::{ADDED_SCORE, CONTROL, GAP, NORMAL, Tokens, UNKNOWN, USER_DEFINED};
 use crate::vocabulary::{SentencePiece, decode_base64};
 
-/// Roles that llama.cpp gives to these ids where no key does.
+/// Roles with the ids that llama.cpp uses by default.
 const DEFAULTS: &[(&str, u64)] = &[("eos", 1), ("unk", 2), ("pad", 0)];
 
 /// Spaces that are left out, as patterns of `tokenizers`: around a text, and all but one of
@@ -19,7 +19,7 @@ const DEFAULTS: &[(&str, u64)] = &[("eos", 1), ("unk", 2), ("pad", 0)];
 pub(super) const AROUND: &str = r"\A +| +\z";
 pub(super) const REPEATED: &str = " {2,}";
 
-/// What is done to a text before it is cut into tokens.
+/// Normalization of a text before it is split into tokens.
 #[derive(Debug, Default)]
 struct Normalization {
     /// Empty for none.
@@ -46,13 +46,14 @@ pub(super) fn from_sentencepiece(
     write(context, tokens, json.as_ref(), &normalization, &model.roles())
 }
 
-/// T5 and its encoder alone, whose converter reads no flags of tokens.
+/// Returns `true` for T5 and its encoder, whose converter ignores the flags of tokens.
 fn is_t5(context: &Context<'_>) -> bool {
     context.architecture.starts_with("t5")
 }
 
-/// Pieces are what the model says, and what stands beside it is found in a text, as llama.cpp's
-/// converter has it: the gaps `<extra_id_0>` that T5 fills come and go in texts.
+/// Sets the types of the model's pieces. Tokens that are not pieces are found in texts.
+///
+/// llama.cpp's converter does the same: the gaps `<extra_id_0>` that T5 fills are part of texts.
 fn keep_types(model: &SentencePiece<'_>, tokens: &mut Tokens) {
     for (id, piece) in model.pieces.iter().enumerate() {
         if tokens.texts.get(id).is_some_and(|text| text == piece.text) {

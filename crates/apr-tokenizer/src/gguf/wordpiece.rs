@@ -12,10 +12,11 @@ use super::hugging_face::TokenizerJson;
 use super::special::{ends, kind, list};
 use super::tokens::{ADDED_SCORE, CONTROL, SPACE, Tokens};
 
-/// llama.cpp's converter tells the families by name, llama.cpp treats them alike.
+/// Pre-tokenizer name of BERT models. llama.cpp's converter distinguishes families that it treats
+/// alike.
 const PRE: &str = "bert-bge";
 
-/// Roles that llama.cpp gives to these ids where no key does.
+/// Roles with the ids that llama.cpp uses by default.
 const DEFAULTS: &[(&str, u64)] =
     &[("bos", 101), ("unk", 100), ("sep", 102), ("pad", 0), ("mask", 103)];
 

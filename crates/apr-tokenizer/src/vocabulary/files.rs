@@ -8,7 +8,7 @@ use super::hugging_face::{self, AddedToken, ParseAdded};
 use super::tokenizer::{Tokenizer, check_count, check_id};
 use super::{sentencepiece, tiktoken};
 
-/// Bytes of a tokenizer file; what a folder may carry of companions altogether.
+/// Maximum size in bytes of a tokenizer file: the limit for all companion files of a folder.
 const MAX_FILE: usize = 64 << 20;
 
 type Parse = fn(&[u8]) -> std::result::Result<Tokenizer, String>;
@@ -27,7 +27,7 @@ const FILES: [(&str, Parse); 7] = [
     ("tiktoken.model", pieces_or_ranks),
 ];
 
-/// Some models call a list of ranks `tokenizer.model` too.
+/// Reads pieces or a list of ranks, which some models also name `tokenizer.model`.
 fn pieces_or_ranks(bytes: &[u8]) -> std::result::Result<Tokenizer, String> {
     if tiktoken::is_ranks(bytes) {
         tiktoken::from_ranks(bytes)
@@ -36,11 +36,10 @@ fn pieces_or_ranks(bytes: &[u8]) -> std::result::Result<Tokenizer, String> {
     }
 }
 
-/// The tokenizer among companions of these names, and what could not be understood on the way to
-/// it.
+/// Returns the tokenizer among companions of these names, and warnings about unreadable files.
 ///
 /// # Errors
-/// What `read` fails with.
+/// The errors of `read`.
 pub fn read_tokenizer<'a>(
     names: &[&str],
     read: &mut dyn FnMut(usize) -> Result<Cow<'a, [u8]>>,
@@ -129,8 +128,9 @@ fn check_size(bytes: &[u8]) -> std::result::Result<(), String> {
     Ok(())
 }
 
-/// What is wrong with a file, in one line that is safe to show: `why` may repeat what the file
-/// holds.
+/// Returns a warning about a file in one line.
+///
+/// It escapes `why`, which may repeat content of the file.
 #[must_use]
 pub fn warning(name: &str, why: &str) -> String {
     format!("{}: {}", Escaped::short(name), Escaped::short(why))

@@ -32,7 +32,7 @@ impl AddedToken {
     }
 }
 
-/// How the tokens beside the trained ones are read.
+/// Parser of the tokens that were added to the trained ones.
 pub(super) type ParseAdded = fn(&[u8]) -> Result<Vec<AddedToken>, String>;
 
 #[derive(Deserialize)]

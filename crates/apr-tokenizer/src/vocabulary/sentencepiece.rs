@@ -21,20 +21,20 @@ const CONTROL: u64 = 3;
 /// A model, as far as it decides which ids a text gets.
 #[derive(Debug)]
 pub(crate) struct SentencePiece<'a> {
-    /// By id.
+    /// Pieces of the vocabulary, by id.
     pub(crate) pieces: Vec<Piece<'a>>,
     trainer: Option<TrainerSpec>,
-    /// What to replace in a text first, a double array trie and its texts; empty for nothing.
+    /// Replacements that are applied first: a double array trie and its texts. Empty for none.
     pub(crate) charsmap: &'a [u8],
-    /// Whether a space is put before a text.
+    /// `true` if a space is added before a text.
     pub(crate) adds_prefix: bool,
-    /// Whether spaces around a text, and all but one of several within, are left out.
+    /// `true` if leading, trailing and repeated spaces are removed.
     pub(crate) removes_spaces: bool,
-    /// Whether a space is `▁` in pieces.
+    /// `true` if a space is `▁` in pieces.
     pub(crate) escapes_spaces: bool,
 }
 
-/// A token.
+/// Piece of the vocabulary.
 #[derive(Debug)]
 pub(crate) struct Piece<'a> {
     pub(crate) text: &'a str,
@@ -88,22 +88,22 @@ impl<'a> SentencePiece<'a> {
         Ok(())
     }
 
-    /// Whether pieces are chosen by their probability, not merged by their scores.
+    /// Returns `true` if pieces are selected by their probability, not merged by their scores.
     pub(crate) fn is_unigram(&self) -> bool {
         self.trainer.as_ref().is_some_and(|trainer| trainer.model_type() == "Unigram")
     }
 
-    /// What the pieces were trained as: `Unigram`, `BPE`, `Word` or `Char`.
+    /// Returns the kind of training: `Unigram`, `BPE`, `Word` or `Char`.
     pub(crate) fn kind(&self) -> &'static str {
         self.trainer.as_ref().map_or("Unigram", TrainerSpec::model_type)
     }
 
-    /// Whether what is no piece becomes bytes.
+    /// Returns `true` if unknown text becomes bytes.
     pub(crate) fn falls_back_to_bytes(&self) -> bool {
         self.trainer.as_ref().is_some_and(|trainer| trainer.byte_fallback)
     }
 
-    /// Whether a word ends with its space, and does not begin with it.
+    /// Returns `true` if a space belongs to the end of a word, not to its beginning.
     pub(crate) fn is_suffix(&self) -> bool {
         self.trainer.as_ref().is_some_and(|trainer| trainer.is_suffix)
     }
@@ -161,13 +161,13 @@ pub(super) fn from_model(bytes: &[u8]) -> Result<Tokenizer, String> {
     Ok(tokenizer)
 }
 
-/// What the pieces were trained as; the defaults are those of the message's definition.
+/// Training settings of the pieces. The defaults are from the definition of the message.
 #[derive(Debug)]
 struct TrainerSpec {
     model_type: u64,
     byte_fallback: bool,
     is_suffix: bool,
-    /// Of unk, bos, eos and pad, in the order of their fields.
+    /// Ids of unk, bos, eos and pad, in the order of their fields.
     ids: [i64; 4],
 }
 
@@ -211,7 +211,7 @@ impl TrainerSpec {
     }
 }
 
-/// The value of a protobuf field; those of 64 bits are skipped, nothing here needs them.
+/// The value of a protobuf field. Values of 64 bits are skipped, because they are not needed here.
 enum Wire<'a> {
     Varint(u64),
     Bytes(&'a [u8]),

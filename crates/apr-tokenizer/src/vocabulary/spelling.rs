@@ -4,7 +4,7 @@ use std::sync::OnceLock;
 
 use super::tiktoken::alphabet;
 
-/// How tokens spell text.
+/// Spelling of text in tokens.
 ///
 /// ```
 /// use apr_tokenizer::Spelling;
@@ -17,12 +17,12 @@ use super::tiktoken::alphabet;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 #[non_exhaustive]
 pub enum Spelling {
-    /// As it is.
+    /// Plain text, as in the input.
     #[default]
     Text,
-    /// As byte-level BPE does: a letter for each byte, `Ġ` for a space.
+    /// Byte-level BPE: a letter for each byte, `Ġ` for a space.
     Letters,
-    /// As SentencePiece does: `▁` for a space, `<0x0A>` for a byte.
+    /// SentencePiece: `▁` for a space, `<0x0A>` for a byte.
     Pieces,
 }
 
@@ -50,7 +50,7 @@ impl Spelling {
         }
     }
 
-    /// The bytes that a token stands for.
+    /// Returns the bytes that a token represents.
     #[must_use]
     pub fn bytes(self, token: &str) -> Vec<u8> {
         match self {
@@ -67,9 +67,10 @@ impl Spelling {
         }
     }
 
-    /// The bytes that a token stands for so that each can be seen: `␣` for a space, `⏎` for a new
-    /// line, `⇥` for a tabulator, `<0xE2>` for other control characters and for bytes that are not
-    /// UTF-8 by themselves.
+    /// Returns the text that a token represents, with all characters visible.
+    ///
+    /// These are `␣` for a space, `⏎` for a new line, `⇥` for a tabulator, and `<0xE2>` for other
+    /// control characters and for bytes that are not UTF-8 by themselves.
     #[must_use]
     pub fn readable(self, token: &str) -> String {
         let mut text = String::new();
@@ -140,8 +141,9 @@ mod tests {
         assert_eq!(of(&tokens), Spelling::Letters);
     }
 
-    /// The expected bytes are those of GPT-2's `bytes_to_unicode`, of Hugging Face's ByteFallback,
-    /// and UTF-8.
+    /// Checks spellings against GPT-2's `bytes_to_unicode`, ByteFallback and UTF-8.
+    ///
+    /// ByteFallback is a decoder of Hugging Face.
     #[test]
     fn tokens_are_the_bytes_that_they_stand_for() {
         let cases: [(Spelling, &str, &[u8], &str); 11] = [

@@ -8,7 +8,7 @@ use base64ct::{Base64, Encoding};
 
 use super::tokenizer::{Tokenizer, check_count};
 
-/// Whether the first line is one of a rank file.
+/// Returns `true` if the first line is a line of a rank file.
 pub(crate) fn is_ranks(bytes: &[u8]) -> bool {
     // The longest tokens are 128 spaces and the like.
     let head = &bytes[..bytes.len().min(1024)];
@@ -49,8 +49,9 @@ fn rank(line: &[u8]) -> Option<(Vec<u8>, u64)> {
     Some((decode_base64(token)?, rank.parse().ok()?))
 }
 
-/// The letter for each byte: itself where it is a visible one of Latin-1, else the next free one
-/// from U+0100 on.
+/// Returns the letter for each byte: itself if it is visible in Latin-1, else the next free one.
+///
+/// Free letters start at U+0100.
 pub(crate) fn alphabet() -> [char; 256] {
     let mut free = ('\u{100}'..).take(256);
     std::array::from_fn(|byte| {

@@ -7,17 +7,17 @@ use apr_core::{counted, grouped};
 /// Tokens of a vocabulary; the largest in use have a million.
 pub(crate) const MAX_TOKENS: usize = 2 << 20;
 
-/// Tokens by id, and what their file says of them.
+/// Tokens by id, and their properties in the file.
 #[derive(Debug, Default)]
 #[non_exhaustive]
 pub struct Tokenizer {
     /// The companion that holds the tokens.
     pub file: String,
-    /// Texts by id.
+    /// Texts of the tokens, by id.
     pub tokens: BTreeMap<u64, String>,
-    /// `BPE`, `WordPiece`, `SentencePiece Unigram`, where the file tells.
+    /// `BPE`, `WordPiece` or `SentencePiece Unigram`, if the file states it.
     pub model_type: Option<String>,
-    /// Tokens that stand for no text: id by token.
+    /// Ids of tokens that do not represent text, by token.
     pub special: BTreeMap<String, u64>,
     /// Ids that the file gives a role: `("unk", 0)`.
     pub roles: Vec<(&'static str, u64)>,

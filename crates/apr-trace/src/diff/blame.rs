@@ -12,7 +12,7 @@ use super::suspects::Suspect;
 use super::weights::Matrix;
 use crate::payload::Pass;
 
-/// What the drift of the outputs is with a weight of the original.
+/// Drift of the outputs with one weight replaced by the original's.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 #[non_exhaustive]
 pub struct Blame {
@@ -22,13 +22,13 @@ pub struct Blame {
     pub path: String,
     /// Relative L2 drift of the outputs as the other model is.
     pub drift: f64,
-    /// The same with the original's weight in the place of its own.
+    /// Relative L2 drift of the outputs with the original's weight instead of the other model's.
     pub drift_without: f64,
-    /// The share of the drift that is gone then, from 0 to 1; negative where it grows.
+    /// Share of the drift that the replacement removes, from 0 to 1; negative if the drift grows.
     pub share: f64,
 }
 
-/// Measures `most` weights of the suspects, those of the most suspicious first.
+/// Measures up to `most` weights of the suspects, starting with the most suspicious.
 pub(crate) fn blame(
     suspects: &[Suspect],
     pairing: &Pairing,
@@ -83,7 +83,8 @@ fn outputs_drift(original: &[Value], other: &[Value]) -> f64 {
         .map_or(f64::INFINITY, |drift| drift.relative_l2)
 }
 
-/// A checkpoint with one tensor of another, in single precision; `None` where shapes differ.
+/// Returns a checkpoint with one tensor of another, in single precision, or `None` if the shapes
+/// differ.
 fn swapped<'a>(
     (from, one): (&dyn CheckpointReader, &Matrix),
     (base, two): (&'a dyn CheckpointReader, &Matrix),

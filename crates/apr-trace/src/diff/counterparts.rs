@@ -20,7 +20,7 @@ const SAME_TENSOR: f64 = 0.02;
 
 /// The elements of a weight, row by row.
 pub(super) enum Elements<'e> {
-    /// In memory, as where they had to be turned.
+    /// Elements in memory, such as those of a transposed weight.
     Held(&'e [f64]),
     /// A tensor of a checkpoint.
     Stored(&'e dyn CheckpointReader, usize),
@@ -102,8 +102,7 @@ impl Pair<'_> {
         Ok(Moves { lines: lines.collect(), ..moves })
     }
 
-    /// Whether the second is the first with rows and columns exchanged, where both fit in so many
-    /// bytes.
+    /// Returns `true` if the second matrix is the transposed first, if both fit into `most` bytes.
     pub(super) fn is_transposed(&self, most: u64) -> Result<bool> {
         let total = self.rows.saturating_mul(self.columns);
         if self.rows != self.columns || self.rows < 2 || total.saturating_mul(16) > most {

@@ -9,10 +9,12 @@ use serde::Serialize;
 #[derive(Debug, Clone, PartialEq, Serialize)]
 #[non_exhaustive]
 pub struct ValueDrift {
-    /// Norm of the difference over the norm of the original; infinite (`null` in JSON) where the
-    /// original is zero, the other one has NaN, or one of both infinity.
+    /// Norm of the difference divided by the norm of the original.
+    ///
+    /// It is infinite (`null` in JSON) if the original is zero, the other value has NaN, or only
+    /// one of both is infinite.
     pub relative_l2: f64,
-    /// Cosine between both; 1 where both are zero.
+    /// Cosine similarity of both; 1 if both are zero.
     pub cosine: f64,
     /// The largest difference of two elements.
     pub max_abs: f64,
@@ -22,7 +24,7 @@ pub struct ValueDrift {
     pub other_mean: f64,
     /// Dimensions of the original.
     pub shape: Vec<usize>,
-    /// Dimensions of the other one, where they differ; nothing else is measured then, and the drift
+    /// Dimensions of the other value, if they differ. Nothing else is measured then, and the drift
     /// is infinite.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub other_shape: Option<Vec<usize>>,
@@ -40,7 +42,8 @@ fn is_zero(count: &u64) -> bool {
 }
 
 impl ValueDrift {
-    /// That of the floats that two steps made; `None` where they made none.
+    /// Returns the drift of the floats in the outputs of two steps, or `None` if they have no
+    /// floats.
     pub(crate) fn of(original: &[Value], other: &[Value]) -> Option<Self> {
         let (mut sums, mut is_infinite) = (Drift::default(), false);
         let mut found: Option<Self> = None;
@@ -95,7 +98,7 @@ impl ValueDrift {
         found
     }
 
-    /// Whether it is measured.
+    /// Returns `true` if the drift was measured.
     #[must_use]
     pub fn is_measured(&self) -> bool {
         self.other_shape.is_none()
@@ -105,8 +108,9 @@ impl ValueDrift {
 /// Largest finite number of half precision.
 const LARGEST_HALF: f32 = 65_504.0;
 
-/// Whether one element is infinite and the other is not. Masks have the largest number of some
-/// type, or infinity.
+/// Returns `true` if only one of two elements is infinite.
+///
+/// Masks contain the largest number of some type, or infinity, and are treated as equal.
 fn differ_by_infinity(one: f32, two: f32) -> bool {
     let is_as_large =
         one.signum() == two.signum() && one.abs() >= LARGEST_HALF && two.abs() >= LARGEST_HALF;
@@ -132,7 +136,7 @@ mod tests {
     }
 
     #[test]
-    fn infinity_is_no_value_that_a_step_makes() {
+    fn a_step_that_makes_infinity_or_nan_has_infinite_drift() {
         let values = |values: &[f32]| -> Vec<Value> {
             vec![Tensor::new(vec![values.len()], values.to_vec()).expect("a vector").into()]
         };

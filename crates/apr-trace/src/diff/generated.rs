@@ -22,11 +22,11 @@ pub struct TokensDrift {
 #[derive(Debug, Clone, PartialEq, Serialize)]
 #[non_exhaustive]
 pub struct TokenDrift {
-    /// How many tokens are equal before it.
+    /// Number of equal tokens before it.
     pub at: usize,
-    /// What the original takes for the likeliest.
+    /// Most likely token of the original.
     pub original: TokenChoice,
-    /// What the other one takes for the likeliest.
+    /// Most likely token of the other model.
     pub other: TokenChoice,
 }
 
@@ -34,14 +34,14 @@ pub struct TokenDrift {
 #[derive(Debug, Clone, PartialEq, Serialize)]
 #[non_exhaustive]
 pub struct TokenChoice {
-    /// In the vocabulary.
+    /// Id in the vocabulary.
     pub id: usize,
-    /// Its text, where the model has a tokenizer.
+    /// Text of the token, if the model has a tokenizer.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub text: Option<String>,
-    /// Its probability by the original.
+    /// Probability in the original.
     pub probability: f64,
-    /// Its probability by the other one.
+    /// Probability in the other model.
     pub other_probability: f64,
 }
 

@@ -12,7 +12,7 @@ use super::meeting::{Meeting, Side};
 use crate::payload::Pass;
 use crate::sites::Sites;
 
-/// A part of two models, and what of it is paired.
+/// Part of two models, and the pairs of its operators.
 pub(crate) struct Pairing {
     pub(crate) sites: [Sites; 2],
     /// Sites of the original and of the other one.
@@ -31,8 +31,11 @@ impl Pairing {
         Self { sites, pairs, of_site }
     }
 
-    /// The weights that the operator of a pair reads, and those of operators before it up to the
-    /// next ones that have a counterpart: `most` at most, the nearest first.
+    /// Returns the weights that contribute to the operator of a pair, the nearest first, up to
+    /// `most`.
+    ///
+    /// They are the operator's own weights and the weights of preceding operators, up to the next
+    /// ones that have a counterpart.
     pub(crate) fn weights_behind(&self, side: usize, pair: usize, most: usize) -> Behind<'_> {
         let (one, two) = self.pairs[pair];
         let list = self.sites[side].list();
@@ -68,24 +71,24 @@ impl Pairing {
 pub(crate) struct Behind<'p> {
     /// The operator's own first.
     pub(crate) weights: Vec<&'p WeightRef>,
-    /// How many of them are the operator's own.
+    /// Number of weights that the operator itself reads.
     pub(crate) own: usize,
-    /// How many more there are.
+    /// Number of further weights.
     pub(crate) left_out: usize,
 }
 
-/// How two runs go on from a pair of values.
+/// Continuation of two runs after a pair of values.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Course {
     /// Each with its own: drift adds up.
     Own,
-    /// Both with the original's: what is left is what each step adds.
+    /// Both continue with the original's values; the drift is then what each step adds.
     Original,
 }
 
-/// What two runs came to.
+/// Result of two runs.
 pub(crate) struct Met {
-    /// By pair; `None` where both did not run, or made no floats.
+    /// Drift by pair; `None` if not both ran, or if they returned no floats.
     pub(crate) drifts: Vec<Option<ValueDrift>>,
     pub(crate) outcomes: [Outcome; 2],
 }
@@ -145,7 +148,7 @@ pub(crate) fn lockstep(
     Ok(Met { drifts, outcomes: [first, second] })
 }
 
-/// Tells the other run that this one has ended.
+/// Guard that informs the other run when this one ends.
 struct Leaving<'l, 'c> {
     side: Side,
     meeting: &'l Meeting<'c>,
@@ -178,7 +181,8 @@ fn has_floats(values: &[Value]) -> bool {
     values.iter().any(|value| value.tensor().is_ok_and(|tensor| tensor.element().is_float()))
 }
 
-/// The original's values as the types of the other one's; `None` where their shapes differ.
+/// Converts the original's values to the types of the other model's, or returns `None` if the
+/// shapes differ.
 fn as_types_of(original: Vec<Value>, own: &[Value]) -> Option<Vec<Value>> {
     if original.len() != own.len() {
         return None;
@@ -228,7 +232,8 @@ impl Tap for Walker<'_, '_> {
         }
     }
 
-    /// What a chain hides is not compared: its result shows what it adds.
+    /// Keeps chains together unless the run is cancelled; the chain's result shows the drift that
+    /// it adds.
     fn splits(&mut self, _: &str, _: &Node) -> bool {
         self.host.is_cancelled()
     }

@@ -13,31 +13,31 @@ pub(crate) enum Side {
     Other,
 }
 
-/// What is done with a pair of values: the number of the pair, what the original made, what the
-/// other one made.
+/// Function that compares a pair of values: the pair's number, the original's outputs and the other
+/// model's.
 pub(crate) type Compare<'c> = dyn FnMut(usize, &[Value], &[Value]) + Send + 'c;
 
-/// A place where runs of two models hand over values, pair by pair.
+/// Synchronization point at which runs of two models exchange values, pair by pair.
 ///
-/// Where both make them in the same order, one pair is alive at a time. Where the other one waits
-/// for a later value, the original's are kept until they are asked for.
+/// If both compute the values in the same order, only one pair is in memory at a time. If the other
+/// run waits for a later value, the original's values are kept until they are requested.
 pub(crate) struct Meeting<'c> {
     state: Mutex<State<'c>>,
     changed: Condvar,
-    /// Whether both run at the same time; otherwise the original runs first.
+    /// `true` if both runs are concurrent; otherwise the original runs first.
     is_parallel: bool,
     /// Bytes of the original's values that may be kept.
     most: u64,
 }
 
 struct State<'c> {
-    /// What the original made and nobody took yet; it waits for that.
+    /// Outputs of the original that were not taken yet; the original waits until they are.
     offered: Option<(usize, Vec<Value>)>,
     kept: HashMap<usize, Vec<Value>>,
     kept_bytes: u64,
-    /// The pair that the other one waits for, and what it made.
+    /// Pair that the other run waits for, and the other run's outputs.
     awaited: Option<(usize, Vec<Value>)>,
-    /// What the original made of that pair.
+    /// The original's outputs for the awaited pair.
     reply: Option<Vec<Value>>,
     done: [bool; 2],
     failed: Option<Error>,
@@ -91,7 +91,8 @@ impl<'c> Meeting<'c> {
         state.offered = None;
     }
 
-    /// The other one has made a value of a pair; what the original made, where it makes it.
+    /// Hands over the other model's outputs of a pair, and returns the original's outputs, if it
+    /// computes them.
     pub(crate) fn other(&self, pair: usize, values: Vec<Value>) -> Option<Vec<Value>> {
         let mut state = self.lock();
         if let Some(original) = state.kept.remove(&pair) {
@@ -123,12 +124,12 @@ impl<'c> Meeting<'c> {
         self.changed.notify_all();
     }
 
-    /// Whether the runs are to stop, because values that are kept take too much memory.
+    /// Returns `true` if the runs must stop because the kept values take too much memory.
     pub(crate) fn has_failed(&self) -> bool {
         self.lock().failed.is_some()
     }
 
-    /// Why they were to stop.
+    /// Returns the reason why the runs had to stop.
     pub(crate) fn failure(&self) -> Option<Error> {
         self.lock().failed.take()
     }

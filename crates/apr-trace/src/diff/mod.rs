@@ -48,16 +48,17 @@ const LISTED: usize = 100;
 pub struct TraceDiff {
     /// Version of this report: 1.
     pub version: u32,
-    /// The original.
+    /// Path of the original model.
     pub path: String,
-    /// The other model.
+    /// Path of the other model.
     pub other_path: String,
-    /// What went in.
+    /// Input of the run.
     pub input: String,
-    /// What one step is.
+    /// Granularity of a step.
     pub level: Level,
-    /// What the configurations of both, which are of one family, make of the graph and that
-    /// differs: bases of rotary positions, epsilons, windows.
+    /// Settings of the graph that differ between the configurations: RoPE bases, epsilons, windows.
+    ///
+    /// They are compared if both models are of one family.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub settings: Vec<OptionChange>,
     /// The parts of the models that ran, one after the other.
@@ -68,7 +69,7 @@ pub struct TraceDiff {
     /// Tokens that both generate.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub tokens: Option<TokensDrift>,
-    /// What to look at.
+    /// Recommended next step.
     pub recommendation: String,
 }
 
@@ -76,17 +77,17 @@ pub struct TraceDiff {
 #[derive(Debug, Clone, Serialize)]
 #[non_exhaustive]
 pub struct PassDiff {
-    /// Its name.
+    /// Name of the part.
     pub part: String,
     /// Operators of both models with the same path.
     pub paired: usize,
     /// Inputs that were given to the original, and that the other model does not take.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub not_taken: Vec<String>,
-    /// Inputs of the original that were not given, and what they were taken for.
+    /// Inputs of the original that were not given, with the assumed values.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub assumed: Vec<AssumedInput>,
-    /// Those of the other model that neither were given nor has the original.
+    /// Inputs of the other model that were not given and that the original does not have.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub other_assumed: Vec<AssumedInput>,
     /// The steps, in the order of the original.
@@ -105,7 +106,7 @@ pub struct PassDiff {
     /// The operators that add most drift, whether or not they are out of line.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub most_added: Vec<Divergence>,
-    /// What the outputs are with the original's weights.
+    /// Drift of the outputs with single weights of the original.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub blame: Vec<Blame>,
 }
@@ -116,12 +117,12 @@ pub struct PassDiff {
 pub struct StepDiff {
     /// Number of the step in the original, from 1.
     pub number: usize,
-    /// Where it is.
+    /// Path of the step.
     pub path: String,
     /// The path of the value that is compared: the last one of the step that both have.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub value: Option<String>,
-    /// Its drift, each model with its own values before; `None` where nothing is compared.
+    /// Drift with each model's own preceding values; `None` if the step is not compared.
     #[serde(flatten)]
     pub drift: Option<ValueDrift>,
     /// The largest drift that one of its operators adds to equal inputs.
@@ -135,23 +136,23 @@ pub struct StepDiff {
 pub struct Divergence {
     /// Number of the step that it belongs to.
     pub step: usize,
-    /// Its path.
+    /// Path of the operator.
     pub path: String,
-    /// Its relative L2 drift, each model with its own values before.
+    /// Relative L2 drift, with each model's own preceding values.
     pub drift: f64,
     /// The largest relative L2 drift of its inputs.
     pub input_drift: f64,
     /// The relative L2 drift that it adds to equal inputs.
     pub added: f64,
-    /// What other operators usually add whose weights have the same type: the median; `None` where
-    /// there is no other.
+    /// Median drift that other operators with weights of the same type add; `None` if there are no
+    /// others.
     pub usual: Option<f64>,
     /// Mean of the original's value.
     pub mean: f64,
     /// Mean of the other one's value.
     pub other_mean: f64,
-    /// Its weights, the one that changed most first; also those of operators before it that have no
-    /// counterpart.
+    /// Weights of the operator, the most changed first, including weights of preceding operators
+    /// without counterpart.
     pub weights: Vec<WeightDrift>,
     /// Weights that could not be compared, and why.
     #[serde(skip_serializing_if = "Vec::is_empty")]
@@ -300,8 +301,10 @@ impl Job<'_> {
         Ok(found)
     }
 
-    /// Why the second model can't be given what the first one was: what it lacks is no array that
-    /// anybody could add, where it takes no input of that kind.
+    /// Returns the error for a second model that can't take the inputs of the first.
+    ///
+    /// If the second model has no input of that kind, the error says so, because no array could be
+    /// added.
     fn unlike(&self, passes: &Passes<'_>, at: usize, error: RunError) -> RunError {
         let kind = self.payload.kind();
         match at == 0 && !kind.fits(&passes.parts()[at].graph.body) {
@@ -497,7 +500,7 @@ fn nothing_paired(pairing: &Pairing) -> RunError {
     ))
 }
 
-/// Inputs of the first pass that the graph of the second has none like.
+/// Returns the inputs of the first pass that the second graph does not have by name or meaning.
 fn not_taken(passes: [&Pass<'_>; 2]) -> Vec<String> {
     let inputs = |pass: &Pass<'_>| -> Vec<(String, Meaning)> {
         let body = &pass.part.graph().body;
@@ -533,7 +536,8 @@ fn input_drift(pairing: &Pairing, drifts: &[Option<ValueDrift>], site: usize) ->
     largest
 }
 
-/// The other pass with what the original was given: a decoder's states are the other encoder's.
+/// Returns the second pass with the inputs of the first: a decoder reads the states of the
+/// original's encoder.
 fn with_inputs_of<'p>(passes: [&Pass<'p>; 2]) -> RunResult<Pass<'p>> {
     let runner = passes[1].part.runner();
     let part = runner.prepared(passes[1].part.runnable())?;
@@ -572,8 +576,10 @@ impl TraceDiff {
         self.passes.get(self.diverges_in?)?.divergences.first()
     }
 
-    /// Whether nothing but rounding shows: no operator is out of line, both compute with the same
-    /// settings, and all values that are compared have the same shape.
+    /// Returns `true` if the models differ only by rounding.
+    ///
+    /// That means that no operator is out of line, both compute with the same settings, and all
+    /// compared values have the same shape.
     #[must_use]
     pub fn is_alike(&self) -> bool {
         let steps = self.passes.iter().flat_map(|pass| &pass.steps);
@@ -582,7 +588,7 @@ impl TraceDiff {
         is_measured && has_reference && self.divergence().is_none() && self.settings.is_empty()
     }
 
-    /// Whether no value differs.
+    /// Returns `true` if no value differs.
     #[must_use]
     pub fn is_equal(&self) -> bool {
         let steps = self.passes.iter().flat_map(|pass| &pass.steps);

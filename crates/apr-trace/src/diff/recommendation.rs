@@ -34,7 +34,10 @@ pub(super) fn recommended(diff: &TraceDiff) -> String {
     }
 }
 
-/// The configuration comes before any weight: the same weights compute something else with it.
+/// Returns the recommendation for a changed setting.
+///
+/// The configuration is checked before the weights, because the same weights compute something else
+/// with it.
 fn of_setting(change: &OptionChange, more: usize) -> String {
     let value = |value: &Option<Value>| value.as_ref().map_or("none".to_owned(), text);
     let place = match change.at.as_str() {
@@ -71,7 +74,7 @@ fn of_divergence(found: &Divergence) -> String {
     }
 }
 
-/// What people call a weight, by where it is.
+/// Returns the usual name of a kind of weight, by the path and name of the weight.
 fn kind_of(path: &str, name: &str) -> &'static str {
     let has = |word: &str| path.contains(word) || name.contains(word);
     if has("norm") {

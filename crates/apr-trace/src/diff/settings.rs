@@ -5,7 +5,7 @@ use apr_run::RunResult;
 
 use crate::payload::Subject;
 
-/// What the configurations of models of one family make of its graph, where that differs.
+/// Returns the graph settings that differ between two models of one family.
 pub(super) fn settings(subjects: [Subject<'_>; 2]) -> RunResult<Vec<OptionChange>> {
     let [one, two] = subjects.map(|subject| subject.source.family());
     let (Some(one), Some(two)) = (one?, two?) else { return Ok(Vec::new()) };

@@ -48,7 +48,7 @@ impl Pair {
         }
     }
 
-    /// Whether this line of the other one is that line of the original.
+    /// Returns `true` if this line of the other matrix matches a line of the original.
     fn is(&self, original: &Self) -> bool {
         let norm = original.squares.sqrt();
         norm > 0.0
@@ -57,20 +57,20 @@ impl Pair {
     }
 }
 
-/// What is summed up of two matrices.
+/// Sums over two matrices.
 pub(super) struct Sums {
     /// Elements of a row.
     width: usize,
-    /// Whether there are several rows and columns, which are summed up apart.
+    /// `true` if there are several rows and columns, which are summed separately.
     pub(super) has_lines: bool,
     columns: Vec<Pair>,
     rows: Vec<Pair>,
     pub(super) all: Pair,
-    /// How the other one's dtype rounds.
+    /// Rounding of the other matrix's dtype.
     room: Room,
-    /// What dtypes may be off by, squared.
+    /// Maximum rounding errors of both dtypes, squared.
     rooms: [f64; 2],
-    /// Runs of zeros that were none, and all runs.
+    /// Number of runs of non-zero elements that became zero. `runs` counts all runs.
     zeroed: u64,
     runs: u64,
     /// Squares of the runs that became zero.
@@ -144,13 +144,13 @@ impl Sums {
         }
     }
 
-    /// Adds what the values of both dtypes may be off from what both were made of.
+    /// Adds the possible rounding errors of both dtypes for these values.
     pub(super) fn add_rooms(&mut self, dtypes: [DType; 2], values: [&[f64]; 2]) {
         let rooms = Room::of_pair(dtypes, values);
         self.rooms.iter_mut().zip(rooms).for_each(|(sum, room)| *sum += room);
     }
 
-    /// What rounding may make of the relative difference.
+    /// Returns the relative difference that rounding can cause.
     pub(super) fn allowed(&self) -> f64 {
         let [one, two] = self.rooms.map(f64::sqrt);
         let norm = self.all.squares.sqrt();
@@ -166,7 +166,7 @@ impl Sums {
         }
     }
 
-    /// What happened to the weight, where that shows without looking at single lines.
+    /// Returns the change of the weight, if it shows without examining single lines.
     pub(super) fn whole_change(&self) -> Option<WeightChange> {
         let all = &self.all;
         if self.not_finite {
@@ -197,7 +197,7 @@ impl Sums {
         both.into_iter().filter_map(|(what, lines)| Moves::of(what, lines)).collect()
     }
 
-    /// What happened to the weight, where lines are where they were.
+    /// Returns the change of a weight whose lines are in their original positions.
     pub(super) fn change_in_place(&self) -> WeightChange {
         let turned = |lines: &[Pair]| {
             let is = |line: &&Pair| line.cosine() < -0.9 && line.squares > 0.0;
@@ -214,14 +214,14 @@ impl Sums {
     }
 }
 
-/// Lines of a matrix that seem to be where others were.
+/// Lines of a matrix that seem to have swapped positions.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct Moves {
     /// `rows` or `columns`.
     pub(super) what: &'static str,
     /// Lines of the other matrix, each with the original's line that it seems to be.
     pub(super) lines: Vec<(usize, usize)>,
-    /// Lines that are not those that were there.
+    /// Number of lines that do not match the original line at their position.
     pub(super) strange: usize,
 }
 
@@ -244,12 +244,12 @@ impl Moves {
         found.explain_all().then_some(found)
     }
 
-    /// Whether hardly any line is left that is neither where it was nor where another one was.
+    /// Returns `true` if nearly all changed lines match another line of the original.
     pub(super) fn explain_all(&self) -> bool {
         !self.lines.is_empty() && self.lines.len() * 10 >= self.strange * 9
     }
 
-    /// What they come to.
+    /// Returns the change that these lines represent.
     pub(super) fn change(&self) -> WeightChange {
         let (first, to) = self.lines.first().copied().unwrap_or_default();
         WeightChange::Moved { what: self.what, count: self.lines.len(), first: to, to: first }

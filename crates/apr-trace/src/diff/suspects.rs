@@ -10,17 +10,21 @@ use super::drift::ValueDrift;
 use super::lockstep::Pairing;
 use super::weights::{Compared, WeightDrift, compare};
 
-/// Steps whose weights are looked at: those that add most, and those that add most for their kind.
+/// Number of steps whose weights are examined: the ones that add most drift, and the ones that add
+/// most for their kind.
 const LOOKED_AT: usize = 8;
 /// Times the usual drift of weights of the same type from which on a step is out of line.
 const OUT_OF_LINE: f64 = 3.0;
-/// Times the relative difference of its weights that a step may add by rounding: inputs may lie
-/// where a matrix makes little of them.
+/// Factor of the relative weight difference up to which a step's drift may be caused by rounding.
+///
+/// Inputs may be nearly orthogonal to the rows of a matrix, which then reduces them.
 const MOST_OF_ROUNDING: f64 = 10.0;
-/// Weights of a step that are compared, those of operators before it among them: where two graphs
-/// have little in common, all that a model reads may lie before one step.
+/// Maximum number of weights that are compared for a step, including weights of preceding
+/// operators.
+///
+/// If two graphs have little in common, all weights of a model may precede one step.
 const WEIGHTS: usize = 64;
-/// What a step may add whatever its kind: sums in another order.
+/// Drift that any step may add, caused by another order of summation.
 const FLOOR: f64 = 1e-4;
 
 /// A step that adds drift.
@@ -30,22 +34,24 @@ pub(crate) struct Suspect {
     pub(crate) pair: usize,
     /// Drift that it adds to equal inputs.
     pub(crate) added: f64,
-    /// The usual drift of the other steps whose weights have the same type; `None` where there is
-    /// none.
+    /// Usual drift of the other steps with weights of the same type; `None` if there are no others.
     pub(crate) usual: Option<f64>,
-    /// Its weights, the one that changed most first.
+    /// Weights of the step, the most changed first.
     pub(crate) weights: Vec<WeightDrift>,
-    /// Those that could not be compared, and why.
+    /// Weights that could not be compared, with the reasons.
     pub(crate) not_compared: Vec<String>,
     /// Bytes that comparing the largest of those takes that exceed the limit.
     pub(crate) needed: Option<u64>,
-    /// Whether it is out of line.
+    /// `true` if the step is out of line.
     pub(crate) is_out: bool,
 }
 
 impl Suspect {
-    /// Whether what it adds is what rounding its weights to their dtypes costs: all of them are as
-    /// near to the original's as that allows, and it adds no more than such weights do.
+    /// Returns `true` if rounding its weights to their dtypes explains the drift that the step
+    /// adds.
+    ///
+    /// All weights must be as close to the original's as rounding allows, and the added drift must
+    /// not exceed the drift that such weights cause.
     fn is_rounding(&self) -> bool {
         let is_rounded = |weight: &WeightDrift| weight.relative_l2 <= weight.allowed;
         let most = self.weights.iter().map(|weight| weight.relative_l2).fold(0.0, f64::max);
@@ -54,7 +60,7 @@ impl Suspect {
             && self.added <= MOST_OF_ROUNDING * most
     }
 
-    /// How many times the usual drift it adds.
+    /// Returns the ratio of the added drift to the usual drift.
     pub(crate) fn score(&self) -> f64 {
         self.usual.map_or(1.0, |usual| self.added / usual.max(FLOOR))
     }
@@ -106,7 +112,8 @@ pub(crate) fn suspects(
     Ok(found)
 }
 
-/// What steps are compared with each other by: the types of their weights in the other model.
+/// Returns the key for steps that are compared with each other: the dtypes of their weights in the
+/// other model.
 fn kind(pairing: &Pairing, pair: usize, dtypes: &HashMap<&str, DType>) -> String {
     let site = &pairing.sites[1].list()[pairing.pairs[pair].1];
     let dtype = |tensor: &str| dtypes.get(tensor).map_or_else(String::new, DType::to_string);
@@ -115,8 +122,9 @@ fn kind(pairing: &Pairing, pair: usize, dtypes: &HashMap<&str, DType>) -> String
     dtypes.join(" ")
 }
 
-/// The median of sorted values without one of them; of an even number the lower one, since of two
-/// steps one is as it should be.
+/// Returns the median of sorted values without one of them.
+///
+/// For an even number of values it is the lower one, since one of two steps is as it should be.
 fn median_without(values: &[f64], own: f64) -> Option<f64> {
     let middle = values.len().checked_sub(2)? / 2;
     let position = values.partition_point(|value| *value < own);
@@ -124,7 +132,7 @@ fn median_without(values: &[f64], own: f64) -> Option<f64> {
 }
 
 impl Suspect {
-    /// Compares the weights of a pair of steps, and of those before it that have no counterpart.
+    /// Compares the weights of a pair of steps, and of preceding operators without counterpart.
     fn compare_weights(
         &mut self,
         pairing: &Pairing,

@@ -16,80 +16,81 @@ pub(super) const CHUNK: u64 = 1 << 20;
 pub struct WeightDrift {
     /// Name in the original's file.
     pub tensor: String,
-    /// Name in the other one's file, where it is another.
+    /// Name in the other model's file, if it differs.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub other_tensor: Option<String>,
-    /// Its dtype in the original.
+    /// Dtype in the original.
     pub dtype: DType,
-    /// Its dtype in the other one.
+    /// Dtype in the other model.
     pub other_dtype: DType,
-    /// Norm of the difference over that of the original; infinite where elements are not finite.
+    /// Norm of the difference divided by the norm of the original; infinite if elements are not
+    /// finite.
     pub relative_l2: f64,
-    /// What rounding to the dtypes may make of that; 0 where they are the same, and where both hold
-    /// values exactly.
+    /// Relative difference that rounding to the dtypes can cause; 0 if they are equal, or if both
+    /// are exact.
     pub allowed: f64,
     /// Cosine between both.
     pub cosine: f64,
-    /// What happened to it.
+    /// Change of the weight.
     pub change: WeightChange,
 }
 
-/// What makes one weight of another.
+/// Change from one weight to another.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 #[serde(tag = "kind", rename_all = "snake_case")]
 #[non_exhaustive]
 pub enum WeightChange {
-    /// Nothing.
+    /// The weight is unchanged.
     None,
     /// Many small differences, as rounding and training make them.
     Noise,
     /// All elements times a factor.
     Scaled {
-        /// The factor.
+        /// Factor of the elements.
         factor: f64,
     },
     /// The sign of a share of the elements, all of them for 1.
     SignFlipped {
-        /// From 0 to 1.
+        /// Share from 0 to 1.
         share: f64,
     },
     /// A share of the elements became zero, in runs.
     Zeroed {
-        /// From 0 to 1.
+        /// Share from 0 to 1.
         share: f64,
     },
     /// Rows or columns changed places.
     Moved {
         /// `rows` or `columns`.
         what: &'static str,
-        /// How many.
+        /// Number of lines that moved.
         count: usize,
         /// The first of them.
         first: usize,
-        /// Where the first of them is now.
+        /// New position of the first of them.
         to: usize,
     },
     /// Rows and columns changed places with each other.
     Transposed,
-    /// It is another weight of the original.
+    /// Another weight of the original.
     Replaced {
         /// The name of that one in the original's file.
         by: String,
     },
     /// Elements are NaN or infinite.
     NotFinite,
-    /// Other values.
+    /// The values differ in another way.
     Other,
 }
 
 impl WeightChange {
-    /// Whether it is what no rounding makes.
+    /// Returns `true` if rounding can't cause the change.
     #[must_use]
     pub fn is_damage(&self) -> bool {
         !matches!(self, Self::None | Self::Noise | Self::Other)
     }
 
-    /// In words, as what follows a weight's name.
+    /// Returns a description that can follow the weight's name.
     #[must_use]
     pub fn described(&self) -> String {
         match self {
@@ -118,12 +119,12 @@ pub(crate) struct Matrix {
     pub(crate) dtype: DType,
     rows: u64,
     columns: u64,
-    /// Whether the graph looks at it transposed.
+    /// `true` if the graph reads the matrix transposed.
     is_turned: bool,
 }
 
 impl Matrix {
-    /// The tensor of a weight; `None` where the checkpoint does not have it.
+    /// Returns the tensor of a weight, or `None` if the checkpoint does not have it.
     pub(crate) fn of(reader: &dyn CheckpointReader, weight: &WeightRef) -> Option<Self> {
         let position = reader.tensors().iter().position(|info| info.name == weight.tensor)?;
         let info = &reader.tensors()[position];
@@ -140,8 +141,10 @@ impl Matrix {
         Some(Self { position, dtype: info.dtype, rows, columns, is_turned })
     }
 
-    /// Bytes that a comparison takes: sums of each line, and a chunk or, where it has to be turned,
-    /// all of it three times.
+    /// Returns the memory for a comparison in bytes: sums for each line and a chunk, or all
+    /// elements three times.
+    ///
+    /// The latter applies to a matrix that must be transposed.
     fn bytes(&self, is_turned: bool) -> u64 {
         let line = size_of::<PairSums>() as u64;
         let lines = self.rows.saturating_add(self.columns).saturating_mul(line);
@@ -181,20 +184,21 @@ fn in_memory(count: u64) -> Result<usize> {
     usize::try_from(count).map_err(|_| Error::memory("a weight does not fit the memory"))
 }
 
-/// What a comparison of a weight comes to.
+/// Result of a comparison of a weight.
 pub(crate) enum Compared {
-    /// How it changed.
+    /// Drift of the weight.
     Drift(WeightDrift),
-    /// Why there is no comparison, as the end of a sentence that begins with its name.
+    /// Reason why the weight was not compared, as the end of a sentence that begins with the
+    /// weight's name.
     Not(String),
     /// Bytes that it takes, more than the limit.
     TooLarge(u64),
 }
 
-/// Compares a weight of two models in at most so many bytes.
+/// Compares a weight of two models in at most `most` bytes of memory.
 ///
 /// # Errors
-/// E002 and E007 when it can't be read.
+/// E002 and E007 if it can't be read.
 pub(crate) fn compare(
     original: (&dyn CheckpointReader, &WeightRef),
     other: (&dyn CheckpointReader, &WeightRef),
@@ -245,7 +249,8 @@ pub(crate) fn compare(
     }))
 }
 
-/// What happened to a weight. What is claimed was undone and found to be the original.
+/// Returns the change of a weight. A reported change was reversed and verified against the
+/// original.
 fn change(
     pair: &counterparts::Pair<'_>,
     sums: &Sums,
@@ -285,7 +290,7 @@ mod tests {
         (0..rows * columns).map(|at| mark(at + 77)).collect()
     }
 
-    /// A model with tensors of so many columns.
+    /// Returns a model with tensors of the given numbers of columns.
     #[expect(clippy::cast_possible_truncation, reason = "small numbers, rounded")]
     fn model(tensors: &[(&str, usize, &[f64])]) -> Box<dyn CheckpointReader> {
         let tensors: Vec<SafeTensor> = tensors
@@ -322,7 +327,7 @@ mod tests {
     }
 
     #[test]
-    fn what_happened_to_a_weight_is_seen() {
+    fn changes_of_a_weight_are_detected() {
         let (rows, columns) = (32, 24);
         let a = weights(rows, columns);
         let each = |change: &dyn Fn(usize, f64) -> f64| -> Vec<f64> {
@@ -346,7 +351,7 @@ mod tests {
     }
 
     #[test]
-    fn lines_that_changed_places_are_named() {
+    fn swapped_lines_are_detected() {
         let (rows, columns) = (32, 24);
         let a = weights(rows, columns);
         let swapped = |row: usize| if row < 16 { (row + 8) % 16 } else { row };
@@ -363,7 +368,7 @@ mod tests {
     }
 
     #[test]
-    fn a_vector_has_no_lines_that_change_places() {
+    fn a_vector_has_no_swapped_lines() {
         // By rounding to few values, elements of a vector equal others.
         let a: Vec<f64> = (0..64).map(|at| 1.0 + 0.01 * f64::from(at)).collect();
         let b: Vec<f64> = a.iter().map(|value| (value * 8.0).round() / 8.0).collect();
@@ -383,7 +388,7 @@ mod tests {
     }
 
     #[test]
-    fn a_matrix_that_was_turned_is_named() {
+    fn a_transposed_matrix_is_detected() {
         let side = 24;
         let a = weights(side, side);
         let b: Vec<f64> = (0..a.len()).map(|at| a[at % side * side + at / side]).collect();
@@ -391,7 +396,7 @@ mod tests {
     }
 
     #[test]
-    fn another_weight_of_the_original_is_named() {
+    fn replacement_by_another_weight_is_detected_by_name() {
         let columns = 24;
         let a = weights(16, columns);
         let b: Vec<f64> = (0..a.len()).map(|at| mark(at + 60_000)).collect();

@@ -113,7 +113,7 @@ impl Explorer<'_> {
         }
     }
 
-    /// Gives up what runs.
+    /// Cancels the running work.
     pub(crate) fn cancel(&mut self) {
         if self.desk.cancel_passes() {
             self.message = Some("stopped".to_owned());

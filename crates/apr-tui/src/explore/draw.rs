@@ -29,7 +29,7 @@ impl Explorer<'_> {
         }
     }
 
-    /// A text where a report is not there: why, or how far it is.
+    /// Draws a text in place of a missing report: the error, or the progress.
     pub(crate) fn draw_waiting<T>(&self, frame: &mut Frame<'_>, area: Rect, loaded: &Loaded<T>) {
         let line = match loaded {
             Loaded::Nothing => Line::styled(" nothing was computed", self.palette.faint()),
@@ -40,7 +40,7 @@ impl Explorer<'_> {
         frame.render_widget(Paragraph::new(line).wrap(Wrap { trim: false }), area);
     }
 
-    /// How far what the view waits for is.
+    /// Returns the progress of the request for which the view waits.
     pub(crate) fn progress(&self) -> String {
         let is_pass = matches!(self.view, View::Checks | View::Trace)
             || self.view == View::Compare && self.diff.is_waiting();
@@ -54,7 +54,7 @@ impl Explorer<'_> {
         }
     }
 
-    /// How far the pass that runs is.
+    /// Returns the progress of the running pass.
     pub(crate) fn progress_of_pass(&self) -> String {
         let pass = self.desk.running_pass();
         let activity = pass.as_ref().map_or("waiting", Request::activity);
@@ -69,7 +69,7 @@ impl Explorer<'_> {
     }
 }
 
-/// How much of all is done; `None` where it is not known how much there is.
+/// Returns the percentage done, or `None` if the total is unknown.
 fn percent(done: u64, total: u64) -> Option<u128> {
     let done = u128::from(done.min(total)) * 100;
     done.checked_div(u128::from(total))

@@ -31,10 +31,10 @@ use crate::screen::{Screen, ScreenOptions, drawn};
 use crate::trace::Walk;
 use crate::zones::Zones;
 
-/// How long something that waits for the background sleeps.
+/// Sleep interval of a wait for the background threads.
 const PAUSE: Duration = Duration::from_millis(2);
 
-/// The screen.
+/// Screen that explores a model.
 pub(crate) struct Explorer<'m> {
     pub(super) job: &'m Job<'m>,
     pub(super) desk: &'m Desk,
@@ -47,7 +47,7 @@ pub(crate) struct Explorer<'m> {
     pub(super) shows_help: bool,
     pub(super) prompt: Option<(Asks, Prompt)>,
     pub(super) message: Option<String>,
-    /// Where another model is that this one is to be compared with.
+    /// Location of another model to compare this one with.
     pub(super) wanted: Option<String>,
     /// Rows of the list on the screen when it was drawn last.
     pub(super) rows: usize,
@@ -55,9 +55,9 @@ pub(crate) struct Explorer<'m> {
     pub(super) columns: usize,
     /// Columns and rows of the whole screen then.
     pub(super) size: (u16, u16),
-    /// Whether it is drawn for a file, which needs no keys.
+    /// `true` if the screen is drawn for a file, which does not need keys.
     pub(super) is_for_file: bool,
-    /// What a click then meant.
+    /// Clickable areas of the last drawn screen.
     pub(super) zones: Zones,
 
     pub(super) list: Loaded<TensorsReport>,
@@ -81,7 +81,7 @@ pub(crate) struct Explorer<'m> {
     /// The tensor whose path through the graph is marked.
     pub(super) marked: Option<usize>,
     pub(super) uses: Loaded<Vec<BoxUse>>,
-    /// Those of all tensors.
+    /// Uses of all tensors.
     pub(super) all_uses: Loaded<Vec<BoxUse>>,
 
     pub(super) diff: Loaded<Box<DiffReport>>,
@@ -158,7 +158,7 @@ impl<'m> Explorer<'m> {
         explorer
     }
 
-    /// Waits until nothing is computed any more.
+    /// Waits until no request is running or waiting.
     pub(crate) fn settle(&mut self) {
         while self.desk.is_busy() {
             self.tick();
@@ -167,7 +167,7 @@ impl<'m> Explorer<'m> {
         self.tick();
     }
 
-    /// The screen once nothing is computed for it any more.
+    /// Returns the screen after all requests for it are answered.
     pub(crate) fn settled(&mut self, size: (u16, u16)) -> Buffer {
         // A view that asks for as much as fits knows so once it was drawn.
         let _ = drawn(self, size);
@@ -175,7 +175,7 @@ impl<'m> Explorer<'m> {
         drawn(self, size)
     }
 
-    /// The same as text.
+    /// Returns the same screen as text.
     pub(crate) fn picture(&mut self, size: (u16, u16)) -> String {
         let buffer = self.settled(size);
         let rows = buffer.content().chunks(usize::from(size.0).max(1));
@@ -213,7 +213,7 @@ impl<'m> Explorer<'m> {
         self.desk.ask(request);
     }
 
-    /// Gives up what is read for the view alone.
+    /// Cancels the reads that are only for this view.
     pub(crate) fn leave(&mut self) {
         self.desk.cancel_looks();
         self.histogram.give_up();
@@ -221,7 +221,7 @@ impl<'m> Explorer<'m> {
         self.compare.distributions.iter_mut().for_each(Loaded::give_up);
     }
 
-    /// Shows a view, and asks for what it needs.
+    /// Shows a view, and requests its data.
     pub(crate) fn open(&mut self, view: View) {
         if view != self.view {
             self.leave();
@@ -254,7 +254,7 @@ impl<'m> Explorer<'m> {
         }
     }
 
-    /// Has the statistics of all tensors computed, those without any yet.
+    /// Requests the statistics of all tensors that have none yet.
     pub(crate) fn measure(&mut self) {
         if self.measures {
             return;

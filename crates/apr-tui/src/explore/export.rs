@@ -16,17 +16,18 @@ use crate::svg::svg;
 /// Boxes of a picture that are still legible, as in `apr graph`.
 const BOXES: usize = 160;
 
-/// Bytes, or why there are none.
+/// Bytes of a file, or the reason for which there are none.
 type Content = Result<Vec<u8>, String>;
 
 impl Explorer<'_> {
-    /// Asks for the file; Tab goes through what the view has to write.
+    /// Asks for the file name; Tab cycles through the files that the view can write.
     pub(crate) fn ask_export(&mut self) {
         self.prompt = Some((Asks::Export, Prompt::offering("write to", self.view.files())));
     }
 
-    /// Writes the report that the prompt offered last, or the picture where the file is an SVG. A
-    /// file that is there is replaced where the user says so.
+    /// Writes the report that the prompt offered last, or the image if the file is an SVG.
+    ///
+    /// An existing file is overwritten if the user confirms it.
     pub(crate) fn export(&mut self, path: &str, offer: usize, overwrite: bool) {
         let report = self.view.files().get(offer).copied().unwrap_or_default();
         let content = if path.ends_with(".svg") { self.image() } else { self.report(report) };
@@ -84,7 +85,7 @@ impl Explorer<'_> {
         found.map_err(|error| self.worded(&error))
     }
 
-    /// What `apr tensors --stats --json` prints, once all tensors are measured.
+    /// Returns the report of `apr tensors --stats --json`, once all tensors are measured.
     fn statistics_report(&self) -> Result<TensorsReport, String> {
         let list = self.list.ready().ok_or("there is no report yet")?;
         let (known, all) = (self.statistics.len(), list.tensors.len());

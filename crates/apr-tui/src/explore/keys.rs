@@ -23,7 +23,7 @@ const VIEW_KEYS: [Key; 9] = [
     ("i", "trace"),
 ];
 
-/// What a typed line is for.
+/// Purpose of a typed line.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Asks {
     Filter,
@@ -33,7 +33,7 @@ pub(crate) enum Asks {
     /// The location of another model.
     Other,
     Export,
-    /// Whether a file that is there is replaced by the report of this number.
+    /// Confirmation for overwriting an existing file with the report of this number.
     Overwrite(usize),
 }
 
@@ -124,7 +124,7 @@ impl Explorer<'_> {
         self.prompt = Some((asks, Prompt::new(label, text)));
     }
 
-    /// What a line means while it is typed.
+    /// Applies a filter while it is typed.
     pub(crate) fn filter(&mut self, text: &str) {
         if self.view == View::Vocabulary {
             let found = self.vocabulary.ready().and_then(Option::as_ref);
@@ -135,7 +135,7 @@ impl Explorer<'_> {
         }
     }
 
-    /// What a line means that is complete.
+    /// Handles a completed line.
     fn typed(&mut self, asks: Asks, text: &str, offer: usize) {
         match asks {
             Asks::Filter => self.filter(text),
@@ -215,7 +215,7 @@ impl Explorer<'_> {
         }
     }
 
-    /// Selects a row or a box; where it is selected already, opens it.
+    /// Selects a row or a box; opens it if it is already selected.
     fn click(&mut self, at: usize) {
         let selected = match self.view {
             View::Tensors => &mut self.cursor.at,

@@ -1,6 +1,6 @@
 //! Something that is computed in the background.
 
-/// Something that was asked for.
+/// State of a requested value.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub(crate) enum Loaded<T> {
     #[default]
@@ -26,7 +26,7 @@ impl<T> Loaded<T> {
         matches!(self, Self::Waiting)
     }
 
-    /// Nothing where it was waited for: what is given up is asked for anew.
+    /// Resets a pending value to `Nothing`, so that it is requested again.
     pub(crate) fn give_up(&mut self) {
         if self.is_waiting() {
             *self = Self::Nothing;

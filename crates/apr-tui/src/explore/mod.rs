@@ -41,9 +41,9 @@ use crate::wording::Plain;
 /// A model to look at.
 #[derive(Clone)]
 pub struct Subject<'m> {
-    /// What the user calls it.
+    /// Model as the user wrote it.
     pub name: &'m str,
-    /// The model.
+    /// Reader of the model.
     pub reader: &'m dyn CheckpointReader,
     /// The families that are known.
     pub families: &'m Families,
@@ -57,27 +57,29 @@ impl<'m> Subject<'m> {
     }
 }
 
-/// Scans the files of a model, as the front end knows them. What is read of them goes through the
-/// watch, which says how far it is and may stop it.
+/// Function of the front end that scans the model's files.
+///
+/// Its reads pass through the watch, which reports the progress and can stop the scan.
 pub type Scan<'m> = dyn Fn(&Watch) -> Result<ScanSummary> + Sync + 'm;
 
-/// What is looked at, and with what.
+/// Models to show, and the resources for the work.
 pub struct Job<'m> {
-    /// The model.
+    /// Model to explore.
     pub model: Subject<'m>,
-    /// Another one to compare it with.
+    /// Another model to compare it with.
     pub other: Option<Subject<'m>>,
-    /// Why the other one that was typed can't be compared with: said in the view for that.
+    /// Reason for which the other location that the user typed cannot be compared; shown in the
+    /// Compare view.
     pub refused: Option<String>,
-    /// What the model is given where it is traced; a prompt is typed where nothing is.
+    /// Payload for the trace of the model; without one, the user types a prompt.
     pub payload: Option<Payload>,
-    /// Scans the model's files; `None` where it has none.
+    /// Function that scans the model's files; `None` if there are no files.
     pub scan: Option<&'m Scan<'m>>,
     /// Threads that may work.
     pub threads: NonZeroUsize,
     /// Bytes that the work may take.
     pub max_memory: u64,
-    /// Whether the files are still what they were.
+    /// Function that checks that the files have not changed.
     pub unchanged: &'m (dyn Fn() -> Result<()> + Sync),
 }
 
@@ -101,8 +103,9 @@ pub fn explore(
     })
 }
 
-/// What the screen of a model shows after some keys, as rows of text: for whoever has no terminal.
-/// It waits for what the keys ask for.
+/// Returns a model's screen after some keys as rows of text, without a terminal.
+///
+/// It waits for the results that the keys request.
 #[must_use]
 pub fn picture(job: &Job<'_>, keys: &str, (columns, rows): (u16, u16)) -> String {
     let desk = Desk::default();

@@ -3,9 +3,9 @@
 /// A part of a cell that is filled.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) struct Area {
-    /// From the left, as a share of the cell.
+    /// Width from the left, as a share of the cell.
     pub(super) width: f64,
-    /// From the bottom.
+    /// Height from the bottom, as a share of the cell.
     pub(super) height: f64,
     pub(super) opacity: f64,
 }
@@ -14,7 +14,7 @@ impl Area {
     pub(super) const FULL: Self = Self { width: 1.0, height: 1.0, opacity: 1.0 };
 }
 
-/// What a block element fills.
+/// Returns the area that a block element fills.
 pub(super) fn area_of(symbol: &str) -> Option<Area> {
     let c = symbol.chars().next()?;
     let eighths = |first: char| f64::from(u32::from(c) - u32::from(first) + 1) / 8.0;
@@ -28,7 +28,7 @@ pub(super) fn area_of(symbol: &str) -> Option<Area> {
     })
 }
 
-/// How thick the lines from the middle of a cell are: up, right, down, left; 0 for none.
+/// Weights of the lines from the middle of a cell: up, right, down, left; 0 for no line.
 pub(super) type Ends = [u8; 4];
 
 /// The lines of a box-drawing character.

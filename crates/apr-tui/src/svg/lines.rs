@@ -6,10 +6,10 @@ use std::fmt::Write;
 use super::glyphs::Ends;
 use super::{HEIGHT, Look, WIDTH};
 
-/// Stretches of half cells: where each begins, and where it ends.
+/// Ranges of half cells: the start and the end of each.
 type Stretches = Vec<(usize, usize)>;
 
-/// Lines by how they look, how thick they are, and the row or column that they lie in.
+/// Lines by style, weight, and row or column.
 #[derive(Debug, Default)]
 pub(super) struct Lines {
     across: BTreeMap<(String, u8, usize), Stretches>,
@@ -17,7 +17,7 @@ pub(super) struct Lines {
 }
 
 impl Lines {
-    /// Adds the lines of a cell; cells come row by row, from left to right.
+    /// Adds the lines of a cell; cells must be added row by row, from left to right.
     pub(super) fn add(&mut self, (column, row): (usize, usize), ends: Ends, look: Look) {
         let [up, right, down, left] = ends;
         let half = |at: usize, is_second: bool| 2 * at + usize::from(is_second);
@@ -33,7 +33,7 @@ impl Lines {
         }
     }
 
-    /// One path for all lines that look alike.
+    /// Writes one path for all lines of the same style.
     pub(super) fn write(&self, svg: &mut String) {
         let mut paths: BTreeMap<(&str, u8), String> = BTreeMap::new();
         // Writing to a `String` does not fail.

@@ -13,11 +13,11 @@ use unicode_width::UnicodeWidthStr;
 use self::glyphs::{Area, area_of, ends_of};
 use self::lines::Lines;
 
-/// Width of a cell in pixels: what a monospaced font of 14 pixels takes.
+/// Width of a cell in pixels, for a monospaced font of 14 pixels.
 const WIDTH: f64 = 8.4;
 /// Height of a cell.
 const HEIGHT: f64 = 18.0;
-/// From the top of a cell to the line that letters stand on.
+/// Distance from the top of a cell to the baseline of the text, in pixels.
 const BASE: f64 = 13.5;
 /// Pixels around the screen.
 const MARGIN: f64 = 12.0;
@@ -33,10 +33,10 @@ const COLORS: [(&str, &str, &str); 8] = [
     ("magenta", "#a21caf", "#d2a8ff"),
     ("blue", "#2563eb", "#79b8ff"),
 ];
-/// What lies below everything.
+/// Background colours.
 const GROUND: (&str, &str) = ("#ffffff", "#10151f");
 
-/// How a cell is drawn.
+/// Style of a cell.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 struct Look {
     color: &'static str,
@@ -60,7 +60,7 @@ impl Look {
         Self { color, is_bold: has(Modifier::BOLD), is_reversed: has(Modifier::REVERSED) }
     }
 
-    /// The class of what is drawn in front.
+    /// Returns the CSS class of the foreground.
     fn class(self) -> String {
         let color = if self.is_reversed { "ground" } else { self.color };
         let bold = if self.is_bold { " bold" } else { "" };
@@ -118,8 +118,7 @@ fn style(svg: &mut String) {
     svg.push_str("}\n</style>\n");
 }
 
-/// Cells one after the other that are alike: where they begin, how many there are, and in what they
-/// are alike.
+/// Returns the runs of consecutive cells with the same value: the start, the length and the value.
 fn runs<T: PartialEq>(cells: &[Cell], of: impl Fn(&Cell) -> Option<T>) -> Vec<(usize, usize, T)> {
     let mut runs: Vec<(usize, usize, T)> = Vec::new();
     for (column, cell) in cells.iter().enumerate() {
@@ -132,7 +131,7 @@ fn runs<T: PartialEq>(cells: &[Cell], of: impl Fn(&Cell) -> Option<T>) -> Vec<(u
     runs
 }
 
-/// What lies below text whose colours are reversed.
+/// Draws the backgrounds of text with reversed colours.
 fn grounds(svg: &mut String, row: usize, cells: &[Cell]) {
     let reversed = |cell: &Cell| Some(Look::of(cell).color).filter(|_| Look::of(cell).is_reversed);
     for (column, len, color) in runs(cells, reversed) {
@@ -159,7 +158,7 @@ fn rectangle(svg: &mut String, place: (usize, usize), len: usize, area: Area, cl
     let _ = writeln!(svg, "{shade}/>");
 }
 
-/// Words and what is between them, each as wide as its cells whatever the font.
+/// Draws words and gaps, each as wide as its cells with any font.
 fn texts(svg: &mut String, row: usize, cells: &[Cell]) {
     let is_text =
         |cell: &Cell| area_of(cell.symbol()).is_none() && ends_of(cell.symbol()).is_none();
@@ -199,7 +198,7 @@ fn corner((column, row): (usize, usize)) -> (f64, f64) {
     (column as f64 * WIDTH, row as f64 * HEIGHT)
 }
 
-/// Text that is no markup, without characters that XML does not have.
+/// Escapes a text for XML, and replaces characters that XML does not allow.
 fn escaped(text: &str) -> String {
     let mut escaped = String::with_capacity(text.len());
     for c in text.chars() {
@@ -256,7 +255,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_selected_is_reversed() {
+    fn the_selection_is_reversed() {
         let image = drawn("ab", Style::new().add_modifier(Modifier::REVERSED));
         assert!(image.contains("<rect class=\"text\" x=\"0.0\""), "{image}");
         assert!(image.contains("<text class=\"ground\""), "{image}");

@@ -12,27 +12,28 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use rustix::process::{Signal, getpid, kill_process};
 
-/// Stops the process as Ctrl-Z does; returns once it goes on.
+/// Stops the process as Ctrl-Z does; returns when it continues.
 pub(super) fn stop_process() -> io::Result<()> {
     Ok(kill_process(getpid(), Signal::TSTP)?)
 }
 
-/// Where keys come from.
+/// Source of keys.
 pub(super) struct Keys(File);
 
-/// What ended a wait for keys.
+/// Reason for the end of a wait for keys.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Woken {
     /// A key, a signal, or time.
     Alive,
-    /// There is no terminal any more. Asked for events of one, crossterm reads its end again and
-    /// again, and never returns.
+    /// The terminal no longer exists.
+    ///
+    /// When asked for its events, crossterm reads its end repeatedly and never returns.
     HungUp,
 }
 
 impl Keys {
-    /// Those of standard input, or where that is something else of the terminal of the process, as
-    /// crossterm has it.
+    /// Opens the keys of standard input or, if that is not a terminal, of the process's terminal,
+    /// as crossterm does.
     pub(super) fn of_terminal() -> io::Result<Self> {
         let input = stdin();
         match input.is_terminal() {
@@ -67,14 +68,16 @@ impl Keys {
     }
 }
 
-/// Ends the process where its terminal went away while crossterm read of it, which would never end
-/// and take a processor: between a look at the terminal and that read it may go at any time.
+/// Ends the process if its terminal disappears while crossterm reads from it.
+///
+/// Otherwise the read would never return and would use a whole core. The terminal can disappear at
+/// any time between a check and the read.
 pub(super) struct Watch(Arc<AtomicBool>);
 
 impl Watch {
-    /// How long a screen has to end by itself, and how often the watch looks whether it did.
+    /// Time that a screen has to end by itself after the terminal disappeared.
     const PATIENCE: Duration = Duration::from_secs(1);
-    /// What shells call the end of a program by SIGHUP.
+    /// Exit code that shells use for a program ended by SIGHUP.
     const HUNG_UP: i32 = 129;
 
     pub(super) fn over(keys: &Keys) -> io::Result<Self> {

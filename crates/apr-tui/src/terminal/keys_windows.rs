@@ -6,26 +6,26 @@ use std::time::Duration;
 
 use ratatui::crossterm::event;
 
-/// Nothing stops a process.
+/// Does nothing: a process cannot be stopped on Windows.
 pub(super) fn stop_process() -> io::Result<()> {
     Ok(())
 }
 
-/// Where keys come from.
+/// Source of keys.
 pub(super) struct Keys;
 
-/// What ended a wait for keys.
+/// Reason for the end of a wait for keys.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Woken {
     /// A key, or time.
     Alive,
-    /// There is no terminal any more.
+    /// The terminal no longer exists.
     #[allow(dead_code, reason = "the system ends the process")]
     HungUp,
 }
 
 impl Keys {
-    /// Those of the console of the process.
+    /// Opens the keys of the process's console.
     pub(super) fn of_terminal() -> io::Result<Self> {
         Ok(Self)
     }
@@ -40,7 +40,7 @@ impl Keys {
     }
 }
 
-/// There is nothing to watch.
+/// Placeholder, because there is nothing to watch on Windows.
 pub(super) struct Watch;
 
 impl Watch {

@@ -6,7 +6,7 @@ use apr_trace::Trace;
 
 use super::stops::Stop;
 
-/// The stops that each one reads, and those that read it, in their order.
+/// Stops that each stop reads, and stops that read it, in their order.
 #[derive(Debug, Default)]
 pub(crate) struct Flow {
     reads: Vec<Vec<usize>>,

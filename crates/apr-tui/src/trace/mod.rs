@@ -60,12 +60,12 @@ const HELP: [Key; 15] = [
     ("Ctrl-Z", "suspend; fg returns"),
 ];
 
-/// What is looked at.
+/// Trace to show.
 #[derive(Debug)]
 pub struct TraceView {
-    /// The run.
+    /// Trace of the run.
     pub trace: Trace,
-    /// What another model does with the same payload, step by step.
+    /// Comparison with another model's run on the same payload, step by step.
     pub diff: Option<TraceDiff>,
 }
 
@@ -81,7 +81,7 @@ pub fn trace_screen(
     show(&mut TraceScreen::new(view, *options), interrupt)
 }
 
-/// What a typed line is for.
+/// Purpose of a typed line.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Asks {
     Find,
@@ -94,10 +94,10 @@ struct TraceScreen<'o> {
     options: ScreenOptions<'o>,
     shows_help: bool,
     prompt: Option<(Asks, Prompt)>,
-    /// Stands where the keys do until the next key.
+    /// Message shown in place of the keys until the next key.
     message: Option<String>,
     zones: Zones,
-    /// Whether it is drawn for a file, which needs no keys.
+    /// `true` if the screen is drawn for a file, which does not need keys.
     is_for_file: bool,
     /// Columns and rows of the screen when it was drawn last.
     size: (u16, u16),

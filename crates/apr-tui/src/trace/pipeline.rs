@@ -17,19 +17,20 @@ const LABEL: usize = 20;
 const ARROW: &str = " ──▶ ";
 const HERE: &str = "YOU ARE HERE";
 
-/// A box, and where it begins.
+/// Box, with its position.
 struct Placed {
     at: usize,
     label: String,
     x: usize,
 }
 
-/// Rows within the frame from which on there is one for what passes by other boxes.
+/// Minimum rows within the frame for a row with the lines that bypass other boxes.
 const ROOMY: u16 = 5;
 
-/// Boxes around the current one, as many as fit, and what flows between them: arrows between
-/// neighbours, lines above for what passes by others, and the names of all that it reads and that
-/// read it in the frame.
+/// Draws the boxes around the current one, as many as fit, and the data flow between them.
+///
+/// Neighbours are connected by arrows, and other boxes by lines above. The frame lists the names of
+/// all inputs and readers of the current box.
 pub(super) fn draw(frame: &mut Frame<'_>, area: Rect, walk: &Walk, zones: &mut Zones) {
     let block = Block::bordered().title(" Pipeline ").title_bottom(beside(walk, area.width));
     let inner = block.inner(area);
@@ -96,7 +97,7 @@ fn column(x: usize) -> u16 {
     u16::try_from(x).unwrap_or(u16::MAX)
 }
 
-/// What the current box reads, and what reads it, whether it is on the screen or not.
+/// Returns the inputs and the readers of the current box, including those outside the screen.
 fn beside(walk: &Walk, columns: u16) -> Line<'static> {
     let names = |stops: &[usize]| {
         let names: Vec<String> = stops.iter().map(|at| walk.stops[*at].name.clone()).collect();
@@ -114,8 +115,9 @@ fn beside(walk: &Walk, columns: u16) -> Line<'static> {
     Line::styled(text, walk.palette.faint())
 }
 
-/// Lines above the boxes for what the current one reads of others than its neighbour, and for what
-/// others than its neighbour read of it: `╭` where it leaves a box, `▼` where it enters one.
+/// Draws lines above the boxes for inputs and readers of the current box other than its neighbours.
+///
+/// `╭` is where a line leaves a box, and `▼` where it enters one.
 fn passing(buffer: &mut Buffer, inner: Rect, walk: &Walk, placed: &[Placed]) {
     let Some(here) = placed.iter().find(|shown| shown.at == walk.at) else { return };
     let style = walk.palette.faint();

@@ -4,11 +4,11 @@ use apr_trace::{InputTrace, PassTrace, Predictions, StepTrace, Trace, ValueTrace
 
 use crate::text::clean;
 
-/// One of what a trace shows in a row, with the number that the command's text gives it.
+/// Item of a trace's sequence, with its number in the command's text.
 #[derive(Debug, Clone)]
 pub(crate) struct Stop {
     pub(crate) number: usize,
-    /// Escaped.
+    /// Escaped name of the stop.
     pub(crate) name: String,
     what: What,
 }
@@ -20,7 +20,7 @@ enum What {
     Output(usize),
 }
 
-/// All of them, in the order in which they run.
+/// Returns all stops of a trace, in the order in which they run.
 pub(crate) fn stops(trace: &Trace) -> Vec<Stop> {
     let mut stops = Vec::new();
     for (pass, traced) in trace.passes.iter().enumerate() {
@@ -83,7 +83,7 @@ impl Stop {
         }
     }
 
-    /// Whether all that was looked at is finite.
+    /// Returns `true` if all examined values are finite.
     pub(crate) fn is_sound(&self, trace: &Trace) -> bool {
         let statistics = self.value(trace).and_then(|value| value.statistics.as_ref());
         let is_finite = statistics.is_none_or(|found| found.stats.nan + found.stats.inf == 0);

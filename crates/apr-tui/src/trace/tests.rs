@@ -30,7 +30,7 @@ fn trace() -> Trace {
     trace
 }
 
-/// Times, and what rounding differs in between processors, as numbers that stay.
+/// Replaces times, and results of rounding that differ between processors, with constant numbers.
 fn steady(trace: &mut Trace) {
     for pass in &mut trace.passes {
         for (at, operator) in pass.operators.iter_mut().enumerate() {
@@ -83,7 +83,7 @@ fn drawn(screen: &mut TraceScreen<'_>, (columns, rows): (u16, u16)) -> String {
 }
 
 #[test]
-fn the_screen_is_that_of_the_specification_at_three_sizes() {
+fn the_screen_matches_the_specification_at_three_sizes() {
     let mut screen = screen();
     press(&mut screen, &[KeyCode::Char('/')]);
     press(&mut screen, &"layers.1/attention".chars().map(KeyCode::Char).collect::<Vec<_>>());
@@ -210,8 +210,10 @@ fn a_step_lists_the_operators_of_its_own_part() {
     }
 }
 
-/// The expected flows are those of a LLaMA: the residual sum reads the block and what the block
-/// read, positions and masks go to the attention of each layer, and inputs read nothing.
+/// The expected flows are those of a LLaMA.
+///
+/// The residual sum reads the block and the block's input, the attention of each layer reads
+/// positions and masks, and inputs read nothing.
 #[test]
 fn arrows_are_where_one_step_reads_what_another_made() {
     let screen = screen();
@@ -234,7 +236,7 @@ fn arrows_are_where_one_step_reads_what_another_made() {
 }
 
 #[test]
-fn independent_steps_have_no_arrow_between_them() {
+fn independent_steps_are_not_connected_by_an_arrow() {
     let mut screen = screen();
     let text = drawn(&mut screen, (140, 45));
     let row = text.lines().find(|line| line.contains("[input_ids]")).expect("a row");

@@ -21,17 +21,17 @@ use crate::zones::{Target, Zones};
 const WIDE: u16 = 110;
 /// Columns of that list.
 const LIST: u16 = 44;
-/// Steps that a page key goes.
+/// Number of steps that a page key moves.
 const PAGE: usize = 10;
 
-/// What the screen shows.
+/// Mode of the screen.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Mode {
     Steps,
     Inspect { scroll: u16 },
 }
 
-/// Where one is in a trace.
+/// Position in a trace.
 pub(crate) struct Walk {
     pub(super) view: TraceView,
     pub(super) stops: Vec<Stop>,
@@ -56,7 +56,7 @@ impl Walk {
         &self.view.trace
     }
 
-    /// The number of the step, and how many there are.
+    /// Returns the number of the step, and the number of steps.
     pub(crate) fn place(&self) -> String {
         format!("{}/{}", self.at + 1, self.stops.len())
     }
@@ -69,7 +69,7 @@ impl Walk {
         weights.map(|weight| weight.tensor.clone()).collect()
     }
 
-    /// Whether one step is shown in full.
+    /// Returns `true` if one step is shown in full.
     pub(crate) fn inspects(&self) -> bool {
         matches!(self.mode, Mode::Inspect { .. })
     }
@@ -78,7 +78,7 @@ impl Walk {
         self.stops.get(self.at)
     }
 
-    /// Goes to a step; the inspection stays open, at its beginning.
+    /// Moves to a step; an open inspection stays open and scrolls to the top.
     pub(crate) fn go(&mut self, at: usize) {
         self.at = at.min(self.stops.len().saturating_sub(1));
         if let Mode::Inspect { scroll } = &mut self.mode {
@@ -86,7 +86,7 @@ impl Walk {
         }
     }
 
-    /// Goes to the next step that is wanted, around the end.
+    /// Moves to the next matching step, wrapping around.
     fn seek(&mut self, is_forward: bool, is_wanted: impl Fn(&Self, &Stop) -> bool) -> bool {
         let count = self.stops.len();
         let order = (1..=count).map(|step| match is_forward {
@@ -100,7 +100,7 @@ impl Walk {
         found.is_some()
     }
 
-    /// Goes to the next step with a text in its name; what to tell where there is none.
+    /// Moves to the next step with a text in its name; returns a message if there is none.
     pub(crate) fn find(&mut self, text: &str) -> Option<String> {
         text.clone_into(&mut self.sought);
         self.find_again(true)
@@ -129,7 +129,7 @@ impl Walk {
         None
     }
 
-    /// What a key does; what to tell then.
+    /// Handles a key, and returns a message, if any.
     pub(crate) fn key(&mut self, key: KeyCode) -> Option<String> {
         let last = self.stops.len().saturating_sub(1);
         match key {
@@ -165,7 +165,7 @@ impl Walk {
         }
     }
 
-    /// Draws the steps, or the one that is inspected; clicks go to steps.
+    /// Draws the steps, or the inspected one; clicks select steps.
     pub(crate) fn draw(&mut self, frame: &mut Frame<'_>, area: Rect, zones: &mut Zones) {
         match self.mode {
             Mode::Steps => self.draw_steps(frame, area, zones),
@@ -249,7 +249,7 @@ impl Walk {
         frame.render_widget(Paragraph::new(lines).block(block), area);
     }
 
-    /// What the other model made of the same step.
+    /// Draws the other model's result for the same step.
     fn draw_drift(&self, frame: &mut Frame<'_>, area: Rect, stop: &Stop, diff: &TraceDiff) {
         let other = clean(&diff.other_path);
         let columns = usize::from(area.width).saturating_sub(12);

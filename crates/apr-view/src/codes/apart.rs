@@ -22,26 +22,26 @@ pub struct Apart<'a> {
     files: Files,
 }
 
-/// Bytes of companions in place of the base's, where they are others.
+/// Bytes of companion files that replace those of the base, or `None` if a file is unchanged.
 type Files = Vec<Option<Vec<u8>>>;
 
-/// What a tensor of [`Apart`] is of its base.
+/// Source of a tensor of [`Apart`] in its base.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct PartOrigin {
     /// Position of a tensor of the base.
     pub tensor: usize,
-    /// Which of its parts; `None` for the whole.
+    /// Part of the base's tensor; `None` for the whole tensor.
     pub part: Option<usize>,
 }
 
 impl<'a> Apart<'a> {
-    /// What each tensor is of the base.
+    /// Returns the source in the base for each tensor.
     #[must_use]
     pub fn origins(&self) -> &[PartOrigin] {
         &self.origins
     }
 
-    /// Whether there are such weights.
+    /// Returns `true` if the base has weights stored in codes and scales.
     #[must_use]
     pub fn is_needed(base: &dyn CheckpointReader) -> bool {
         (0..base.tensors().len()).any(|tensor| base.stored(tensor).coding().is_some())
@@ -49,7 +49,7 @@ impl<'a> Apart<'a> {
 }
 
 impl<'a> Apart<'a> {
-    /// Takes the weights apart.
+    /// Separates all coded weights into their parts.
     ///
     /// # Errors
     /// E007 when a companion can't be read.
@@ -57,7 +57,7 @@ impl<'a> Apart<'a> {
         Self::of(base, |_| true)
     }
 
-    /// Takes the weights of these kinds apart; others stay.
+    /// Separates the weights of the wanted kinds into their parts; other weights are unchanged.
     ///
     /// # Errors
     /// E007 when a companion can't be read.
@@ -102,8 +102,9 @@ impl<'a> Apart<'a> {
     }
 }
 
-/// Puts parts where they lie in the file, if the base's tensors are in the order of the file: a
-/// weight has one place, and its parts several.
+/// Sorts parts by their position in the file, if the base's tensors are in file order.
+///
+/// A weight has one position, and its parts have several.
 fn sort_as_stored(base: &dyn CheckpointReader, found: &mut [(TensorInfo, PartOrigin)]) {
     let place = |origin: &PartOrigin| {
         let stored = base.stored(origin.tensor);

@@ -96,7 +96,8 @@ struct Awq {
 }
 
 impl Awq {
-    /// Scales, or the zero points that are stored as they are, output by output.
+    /// Returns the scales, or the zero points of a layout that stores them like scales, output by
+    /// output.
     fn scales(
         &self,
         base: &dyn CheckpointReader,
@@ -185,7 +186,7 @@ impl Grouped for Awq {
     }
 }
 
-/// The place of an output's code among those of its row of words.
+/// Returns the position of an output's code among the codes of its row of words.
 fn nibble(output: u64) -> u64 {
     let within = usize::try_from(output % 8).unwrap_or_default();
     output / 8 * 8 + NIBBLES[within]
@@ -201,7 +202,8 @@ fn place(output: u64, input: u64) -> (u64, u64) {
     (input / 64 * 64 + output % 4 * 16 + code / 4, code % 4)
 }
 
-/// Codes of a piece of a matrix, row by row, each at the place in its row that `place` says.
+/// Returns the codes of a piece of a matrix, row by row; `place` maps a column to its position in
+/// the row.
 fn unpacked(
     base: &dyn CheckpointReader,
     tensor: usize,

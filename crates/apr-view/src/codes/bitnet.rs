@@ -147,7 +147,7 @@ mod tests {
     const DIVIDES: &str = r#"{"quantization_config":{"quant_method":"bitnet"}}"#;
     const MULTIPLIES: &str =
         r#"{"quantization_config":{"quant_method":"bitnet","linear_class":"autobitlinear"}}"#;
-    /// 4.0 in `bf16`.
+    /// The number 4.0 in `bf16`.
     const FOUR: [u8; 2] = [0x80, 0x40];
 
     fn parts<'a>(codes: &'a [u8], scale: &'a [u8]) -> [Part<'a>; 2] {
@@ -166,7 +166,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_configuration_does_not_say_is_not_guessed() {
+    fn values_missing_in_the_configuration_are_not_guessed() {
         let has = |found: &str, words: &[&str]| {
             assert!(words.iter().all(|word| found.contains(word)), "{found}");
         };

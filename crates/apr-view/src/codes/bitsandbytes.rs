@@ -27,7 +27,7 @@ use super::stated::Stated;
 
 pub(super) const KIND: Kind = Kind { id: "bitsandbytes", find };
 
-/// Ends of the name of the part that says what the others are.
+/// Suffixes of the part's name that describes the other parts.
 const STATES: [&str; 2] = [".quant_state.bitsandbytes__nf4", ".quant_state.bitsandbytes__fp4"];
 
 /// Bytes of JSON that are read.
@@ -107,7 +107,7 @@ fn weight(tensors: &Tensors<'_>, codes: usize, state: usize) -> Result<Weight> {
     })
 }
 
-/// What the JSON beside codes says of them.
+/// Quantization state, which the JSON beside the codes describes.
 struct State {
     /// `NF4` or `FP4`.
     kind: String,
@@ -115,7 +115,7 @@ struct State {
     shape: Shape,
     /// Elements with one factor.
     block: u64,
-    /// Factors with one factor of their own, and what is added to each.
+    /// Number of factors that share one factor of their own, and the offset added to each.
     nested: Option<(u64, f32)>,
 }
 
@@ -191,7 +191,7 @@ struct FourBits {
     dtype: DType,
 }
 
-/// The same with whole blocks in each row.
+/// Decoder of weights with whole blocks in each row.
 struct InRows(FourBits);
 
 impl FourBits {
@@ -207,7 +207,7 @@ impl FourBits {
         Ok(())
     }
 
-    /// What the codes stand for.
+    /// Returns the 16 values that the codes represent.
     fn map(&self, base: &dyn CheckpointReader) -> Result<[f32; 16]> {
         let map = scales_of(base, self.map, DType::F32, 0..16)?;
         map.try_into().map_err(|_| Error::format("its codes stand for 16 numbers"))
@@ -349,7 +349,7 @@ mod tests {
     }
 
     #[test]
-    fn a_state_that_is_not_that_of_its_codes_is_refused() {
+    fn a_state_that_does_not_match_its_codes_is_rejected() {
         let (map, absmax) = (f32s(&NF4), f32s(&[2.0]));
         let known = |json: &[u8], code: &str, words: &str| {
             let parts: [Part<'_>; 4] = [

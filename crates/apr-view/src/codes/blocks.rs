@@ -25,7 +25,7 @@ use crate::four_bits::halves_apart;
 /// Kinds whose first two parts are codes and their scales, if the codes are four-bit floats.
 const KINDS: [&str; 2] = ["fp4", "mlx"];
 
-/// The types of blocks that integers in groups go into.
+/// Block types to which integers in groups can be converted.
 const OF_INTEGERS: [DType; 3] = [DType::Q4_0, DType::Q4_1, DType::Q8_0];
 
 /// Blocks that are made at a time.
@@ -34,7 +34,7 @@ const AT_ONCE: u64 = 1 << 13;
 /// Factors of weights in blocks, one for each matrix of a stack.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Factors {
-    /// What the weight is multiplied by; none for 1.
+    /// Factor of the weight; `None` for 1.
     pub scale: Option<Vec<f32>>,
     /// The scale of its activations.
     pub input_scale: Option<Vec<f32>>,
@@ -45,7 +45,7 @@ pub struct Factors {
 pub struct Blocks<'a> {
     base: Base<'a>,
     tensors: Vec<TensorInfo>,
-    /// Of each tensor, the dtype of its blocks.
+    /// Block dtype of each tensor, or `None` if the tensor is not converted.
     made: Vec<Option<DType>>,
     factors: BTreeMap<String, Factors>,
 }
@@ -74,7 +74,7 @@ impl<'a> Blocks<'a> {
         }
     }
 
-    /// Makes blocks of the weights that are `wanted`, of those that fit.
+    /// Converts the `wanted` weights to blocks, unless no block type can represent them.
     ///
     /// # Errors
     /// E002 for a factor that is not finite or can't be divided by, E007 when reading fails.
@@ -100,8 +100,10 @@ impl<'a> Blocks<'a> {
         Ok(Self { base, tensors, made, factors })
     }
 
-    /// Makes blocks of weights of integers in groups: of each tensor, by position, of this type, in
-    /// which its codes [fit](apr_core::CodesInBlocks::fit).
+    /// Converts weights of integers in groups to blocks in which their codes
+    /// [fit](apr_core::CodesInBlocks::fit).
+    ///
+    /// `made` has the block type of each tensor, by position.
     ///
     /// # Errors
     /// E001 for a weight that is not of integers in groups.
@@ -294,7 +296,8 @@ mod tests {
         Blocks::new(folder(parts, ""), |_, _| true)
     }
 
-    /// The bytes of the first tensor, which come out the same in pieces.
+    /// Returns the bytes of the first tensor, and asserts that reading in pieces gives the same
+    /// bytes.
     fn bytes(blocks: &Blocks<'_>) -> Result<Vec<u8>> {
         let len = usize_of(blocks.tensors()[0].byte_len()?)?;
         let mut bytes = vec![0; len];
@@ -353,7 +356,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_whole_block_or_none_of_four_bits_stays() {
+    fn codes_that_are_not_whole_blocks_or_four_bit_blocks_are_unchanged() {
         let codes = CODES.repeat(3);
         let scale: Part<'_> = ("up.weight_scale", "F8_E4M3", &[1, 3], &[0x38; 3]);
         let global = f32s(&[1.0]);
@@ -367,7 +370,7 @@ mod tests {
     }
 
     #[test]
-    fn scales_and_factors_that_are_no_numbers_are_refused() {
+    fn scales_and_factors_that_are_not_numbers_are_rejected() {
         let codes = CODES.repeat(4);
         let packed: Part<'_> = ("up.weight_packed", "U8", &[1, 32], &codes);
         let scale: Part<'_> = ("up.weight_scale", "F8_E4M3", &[1, 4], &[0x38, 0x38, 0xff, 0]);

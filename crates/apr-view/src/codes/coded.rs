@@ -18,7 +18,7 @@ use super::{grouped, integers};
 /// Elements that are decoded at a time.
 const AT_ONCE: u64 = 1 << 18;
 
-/// The kind of tensors that are codes, or go with some, and that nothing here decodes.
+/// Kind of tensors that are codes, or belong to codes, that cannot be decoded here.
 pub const UNDECODABLE: &str = "undecodable";
 
 /// The configuration among the companions.
@@ -56,11 +56,11 @@ pub struct Coded {
     warnings: Vec<String>,
 }
 
-/// What a tensor is of the base.
+/// Source of a tensor in the base.
 enum Origin {
     /// The tensor at this position.
     Plain(usize),
-    /// Part of a weight that nothing here decodes.
+    /// Part of a weight that cannot be decoded here.
     Refused(Refused),
     Decoded(Decoded),
 }
@@ -71,44 +71,45 @@ struct Refused {
     name: String,
     /// The weight that it is a part of.
     weight: String,
-    /// Why it is not decoded.
+    /// Reason for which the weight is not decoded.
     error: Error,
 }
 
 struct Decoded {
     kind: &'static str,
     description: String,
-    /// What the weight is called by the names of its parts.
+    /// Name of the weight, derived from the names of its parts.
     name: String,
     parts: Vec<CodingPart>,
     /// Positions of the parts.
     positions: Vec<usize>,
     decode: Box<dyn Decode>,
     shape: Shape,
-    /// Its name and shape, and the bytes that its codes take in memory.
+    /// Name and shape of the weight, and the bytes of its codes in memory.
     kept: Option<(TensorInfo, u64)>,
 }
 
-/// Where the bytes of a companion are.
+/// Location of a companion file's bytes.
 enum File {
-    /// In the base, at this position.
+    /// Companion file at this position in the base.
     Base(usize),
-    /// Here.
+    /// Bytes in memory.
     Own(Vec<u8>),
 }
 
-/// What becomes of a tensor of the base.
+/// Role of a tensor of the base.
 enum Place {
     Plain,
-    /// It is seen as part of a weight.
+    /// Part of a weight, which represents it.
     Part,
-    /// It is part of this weight, which is not decoded.
+    /// Part of this weight, which is not decoded.
     Refused(String, Error),
     Weight(&'static str, Box<Weight>),
 }
 
 impl Coded {
-    /// The checkpoint itself where no weight of it is in codes and scales.
+    /// Wraps a checkpoint to decode its weights; returns the checkpoint itself if it has no weights
+    /// in codes and scales.
     #[must_use]
     pub fn over(base: Box<dyn CheckpointReader>) -> Box<dyn CheckpointReader> {
         if !may_be_coded(&*base) {
@@ -220,9 +221,10 @@ pub fn check_decodable(reader: &dyn CheckpointReader) -> Result<()> {
     }
 }
 
-/// Whether weights may be in codes and scales: not in a file that says itself what its integers
-/// stand for, as one with a graph does, and in llama.cpp's only where a dtype has a factor beside
-/// it.
+/// Returns `true` if weights can be stored in codes and scales.
+///
+/// This excludes files that define the meaning of their integers, such as files with a graph. In
+/// llama.cpp's files, only one dtype can have a separate factor.
 fn may_be_coded(base: &dyn CheckpointReader) -> bool {
     use DType::{F8_E4M3, F8_E4M3FNUZ, F8_E5M2, I8, I16, I32, I64, NVFP4, U8, U32};
     let codes: &[DType] = match base.format().convention {
@@ -238,7 +240,7 @@ fn may_be_coded(base: &dyn CheckpointReader) -> bool {
         && base.tensors().iter().any(|info| codes.contains(&info.dtype))
 }
 
-/// What becomes of each tensor of the base.
+/// Returns the role of each tensor of the base.
 fn places(
     base: &dyn CheckpointReader,
     found: Vec<Found>,

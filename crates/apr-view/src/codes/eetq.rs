@@ -23,11 +23,12 @@ use super::stated::Stated;
 
 pub(super) const KIND: Kind = Kind { id: "eetq", find };
 
-/// Places at which integers are counted, and how many at each.
+/// Number of positions at which integers are counted, and of integers at each position.
 const PLACES: u64 = 16;
 const COUNTED: u64 = 1024;
 
-/// Integers below this are small. Of numbers spread evenly, as many are not.
+/// Bound below which the magnitude of an integer is small; evenly distributed integers are small
+/// half of the time.
 const SMALL: u8 = 64;
 
 fn find(tensors: &Tensors<'_>, _: &Stated, codes: usize) -> Option<Result<Weight>> {
@@ -54,7 +55,7 @@ struct Eetq {
     scale: usize,
     rows: u64,
     columns: u64,
-    /// Whether the integers are in the order of the matrix, once they were counted.
+    /// `true` if the integers are in the order of the matrix; set once they have been counted.
     is_plain: OnceLock<bool>,
 }
 
@@ -79,7 +80,7 @@ impl Eetq {
         )))
     }
 
-    /// Whether more than two of three integers are small.
+    /// Returns `true` if more than two of three integers are small.
     fn are_mostly_small(&self, base: &dyn CheckpointReader) -> Result<bool> {
         let len = base.tensors()[self.codes].shape.elements().unwrap_or_default();
         let step = (len / PLACES).max(COUNTED);

@@ -12,7 +12,7 @@ use super::stated::companion;
 /// The end of the name of codes that are stored without the shape of their weight, behind its name.
 pub(super) const CODES: &str = "._data._data";
 
-/// Ends of the names of what belongs to them.
+/// Suffixes of the names of tensors that belong to codes.
 const BESIDE: [&str; 4] = ["._scale", "._shift", ".input_scale", ".output_scale"];
 
 /// The shapes of all weights by name; none without a configuration or for an unknown family.

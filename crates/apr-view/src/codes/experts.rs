@@ -72,7 +72,7 @@ impl Decode for Experts {
 }
 
 impl Experts {
-    /// Decodes inputs of one expert: each output has them in blocks that lie together.
+    /// Decodes inputs of one expert; each output stores its inputs in contiguous blocks.
     fn decode_inputs(
         &self,
         base: &dyn CheckpointReader,
@@ -104,8 +104,8 @@ mod tests {
     use super::super::testing::{Part, error, first};
     use super::*;
 
-    /// What `convert_moe_packed_tensors` of transformers 5.23 makes of the codes below: two experts
-    /// of 32 inputs and two outputs.
+    /// Values that `convert_moe_packed_tensors` of transformers 5.23 returns for the codes below:
+    /// two experts of 32 inputs and two outputs.
     #[rustfmt::skip]
     const OF_TRANSFORMERS: [f32; 128] = [
         -1.5, -0.1875, 0.0, 0.375, 0.0, 0.0, 1.5, -0.0,
@@ -157,7 +157,7 @@ mod tests {
     }
 
     #[test]
-    fn blocks_of_other_lengths_are_no_experts() {
+    fn blocks_of_other_lengths_are_not_experts() {
         let part: Part<'_> = ("e.up_blocks", "U8", &[2, 2, 2, 8], &codes());
         let found = first(&[part], "").expect("a plain tensor");
         assert_eq!((found.name.as_str(), found.dtype), ("e.up_blocks", DType::U8));

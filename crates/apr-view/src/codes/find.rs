@@ -15,9 +15,9 @@ use super::{
 
 /// A way in which weights are stored in several tensors.
 pub(super) struct Kind {
-    /// Its name in reports and JSON: `gptq`.
+    /// Name in reports and JSON: `gptq`.
     pub(super) id: &'static str,
-    /// The weight whose main part is this tensor; `None` where it is none of this kind.
+    /// Function that returns the weight whose main part is this tensor, or `None` for another kind.
     ///
     /// # Errors
     /// E001 for parts that are missing or do not go together, E003 for a variant that can't be
@@ -25,7 +25,7 @@ pub(super) struct Kind {
     pub(super) find: fn(&Tensors<'_>, &Stated, usize) -> Option<Result<Weight>>,
 }
 
-/// All kinds, in the order in which they are asked.
+/// All kinds, in the order in which they are tried.
 pub(super) const KINDS: &[Kind] = &[
     marlin24::KIND,
     sparse24::KIND,
@@ -50,7 +50,7 @@ pub(super) const KINDS: &[Kind] = &[
 /// of integers there is no weight.
 const OF_LLAMA_CPP: &[Kind] = &[ggml::KIND];
 
-/// What decodes a weight.
+/// Decoder of a weight.
 pub(super) trait Decode: Send + Sync {
     /// Fills `out` with the elements of a tile, row by row.
     ///
@@ -58,7 +58,7 @@ pub(super) trait Decode: Send + Sync {
     /// E002 for codes that stand for nothing, E007 when reading fails.
     fn decode(&self, base: &dyn CheckpointReader, tile: Tile, out: &mut [f32]) -> Result<()>;
 
-    /// The codes and the numbers of their groups, where it decodes such.
+    /// Returns the decoder of grouped codes, if the codes are in groups.
     fn grouped(&self) -> Option<&dyn Grouped> {
         None
     }
@@ -69,20 +69,20 @@ pub(super) struct Weight {
     /// The weight: its name, the dtype that its values are rounded to (`f32`, `f16` or `bf16`), and
     /// the shape `[.., out, in]`.
     pub(super) info: TensorInfo,
-    /// What it is stored as, for people: `GPTQ, 4 bits, groups of 128`.
+    /// Description of the storage for users: `GPTQ, 4 bits, groups of 128`.
     pub(super) description: String,
-    /// Positions of all its parts, the main one first, and those of what belongs to its
-    /// activations.
+    /// Positions of all parts, the main one first, including the parts for activations.
     pub(super) parts: Vec<usize>,
-    /// What decodes it.
+    /// Decoder of the weight.
     pub(super) decode: Box<dyn Decode>,
 }
 
-/// What was found of a weight.
+/// Result of the search for a weight.
 pub(super) enum Found {
     /// A weight of the kind with this name.
     Weight(&'static str, Box<Weight>),
-    /// Tensors that are codes and what belongs to them, and why they can't be decoded.
+    /// Positions of codes and of the tensors that belong to them, and the reason for which they
+    /// cannot be decoded.
     Refused(Vec<usize>, Error),
 }
 
@@ -127,7 +127,7 @@ pub(super) fn find(tensors: &Tensors<'_>, stated: &Stated) -> Vec<Found> {
     found
 }
 
-/// Gives scales of a cache of keys and values, or of queries, to a weight of their layer.
+/// Assigns the scales of a KV cache, or of queries, to a weight of their layer.
 fn give_cache_scales(tensors: &Tensors<'_>, found: &mut [Found], taken: &mut BTreeSet<usize>) {
     /// Last parts of the names.
     const NAMES: [&str; 5] = ["k_scale", "v_scale", "q_scale", "kv_scale", "output_scale"];
@@ -161,7 +161,7 @@ fn weights(found: &mut [Found]) -> impl Iterator<Item = &mut Box<Weight>> {
     })
 }
 
-/// Gives the tensor by which ComfyUI marks scaled files to the first weight with such a scale.
+/// Assigns the tensor with which ComfyUI marks scaled files to the first weight with such a scale.
 fn give_marker(tensors: &Tensors<'_>, found: &mut [Found], taken: &mut BTreeSet<usize>) {
     let Some(marker) = tensors.marker() else { return };
     let is_scaled = |weight: &&mut Box<Weight>| {
@@ -173,8 +173,9 @@ fn give_marker(tensors: &Tensors<'_>, found: &mut [Found], taken: &mut BTreeSet<
     }
 }
 
-/// That weights of 8-bit floats have no scale in a file that ComfyUI marked as scaled: it reads
-/// them as they are, too.
+/// Returns a warning if 8-bit float weights have no scale in a file that ComfyUI marked as scaled.
+///
+/// ComfyUI also reads such weights without a scale.
 pub(super) fn unscaled(tensors: &Tensors<'_>, found: &[Found]) -> Option<String> {
     let marker = tensors.marker()?;
     let parts = found.iter().flat_map(|found| match found {
@@ -197,7 +198,7 @@ pub(super) fn unscaled(tensors: &Tensors<'_>, found: &[Found]) -> Option<String>
     ))
 }
 
-/// Ends of the names of what belongs to activations, after the layer's.
+/// Suffixes, after the layer's name, of the names of tensors that belong to activations.
 const OF_ACTIVATIONS: [&str; 12] = [
     ".input_scale",
     ".input_global_scale",
@@ -213,8 +214,9 @@ const OF_ACTIVATIONS: [&str; 12] = [
     ".kv_scale",
 ];
 
-/// Whether a tensor of this name belongs to the activations of a layer: values of its weight don't
-/// depend on it.
+/// Returns `true` if a tensor with this name belongs to the activations of a layer.
+///
+/// The values of the layer's weight do not depend on such a tensor.
 #[must_use]
 pub fn is_of_activations(name: &str) -> bool {
     OF_ACTIVATIONS.iter().any(|end| name.ends_with(end))
@@ -255,7 +257,7 @@ impl<'a> Tensors<'a> {
         self.tensors.iter().position(is_marker)
     }
 
-    /// What is left of a tensor's name without this end.
+    /// Returns a tensor's name without this suffix, or `None` if the name does not have it.
     pub(super) fn stem(&self, position: usize, end: &str) -> Option<&'a str> {
         self.tensors[position].name.strip_suffix(end)
     }
@@ -265,7 +267,7 @@ impl<'a> Tensors<'a> {
         ends.iter().find_map(|end| self.named(&format!("{stem}{end}")))
     }
 
-    /// The same, which must be there.
+    /// Same as [`beside`](Self::beside), for a tensor that must exist.
     ///
     /// # Errors
     /// E001 with the names of the weight and of what is missing.
@@ -273,10 +275,10 @@ impl<'a> Tensors<'a> {
         self.required_of(&format!("{stem}.weight"), stem, end)
     }
 
-    /// The same of a weight with any name.
+    /// Same as [`required`](Self::required), for a weight with any name.
     ///
     /// # Errors
-    /// Those of [`required`](Self::required).
+    /// Returns the same errors as [`required`](Self::required).
     pub(super) fn required_of(&self, weight: &str, stem: &str, end: &str) -> Result<usize> {
         self.beside(stem, &[end]).ok_or_else(|| {
             let message = format!("its part '{stem}{end}' is missing: codes mean nothing without");
@@ -296,8 +298,9 @@ impl<'a> Tensors<'a> {
         Ok(self.beside(stem, &[END]))
     }
 
-    /// Why a weight can't be in the checkpoint, beside those that were found before: they have
-    /// these parts and names.
+    /// Returns the reason for which a weight conflicts with the weights found before.
+    ///
+    /// `taken` and `names` are the parts and the names of those weights.
     fn clash(
         &self,
         weight: &Weight,
@@ -331,12 +334,12 @@ impl<'a> Tensors<'a> {
         Err(Error::version(message).for_tensor(&weight.info.name))
     }
 
-    /// What belongs to the activations of a layer and is never applied to its weight.
+    /// Returns the tensors for the activations of a layer, which are never applied to its weight.
     pub(super) fn of_activations(&self, stem: &str) -> impl Iterator<Item = usize> {
         OF_ACTIVATIONS.iter().filter_map(move |end| self.beside(stem, &[end]))
     }
 
-    /// That a part has another shape or dtype than its weight needs.
+    /// Returns the error for a part with another shape or dtype than its weight needs.
     pub(super) fn unfit(&self, part: usize, weight: &str, needed: &str) -> Error {
         let info = &self.tensors[part];
         let message = format!(
@@ -356,7 +359,7 @@ impl<'a> Tensors<'a> {
         self.base.metadata().object(keys::SAFETENSORS)?.get("metadata")?.get(key)?.as_str()
     }
 
-    /// All bytes of a small part, which says what the others are.
+    /// Reads all bytes of a small part that describes the other parts.
     ///
     /// # Errors
     /// E001 where it has more bytes than `most`, E007 when reading fails.

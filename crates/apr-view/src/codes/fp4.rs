@@ -25,7 +25,7 @@ pub(super) const KIND: Kind = Kind { id: "fp4", find };
 /// Dtypes of scales that are powers of two.
 const EXPONENTS: [DType; 2] = [DType::F8_E8M0, DType::U8];
 
-/// Columns with one scale where the scales are powers of two, and where they are E4M3.
+/// Columns per scale, for scales that are powers of two and for E4M3 scales.
 const MX_GROUP: u64 = 32;
 const NV_GROUP: u64 = 16;
 
@@ -56,7 +56,8 @@ fn find(tensors: &Tensors<'_>, stated: &Stated, codes: usize) -> Option<Result<W
     }
 }
 
-/// A weight of compressed-tensors: what its codes are is told by their number for each scale.
+/// Returns a weight of compressed-tensors; the number of codes per scale identifies the element
+/// type.
 fn of_compressed_tensors(tensors: &Tensors<'_>, stem: &str, codes: usize) -> Result<Weight> {
     let name = format!("{stem}.weight");
     let scale = tensors.required(stem, ".weight_scale")?;
@@ -103,8 +104,8 @@ fn of_modelopt(tensors: &Tensors<'_>, stated: &Stated, stem: &str, codes: usize)
     parts.weight(tensors, (DType::F4_E2M1, NV_GROUP), &[DType::F8_E4M3])
 }
 
-/// Decodes elements of 4 or 8 bits, packed in whatever tensor, with one scale for each group, to
-/// `bf16`.
+/// Returns a decoder to `bf16` for elements of 4 or 8 bits with one scale per group, packed in any
+/// tensor.
 pub(super) fn of_one_scale(
     (codes, element): (usize, DType),
     (scale, scale_dtype): (usize, DType),
@@ -123,7 +124,7 @@ pub(super) fn of_one_scale(
     })
 }
 
-/// What a weight is stored in.
+/// Tensors in which a weight is stored.
 struct Parts<'a> {
     stem: &'a str,
     codes: usize,
@@ -286,7 +287,7 @@ impl Grouped for Fp4 {
     }
 }
 
-/// The floats of six bits, whose table is longer than that of [`Code`].
+/// Decoder of six-bit floats, whose table is longer than the table of [`Code`].
 struct Fp6(Fp4);
 
 impl Decode for Fp6 {
@@ -311,7 +312,7 @@ mod tests {
 
     /// Sixteen codes, of which the first is 1 (a half).
     const CODES: [u8; 8] = [0x21, 0x43, 0x65, 0x87, 0xa9, 0xcb, 0xed, 0x0f];
-    /// What they are, times two.
+    /// Expected values, times two.
     #[rustfmt::skip]
     const TWICE: [f32; 16] = [
         1.0, 2.0, 3.0, 4.0, 6.0, 8.0, 12.0, -0.0, -1.0, -2.0, -3.0, -4.0, -6.0, -8.0, -12.0, 0.0,

@@ -109,7 +109,7 @@ mod tests {
 
     /// The codes 1 to 15 and 0, as a block has them.
     const RUN: [u8; 8] = [0x91, 0xa2, 0xb3, 0xc4, 0xd5, 0xe6, 0xf7, 0x08];
-    /// What they are.
+    /// Expected values.
     #[rustfmt::skip]
     const VALUES: [f32; 16] = [
         0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0, 0.0, -0.5, -1.0, -1.5, -2.0, -3.0, -4.0, -6.0, 0.0,

@@ -77,7 +77,7 @@ fn weight(tensors: &Tensors<'_>, stated: &Stated, parts: Parts<'_>) -> Result<We
     })
 }
 
-/// Whether zero points are stored less one.
+/// Returns `true` if zero points are stored reduced by one.
 ///
 /// # Errors
 /// E003 where the configuration names another layout, or there is none to say it.
@@ -130,7 +130,7 @@ struct Gptq {
     scales: usize,
     g_idx: Option<usize>,
     bits: u64,
-    /// Inputs of a group where no part says the group of each.
+    /// Inputs per group, if no part stores the group of each input.
     group: u64,
     /// Number of groups.
     count: u64,
@@ -358,7 +358,7 @@ mod tests {
     }
 
     #[test]
-    fn a_configuration_that_does_not_say_the_zero_points_is_not_guessed() {
+    fn zero_points_are_not_guessed_if_the_configuration_does_not_state_them() {
         let layer = Layer::new();
         for (config, needed) in [
             ("", "no configuration"),

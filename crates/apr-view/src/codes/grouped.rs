@@ -16,7 +16,7 @@ use super::read::{Tile, usize_of};
 /// Codes that are put in order at a time.
 const AT_ONCE: u64 = 1 << 18;
 
-/// How many codes a weight has, and groups of them.
+/// Dimensions of a weight in grouped codes.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) struct Form {
     /// Bits of a code.
@@ -31,7 +31,7 @@ pub(super) struct Form {
 #[derive(Debug, Default)]
 pub(super) struct Numbers {
     pub(super) scales: Vec<f32>,
-    /// None where all are 0.
+    /// Zero points; empty if all are 0.
     pub(super) zeros: Vec<f32>,
 }
 
@@ -39,10 +39,10 @@ pub(super) struct Numbers {
 pub(super) trait Grouped: Send + Sync {
     fn form(&self) -> Form;
 
-    /// What becomes of the codes.
+    /// Returns the rule by which the codes are decoded.
     ///
     /// # Errors
-    /// Those of [`Decode::decode`].
+    /// Returns the same errors as [`Decode::decode`].
     fn decoding(&self, base: &dyn CheckpointReader) -> Result<Decoding>;
 
     /// Fills `out` with the codes of a tile, a byte each.
@@ -62,10 +62,10 @@ pub(super) trait Grouped: Send + Sync {
         groups: Range<u64>,
     ) -> Result<Numbers>;
 
-    /// The group of each of some columns, where a part says it.
+    /// Returns the group of each of the columns, if a part stores it.
     ///
     /// # Errors
-    /// E002 for a group that there is not, otherwise those of [`Decode::decode`].
+    /// E002 for a group that does not exist, otherwise the errors of [`Decode::decode`].
     fn groups_of(
         &self,
         base: &dyn CheckpointReader,
@@ -130,7 +130,7 @@ struct OfRow<'a> {
 }
 
 impl Numbers {
-    /// Those of a row with so many groups.
+    /// Returns the numbers of a row with `width` groups.
     fn of_row(&self, row: usize, width: usize) -> OfRow<'_> {
         let range = row * width..(row + 1) * width;
         OfRow {
@@ -141,7 +141,8 @@ impl Numbers {
 }
 
 impl<'a> OfRow<'a> {
-    /// Those of some groups, each of so many columns, of which some are left out of the first.
+    /// Returns the numbers of groups of `group` columns each, of which the first lacks `skipped`
+    /// columns.
     fn of(self, groups: Range<usize>, group: usize, skipped: usize) -> RowGroups<'a> {
         let zeros = if self.zeros.is_empty() { &[] } else { &self.zeros[groups.clone()] };
         RowGroups { group, skipped, scales: &self.scales[groups], zeros }
@@ -151,7 +152,7 @@ impl<'a> OfRow<'a> {
 /// A matrix whose codes are in memory.
 struct Kept {
     decoding: Decoding,
-    /// Whether codes are half bytes.
+    /// `true` if codes are half bytes.
     is_packed: bool,
     codes: Codes,
     columns: usize,
@@ -161,14 +162,14 @@ struct Kept {
     /// Groups of a row.
     count: usize,
     numbers: Numbers,
-    /// The order of columns, where it is not that of the codes.
+    /// Order of the columns, if it differs from the order of the codes.
     order: Option<Order>,
 }
 
-/// Where codes are, in bytes or half bytes.
+/// Location of the codes, in bytes or half bytes.
 enum Codes {
     Own(Vec<u8>),
-    /// A tensor of the checkpoint, as it lies there.
+    /// Tensor of the checkpoint, in its stored order.
     InBase(usize),
 }
 
@@ -188,7 +189,7 @@ fn matrix(info: &TensorInfo) -> Option<[u64; 2]> {
     }
 }
 
-/// Bytes that a weight takes in memory; `None` where it is not kept there.
+/// Returns the bytes that a weight takes in memory, or `None` if it cannot be kept there.
 pub(super) fn kept_len(of: &dyn Grouped, info: &TensorInfo) -> Option<u64> {
     let (form, [rows, columns]) = (of.form(), matrix(info)?);
     let row = if form.bits > 4 { columns } else { packed_len(usize_of(columns).ok()?) as u64 };
@@ -270,7 +271,7 @@ struct Scratch {
 }
 
 impl Order {
-    /// That of columns with these groups, of which there are `count`.
+    /// Returns the order of columns with these groups, of which there are `count`.
     fn of(groups: &[u64], count: u64) -> Self {
         let mut columns: Vec<usize> = (0..groups.len()).collect();
         columns.sort_by_key(|column| groups[*column]);
@@ -279,7 +280,7 @@ impl Order {
         Self { columns, starts }
     }
 
-    /// Puts the codes of a row in order.
+    /// Reorders the codes of a row.
     fn sort(&self, codes: &[u8], out: &mut Vec<u8>) {
         out.clear();
         out.extend(self.columns.iter().map(|column| codes[*column]));

@@ -26,7 +26,7 @@ use super::stated::Stated;
 
 pub(super) const KIND: Kind = Kind { id: "hqq", find };
 
-/// What else a layer has: its settings, one tensor for each.
+/// Suffixes of a layer's settings, each of which is a tensor.
 const SETTINGS: [&str; 16] = [
     ".shape",
     ".nbits",
@@ -156,7 +156,7 @@ impl Layer<'_> {
         Ok(shape)
     }
 
-    /// The groups, which the scales' shape tells, and which must be those of the settings.
+    /// Returns the groups by the shape of the scales, which must match the settings.
     fn groups(&self, elements: u64, codes: usize, scale: usize) -> Result<Along> {
         let unfit = || {
             let needed = format!("one number for each group of {elements} elements");
@@ -181,7 +181,7 @@ impl Layer<'_> {
         Ok(if axis == 1 { Along::Rows { group } } else { Along::Columns { count } })
     }
 
-    /// The codes of a matrix: how many are in a word is told by the number of words.
+    /// Returns the codes of a matrix; the number of words determines the number of codes per word.
     fn folded(&self, tensor: usize, [rows, columns]: [u64; 2]) -> Result<Folded> {
         let info = self.tensors.info(tensor);
         let folds: &[(u32, u32, &str)] = match info.dtype {
@@ -214,8 +214,9 @@ impl Layer<'_> {
         Ok(Folded { tensor, bits, fields, words, is_highest_first: true })
     }
 
-    /// The dtype in which differences and products are rounded: that of the computation, or single
-    /// precision where scales have another.
+    /// Returns the dtype to which differences and products are rounded.
+    ///
+    /// It is the compute dtype, or single precision if the scales have another dtype.
     fn dtype(&self, scales: DType) -> Result<DType> {
         let dtype = match self.text(".compute_dtype")?.as_deref() {
             None => scales,
@@ -235,9 +236,9 @@ impl Layer<'_> {
 /// The groups of a matrix.
 #[derive(Clone, Copy)]
 enum Along {
-    /// Its rows, which have so many elements.
+    /// Groups along the rows, of this many elements each.
     Rows { group: u64 },
-    /// Its columns, of which there are so many.
+    /// Groups along the columns, this many of them.
     Columns { count: u64 },
 }
 
@@ -311,7 +312,7 @@ impl Decode for Hqq {
     }
 }
 
-/// The same with whole groups in each row.
+/// Decoder of weights with whole groups in each row.
 struct InRows {
     of: Hqq,
     groups: Groups,
@@ -437,7 +438,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_known_of_a_layer_is_refused() {
+    fn unknown_settings_of_a_layer_are_rejected() {
         let (shape, one_and_zero) = (i64s([1, 1]), (f32s(&[1.0]), f32s(&[0.0])));
         let scales = ("F32", &*one_and_zero.0, &*one_and_zero.1);
         let known = |setting: Part<'_>, code: &str, words: &str| {

@@ -192,7 +192,7 @@ fn write_block(
 }
 
 impl Group {
-    /// Why blocks don't have the values of these codes; `None` where they do.
+    /// Returns the reason for which blocks cannot represent these codes, or `None` if they can.
     fn misfit(&self, [least, most]: [f32; 2], dtype: DType) -> Option<&'static str> {
         let Self { scale, half, zero } = *self;
         let is_half = |value: f32, rounded: f32| value.to_bits() == rounded.to_bits();
@@ -216,7 +216,7 @@ impl Group {
     }
 }
 
-/// The least and the largest code, where they are integers that a difference is made of.
+/// Returns the smallest and the largest code, or `None` if values are not differences of integers.
 fn codes(decoding: Decoding, form: &Form) -> Option<[f32; 2]> {
     if decoding.rule != Rule::Difference(1.0) {
         return None;
@@ -229,7 +229,7 @@ fn codes(decoding: Decoding, form: &Form) -> Option<[f32; 2]> {
     }
 }
 
-/// Whether blocks of a type have as many bits as the codes.
+/// Returns `true` if blocks of a type have at least as many bits as the codes.
 fn has_room(form: &Form, dtype: DType) -> bool {
     match dtype {
         DType::Q8_0 => true,
@@ -359,7 +359,7 @@ mod tests {
     }
 
     #[test]
-    fn values_of_blocks_are_those_of_the_codes() {
+    fn values_of_blocks_equal_the_values_of_the_codes() {
         // Integers times a half float of one bit have no rounding in f16 either.
         let layer = Layer::new([3, 12], [ONE, HALF]);
         let known = first(&layer.parts(), GPTQ).expect("values").values;

@@ -24,7 +24,7 @@ pub(super) const KIND: Kind = Kind { id: "marlin24", find };
 const BLOCK: u64 = 64;
 const COLUMNS: u64 = 32;
 
-/// Codes whose order is one permutation: those of four tiles.
+/// Number of codes that one permutation reorders: the codes of four tiles.
 const CODES: usize = 1024;
 
 fn find(tensors: &Tensors<'_>, _: &Stated, codes: usize) -> Option<Result<Weight>> {
@@ -80,7 +80,7 @@ struct Strip {
     meta: Vec<u16>,
 }
 
-/// The place of each code of four tiles among those that are stored.
+/// Returns the position of each code of four tiles among the stored codes.
 fn places(bits: u64) -> &'static [u16] {
     static OF_4: OnceLock<Vec<u16>> = OnceLock::new();
     static OF_8: OnceLock<Vec<u16>> = OnceLock::new();
@@ -159,7 +159,7 @@ impl Marlin {
         Ok(())
     }
 
-    /// Where the scale of a row is among those of its group.
+    /// Returns the position of a row's scale among the scales of its group.
     fn scale_of(&self, row: u64) -> u64 {
         // One of few groups, or of each row, is not reordered.
         if self.group >= self.columns / 2 {
@@ -169,7 +169,8 @@ impl Marlin {
     }
 }
 
-/// Where the places of 16 columns, the first or the second of 32, of a row of a block are.
+/// Returns the position of the metadata of 16 columns, the first or the second of 32, in a row of a
+/// block.
 fn meta_of(row: u64, half: u64) -> u64 {
     let at = row % 2 * 2 + row % 8 / 4 + row % 4 / 2 * 32 + row / 8 * 4;
     match (at % 2, half) {
@@ -215,7 +216,7 @@ mod tests {
     use super::super::testing::{Part, error, first};
     use super::*;
 
-    /// Numbers that a script without this code has as well.
+    /// Returns pseudorandom numbers that a script independent of this code can reproduce.
     fn numbers() -> impl FnMut() -> u32 {
         let mut state = 1_u32;
         move || {

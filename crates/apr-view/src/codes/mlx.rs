@@ -32,7 +32,7 @@ use super::stated::Stated;
 
 pub(super) const KIND: Kind = Kind { id: "mlx", find };
 
-/// Bits of integers, and columns that share a scale where nothing is stated.
+/// Bits of integers to try; columns per scale to try if the configuration does not state them.
 const BITS: [u64; 6] = [2, 3, 4, 5, 6, 8];
 const GROUPS: [u64; 3] = [32, 64, 128];
 
@@ -116,7 +116,7 @@ fn weight(
     })
 }
 
-/// The mode of floats with so many bits in a group.
+/// Returns the float mode with this number of bits per group.
 fn mode(
     tensors: &Tensors<'_>,
     stem: &str,
@@ -134,8 +134,8 @@ fn mode(
     })
 }
 
-/// The bits and the group of integers that have so many bits in a group; `None` where there are no
-/// such integers.
+/// Returns the bits and the group length of integers with this number of bits per group, or `None`
+/// if there are none.
 ///
 /// # Errors
 /// E003 where there are several and the configuration does not say which.

@@ -20,7 +20,7 @@ use super::stated::Stated;
 
 pub(super) const KIND: Kind = Kind { id: "onnx-int8", find };
 
-/// Ends of the parts' names.
+/// Suffixes of the parts' names.
 const CODES: &str = "_quantized";
 const SCALE: &str = "_scale";
 const ZERO: &str = "_zero_point";
@@ -76,7 +76,7 @@ fn listed(axes: &[usize]) -> String {
     format!("{} {}", if axes.len() == 1 { "axis" } else { "axes" }, numbers.join(" and "))
 }
 
-/// The axes that scales go along: none where there is one scale.
+/// Returns the axes along which there are scales; none for a single scale.
 ///
 /// # Errors
 /// E001 where no axis has their length, E003 where several have.
@@ -184,7 +184,7 @@ mod tests {
     const TWO: [u8; 4] = 2.0_f32.to_le_bytes();
 
     #[test]
-    fn one_scale_is_that_of_all_codes() {
+    fn one_scale_applies_to_all_codes() {
         let codes: Part<'_> = ("a.weight_quantized", "U8", &[2, 3], &[0, 128, 129, 130, 255, 7]);
         let scale: Part<'_> = ("a.weight_scale", "F32", &[], &HALF);
         let zero: Part<'_> = ("a.weight_zero_point", "U8", &[], &[128]);

@@ -37,16 +37,16 @@ fn find(tensors: &Tensors<'_>, stated: &Stated, codes: usize) -> Option<Result<W
     (!is_of_marlin).then(|| weight(tensors, stated, stem, codes))
 }
 
-/// How codes are packed in words.
+/// Packing of codes in words.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Packing {
     bits: u64,
-    /// Whether a code may begin in a word and end in the next.
+    /// `true` if a code can begin in one word and end in the next.
     is_dense: bool,
 }
 
 impl Packing {
-    /// Every packing. Where a word has no bits left over, both are the same.
+    /// Returns every packing. If a word has no bits left over, the dense packing represents both.
     fn all() -> impl Iterator<Item = Self> {
         let both = (2..=8).flat_map(|bits| [true, false].map(|is_dense| Self { bits, is_dense }));
         both.filter(|packing| packing.is_dense || 32 % packing.bits > 0)
@@ -130,7 +130,7 @@ fn weight(tensors: &Tensors<'_>, stated: &Stated, stem: &str, codes: usize) -> R
     })
 }
 
-/// The columns of the weight: what the part for its shape says.
+/// Returns the columns of the weight, which the part with its shape states.
 fn columns(tensors: &Tensors<'_>, name: &str, shape: usize, rows: u64) -> Result<u64> {
     let unfit = || tensors.unfit(shape, name, &format!("a shape with {rows} rows, as i64"));
     if tensors.info(shape).dtype != DType::I64 {
@@ -144,8 +144,8 @@ fn columns(tensors: &Tensors<'_>, name: &str, shape: usize, rows: u64) -> Result
     }
 }
 
-/// The packing that the number of words is that of, and the number of bits that is stated where
-/// there are several.
+/// Returns the packing that gives this number of words; if there are several, the stated bits
+/// select one.
 fn packing(
     tensors: &Tensors<'_>,
     stated: &Stated,
@@ -188,21 +188,21 @@ fn stated_bits(stated: &Stated) -> impl Iterator<Item = u64> {
 struct Packed {
     codes: usize,
     scale: usize,
-    /// Whether there is one scale for all.
+    /// `true` if there is one scale for the whole weight.
     is_one: bool,
     zero: Option<usize>,
     g_idx: Option<usize>,
     packing: Packing,
     /// Rows of one matrix.
     rows: u64,
-    /// Columns of a group where no part says the group of each.
+    /// Columns per group, if no part stores the group of each column.
     group: u64,
     /// Number of groups.
     count: u64,
 }
 
 impl Packed {
-    /// The zero points of some rows and groups, row by row, as they are stored.
+    /// Returns the zero points of rows and groups as stored, row by row.
     #[expect(clippy::cast_precision_loss, reason = "half a code is 128 at most")]
     fn zeros(
         &self,
@@ -315,7 +315,8 @@ mod tests {
         u16s(&vec![0x3f80; count])
     }
 
-    /// In rows of a few codes, their bits can't be told.
+    /// Configuration that states four bits: in rows of a few codes, the number of words does not
+    /// determine them.
     const FOUR: &str = r#"{"quantization_config":{"quant_method":"compressed-tensors",
         "config_groups":{"group_0":{"weights":{"num_bits":4}}}}}"#;
 
@@ -362,7 +363,7 @@ mod tests {
     }
 
     #[test]
-    fn the_number_of_words_tells_a_stream_from_whole_codes_a_word() {
+    fn the_number_of_words_distinguishes_a_bit_stream_from_whole_codes_per_word() {
         let known = [-4.0, -3.0, -2.0, -1.0, 0.0, 1.0, 2.0, 3.0].repeat(4);
         let dense = [0x88fa_c688, 0xc688_fac6, 0xfac6_88fa];
         let whole = [0x08fa_c688, 0x1a23_eb1a, 0x2c68_8fac, 0x3e];

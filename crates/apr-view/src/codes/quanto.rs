@@ -78,8 +78,7 @@ fn weight(tensors: &Tensors<'_>, stated: &Stated, name: &str, codes: usize) -> R
     })
 }
 
-/// Bits of a code: of those with which the packed rows hold the matrix, the ones that the
-/// configuration states, where both do.
+/// Returns the bits of a code by the number of packed rows; if both fit, the configuration decides.
 fn bits(stated: &Stated, packed: u64, rows: u64) -> Option<u32> {
     let is_stated = |bits: u32| {
         stated.text("weights").is_some_and(|weights| weights.ends_with(&format!("int{bits}")))
@@ -101,7 +100,7 @@ struct Quanto {
 }
 
 impl Quanto {
-    /// Whether shifts are zero points, and not added to products.
+    /// Returns `true` if shifts are zero points, instead of offsets added to products.
     fn has_integer_shifts(&self, base: &dyn CheckpointReader) -> bool {
         matches!(base.tensors()[self.shift].dtype, DType::I8 | DType::U8)
     }
@@ -132,7 +131,7 @@ impl Decode for Quanto {
     }
 }
 
-/// The same with whole groups in each row.
+/// Decoder of weights with whole groups in each row.
 struct InRows(Quanto);
 
 impl Grouped for InRows {

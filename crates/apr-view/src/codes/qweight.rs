@@ -6,7 +6,7 @@ use apr_core::{DType, Error, Escaped, Result, TensorInfo};
 use super::find::Tensors;
 use super::stated::Stated;
 
-/// How codes, zero points and scales are laid out.
+/// Layout of codes, zero points and scales.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Layout {
     /// Codes along the inputs, `[in * bits / 32, out]`.
@@ -41,7 +41,8 @@ pub(super) struct Shapes {
     pub(super) scales: [u64; 2],
 }
 
-/// The parts of the weight with these codes; `None` where they are none of such a weight.
+/// Returns the parts of the weight with these codes, or `None` if the codes are not of such a
+/// weight.
 pub(super) fn parts<'a>(
     tensors: &Tensors<'a>,
     stated: &Stated,
@@ -106,7 +107,7 @@ fn checked<'a>(
     Ok(Parts { layout, stem, weight, codes, zeros, scales, g_idx, shapes })
 }
 
-/// Why no layout is the one.
+/// Reason for which the layout is not determined.
 enum Unclear {
     None,
     Many,

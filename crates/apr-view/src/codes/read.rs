@@ -8,22 +8,25 @@ use apr_tensor::element::widen_f32;
 
 pub(super) use crate::strided::usize_of;
 
-/// The part of a weight, seen as a matrix of all its rows, that is decoded at once: whole rows, or
-/// a piece of one.
+/// Part of a weight that is decoded at a time, with the weight seen as a matrix of all its rows.
+///
+/// It consists of whole rows or of a piece of one row.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Tile {
-    /// The first row.
+    /// Number of the first row.
     pub(super) row: u64,
-    /// Rows.
+    /// Number of rows.
     pub(super) rows: usize,
     /// The first column.
     pub(super) column: u64,
-    /// Columns.
+    /// Number of columns.
     pub(super) columns: usize,
 }
 
-/// The groups of so many columns that a tile's rows go through: the number of each in a row of the
-/// weight, and its columns in a row of the tile.
+/// Returns the groups of `group` columns that a tile's rows overlap.
+///
+/// Each item is the number of the group in a row of the weight, and its columns in a row of the
+/// tile.
 pub(super) fn groups(tile: Tile, group: u64) -> impl Iterator<Item = (u64, Range<usize>)> {
     let end = tile.column + tile.columns as u64;
     let within = move |column: u64| {
@@ -48,10 +51,10 @@ pub(super) fn bytes_of(
     Ok(bytes)
 }
 
-/// Elements of a tensor of floats or small integers, as they stand there.
+/// Returns elements of a tensor of floats or small integers, without decoding.
 ///
 /// # Errors
-/// E001 for a dtype that single precision does not hold, otherwise those of [`bytes_of`].
+/// E001 for a dtype that single precision does not hold, otherwise the errors of [`bytes_of`].
 pub(super) fn floats_of(
     base: &dyn CheckpointReader,
     tensor: usize,
@@ -84,7 +87,8 @@ pub(super) fn words_of(
     Ok(bytes.as_chunks().0.iter().map(|word| u32::from_le_bytes(*word)).collect())
 }
 
-/// Number `index` of a stream of codes of so many bits (1 to 8), lowest bits first, of which
+/// Returns code number `index` of a stream of codes of `bits` bits (1 to 8), lowest bits first.
+///
 /// `words` begins with the word `first`; a word past the end counts as zero.
 pub(super) fn code_at(words: &[u32], first: u64, bits: u64, index: u64) -> u32 {
     let bit = index * bits;
@@ -117,13 +121,14 @@ pub(super) fn codes_from(words: &[u32], first: u64, bits: u64, index: u64, out: 
     }
 }
 
-/// The words in which the codes of a range of a stream lie.
+/// Returns the words that contain the codes of a range of a stream.
 pub(super) fn words_for(codes: Range<u64>, bits: u64) -> Range<u64> {
     codes.start * bits / 32..(codes.end * bits).div_ceil(32)
 }
 
-/// Numbers that a weight has for each row and each group of columns, `[.., rows, along]`. Those of
-/// a tile lie together, because a tile is whole rows or a piece of one.
+/// Numbers that a weight has for each row and each group of columns, `[.., rows, along]`.
+///
+/// The numbers of a tile are contiguous, because a tile is whole rows or a piece of one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Groups {
     /// Columns of a group.
@@ -146,8 +151,9 @@ impl Groups {
         rows.start * self.along + groups.start..last + groups.end
     }
 
-    /// The runs of elements of a tile that share a number: its place among those of the
-    /// [`range`](Self::range), and the elements.
+    /// Returns the runs of a tile's elements that share a number.
+    ///
+    /// Each item is the position in the [`range`](Self::range), and the elements.
     pub(super) fn runs(self, tile: Tile) -> impl Iterator<Item = (usize, Range<usize>)> {
         let first = tile.column / self.group;
         (0..tile.rows).flat_map(move |row| {
@@ -209,10 +215,10 @@ pub(super) fn packed_of(
     Ok(floats)
 }
 
-/// Bytes of a piece of a matrix, row by row: nothing else of it is read.
+/// Returns the bytes of a piece of a matrix, row by row, without reading other bytes.
 ///
 /// # Errors
-/// Those of [`bytes_of`].
+/// Returns the same errors as [`bytes_of`].
 fn piece_of(
     base: &dyn CheckpointReader,
     tensor: usize,
@@ -319,7 +325,7 @@ pub(super) struct Folded {
     pub(super) fields: u32,
     /// Words, or elements of a part.
     pub(super) words: u64,
-    /// Whether the first part is in the highest bits that are used.
+    /// `true` if the first part is in the highest used bits.
     pub(super) is_highest_first: bool,
 }
 

@@ -13,15 +13,15 @@ use serde_json::Value;
 use super::find::{Found, Tensors, Weight};
 use super::stated::Stated;
 
-/// A method that nothing here decodes.
+/// Quantization method that cannot be decoded here.
 struct Method {
-    /// Its name for people.
+    /// Name for users.
     name: &'static str,
-    /// What configurations call it, in lower case.
+    /// Names in configurations, in lower case.
     ids: &'static [&'static str],
-    /// Ends of the names of parts that, together, no other method has.
+    /// Suffixes of part names, a combination that no other method has.
     marks: &'static [&'static str],
-    /// What reads it.
+    /// Program that reads the method.
     reader: &'static str,
 }
 
@@ -66,8 +66,9 @@ const METHODS: [Method; 19] = [
     method("NVFP4 of transformers", &["nvfp4"], &[], TRANSFORMERS),
 ];
 
-/// How configurations call the methods that are decoded: what is left of their files is no codes
-/// for being of integers alone.
+/// Names in configurations of the methods that are decoded.
+///
+/// In the remaining tensors of their files, being integers is not enough to count as codes.
 const DECODED: [&str; 15] = [
     "auto-round",
     "auto_round",
@@ -86,8 +87,8 @@ const DECODED: [&str; 15] = [
     "torchao",
 ];
 
-/// Adds what no kind took and what is codes or belongs to them: to the weight that was refused, or
-/// as one of its own.
+/// Adds the remaining codes and the tensors that belong to them, to a rejected weight or as a new
+/// one.
 pub(super) fn add_left_over(
     tensors: &Tensors<'_>,
     stated: &Stated,
@@ -151,8 +152,10 @@ pub(super) fn add_left_over(
     }
 }
 
-/// What of ComfyUI's says that the 8-bit floats of a layer have a scale: the tensor that marks the
-/// file, the part that describes the layer, or the header's description of all.
+/// Returns ComfyUI's evidence that a layer's 8-bit floats have a scale.
+///
+/// This is the tensor that marks the file, the part that describes the layer, or the description in
+/// the header.
 fn says_scaled(
     tensors: &Tensors<'_>,
     marker: Option<usize>,
@@ -172,7 +175,8 @@ fn says_scaled(
     Some(format!("'{HEADER}' of the header says that the weight is quantized"))
 }
 
-/// That codes have no scales, in a checkpoint that says itself that its weights are quantized.
+/// Returns the error for codes without scales in a checkpoint that states that its weights are
+/// quantized.
 fn bare(tensors: &Tensors<'_>, codes: &Part<'_>, who: &str) -> Error {
     let info = tensors.info(codes.position);
     let message = format!(
@@ -182,10 +186,10 @@ fn bare(tensors: &Tensors<'_>, codes: &Part<'_>, who: &str) -> Error {
     Error::format(message).for_tensor(&info.name)
 }
 
-/// Ends of names that codes alone have.
+/// Suffixes of names that only codes have.
 const CODES: [&str; 6] = ["qweight", "q_weight", "weight_packed", "W_q", "trellis", "qzeros"];
 
-/// Ends of names that quantizers give scales, zero points and tables.
+/// Suffixes of names that quantizers give to scales, zero points and tables.
 const SCALES: [&str; 13] = [
     "scales",
     "qzeros",
@@ -208,7 +212,7 @@ struct Part<'a> {
     /// The end of its name.
     last: &'a str,
     dtype: DType,
-    /// Whether it has no dimension: a zero point of activations, a count.
+    /// `true` for a scalar, such as a zero point of activations or a count.
     is_number: bool,
 }
 
@@ -218,7 +222,7 @@ impl Part<'_> {
         !self.is_number && [F8_E4M3, F8_E5M2, I8, I16, I32, U8, U32].contains(&self.dtype)
     }
 
-    /// Whether these are codes of a method that is decoded, if its scales were there.
+    /// Returns `true` if these would be codes of a decoded method, but lack their scales.
     fn is_bare(&self) -> bool {
         const NAMES: [&str; 4] = ["weight", "_data", "_weight_qdata", "compressed"];
         let is_named = NAMES.contains(&self.last) || self.last.ends_with("_blocks");
@@ -239,7 +243,7 @@ impl Part<'_> {
     }
 }
 
-/// The method that is told by what else a layer has.
+/// Returns the method that the other parts of a layer identify.
 fn marked(tensors: &Tensors<'_>, stem: &str) -> Option<&'static Method> {
     let has = |mark: &&str| tensors.beside(stem, &[&format!(".{mark}")]).is_some();
     METHODS.iter().find(|method| !method.marks.is_empty() && method.marks.iter().all(has))
@@ -252,20 +256,19 @@ fn stated_method(stated: &Stated) -> Option<&'static Method> {
     named.filter_map(|id| METHODS.iter().find(|method| method.ids.contains(&&*id))).next()
 }
 
-/// Whether the configuration states a method that is not decoded.
+/// Returns `true` if the configuration states a method that is not decoded.
 fn is_undecoded(stated: &Stated) -> bool {
     let is_decoded = |method: &str| DECODED.contains(&method) || method.starts_with("modelopt");
     stated_method(stated).is_some() || stated.method().is_some_and(|method| !is_decoded(&method))
 }
 
-/// That the weight of a layer is quantized by a method that is not decoded, and that this part
-/// shows it.
+/// Returns the error for a layer whose weight has an undecoded method, as this part shows.
 pub(super) fn of_part(tensors: &Tensors<'_>, stated: &Stated, stem: &str, part: usize) -> Error {
     let method = marked(tensors, stem).or_else(|| stated_method(stated));
     error(method, stated, &[&tensors.info(part).name]).for_tensor(format!("{stem}.weight"))
 }
 
-/// That a weight is quantized by a method that is not decoded, with the names of its parts.
+/// Returns the error for a weight quantized by an undecoded method, with the names of its parts.
 fn error(method: Option<&Method>, stated: &Stated, parts: &[&str]) -> Error {
     let id = stated.method();
     let by = match (method, id.as_deref().map(Escaped::short)) {
@@ -318,8 +321,8 @@ pub(super) fn without_transforms(stated: &Stated, weight: Weight) -> Result<Weig
 mod tests {
     use super::super::testing::{Part, folder};
 
-    /// The error of reading each tensor of a folder, with its code in front; empty where there is
-    /// none.
+    /// Returns the error of reading each tensor of a folder, prefixed with its code; empty if there
+    /// is no error.
     fn errors(parts: &[Part<'_>], config: &str) -> Vec<(String, String)> {
         let model = folder(parts, config);
         let read = |(tensor, info): (usize, &apr_core::TensorInfo)| {
@@ -358,7 +361,7 @@ mod tests {
     }
 
     #[test]
-    fn methods_are_told_by_their_parts() {
+    fn methods_are_identified_by_their_parts() {
         for (name, parts) in [
             ("AQLM", &[("codes", "I16"), ("codebooks", "F16"), ("scales", "F16")][..]),
             ("VPTQ", &[("indices", "I32"), ("centroids.weight", "F16")]),
@@ -401,7 +404,7 @@ mod tests {
     }
 
     #[test]
-    fn methods_that_nobody_knows_are_refused_by_the_name_they_have() {
+    fn unknown_methods_are_rejected_with_their_names() {
         let codes: &[Part<'_>] = &[("up.weight", "I32", &[1, 1], &[0; 4])];
         assert_eq!(errors(codes, "")[0].1, "");
         for (method, needed) in [
@@ -416,7 +419,7 @@ mod tests {
     }
 
     #[test]
-    fn codes_without_scales_are_none_where_the_configuration_says_that_weights_are_quantized() {
+    fn codes_without_scales_are_rejected_if_the_configuration_states_quantization() {
         let config = |method: &str| format!(r#"{{"quantization_config":{{{method}}}}}"#);
         for (name, dtype, stated) in [
             ("up.weight", "F8_E4M3", r#""quant_method":"fp8""#),

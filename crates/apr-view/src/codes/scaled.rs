@@ -32,23 +32,23 @@ pub(super) const FP8: Kind = Kind {
 pub(super) const INT8: Kind =
     Kind { id: "int8", find: |tensors, stated, codes| find(tensors, stated, codes, &[DType::I8]) };
 
-/// What 8-bit integers of bitsandbytes are divided by: the reciprocal of 127 in its kernels.
+/// Factor of bitsandbytes' 8-bit integers: the reciprocal of 127, as in its kernels.
 const PER_127: f32 = 0.007_874_016;
 
-/// Side of a block where no configuration states one.
+/// Side of a block if the configuration does not state one.
 const BLOCK: u64 = 128;
 
-/// The names of codes and of what goes with them.
+/// Names of codes and of the tensors that belong to them.
 struct Names {
     /// The end of the codes' name.
     codes: &'static str,
     /// The end of the weight's.
     weight: &'static str,
-    /// Ends of the scale's.
+    /// Suffixes of the scale's name.
     scales: &'static [&'static str],
-    /// Ends of the zero point's.
+    /// Suffixes of the zero point's name.
     zeros: &'static [&'static str],
-    /// Whether the product is rounded to the scale's dtype.
+    /// `true` if the product is rounded to the scale's dtype.
     rounds: bool,
 }
 
@@ -175,7 +175,7 @@ fn block_of(stated: &Stated) -> Option<[u64; 2]> {
     Some([side(0)?, side(1)?])
 }
 
-/// Which number of a tensor of scales an element has.
+/// Mapping from elements to numbers of a tensor of scales.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Grid {
     /// Rows of one matrix of the weight, and scales down its side.

@@ -127,8 +127,9 @@ impl Sparse {
         bytes_of(base, self.mask, first, usize_of(end - start)?)
     }
 
-    /// Checks that the next row begins where this one, with the first of its values at `first`,
-    /// ends: where offsets overlap or go back, one of two rows is another's.
+    /// Checks that the next row begins at the end of this one, whose first value is at `first`.
+    ///
+    /// If offsets overlap or decrease, the values of one of the two rows belong to another row.
     fn check_end(&self, base: &dyn CheckpointReader, row: u64, first: u64) -> Result<()> {
         let Some(offsets) = self.offsets else { return Ok(()) };
         let info = &base.tensors()[offsets];
@@ -196,7 +197,8 @@ impl Sparse {
         Ok(())
     }
 
-    /// Checks that two of each four columns are kept: where the values of a row lie depends on it.
+    /// Checks that two of each four columns are kept, because the positions of a row's values
+    /// depend on it.
     fn check_fours(&self, row: u64, first_byte: u64, mask: &[u8]) -> Result<()> {
         for (byte, bits) in (first_byte..).zip(mask) {
             let fours = [(byte * 8, bits & 0xf), (byte * 8 + 4, bits >> 4)];
@@ -282,7 +284,7 @@ mod tests {
     }
 
     #[test]
-    fn rows_without_a_pattern_begin_where_their_offsets_say() {
+    fn rows_without_a_pattern_begin_at_their_offsets() {
         let (kept, offsets) = (f32s(&KEPT), i64s(&[0, 6]));
         let parts = |offsets| -> [Part<'_>; 4] {
             [
@@ -345,7 +347,7 @@ mod tests {
     }
 
     #[test]
-    fn masks_and_shapes_that_are_not_those_of_the_values_are_refused() {
+    fn masks_and_shapes_that_do_not_match_the_values_are_rejected() {
         let (kept, shape) = (f32s(&KEPT), i64s(&[1, 16]));
         let parts: [Part<'_>; 3] = [
             ("up.compressed", "F32", &[1, 8], &kept),

@@ -10,14 +10,14 @@ const FILES: [&str; 3] = ["hf_quant_config.json", "quantize_config.json", "quant
 /// Entries of a configuration that state one.
 pub(super) const ENTRIES: [&str; 2] = ["quantization_config", "quantization"];
 
-/// The statement, as its method has it; empty where there is none.
+/// Quantization statement in the form of its method; empty if there is none.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Stated {
     entries: Map<String, Value>,
 }
 
 impl Stated {
-    /// What metadata and companions say.
+    /// Returns the statement in the metadata and companion files.
     pub(super) fn of(reader: &dyn CheckpointReader) -> Self {
         let config = companion(reader, "config.json");
         let architecture = reader.metadata().object(keys::ARCHITECTURE);
@@ -41,7 +41,8 @@ impl Stated {
         self.entries.get(key)?.as_u64()
     }
 
-    /// What is stated of one module, under its name or one that has more or fewer parts in front.
+    /// Returns the statement about one module, by its name or a name with a longer or shorter
+    /// prefix.
     pub(super) fn module(&self, name: &str) -> Option<&Value> {
         let ends = |long: &str, short: &str| {
             long.strip_suffix(short).is_some_and(|front| front.ends_with('.'))
@@ -54,19 +55,20 @@ impl Stated {
         })
     }
 
-    /// Whether there is a statement.
+    /// Returns `true` if there is a statement.
     pub(super) fn is_any(&self) -> bool {
         !self.entries.is_empty()
     }
 
-    /// Whether all groups of a configuration of compressed-tensors say this of their weights.
+    /// Returns `true` if all groups of a compressed-tensors configuration have this value for their
+    /// weights.
     pub(super) fn all_groups_say(&self, key: &str, value: &Value) -> bool {
         let groups = self.entries.get("config_groups").and_then(Value::as_object);
         let says = |group: &Value| group.get("weights").and_then(|of| of.get(key)) == Some(value);
         groups.is_some_and(|groups| !groups.is_empty() && groups.values().all(says))
     }
 
-    /// Any entry.
+    /// Returns the entry with this key.
     pub(super) fn get(&self, key: &str) -> Option<&Value> {
         self.entries.get(key)
     }
@@ -81,7 +83,7 @@ pub fn stated_method(reader: &dyn CheckpointReader) -> Option<String> {
     stated.method().or_else(of_algorithm)
 }
 
-/// The statement in a configuration, or in that of its text part.
+/// Returns the statement in a configuration, or in its text part.
 fn stated_in(config: &Map<String, Value>) -> Option<Map<String, Value>> {
     let part = config.get("text_config").and_then(Value::as_object);
     let found = [Some(config), part]
@@ -98,12 +100,12 @@ pub(super) fn companion(reader: &dyn CheckpointReader, name: &str) -> Option<Map
     from_python(&bytes).ok()
 }
 
-/// Whether a companion only states a quantization.
+/// Returns `true` if a companion file contains only a quantization statement.
 pub(super) fn is_statement(name: &str) -> bool {
     FILES.contains(&name)
 }
 
-/// Takes the statement off a configuration and its text part; whether there was one.
+/// Removes the statement from a configuration and its text part; returns `true` if there was one.
 pub(super) fn take_off(config: &mut Map<String, Value>) -> bool {
     let before = config.len();
     config.retain(|key, _| !ENTRIES.contains(&key.as_str()));
@@ -112,7 +114,7 @@ pub(super) fn take_off(config: &mut Map<String, Value>) -> bool {
     config.len() < before || of_part
 }
 
-/// A `config.json` without the statement; `None` where it has none.
+/// Returns a `config.json` without the statement, or `None` if it has no statement.
 pub(super) fn without(config: &[u8]) -> Option<Vec<u8>> {
     let mut config: Map<String, Value> = from_python(config).ok()?;
     if !take_off(&mut config) {
@@ -121,8 +123,10 @@ pub(super) fn without(config: &[u8]) -> Option<Vec<u8>> {
     Some(to_python(&config))
 }
 
-/// A configuration `now` with the statement that the `original` has; `None` where that has none.
-/// What nobody changed since comes back byte for byte.
+/// Returns the configuration `now` with the statement of the `original`, or `None` if that has
+/// none.
+///
+/// An unchanged configuration is restored byte for byte.
 pub(super) fn back(original: &[u8], now: &[u8]) -> Option<Vec<u8>> {
     let plain = without(original)?;
     if plain == now {
@@ -134,7 +138,7 @@ pub(super) fn back(original: &[u8], now: &[u8]) -> Option<Vec<u8>> {
     Some(to_python(&config))
 }
 
-/// Puts the statement of a checkpoint's metadata back into others.
+/// Copies the statement of a checkpoint's metadata into other metadata.
 pub(super) fn put_back(original: &Metadata, metadata: &mut Metadata) {
     let Some(stated) = original.object(keys::ARCHITECTURE) else { return };
     let mut architecture = metadata.object(keys::ARCHITECTURE).cloned().unwrap_or_default();

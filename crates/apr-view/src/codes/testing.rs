@@ -19,7 +19,7 @@ pub(super) struct Read {
     pub(super) values: Vec<f32>,
 }
 
-/// A folder with these tensors and this `config.json`; none where it is empty.
+/// Returns a folder with these tensors and this `config.json`, which is omitted if empty.
 pub(super) fn folder(parts: &[Part<'_>], config: &str) -> Box<dyn CheckpointReader> {
     let tensor = |&(name, dtype, shape, bytes): &Part<'_>| SafeTensor {
         name: name.to_owned(),
@@ -37,7 +37,8 @@ pub(super) fn folder(parts: &[Part<'_>], config: &str) -> Box<dyn CheckpointRead
     Coded::over(Box::new(model))
 }
 
-/// The first tensor of such a folder, which comes out the same in pieces of any length.
+/// Reads the first tensor of such a folder, and asserts that pieces of any length give the same
+/// bytes.
 pub(super) fn first(parts: &[Part<'_>], config: &str) -> Result<Read> {
     let model = folder(parts, config);
     let info = &model.tensors()[0];

@@ -13,7 +13,7 @@ use crate::windows::Windows;
 const SCRATCH: usize = 4 << 20;
 
 impl Change {
-    /// All bytes, where they lie in one piece of the base.
+    /// Returns all bytes if they are one piece of the base.
     pub(crate) fn slice<'b>(&self, base: &'b dyn CheckpointReader) -> Option<&'b [u8]> {
         let ChangeKind::Pieces(pieces) = &self.0 else { return None };
         let [Piece { from: Some((tensor, offset)), len }] = pieces[..] else { return None };
@@ -21,7 +21,7 @@ impl Change {
         base.tensor_slice(tensor)?.get(offset..)?.get(..len)
     }
 
-    /// Fills `buf` with bytes from `offset` on; the range lies within the tensor.
+    /// Fills `buf` with bytes from `offset` on; the range must be within the tensor.
     pub(crate) fn read(
         &self,
         base: &dyn CheckpointReader,
@@ -197,8 +197,9 @@ impl Rows {
         Ok(())
     }
 
-    /// Calls `copy` with each run of bytes that lie together in the source: where they are in the
-    /// block, and what to fill.
+    /// Calls `copy` with each run of bytes that are contiguous in the source.
+    ///
+    /// Its arguments are the position of the run in the block, and the bytes to fill.
     fn runs(
         self,
         offset: u64,

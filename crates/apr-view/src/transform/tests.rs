@@ -69,7 +69,7 @@ fn runs_of_rows_are_grouped() {
 /// `g = np.arange(16).reshape(2, 4, 2)`, then `g[:, :2]`, `g[:, 2]` and `g[:, 3]` one after
 /// another.
 #[test]
-fn queries_keys_and_values_of_groups_are_told_apart() {
+fn queries_keys_and_values_of_groups_are_distinguished() {
     let base = model("U8", &[16], &counting(16));
     let change = Change::grouped(&base.tensors()[0], 0, [2, 2, 2], false).expect("two groups");
     let expected = [0, 1, 2, 3, 8, 9, 10, 11, 4, 5, 12, 13, 6, 7, 14, 15];
@@ -179,8 +179,8 @@ fn rows_are_left_out_and_come_back_as_zeros() {
     }
 }
 
-/// A matrix of blocks of eight bits, turned: what `block::dequantize` makes of it, which is
-/// compared with ggml's own elsewhere, the other way round.
+/// A transposed matrix of 8-bit blocks equals the transposed result of `block::dequantize`, which
+/// is compared with ggml's elsewhere.
 #[test]
 fn blocks_are_decoded_where_elements_are_moved() {
     let weights = model("U8", &[1], &[0]);

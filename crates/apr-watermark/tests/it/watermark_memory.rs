@@ -9,7 +9,7 @@ use apr_watermark::{Carriers, MarkKey, Marked, detect};
 
 const MIB: usize = 1 << 20;
 
-/// One tensor of 64 MiB, whose bytes are made as they are read.
+/// Reader with one tensor of 64 MiB, whose bytes are generated when they are read.
 struct Generated {
     metadata: Metadata,
     tensors: [TensorInfo; 1],

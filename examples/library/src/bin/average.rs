@@ -6,7 +6,8 @@ use std::env::args;
 use apr::merge::{Method, Recipe, Source};
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
-    let [a, b, output] = args().skip(1).collect::<Vec<_>>().try_into().or(Err("average A B OUT"))?;
+    let [a, b, output] =
+        args().skip(1).collect::<Vec<_>>().try_into().or(Err("average A B OUT"))?;
     let sources = [&a, &b].map(|model| Source { model: model.clone(), ..Source::default() });
     let opened = vec![apr::Model::open(&a)?, apr::Model::open(&b)?];
     let (merged, _) = apr::merge::models(&Recipe::new(Method::Average, sources.into()), opened)?;

@@ -20,26 +20,28 @@ use crate::progress::Bar;
 
 /// The gates of a job.
 pub(crate) struct Gates<'g> {
-    /// How far values may be from those of the source.
+    /// Limit on the difference between the values of the output and of the source.
     drift: Option<Gate<'g>>,
-    /// How it has to answer.
+    /// Answers that the output must reproduce.
     canary: Option<CanaryFile>,
-    /// What they find is told, and the output appears.
+    /// `true` if failed gates are only reported, and the output is written anyway.
     only_tell: bool,
 }
 
-/// What gates let pass.
+/// Result of gates that let the output pass.
 #[derive(Default)]
 pub(crate) struct Judged {
     pub(crate) drift: Option<DriftReport>,
     pub(crate) canary: Option<CanaryReport>,
-    /// What exceeds them, where that is only told.
+    /// Failures that are only reported as warnings.
     pub(crate) warnings: Vec<String>,
 }
 
 impl<'g> Gates<'g> {
-    /// Those that a job has, made before any work is done: what can't judge is refused. `origin` is
-    /// the model as it was opened, whatever is done to it before the job reads it.
+    /// Returns the gates of a job before any work is done, and rejects gates that cannot be
+    /// evaluated.
+    ///
+    /// `origin` is the model as it was opened, before any changes that the job's reader applies.
     pub(crate) fn of(
         job: &Job,
         origin: &Source<'g>,
@@ -104,8 +106,10 @@ impl<'g> Gates<'g> {
         Ok(judged)
     }
 
-    /// What a gate finds. Where it can't judge, that is an error, or told where the output appears
-    /// nevertheless.
+    /// Returns the result of a gate.
+    ///
+    /// A gate that cannot be evaluated is an error, or a warning if the output is written despite
+    /// failed gates.
     fn or_told<R>(
         &self,
         judged: &mut Judged,
@@ -140,7 +144,7 @@ impl<'g> Gates<'g> {
     }
 }
 
-/// Refuses gates for an encrypted output that could not be opened to be judged.
+/// Rejects gates for an encrypted output that could not be opened for them.
 fn check_opens(job: &Job, option: &str, context: &Context) -> Outcome {
     let Some(encryption) = &job.target.apr2.encryption else { return Ok(()) };
     let keys = &context.options.keys;
@@ -155,7 +159,7 @@ fn check_opens(job: &Job, option: &str, context: &Context) -> Outcome {
     }
 }
 
-/// What an output is called in reports.
+/// Returns the name of an output in reports.
 pub(crate) fn name_of(output: Option<&Path>) -> String {
     output.unwrap_or(Path::new("-")).display().to_string()
 }

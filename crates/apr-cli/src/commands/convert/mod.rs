@@ -42,7 +42,7 @@ pub(super) fn import(args: &ImportArgs, context: &Context) -> Outcome {
     write(&job, &model, Destination::of(&args.write), Extras::default(), context)
 }
 
-/// What an import does, and with what.
+/// Returns the job of an import and its model.
 pub(super) fn import_job(args: &ImportArgs, context: &Context) -> Outcome<(Job, Model)> {
     context.sources.expect_companions();
     let model = model::open_with_companions(&args.source, context)?;
@@ -140,18 +140,18 @@ pub(super) fn distill(args: &ConvertArgs, context: &Context) -> Outcome {
     convert(args, context)
 }
 
-/// What a conversion does, and with what.
+/// Returns the job of a conversion and its model.
 pub(super) fn convert_job(args: &ConvertArgs, context: &Context) -> Outcome<(Job, Model)> {
     let ChangedJob { job, model, .. } = changed_job(args, context)?;
     Ok((job, model))
 }
 
-/// A job, and what is done to its model before.
+/// Job, and the changes made to its model before the job runs.
 pub(super) struct ChangedJob {
     pub(super) job: Job,
     pub(super) model: Model,
     pub(super) changed: Changed,
-    /// The job as it was asked for, and the model as it was opened, where a gate looks at it.
+    /// The requested job and the model as it was opened, if a gate compares with them.
     pub(super) origin: Option<(Job, Model)>,
 }
 
@@ -179,8 +179,9 @@ fn changed_job(args: &ConvertArgs, context: &Context) -> Outcome<ChangedJob> {
     Ok(ChangedJob { job, model, changed, origin })
 }
 
-/// A job as it was asked for, and its model opened once more, where a gate looks at them: what
-/// changes a model takes it over.
+/// Returns the requested job and its model, opened again, if a gate compares with them.
+///
+/// The model is opened again because the changes consume the first one.
 fn origin(
     (job, model): &(Job, Model),
     path: &Path,
@@ -205,7 +206,7 @@ fn folder_format(args: &ConvertArgs) -> Option<&'static Format> {
     (is_folder && keeps_types).then_some(&apr_registry::safetensors::FORMAT)
 }
 
-/// What a conversion does to a model whose weights nothing changes before.
+/// Returns the job of a conversion whose weights are not changed beforehand, and its model.
 pub(super) fn unchanged_job(args: &ConvertArgs, context: &Context) -> Outcome<(Job, Model)> {
     let target = target(&args.model, args.format.or_else(|| folder_format(args)), &args.write)?;
     let external_data = args.graph.external_data();
@@ -271,7 +272,7 @@ pub(super) fn export(args: &ExportArgs, context: &Context) -> Outcome {
     write(&job, &model, Destination::of(&args.write), extras, context)
 }
 
-/// A job, and its model with weights that are rounded by their inputs where that is asked for.
+/// Returns a job and its model, with calibrated rounding of the weights if it is requested.
 pub(super) fn rounded_job(
     opened: (Job, Model),
     path: &Path,
@@ -288,20 +289,20 @@ pub(super) fn rounded_job(
     Ok(ChangedJob { job, model, changed, origin })
 }
 
-/// Says that all of a model is going to be read, unless only the tensors of a prefix are.
+/// Announces that the whole model is going to be read, unless only the tensors of a prefix are.
 pub(super) fn expect_whole(prefix: Option<&str>, context: &Context) {
     if prefix.is_none() {
         context.sources.expect_whole();
     }
 }
 
-/// Opens the model that a job is done with; the job then knows where it comes from.
+/// Opens the model of a job, and records the model's origin in the job.
 pub(super) fn opened(job: Job, path: &Path, context: &Context) -> Outcome<(Job, Model)> {
     let model = open_for(job.target.format, path, context)?;
     Ok((Job { title: title(path), provenance: context.sources.provenance(path), ..job }, model))
 }
 
-/// Opens a model to write it in a format, which may want the tokenizer even if the weights alone
+/// Opens a model to write it in a format. Some formats need the tokenizer even if only the weights
 /// were named.
 pub(super) fn open_for(format: &Format, path: &Path, context: &Context) -> Outcome<Model> {
     if !wants_companions(format) {
@@ -311,9 +312,10 @@ pub(super) fn open_for(format: &Format, path: &Path, context: &Context) -> Outco
     model::open_with_companions(path, context)
 }
 
-/// The layout of an output: of the format asked for, or the one that its extension stands for.
-/// Where nothing is written, what is asked is what would become of the model in its own format,
-/// where that is one to write.
+/// Returns the layout of an output, in the requested format or the format of its extension.
+///
+/// Without an output, the format is the model's own if it can be written, and otherwise the native
+/// one.
 pub(super) fn target(
     model: &Path,
     asked: Option<&'static Format>,
@@ -327,7 +329,7 @@ pub(super) fn target(
     Ok(Output::layout(target_format(asked, output)?, output))
 }
 
-/// Options about the file, where its format has a say.
+/// Sets the file options, and checks that the target format supports them.
 pub(super) fn layout(
     target: PlanOptions,
     align: Option<u32>,
@@ -414,7 +416,7 @@ fn one_of(names: &[&str]) -> String {
     }
 }
 
-/// The format asked for, or the one that the output's extension stands for, or safetensors.
+/// Returns the requested format, the format of the output's extension, or safetensors.
 fn export_format(args: &ExportArgs) -> Outcome<&'static Format> {
     let output =
         args.write.output.as_deref().filter(|path| !Output::is_stdout(path) && !path.is_dir());
@@ -433,7 +435,7 @@ fn format_of(path: &Path) -> Option<&'static Format> {
     target_by_extension(path.extension()?.to_str()?)
 }
 
-/// The format asked for, or the one that the output's extension stands for.
+/// Returns the requested format, or the format of the output's extension.
 pub(super) fn target_format(
     asked: Option<&'static Format>,
     output: Option<&Path>,

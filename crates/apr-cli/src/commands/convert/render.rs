@@ -24,32 +24,32 @@ use crate::printer::{BAD, BOLD, DIM, GOOD, ODD, columns};
 /// Losses shown before the rest is only counted.
 pub(super) const SHOWN: usize = 20;
 
-/// What was written, and as what.
+/// Report of a written output.
 #[derive(Serialize)]
 pub(super) struct WriteReport {
     #[serde(flatten)]
     pub(super) job: JobReport,
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub(super) changes: Vec<String>,
-    /// How the types of tensors were chosen.
+    /// Search that chose the types of tensors.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) search: Option<SearchReport>,
-    /// What was changed before.
+    /// Changes made before writing.
     #[serde(flatten)]
     pub(super) changed: Changed,
-    /// What an adapter has that was extracted.
+    /// Adapter that was extracted.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) extracted: Option<ExtractReport>,
-    /// What adapters changed, of each model that has some.
+    /// Changes by adapters, for each model that has adapters.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub(super) adapters: Vec<AdaptReport>,
-    /// What was merged, and how far the result is from the base.
+    /// Merge, and the distance of the result from the base.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) merge: Option<MergeReport>,
-    /// What a mixture of experts is made of.
+    /// Composition of a mixture of experts.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) moe: Option<MoeReport>,
-    /// How it answered the inputs of a canary.
+    /// Answers of the output to the inputs of a canary.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) canary: Option<CanaryReport>,
 }
@@ -80,7 +80,7 @@ pub(super) fn render_family(out: &mut dyn Write, report: &WriteReport) -> io::Re
     writeln!(out, "  {} family{guessed}, {renamed}", Escaped(&family.title))
 }
 
-/// What became of weights in codes and scales.
+/// Renders the result for weights stored as codes and scales.
 pub(super) fn render_coded(out: &mut dyn Write, report: &WriteReport) -> io::Result<()> {
     let Some(coded) = &report.job.coded else { return Ok(()) };
     let weights = counted(coded.weights as u64, "weight");
@@ -131,7 +131,7 @@ pub(super) fn render_validation(out: &mut dyn Write, report: &WriteReport) -> io
     Ok(())
 }
 
-/// What is said of so many tensors in which nothing was found.
+/// Returns the summary of a validation that found no problems.
 fn healthy(validation: &ValidationReport, report: &WriteReport) -> String {
     let ValidationReport { checked, infinite, .. } = *validation;
     if checked == 0 && !report.job.conversion.tensors.is_empty() {
@@ -153,7 +153,8 @@ fn healthy(validation: &ValidationReport, report: &WriteReport) -> String {
     }
 }
 
-/// What was written, cast, quantized and lost; with `all`, every tensor that a line counts.
+/// Renders the written, cast, quantized and lost tensors; with `all`, every tensor that a line
+/// counts.
 pub(super) fn render(out: &mut dyn Write, report: &ConvertReport, all: bool) -> io::Result<()> {
     let mut tensors = counted((report.tensors.len() + report.tied) as u64, "tensor");
     if report.tied > 0 {
@@ -221,8 +222,9 @@ fn render_casts(out: &mut dyn Write, report: &ConvertReport) -> io::Result<()> {
     writeln!(out, "  cast {} ({changes})", casts.join(", "))
 }
 
-/// What quantization cost: a line for each dtype and the total; with `all` also the worst tensors,
-/// and the reasons for types.
+/// Renders the quantization error: one line for each dtype, and the total.
+///
+/// With `all`, it also renders the worst tensors and the reasons for their types.
 fn render_quantization(out: &mut dyn Write, report: &ConvertReport, all: bool) -> io::Result<()> {
     let Some(quantization) = &report.quantization else { return Ok(()) };
     let bits = report.bits_per_weight().unwrap_or_default();
@@ -289,7 +291,7 @@ fn render_rest_of_quantization(
     }
 }
 
-/// Tensors that got another dtype than was asked for, by the reason.
+/// Renders the tensors that got another dtype than the requested one, grouped by the reason.
 fn render_exceptions(out: &mut dyn Write, report: &ConvertReport) -> io::Result<()> {
     let mut reasons: Vec<(&str, Vec<&str>)> = Vec::new();
     for (name, why) in
@@ -314,7 +316,7 @@ fn render_exceptions(out: &mut dyn Write, report: &ConvertReport) -> io::Result<
 pub(super) fn render_plan(out: &mut dyn Write, report: &ConvertReport) -> io::Result<()> {
     /// Columns beside the name.
     const OTHERS: usize = 44;
-    /// Characters of a name that say something.
+    /// Minimum characters of a name for it to be recognizable.
     const LEAST: usize = 8;
 
     // On a terminal names lose their middle where they must; elsewhere longer ones stand out of

@@ -33,13 +33,13 @@ use crate::printer::BOLD;
 use crate::progress::Bar;
 use crate::{human, model, signals};
 
-/// Where the output goes.
+/// Destination of an output.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Destination<'a> {
     pub(crate) output: Option<&'a Path>,
     /// Replace what is there.
     pub(crate) replace: bool,
-    /// Write nothing, and report what would be written.
+    /// `true` for a dry run, which reports what would be written and writes nothing.
     pub(crate) dry_run: bool,
     /// A canary file that the output must pass before it appears.
     pub(crate) canary: Option<&'a Path>,
@@ -48,7 +48,7 @@ pub(crate) struct Destination<'a> {
 }
 
 impl<'a> Destination<'a> {
-    /// A path; what is there is replaced if `replace`.
+    /// Returns the destination for a path; an existing output is replaced if `replace` is set.
     pub(crate) fn at(output: &'a Path, replace: bool) -> Self {
         Self { output: Some(output), replace, dry_run: false, canary: None, despite_gates: false }
     }
@@ -64,12 +64,12 @@ impl<'a> Destination<'a> {
     }
 }
 
-/// What a job is done with.
+/// Model that a job reads.
 #[derive(Clone, Copy)]
 pub(crate) struct Subject<'a> {
     pub(crate) reader: &'a dyn CheckpointReader,
     pub(crate) name: &'a str,
-    /// What the user was told of how it was fetched.
+    /// Notes that the user saw while the model was fetched.
     pub(crate) notes: &'a [String],
 }
 
@@ -79,56 +79,55 @@ impl<'a> Subject<'a> {
     }
 }
 
-/// What a report has beside what a job did.
+/// Parts of a report in addition to the result of the job.
 #[derive(Default)]
 pub(crate) struct Extras<'a> {
-    /// What a merge changed, once it is done.
+    /// Report of a merge, available once the merge is done.
     pub(crate) merge: Option<&'a dyn Fn() -> MergeReport>,
-    /// What a mixture of experts is made of.
+    /// Composition of a mixture of experts.
     pub(crate) moe: Option<MoeReport>,
-    /// What adapters changed, once it is done.
+    /// Reports of adapters, available once they are applied.
     pub(crate) adapters: Option<&'a dyn Fn() -> Vec<AdaptReport>>,
-    /// What it does to the source, in words.
+    /// Changes that the job makes to the source, in words.
     pub(crate) changes: Vec<String>,
-    /// How the types of tensors were chosen.
+    /// Search that chose the types of tensors.
     pub(crate) search: Option<SearchReport>,
-    /// What was changed of the model before it is written.
+    /// Changes made to the model before it is written.
     pub(crate) changed: Changed,
-    /// What an adapter has that was extracted.
+    /// Adapter that was extracted.
     pub(crate) extracted: Option<ExtractReport>,
-    /// The model as it was opened, and the job as it was asked for, where the job reads another
-    /// model than that.
+    /// The requested job and the model as it was opened, if the job reads a different model.
     pub(crate) origin: Option<(&'a Job, &'a Model)>,
 }
 
-/// What was changed of a model before it is written.
+/// Changes made to a model before it is written.
 #[derive(Default, Serialize)]
 pub(crate) struct Changed {
-    /// What became zero.
+    /// Weights set to zero.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) pruning: Option<PruneReport>,
-    /// What layers went.
+    /// Layers removed.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) layers: Option<LayerReport>,
-    /// What heads and neurons went.
+    /// Attention heads and neurons removed.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) widths: Option<WidthReport>,
-    /// What became factors.
+    /// Weights replaced by low-rank factors.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) lowrank: Option<FactorReport>,
-    /// How a smaller model was trained.
+    /// Training of a smaller model.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) distillation: Option<DistillReport>,
-    /// What was rounded to codes by its inputs.
+    /// Weights rounded to codes by calibrated rounding.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) calibrated_rounding: Option<RoundingReport>,
-    /// What is stored without zeros.
+    /// Tensors stored without their zeros.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) sparse: Option<SparseReport>,
 }
 
 impl Changed {
-    /// In words.
+    /// Renders the changes in words.
     fn render(&self, out: &mut dyn Write) -> io::Result<()> {
         self.layers.iter().try_for_each(|found| prune::render_layers(out, found))?;
         self.widths.iter().try_for_each(|found| prune::render_widths(out, found))?;
@@ -142,7 +141,7 @@ impl Changed {
     }
 }
 
-/// What would be written.
+/// Report of a dry run.
 #[derive(Serialize)]
 struct DryReport<'r> {
     #[serde(flatten)]
@@ -161,7 +160,7 @@ impl Document for DryReport<'_> {
     const SCHEMA: &'static str = "convert.dry-run";
 }
 
-/// Does a job, or with `--dry-run` reports what would be written.
+/// Runs a job, or with `--dry-run` reports what would be written.
 pub(crate) fn write(
     job: &Job,
     model: &Model,
@@ -172,7 +171,7 @@ pub(crate) fn write(
     write_subject(job, Subject::of(model), to, extras, context)
 }
 
-/// The same of what is no file.
+/// Runs a job on a [`Subject`], which need not be a [`Model`].
 pub(crate) fn write_subject(
     job: &Job,
     model: Subject<'_>,
@@ -279,7 +278,7 @@ pub(crate) fn write_subject(
     }
 }
 
-/// What is known of an output that does not pass its gates.
+/// Returns the measurements of an output that fails its gates.
 fn measured(written: &Written, changed: &Changed) -> Map<String, Value> {
     let mut measured = match serde_json::to_value(changed) {
         Ok(Value::Object(changed)) => changed,
@@ -291,8 +290,8 @@ fn measured(written: &Written, changed: &Changed) -> Map<String, Value> {
     measured
 }
 
-/// Says that a password file was of no use: whoever named it may think that the output is encrypted
-/// with it.
+/// Warns if a password file had no effect, because the user may believe that the output is
+/// encrypted.
 fn warn_of_idle_password(job: &Job, reader: &dyn CheckpointReader, context: &Context) {
     if !context.has_password_file || model::is_encrypted(reader) {
         return;
@@ -307,13 +306,13 @@ fn warn_of_idle_password(job: &Job, reader: &dyn CheckpointReader, context: &Con
     context.printer.warn(&format!("--password-file changed nothing: {advice}"));
 }
 
-/// Puts options where warnings name settings.
+/// Replaces the names of settings in warnings by the names of options.
 fn name_options(report: &mut ConvertReport) {
     report.warnings.iter_mut().for_each(|warning| *warning = in_options(warning));
 }
 
-/// Shows what is odd about a job before it begins; returns how many warnings of its report that
-/// were.
+/// Shows the warnings of a job before it begins, and returns the number of warnings from its
+/// report.
 pub(crate) fn show_warnings(planned: &Planned<'_>, context: &Context) -> usize {
     let (warnings, misfits) = (&planned.report().warnings, planned.misfits());
     warnings.iter().for_each(|warning| context.printer.warn(warning));

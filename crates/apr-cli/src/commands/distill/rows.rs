@@ -57,7 +57,7 @@ impl Tokenize for Texts<'_> {
     }
 }
 
-/// The rows of a file, as a model's tokenizer reads them, and how many were cut.
+/// Returns the tokenized rows of a file, and the number of rows that were cut.
 pub(in crate::commands) fn rows(
     text: &str,
     path: &Path,
@@ -86,14 +86,15 @@ pub(in crate::commands) fn rows(
     Ok((rows, cut))
 }
 
-/// Whether each line of a file is an object.
+/// Returns `true` if each line of a file is a JSON object, judged by the extension.
 fn is_json(path: &Path) -> bool {
     let extension = path.extension().unwrap_or_default();
     ["jsonl", "json", "ndjson"].iter().any(|end| extension.eq_ignore_ascii_case(end))
 }
 
-/// The rows of a model of an encoder and a decoder, and what the encoder makes of them; `None` for
-/// other models. Paths of sounds are relative to the folder of the data.
+/// Returns the rows of an encoder-decoder model with the outputs of its encoder.
+///
+/// Returns `None` for other models. Paths of audio files are relative to the folder of the data.
 pub(super) fn pairs(
     opened: &Opened,
     data: &Path,

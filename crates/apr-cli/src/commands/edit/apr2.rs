@@ -28,7 +28,7 @@ const TEMPLATE_FILE: &str = "chat_template.jinja";
 /// The file that may hold one among other things.
 const TOKENIZER_CONFIG: &str = "tokenizer_config.json";
 
-/// What an import learnt.
+/// Metadata key of the chat template that an import found.
 const TEMPLATE_KEY: &str = "tokenizer.chat_template";
 
 /// Edits an `.apr` file.
@@ -80,7 +80,7 @@ fn warn_of_dropped_seals(report: &EditReport, context: &Context) {
     }
 }
 
-/// How many signatures a new file of a changed model does not have, and whether a licence.
+/// Returns the number of signatures, and whether there is a licence, that a rewritten file drops.
 fn seals_to_drop(reader: &Apr2Reader, path: &Path) -> Outcome<(usize, bool)> {
     if reader.header().flags.contains(apr_registry::apr2::Flags::ENCRYPTED) {
         let message = "names and encrypted metadata of an encrypted model can't be edited; `apr \
@@ -129,7 +129,7 @@ fn changes(
     Ok(Changes { metadata, renames, ..Changes::default() })
 }
 
-/// Keys that say how the file is read, which an edit would break.
+/// Rejects keys that describe how the file is read, because an edit would break the file.
 fn check_key(key: &str) -> Outcome {
     if [keys::APR_VERSION, keys::TIED, keys::FILES].contains(&key) {
         return Err(Failure::Usage(format!("'{key}' describes the file itself and is not edited")));
@@ -137,7 +137,7 @@ fn check_key(key: &str) -> Outcome {
     Ok(())
 }
 
-/// What [`set`] would replace.
+/// Returns the value that [`set`] would replace.
 fn find<'a>(metadata: &'a Metadata, key: &str) -> Option<&'a Value> {
     metadata.get(key).or_else(|| {
         let (top, field) = key.split_once('.')?;
@@ -188,8 +188,10 @@ fn unset(metadata: &mut Metadata, key: &str) -> Outcome {
     removed.ok_or_else(|| Failure::Usage(format!("no metadata key '{key}'")))
 }
 
-/// Replaces the chat template wherever the model has one: in the files that came with it, among
-/// GGUF's pairs, and in what an import has learnt of them.
+/// Replaces every copy of the chat template.
+///
+/// Copies can be in the companion files, in the GGUF key-value pairs, and in the metadata that the
+/// import derived from them.
 fn replace_template(metadata: &mut Metadata, text: &str) -> Outcome {
     let mut files = metadata.object(keys::FILES).cloned().unwrap_or_default();
     let in_config = files.get(TOKENIZER_CONFIG).and_then(Value::as_str).and_then(|config| {
@@ -229,7 +231,7 @@ fn replace_template(metadata: &mut Metadata, text: &str) -> Outcome {
     Ok(())
 }
 
-/// Streams a new file, where the tensors have to move.
+/// Streams a new file, for edits that move the tensors.
 fn rewrite(
     mut file: Changing,
     path: &Path,

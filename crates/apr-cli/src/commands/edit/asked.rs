@@ -5,7 +5,7 @@ use crate::commands::tensor_edits::TensorEdits;
 use crate::context::Context;
 use crate::failure::{Failure, Outcome};
 
-/// Whether an edit asks for a change.
+/// Returns `true` if an edit requests a change.
 pub(super) fn is_any(args: &EditArgs) -> bool {
     let metadata = [&args.set, &args.unset];
     metadata.iter().any(|list| !list.is_empty())
@@ -13,19 +13,20 @@ pub(super) fn is_any(args: &EditArgs) -> bool {
         || changes_tensors(args)
 }
 
-/// Whether an edit asks for other tensors, or other names.
+/// Returns `true` if an edit requests other tensors or other names.
 pub(super) fn changes_tensors(args: &EditArgs) -> bool {
     !args.names.is_empty() || !args.add.is_empty()
 }
 
-/// The refusal of an edit that asks for nothing, of a file in which no change was interrupted.
+/// Returns the error for an edit that requests no change, if the file has no interrupted change to
+/// undo.
 pub(super) fn nothing() -> Failure {
     let message = "no change requested: pass --set, --unset, --rename, --drop, --keep, --add or \
                    --chat-template";
     Failure::Usage(message.to_owned())
 }
 
-/// Refuses to take tensors out of what may be the only copy of them.
+/// Rejects the removal of tensors from a file that may be their only copy.
 pub(super) fn check_loss(args: &EditArgs, dropped: usize, all: usize) -> Outcome {
     if dropped == 0 || args.output.is_some() || args.force {
         return Ok(());
@@ -39,7 +40,7 @@ pub(super) fn check_loss(args: &EditArgs, dropped: usize, all: usize) -> Outcome
     )))
 }
 
-/// What becomes of the tensors.
+/// Returns the requested edits of tensors.
 pub(super) fn tensor_edits(args: &EditArgs, context: &Context) -> Outcome<TensorEdits> {
     TensorEdits::of(&args.names)?.adding(&args.add, context)
 }

@@ -17,7 +17,7 @@ use crate::context::Context;
 use crate::failure::{Failure, Outcome};
 use crate::signals;
 
-/// Edits an ONNX file: its graph is copied as it is.
+/// Edits an ONNX file; its graph is copied unchanged.
 pub(super) fn run(path: &Path, args: &EditArgs, context: &Context) -> Outcome {
     no_template(args, "an ONNX file")?;
     if changes_tensors(args) {
@@ -45,7 +45,7 @@ pub(super) fn run(path: &Path, args: &EditArgs, context: &Context) -> Outcome {
     context.printer.report(&report, render)
 }
 
-/// Refuses a copy in another folder of a model whose weights are in files beside it.
+/// Rejects a copy in another folder if the model's weights are in files beside it.
 fn check_place(
     source: &dyn ByteSource,
     path: &Path,
@@ -74,7 +74,7 @@ fn check_place(
     }
 }
 
-/// Whether the pieces are other bytes than the file.
+/// Returns `true` if the pieces differ from the bytes of the file.
 fn is_changed(source: &dyn ByteSource, pieces: &[EditedPiece]) -> apr_registry::Result<bool> {
     let mut at = 0;
     for piece in pieces {

@@ -8,20 +8,20 @@ use serde::Serialize;
 
 use crate::documents::Document;
 
-/// What became of the file.
+/// Result of an edit.
 #[derive(Serialize)]
 pub(super) struct EditReport {
     pub(super) path: String,
-    /// Whether the model differs from what it was.
+    /// `true` if the edit changed the model.
     pub(super) changed: bool,
-    /// Whether a file was written.
+    /// `true` if a file was written.
     pub(super) written: bool,
-    /// Whether only the two ends of the file were written.
+    /// `true` if only the two ends of the file were written.
     pub(super) in_place: bool,
     pub(super) dropped_tensors: usize,
     pub(super) dropped_signatures: usize,
     pub(super) dropped_licence: bool,
-    /// Whether all that was done is to undo a change that had been interrupted.
+    /// `true` if the edit only undid an interrupted change.
     pub(super) undone: bool,
 }
 
@@ -30,7 +30,7 @@ impl Document for EditReport {
 }
 
 impl EditReport {
-    /// Of an edit that changed nothing.
+    /// Returns the report of an edit that changed nothing.
     pub(super) fn of(path: &Path) -> Self {
         Self {
             path: path.display().to_string(),
@@ -44,7 +44,8 @@ impl EditReport {
         }
     }
 
-    /// Of an edit that an interrupted change was undone and asked for none of its own.
+    /// Returns the report of an edit that undid an interrupted change and requested no change
+    /// itself.
     pub(super) fn undone(model: &Path) -> Self {
         Self { changed: true, written: true, in_place: true, undone: true, ..Self::of(model) }
     }

@@ -66,7 +66,7 @@ pub(super) fn run(path: &Path, args: &EditArgs, context: &Context) -> Outcome {
 enum OpenedFile {
     Gguf(GgufReader),
     Safetensors(SafetensorsReader),
-    /// One whose metadata apr does not write.
+    /// File whose metadata apr does not write.
     Other(Box<dyn CheckpointReader>),
 }
 
@@ -108,7 +108,7 @@ impl OpenedFile {
         }
     }
 
-    /// The metadata as they are to be.
+    /// Returns the metadata after the edit.
     fn metadata(&self, args: &EditArgs) -> Outcome<Metadata> {
         let set = || pairs_of(&args.set, "--set KEY=VALUE");
         let template = args.chat_template.as_deref();
@@ -143,7 +143,7 @@ impl OpenedFile {
         }
     }
 
-    /// The new front of the file, if every tensor can stay where it is.
+    /// Returns the new front of the file, or `None` if tensors would move.
     fn front_in_place(&self, view: &View<'_>) -> Outcome<Option<Vec<u8>>> {
         Ok(match self {
             Self::Gguf(reader) => reader.front_in_place(view.tensors(), view.metadata())?,
@@ -153,7 +153,7 @@ impl OpenedFile {
     }
 }
 
-/// Refuses a chat template where there is none.
+/// Rejects a chat template for a format that cannot store one.
 pub(super) fn no_template(args: &EditArgs, what: &str) -> Outcome {
     match args.chat_template {
         None => Ok(()),
@@ -164,7 +164,7 @@ pub(super) fn no_template(args: &EditArgs, what: &str) -> Outcome {
     }
 }
 
-/// The file, and its lock where the edit replaces it.
+/// Opens the file, and locks it if the edit replaces it.
 pub(super) fn open_to_edit(
     path: &Path,
     output: Option<&Path>,
@@ -179,8 +179,8 @@ pub(super) fn open_to_edit(
     Ok((None, context.sources.open_file(path)?))
 }
 
-/// What an edit writes, if the file itself is not changed at its front: a new file in its place, or
-/// another.
+/// Creates the output of an edit that does not change the file in place: a replacement or another
+/// file.
 pub(super) fn output_of(
     path: &Path,
     lock: Option<LockedFile>,
@@ -201,7 +201,8 @@ pub(super) fn output_of(
     })
 }
 
-/// A part's pairs say where it belongs, and the model's metadata are in the first part alone.
+/// Rejects a split file: its pairs describe its position, and only the first has the model's
+/// metadata.
 fn check_whole(pairs: &KeyValues, name: &str) -> Outcome {
     let count = pairs.get("split.count").and_then(|count| count.as_u64()).unwrap_or_default();
     if count > 1 {
@@ -240,7 +241,7 @@ fn contains(text: &[u8], part: &[u8]) -> bool {
     text.windows(part.len()).any(|window| window == part)
 }
 
-/// Changes the file itself; every tensor stays where it is.
+/// Changes the front of the file in place; all tensors keep their offsets.
 fn replace_front(
     front: Vec<u8>,
     source: &dyn ByteSource,
@@ -281,7 +282,7 @@ fn rewrite(
     write(view, &path.display().to_string(), target, |_| Ok(Output::from(sink)), context)
 }
 
-/// Writes the edited model as it is shown.
+/// Writes the edited model that the view shows.
 pub(super) fn write(
     view: &View<'_>,
     source: &str,

@@ -129,8 +129,10 @@ fn adapter<'a>(model: &'a Model, name: &str, weight: f64) -> Adapter<'a> {
     Adapter { name: name.to_owned(), reader: Arc::new(View::new(&*model.reader)), weight }
 }
 
-/// The base under the names that its adapters have: those of a GGUF file, where all are
-/// llama.cpp's, and otherwise those of frameworks.
+/// Returns the base under the tensor names of its adapters.
+///
+/// These are llama.cpp's names if all adapters are GGUF files, and otherwise the names of
+/// frameworks.
 fn base_of<'a>(
     source: &Source<'a>,
     model: &'a Model,

@@ -40,7 +40,7 @@ pub(super) fn gates(recipe: &Recipe, base: &Input<'_>, context: &Context) -> Out
     })
 }
 
-/// The hidden state in front of each layer: that of the last token, or the mean over all.
+/// Returns the hidden state before each layer: of the last token, or the mean over all tokens.
 fn states(
     model: &Prepared<'_>,
     tokens: &[i64],

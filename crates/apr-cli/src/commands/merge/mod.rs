@@ -35,24 +35,24 @@ use crate::context::Context;
 use crate::failure::{Failure, Outcome};
 use crate::model::Model;
 
-/// What a merge comes to, before it is written.
+/// Prepared merge, before it is written.
 pub(super) struct Made<'m> {
     pub(super) job: &'m Job,
     pub(super) reader: &'m dyn CheckpointReader,
-    /// What reports call it.
+    /// Name of the merge in reports.
     pub(super) name: &'m str,
     /// The models and adapters that it is made of.
     pub(super) inputs: Vec<&'m Model>,
-    /// The one that a gate compares the result with: the base, or else the first.
+    /// Model with which a gate compares the result: the base, or else the first.
     pub(super) origin: &'m Model,
-    /// Which file of which of them each file of the reader is.
+    /// For each file of the reader, the indices of the input and of the file in that input.
     pub(super) files: Vec<(usize, usize)>,
     pub(super) extras: Extras<'m>,
     pub(super) context: &'m Context,
 }
 
 impl Made<'_> {
-    /// What is odd about the models.
+    /// Returns the notes about the models.
     pub(super) fn notes(&self) -> Vec<String> {
         self.inputs.iter().flat_map(|model| model.notes.clone()).collect()
     }
@@ -126,13 +126,13 @@ fn open_all(
 
 /// A model that takes part, with adapters that are merged into it before.
 struct Opened {
-    /// As the recipe names it.
+    /// Name of the model in the recipe.
     name: String,
     model: Model,
     adapters: Vec<Model>,
 }
 
-/// What writes the result; `first` is the first of the models.
+/// Returns the job that writes the result; `first` is the first of the models.
 fn job(
     first: Option<&Model>,
     target: PlanOptions,
@@ -251,7 +251,8 @@ fn inputs_of(opened: &[Opened]) -> Vec<&Model> {
     opened.iter().flat_map(|one| std::iter::once(&one.model).chain(&one.adapters)).collect()
 }
 
-/// Which file of which input each file of a model is, in the order of [`inputs_of`].
+/// Returns for each file of a model the indices of the input and of its file, in the order of
+/// [`inputs_of`].
 fn files_of(opened: &[Opened]) -> Vec<Vec<(usize, usize)>> {
     let mut input = 0;
     let mut of = |model: &Model| {
@@ -277,7 +278,7 @@ fn files_in(
     named.flat_map(|(files, _)| files.clone()).collect()
 }
 
-/// Models with what they are, by the names that a recipe has for them.
+/// Returns the models as sources, by their names in the recipe.
 fn sources<'a>(opened: &'a [Opened], context: &'a Context) -> Outcome<Vec<(&'a str, Source<'a>)>> {
     let source = |one: &'a Opened| {
         Ok((one.name.as_str(), context.source(&*one.model.reader, &one.model.name)?))
@@ -285,7 +286,7 @@ fn sources<'a>(opened: &'a [Opened], context: &'a Context) -> Outcome<Vec<(&'a s
     opened.iter().map(source).collect()
 }
 
-/// Ends a long measurement where the user interrupts.
+/// Returns a function that ends a long measurement when the user interrupts it.
 fn poll(context: &Context) -> Arc<dyn Fn() -> apr_core::Result<()> + Send + Sync> {
     let interrupt = context.interrupt.clone();
     Arc::new(move || match interrupt.0.load(Ordering::Relaxed) {
@@ -294,12 +295,12 @@ fn poll(context: &Context) -> Arc<dyn Fn() -> apr_core::Result<()> + Send + Sync
     })
 }
 
-/// What people will call the output.
+/// Returns the title of the output: the file name without its extension.
 fn title_of(path: &Path) -> Option<String> {
     path.file_stem()?.to_str().map(str::to_owned)
 }
 
-/// Whether the output has room for a model card.
+/// Returns `true` if the output can store a model card.
 fn has_card(job: &Job) -> bool {
     job.target.folder || job.target.format.convention == Convention::Canonical
 }
@@ -323,8 +324,10 @@ fn check_families(sources: &[(&str, Source<'_>)]) -> Outcome {
     Ok(())
 }
 
-/// The models under names that they share: their own where their formats have one convention, and
-/// otherwise those that frameworks have.
+/// Returns the models under names that they share.
+///
+/// They keep their own names if their formats have the same convention, and otherwise get the names
+/// of frameworks.
 fn inputs<'a>(
     sources: &[(&str, Source<'a>)],
     opened: &'a [Opened],

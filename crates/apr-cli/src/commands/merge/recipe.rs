@@ -13,7 +13,7 @@ use crate::failure::{Failure, Outcome};
 /// Bytes of a configuration that are read.
 const MAX_CONFIG: u64 = 4 << 20;
 
-/// What is to be done.
+/// Description of the requested merge.
 pub(super) enum Description {
     /// A merge that options describe.
     Options(Box<Recipe>),
@@ -40,7 +40,7 @@ pub(super) fn describe(args: &MergeArgs, context: &Context) -> Outcome<Descripti
     Ok(Description::Merges(recipes))
 }
 
-/// The file of the configuration: that of `--config`, or the only model where it is one.
+/// Returns the configuration file: the file of `--config`, or the only model if it is a YAML file.
 fn config(args: &MergeArgs, context: &Context) -> Outcome<Option<PathBuf>> {
     let is_yaml = |path: &Path| path.extension().is_some_and(|end| end == "yml" || end == "yaml");
     match (&context.model_config, &args.models[..]) {
@@ -58,7 +58,7 @@ fn config(args: &MergeArgs, context: &Context) -> Outcome<Option<PathBuf>> {
     }
 }
 
-/// A configuration says everything: options that would contradict it are refused.
+/// Rejects options that would contradict a configuration, because a configuration is complete.
 fn check_alone(args: &MergeArgs) -> Outcome {
     refuse(&of_methods(args), "a configuration")
 }
@@ -78,7 +78,7 @@ pub(super) fn of_methods(args: &MergeArgs) -> [(&'static str, bool); 9] {
     ]
 }
 
-/// Refuses options that do not go along with something.
+/// Rejects options that cannot be combined with something.
 pub(super) fn refuse(given: &[(&str, bool)], beside: &str) -> Outcome {
     match given.iter().find(|(_, given)| *given) {
         Some((option, _)) => {
@@ -100,7 +100,7 @@ fn read(path: &Path, context: &Context) -> Outcome<String> {
     Ok(String::from_utf8(bytes).map_err(wrong)?)
 }
 
-/// The merge that options stand for.
+/// Returns the merge that the options describe.
 fn of_options(args: &MergeArgs) -> Outcome<Recipe> {
     let name = |path: &Path| named(path, args);
     let method = args.strategy.unwrap_or(match args.weights.is_empty() {
@@ -147,7 +147,7 @@ fn of_options(args: &MergeArgs) -> Outcome<Recipe> {
     Ok(recipe)
 }
 
-/// What a model is called that the command line or a plan has by this path.
+/// Returns the name of a model to which the command line or a plan refers by this path.
 pub(super) fn named(path: &Path, args: &MergeArgs) -> String {
     let folder = Some(&args.plan_folder).filter(|folder| !folder.as_os_str().is_empty());
     let inside = folder.and_then(|folder| path.strip_prefix(folder).ok());
@@ -160,7 +160,7 @@ pub(super) fn models_dir(args: &MergeArgs) -> Option<&Path> {
     args.models_dir.as_deref().or(of_plan)
 }
 
-/// Gives each model its weight and density.
+/// Assigns each model its weight and density.
 fn spread(recipe: &mut Recipe, args: &MergeArgs) -> Outcome {
     let method = recipe.method;
     let base = recipe.base.clone().filter(|_| method.needs_base() || args.base.is_some());
@@ -197,7 +197,7 @@ fn spread(recipe: &mut Recipe, args: &MergeArgs) -> Outcome {
     Ok(())
 }
 
-/// Where a model is that a merge names.
+/// Location of a model that a merge names.
 pub(super) struct Location {
     pub(super) name: String,
     pub(super) path: PathBuf,
@@ -205,7 +205,7 @@ pub(super) struct Location {
     pub(super) adapters: Vec<PathBuf>,
 }
 
-/// The models that merges name, each with where it is; what an earlier merge makes is nowhere.
+/// Returns the locations of the models that merges name, except for results of earlier merges.
 pub(super) fn locations(recipes: &[Recipe], folder: Option<&Path>) -> Outcome<Vec<Location>> {
     let mut found: Vec<Location> = Vec::new();
     let mut made: Vec<&str> = Vec::new();
@@ -222,7 +222,7 @@ pub(super) fn locations(recipes: &[Recipe], folder: Option<&Path>) -> Outcome<Ve
 }
 
 impl Location {
-    /// Of a model that the command line or a plan names.
+    /// Returns the location of a model that the command line or a plan names.
     pub(super) fn given(name: &str, args: &MergeArgs) -> Self {
         let path = match is_remote(Path::new(name)) {
             true => PathBuf::from(name),
@@ -231,7 +231,7 @@ impl Location {
         Self { name: name.to_owned(), path, adapters: Vec::new() }
     }
 
-    /// Of a model that a configuration names, with adapters after it.
+    /// Returns the location of a model that a configuration names, with the adapters after it.
     pub(super) fn named(name: &str, folder: Option<&Path>) -> Outcome<Self> {
         let mut parts = name.split('+').map(|part| within(part, folder));
         let path = parts.next().unwrap_or_else(|| within(name, folder))?;
@@ -240,8 +240,9 @@ impl Location {
     }
 }
 
-/// Where a model is that a configuration names: within the folder, or on a hub. A configuration may
-/// come from anybody.
+/// Returns the path of a model that a configuration names: within the folder, or on a hub.
+///
+/// A configuration can come from an untrusted source.
 fn within(name: &str, folder: Option<&Path>) -> Outcome<PathBuf> {
     let path = Path::new(name);
     if name.contains("://") {

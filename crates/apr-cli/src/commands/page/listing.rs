@@ -14,16 +14,16 @@ use crate::failure::Outcome;
 /// Folders in the folder of a model that are gone into, as the page does with one that is dropped.
 const MODEL_DEPTH: usize = 1;
 const SITE_DEPTH: usize = 4;
-/// Most files of a folder: one with more is no model's.
+/// Maximum number of files in a folder; a folder with more files is not a model.
 const MOST: usize = 20_000;
 
 /// Files by their paths below a folder.
 #[derive(Debug, Default)]
 pub(super) struct Folder {
     files: BTreeMap<String, PathBuf>,
-    /// What a model's files may not lead out of; the page's own are trusted.
+    /// Folder that a model's files must not leave; the page's own files are trusted.
     within: Option<ModelFolder>,
-    /// Of a model: what the page is told of it.
+    /// Description of the model for the page, or `None` if the folder is not a model.
     index: Option<Vec<u8>>,
     left_out: usize,
 }
@@ -39,7 +39,8 @@ impl Folder {
         Ok(found)
     }
 
-    /// The files of a model: those of the folder, or those beside the file, which may belong to it.
+    /// Lists the files of a model: of the folder, or beside the file, because they may belong to
+    /// it.
     ///
     /// # Errors
     /// E007 where they can't be read, E008 where there are too many.
@@ -76,12 +77,13 @@ impl Folder {
         Ok(found)
     }
 
-    /// How many names were left out: hidden, no UTF-8, or links that lead out of the folder.
+    /// Returns the number of names left out: hidden, not UTF-8, or links that lead out of the
+    /// folder.
     pub(super) fn left_out(&self) -> usize {
         self.left_out
     }
 
-    /// How many files there are.
+    /// Returns the number of files.
     pub(super) fn len(&self) -> usize {
         self.files.len()
     }
@@ -96,7 +98,7 @@ impl Folder {
         FileSource::open(listed).ok()
     }
 
-    /// Of a model: its title, the file that is meant, and all files with their sizes, as JSON.
+    /// Returns the model's title, its main file, and all files with their sizes, as JSON.
     pub(super) fn index(&self) -> Option<&[u8]> {
         self.index.as_deref()
     }

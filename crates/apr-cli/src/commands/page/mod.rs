@@ -21,17 +21,18 @@ use crate::failure::{Failure, Outcome};
 use crate::printer::{BOLD, DIM};
 use crate::secrets;
 
-/// What is served.
+/// Report of the served page.
 #[derive(Serialize)]
 struct PageReport {
-    /// What a browser opens.
+    /// Address to open in a browser.
     address: String,
     /// Folder of the page's files; `None` if they are in the program.
     site: Option<PathBuf>,
     /// Files of the model that the page may read.
     files: usize,
-    /// Files and folders of the model that it may not: hidden, names that are no UTF-8, and links
-    /// that lead out of its folder.
+    /// Number of the model's files and folders that the page may not read.
+    ///
+    /// These are hidden ones, names that are not UTF-8, and links that lead out of the folder.
     left_out: usize,
 }
 

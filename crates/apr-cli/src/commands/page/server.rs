@@ -14,21 +14,21 @@ use super::listing::Folder;
 use super::site::Site;
 use crate::failure::{Failure, Outcome};
 
-/// Most bytes of a request: browsers send a few hundred.
+/// Maximum bytes of a request; browsers send a few hundred.
 const REQUEST: usize = 16 << 10;
 const HEADERS: usize = 64;
 /// Connections at a time; a browser opens six.
 const CONNECTIONS: usize = 64;
-/// How long a connection may say nothing.
+/// Maximum time for which a connection may be idle.
 const PATIENCE: Duration = Duration::from_secs(30);
-/// Bytes of a file that are sent at once.
+/// Bytes of a file to send in one piece.
 const PIECE: u64 = 1 << 16;
 /// Path of the model's files below the page's.
 const MODEL: &str = "open/";
-/// What lists the model's files.
+/// Path of the list of the model's files.
 const INDEX: &str = "files.json";
 
-/// What is served, and where.
+/// Server of the page, with its listener.
 pub(super) struct Server {
     listener: TcpListener,
     shared: Arc<Served>,
@@ -36,18 +36,18 @@ pub(super) struct Server {
 
 struct Served {
     address: SocketAddr,
-    /// What every path begins with: `/SECRET/`.
+    /// Prefix of every path: `/SECRET/`.
     root: String,
     page: Site,
     model: Option<Folder>,
     connections: Connections,
 }
 
-/// What an answer's body is.
+/// Body of an HTTP response.
 pub(super) enum Body<'s> {
     File(FileSource),
     Bytes(&'s [u8]),
-    /// As the encoding `deflate` of HTTP (RFC 9110, section 8.4.1.2): in zlib's format.
+    /// Bytes in HTTP's encoding `deflate` (RFC 9110, section 8.4.1.2), which is the zlib format.
     Packed(&'s [u8]),
 }
 
@@ -57,8 +57,10 @@ pub(super) enum Body<'s> {
 struct Connections(Mutex<HashMap<u64, (Instant, TcpStream)>>);
 
 impl Connections {
-    /// Adds one. Where there are too many, the one that has not got on for longest is closed: slow
-    /// ones keep nobody out.
+    /// Adds a connection.
+    ///
+    /// If too many are open, the connection without progress for the longest time is closed, so
+    /// that slow clients do not block others.
     fn add(&self, number: u64, stream: &TcpStream) -> io::Result<()> {
         let mut open = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         if open.len() >= CONNECTIONS
@@ -84,24 +86,24 @@ impl Connections {
     }
 }
 
-/// What a browser asks for.
+/// Request of a browser.
 #[derive(Debug, PartialEq, Eq)]
 struct Request {
     is_head: bool,
-    /// Without what follows a `?`, escapes resolved.
+    /// Path without the query after `?`, with escapes resolved.
     path: String,
     host: String,
     range: Option<(u64, Option<u64>)>,
-    /// Whether the other side takes the encoding `deflate`.
+    /// `true` if the client accepts the encoding `deflate`.
     unpacks: bool,
     keeps_open: bool,
 }
 
 impl Server {
-    /// Listens.
+    /// Listens on a port of this machine; `None` lets the system choose the port.
     ///
     /// # Errors
-    /// Where the port is taken.
+    /// A port that can't be listened on, such as one that is in use.
     pub(super) fn bind(
         port: Option<u16>,
         secret: &str,
@@ -118,12 +120,12 @@ impl Server {
         Ok(Self { listener, shared: Arc::new(Served { address, root, page, model, connections }) })
     }
 
-    /// What a browser opens.
+    /// Returns the address to open in a browser.
     pub(super) fn address(&self) -> String {
         format!("http://{}{}", self.shared.address, self.shared.root)
     }
 
-    /// Answers, each connection in a thread of its own.
+    /// Serves requests, each connection in a thread of its own.
     ///
     /// # Errors
     /// Where no connection can be accepted any more.
@@ -232,7 +234,7 @@ impl Served {
         }
     }
 
-    /// Sends a part of a file: where it begins, and its length.
+    /// Sends a part of a file, given as offset and length.
     fn send(
         &self,
         out: &mut impl Write,
@@ -254,13 +256,13 @@ impl Served {
         Ok(())
     }
 
-    /// Whether a path is one of the model's files.
+    /// Returns `true` if a path is one of the model's files.
     fn is_models(&self, path: &str) -> bool {
         let name = path.strip_prefix(&self.root).and_then(|path| path.strip_prefix(MODEL));
         name.is_some_and(|name| name != INDEX)
     }
 
-    /// What lies at a path below the secret.
+    /// Returns the content of a path below the secret.
     fn body(&self, path: &str) -> Option<Body<'_>> {
         match (path, path.strip_prefix(MODEL), &self.model) {
             ("", ..) => self.page.file("index.html"),
@@ -272,8 +274,10 @@ impl Served {
     }
 }
 
-/// Whether a host is this server, by the names that a browser is given. A page of another site
-/// whose name leads here (DNS rebinding) asks by that name. The port of HTTP is left out.
+/// Returns `true` if a host is one of the server's own names; the default port 80 may be omitted.
+///
+/// This rejects pages of other sites whose name resolves to this server (DNS rebinding), because
+/// their requests use that name.
 fn is_own_name(host: &str, port: u16) -> bool {
     ["127.0.0.1", "localhost"].iter().any(|name| match host.strip_prefix(name) {
         Some("") => port == 80,
@@ -287,7 +291,7 @@ fn refuse(out: &mut impl Write, status: &str) -> io::Result<()> {
     out.flush()
 }
 
-/// The lines of a request up to the empty one; `None` where the other side has hung up.
+/// Reads the lines of a request up to the empty line; `None` if the client has hung up.
 fn head(input: &mut impl Read) -> io::Result<Option<Vec<u8>>> {
     let mut head = Vec::new();
     let mut byte = [0];
@@ -328,7 +332,7 @@ fn parsed(head: &[u8]) -> Option<Request> {
     })
 }
 
-/// Whether a list of encodings has `deflate`, and not with the weight 0.
+/// Returns `true` if a list of encodings has `deflate` with a weight other than 0.
 fn takes_deflate(value: &str) -> bool {
     value.split(',').any(|one| {
         let mut parts = one.split(';').map(str::trim);

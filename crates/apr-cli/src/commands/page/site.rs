@@ -13,23 +13,24 @@ mod built {
 
 #[cfg(not(feature = "page"))]
 mod built {
-    /// A build without the feature `page` has none.
+    /// Files of the page: none in a build without the feature `page`.
     pub(super) static FILES: &[(&str, bool, &[u8])] = &[];
 }
 
-/// What every folder of the page has.
+/// File that every folder of the page contains.
 pub(super) const MAIN: &str = "page/main.js";
 
-/// What registers the script that keeps the page for later visits: the address is another one next
-/// time, so that nothing is registered.
+/// Script that registers the service worker, which keeps the page for later visits.
+///
+/// The address changes on each start, so the service worker is not registered.
 const OFFLINE: &str = "page/offline.js";
 const SERVICE_WORKER: &str = "service-worker.js";
 
-/// Where the page's files are taken from.
+/// Source of the page's files.
 pub(super) enum Site {
-    /// A folder.
+    /// Folder with the files of the page.
     Folder(Folder),
-    /// The program.
+    /// Files that are built into the program.
     Built,
 }
 
@@ -61,12 +62,12 @@ impl Site {
     }
 }
 
-/// Whether a folder has the page's files.
+/// Returns `true` if a folder has the page's files.
 pub(super) fn is_site(folder: &Path) -> bool {
     folder.join(MAIN).is_file()
 }
 
-/// Where the page's files are, seen from the folder of the program: in an archive, in a system's
+/// Folders of the page's files relative to the program's folder: in an archive, beside a system's
 /// `bin`, in a build.
 const SITES: [&str; 3] = ["page", "../share/apr/page", "../web"];
 

@@ -2,7 +2,7 @@
 
 use apr_ops::parts::PartsPlan;
 
-/// The plan of a job, and what is to be said about it.
+/// Plan of a job, with its warnings.
 #[derive(Default)]
 pub(super) struct Draft {
     pub(super) plan: PartsPlan,

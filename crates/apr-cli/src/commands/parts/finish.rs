@@ -23,7 +23,7 @@ use crate::failure::{Failure, Outcome};
 use crate::human;
 use crate::printer::{BAD, BOLD, DIM, GOOD, ODD};
 
-/// Parts that are named before the rest is only counted.
+/// Maximum number of parts to name; the others are only counted.
 const SHOWN: usize = 20;
 
 /// The exit code of a check that failed.
@@ -46,9 +46,9 @@ impl Document for Unfinished {
 #[derive(Serialize)]
 struct Undone {
     part: usize,
-    /// `missing`, or `wrong` where its file is not the one that it wrote.
+    /// `missing`, or `wrong` if the part's file is not the one that the part wrote.
     state: &'static str,
-    /// What does it.
+    /// Command that runs the part.
     command: String,
 }
 
@@ -64,10 +64,10 @@ struct FinishReport {
     bytes_out: u64,
     #[serde(flatten)]
     found: Finished,
-    /// How far the output is from its source, where a gate had that measured.
+    /// Difference between the output and its source, if a gate measured it.
     #[serde(skip_serializing_if = "Option::is_none")]
     drift: Option<DriftReport>,
-    /// How it answered the inputs of a canary.
+    /// Answers of the output to the inputs of a canary.
     #[serde(skip_serializing_if = "Option::is_none")]
     canary: Option<CanaryReport>,
 }

@@ -18,12 +18,12 @@ use crate::context::Context;
 use crate::failure::Outcome;
 use crate::model::Model;
 
-/// Whether a job has gates.
+/// Returns `true` if a job has gates.
 pub(super) fn has_some(job: &JobWords) -> bool {
     job.options.keys().any(|key| options::judges(&job.command, key))
 }
 
-/// Refuses a plan whose gates could not judge in the end.
+/// Rejects a plan whose gates could not be evaluated at the end.
 pub(super) fn check(job: &JobWords, folder: &Path, context: &Context) -> Outcome {
     let canaries = values(job, "canary");
     let read = |file| CanaryFile::read(Path::new(&placed(file, folder)), context).map(drop);

@@ -21,8 +21,7 @@ use crate::failure::{Failure, Outcome};
 use crate::model::Model;
 use crate::progress::Bar;
 
-/// Gives locations on a hub the commit that they have now: all parts read the same, and note it as
-/// the same.
+/// Pins locations on a hub to their current commit, so that all parts read and record the same one.
 pub(super) fn pin(job: &mut JobWords, option: &str, context: &Context) -> Outcome {
     let mut paths: Vec<String> = values(job, option).into_iter().map(str::to_owned).collect();
     for path in paths.iter_mut().filter(|path| is_remote(Path::new(path))) {
@@ -44,8 +43,9 @@ pub(super) fn pin(job: &mut JobWords, option: &str, context: &Context) -> Outcom
     Ok(())
 }
 
-/// Describes a model for a plan, which calls it `path`; `digests` asks for those of the tensors,
-/// for which the model is read.
+/// Describes a model for a plan, under the name `path`.
+///
+/// `digests` requests the digests of the tensors, for which the model is read.
 pub(super) fn describe(
     model: &Model,
     path: &str,
@@ -133,7 +133,9 @@ fn changed(file: &str, what: &str) -> Failure {
     Error::checksum(message).in_file(apr_registry::Escaped(file)).into()
 }
 
-/// How a file differs from the one of the plan; `state` is what its server calls it now.
+/// Returns the difference between a file and the file of the plan, or `None` if they are the same.
+///
+/// `state` is the server's current identifier of the file.
 fn difference(
     file: &FileInfo,
     known: &FileInput,
@@ -152,7 +154,7 @@ fn difference(
     Ok(is_other.then(|| "it changed on the server".to_owned()))
 }
 
-/// The other files that a job reads.
+/// Returns the other files that a job reads.
 pub(super) fn settings(job: &JobWords, folder: &Path) -> Outcome<Vec<SettingsFile>> {
     let paths = of_parts().flat_map(|key| values(job, key));
     let describe = |path: &str| {
@@ -167,7 +169,7 @@ pub(super) fn settings(job: &JobWords, folder: &Path) -> Outcome<Vec<SettingsFil
     paths.map(describe).collect()
 }
 
-/// Checks that the other files are those of the plan.
+/// Checks that the other files match those of the plan.
 ///
 /// # Errors
 /// E004 with the file that is another one.
@@ -192,12 +194,13 @@ fn companions(reader: &dyn CheckpointReader) -> Outcome<Vec<CompanionInput>> {
     companions.map(describe).collect()
 }
 
-/// What a file is called in the model: a model of one file may be called by its path.
+/// Returns the name of a file within the model; the only file of a model may have its path as its
+/// name.
 fn own_name<'a>(name: &'a str, model: &Model) -> &'a str {
     if name == model.name { name.rsplit('/').next().unwrap_or(name) } else { name }
 }
 
-/// Where a file of a model on this machine is.
+/// Returns the path of a file of a model on this machine.
 fn path_of(name: &str, model: &Model) -> PathBuf {
     let path = Path::new(&model.name);
     if name == model.name || is_remote(path) {
@@ -209,7 +212,7 @@ fn path_of(name: &str, model: &Model) -> PathBuf {
     }
 }
 
-/// When a file was last changed, in nanoseconds since 1970.
+/// Returns the time of a file's last change, in nanoseconds since 1970.
 fn modified(path: &Path) -> Outcome<u64> {
     let time = path.metadata().and_then(|metadata| metadata.modified());
     let time = time.map_err(|error| apr_io::io_error(&error, path))?;

@@ -18,9 +18,9 @@ pub(super) const VERSION: &str = env!("CARGO_PKG_VERSION");
 /// A plan that was read.
 pub(super) struct OpenPlan {
     pub(super) plan: PartsPlan,
-    /// As the user wrote it.
+    /// Path of the plan as the user wrote it.
     path: PathBuf,
-    /// Tells it apart from other plans.
+    /// Digest that identifies the plan.
     pub(super) digest: String,
 }
 
@@ -61,7 +61,7 @@ impl OpenPlan {
         self.path.with_extension("parts").join(format!("{part:05}.json"))
     }
 
-    /// The result of a part, where there is one of this plan.
+    /// Returns the result of a part, if there is a result for this plan.
     pub(super) fn result(&self, part: usize, context: &Context) -> Option<PartResult> {
         let path = self.result_path(part);
         let bytes = read(&path, context).ok()?;
@@ -70,8 +70,9 @@ impl OpenPlan {
         (result.plan == self.digest && result.part == part).then_some(result)
     }
 
-    /// Refuses to write to a path that links lead out of the plan's folder: a plan may come from
-    /// somebody else, and so may what lies beside it.
+    /// Rejects an output path that links lead out of the plan's folder.
+    ///
+    /// A plan and the files beside it can come from an untrusted source.
     ///
     /// # Errors
     /// E007.

@@ -2,20 +2,20 @@
 
 use crate::failure::{Failure, Outcome};
 
-/// Who an option is for.
+/// Step of a job in parts to which an option belongs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Scope {
-    /// Whoever runs a part: it is given there, and no part of the plan.
+    /// The run of a part: the option is passed there and is not stored in the plan.
     Run,
-    /// Each part.
+    /// Each part of the job.
     Part,
     /// The end: the whole output is judged when it is put together.
     Finish,
-    /// One process, which has the whole job at once; what to do instead.
+    /// A process that runs the whole job at once, with advice for a job in parts.
     Whole(&'static str),
 }
 
-/// What the value of an option is.
+/// Kind of an option's value.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Kind {
     Plain,
@@ -25,7 +25,7 @@ enum Kind {
     Setting,
 }
 
-/// An option.
+/// Option of a command, with its scope and kind.
 #[derive(Debug, Clone, Copy)]
 struct Declared {
     /// Commands that have it so; empty: all others that have it.
@@ -216,17 +216,18 @@ const OPTIONS: &[Declared] = &[
     part("tensors"),
 ];
 
-/// Values of `--tokenizer` that are no paths.
+/// Values of `--tokenizer` that are not paths.
 const VOCABULARIES: [&str; 2] = ["union", "base"];
 
-/// What an option of a command is; what is said of that command goes before what is of all.
+/// Returns the declaration of a command's option; one for that command precedes one for all
+/// commands.
 fn declared(command: &str, key: &str) -> Option<&'static Declared> {
     let named = |of: &[&str]| OPTIONS.iter().find(|one| one.key == key && one.of == of);
     let own = OPTIONS.iter().find(|one| one.key == key && one.of.contains(&command));
     own.or_else(|| named(&[]))
 }
 
-/// Refuses options that are none of a job in parts.
+/// Rejects options that a job in parts does not support.
 ///
 /// # Errors
 /// [`Failure::Usage`], with what to do instead.
@@ -245,12 +246,12 @@ pub(super) fn check(command: &str, key: &str) -> Outcome {
     Err(Failure::Usage(format!("`apr {command} --{key}` is not supported in parts: {advice}")))
 }
 
-/// Whether an output is judged when it is finished.
+/// Returns `true` if an option is a gate, which is evaluated when the output is finished.
 pub(super) fn judges(command: &str, key: &str) -> bool {
     declared(command, key).is_some_and(|one| one.scope == Scope::Finish)
 }
 
-/// Whether a value of an option is a path.
+/// Returns `true` if a value of an option is a path.
 pub(super) fn is_path(command: &str, key: &str, text: &str) -> bool {
     let has_path = declared(command, key).is_some_and(|one| one.kind != Kind::Plain);
     has_path && !(key == "tokenizer" && VOCABULARIES.contains(&text))
@@ -271,8 +272,8 @@ mod tests {
     use super::*;
     use crate::args::Cli;
 
-    /// An option that a command gets and nobody declares would vanish in parts, or be refused by
-    /// whoever uses it first.
+    /// An option that a command has and `OPTIONS` does not declare would be lost in parts, or
+    /// rejected on its first use.
     #[test]
     fn every_option_of_a_job_is_declared_once_and_no_other_is() {
         let mut command = Cli::command();

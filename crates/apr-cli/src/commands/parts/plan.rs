@@ -19,14 +19,14 @@ use crate::failure::{Failure, Outcome, quoted};
 use crate::human;
 use crate::printer::{BOLD, DIM};
 
-/// What was planned.
+/// Report of a plan.
 #[derive(Serialize)]
 struct PlanReport {
     plan: String,
     parts: usize,
-    /// Most bytes of tensors in a part, where parts are shards.
+    /// Maximum bytes of tensors in a part, if parts are shards.
     shard_size: Option<u64>,
-    /// Most bytes that a part reads.
+    /// Maximum number of bytes that a part reads.
     largest_read: u64,
     warnings: Vec<String>,
 }

@@ -79,7 +79,7 @@ fn not_planned() -> Failure {
     Error::format("the plan's command and its options are of different jobs").into()
 }
 
-/// Parts of about the same length; `reads` are those of each unit.
+/// Cuts units into parts of about the same length; `reads` are the reads of each unit.
 fn cut(reads: Vec<Vec<Read>>, args: &PlanArgs) -> Outcome<Vec<PlannedPart>> {
     let lens: Vec<u64> = reads.iter().map(|reads| bytes(reads)).collect();
     let count = |most| Ok(starts(&lens, most).len());
@@ -100,7 +100,7 @@ fn bytes(reads: &[Read]) -> u64 {
     reads.iter().map(|read| read.len).fold(0, u64::saturating_add)
 }
 
-/// Where parts start that have at most so many bytes, or one unit.
+/// Returns the first units of parts that have at most `most` bytes, or one unit.
 fn starts(lens: &[u64], most: u64) -> Vec<usize> {
     let (mut starts, mut size) = (vec![0], 0_u64);
     for (unit, len) in lens.iter().enumerate() {
@@ -131,7 +131,7 @@ fn draft(
     Ok(Draft { plan, warnings })
 }
 
-/// Does a part.
+/// Runs a part of the job and returns its result.
 pub(super) fn run(open: &OpenPlan, part: usize, context: &Context) -> Outcome<PartResult> {
     let (cli, context) = open.job(context)?;
     let [first, count] = open.plan.parts[part].units.unwrap_or_default();
@@ -176,7 +176,7 @@ fn compare_part(
     })
 }
 
-/// Puts the results of all parts together, in the report of one process.
+/// Combines the results of all parts into the report of one process.
 pub(super) fn finish(open: &OpenPlan, results: &[PartResult], context: &Context) -> Outcome {
     let (cli, context) = open.job(context)?;
     match &cli.command {

@@ -15,12 +15,12 @@ use crate::failure::{Failure, Outcome};
 use crate::human;
 use crate::printer::{BOLD, DIM};
 
-/// What became of a part.
+/// Result of a part.
 #[derive(Serialize)]
 struct PartReport {
     /// Parts of the plan.
     of: usize,
-    /// Whether it was done before, and left as it is.
+    /// `true` if the part was already done and was left unchanged.
     skipped: bool,
     #[serde(flatten)]
     result: PartResult,
@@ -30,7 +30,7 @@ impl Document for PartReport {
     const SCHEMA: &'static str = "run-part";
 }
 
-/// Does a part, unless it is done.
+/// Runs a part, unless it is already done.
 pub(in crate::commands) fn run_part(args: &RunPartArgs, context: &Context) -> Outcome {
     let open = OpenPlan::read(&args.plan, context)?;
     let (part, of) = (args.part, open.plan.parts.len());

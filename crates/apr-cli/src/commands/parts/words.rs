@@ -18,8 +18,7 @@ use crate::failure::{Failure, Outcome};
 pub(super) const COMMANDS: [&str; 9] =
     ["convert", "prune", "factorize", "merge", "import", "quantize", "encrypt", "validate", "diff"];
 
-/// What a user typed after the options of `apr plan`, as the options of a job. `path` says how a
-/// path is written down.
+/// Parses the words after the options of `apr plan` as the options of a job; `path` rewrites paths.
 pub(super) fn typed(
     words: &[String],
     path: &dyn Fn(&str) -> Outcome<String>,
@@ -54,8 +53,7 @@ pub(super) fn typed(
     Ok((job, cli))
 }
 
-/// The command line that the options of a plan stand for; paths are below `folder` where they are
-/// not absolute.
+/// Returns the command line for the options of a plan; relative paths are below `folder`.
 ///
 /// # Errors
 /// E001 for what no command line says.
@@ -101,7 +99,7 @@ pub(super) fn parsed(job: &JobWords, folder: &Path) -> Outcome<Cli> {
     Cli::from_arg_matches(&matches).map_err(|error| wrong(message_of(&error)))
 }
 
-/// A path of a plan, where it is for whoever runs a part.
+/// Returns a path of a plan as seen by the process that runs a part.
 pub(super) fn placed(path: &str, folder: &Path) -> String {
     if is_remote(Path::new(path)) {
         path.to_owned()
@@ -115,7 +113,8 @@ pub(super) fn values<'a>(job: &'a JobWords, key: &str) -> Vec<&'a str> {
     job.options.get(key).and_then(texts_of).flatten().unwrap_or_default()
 }
 
-/// `None` for what is no value of an option; `Some(None)` for an option without values.
+/// Returns the texts of an option's value: `Some(None)` for an option without values, `None` for a
+/// wrong value.
 fn texts_of(value: &Value) -> Option<Option<Vec<&str>>> {
     match value {
         Value::Bool(true) => Some(None),
@@ -155,7 +154,7 @@ fn message_of(error: &clap::Error) -> String {
     message.trim_start_matches("error: ").trim_end().replace('\n', " ")
 }
 
-/// The arguments of a command that say something about a job.
+/// Returns the arguments of a command that describe a job.
 pub(super) fn arguments<'a>(
     command: &'a clap::Command,
     name: &str,
@@ -164,7 +163,7 @@ pub(super) fn arguments<'a>(
     own.filter(|arg| !["help", "version"].contains(&arg.get_id().as_str()))
 }
 
-/// What a plan calls an argument.
+/// Returns the key of an argument in a plan.
 pub(super) fn key_of(arg: &Arg) -> String {
     match arg.get_long() {
         Some(long) => long.to_owned(),
@@ -208,8 +207,11 @@ fn scaled(text: &str, path: &dyn Fn(&str) -> Outcome<String>) -> Outcome<String>
     }
 }
 
-/// A path as a plan in `folder` has it: relative where it is below that folder, so that the folder
-/// can lie elsewhere on another machine; absolute otherwise. Both are real paths.
+/// Returns a path for a plan in `folder`: relative if the path is below that folder, and otherwise
+/// absolute.
+///
+/// A relative path stays valid if the folder is moved to another machine. Both paths have their
+/// links resolved.
 pub(super) fn portable(path: &str, folder: &Path) -> Outcome<String> {
     if path == "-" || path.starts_with("/dev/") || apr_platform::is_stream(Path::new(path)) {
         return Err(Failure::Usage(

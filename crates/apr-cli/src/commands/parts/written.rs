@@ -29,19 +29,19 @@ use crate::model::Model;
 use crate::progress::Bar;
 use crate::{secrets, signals};
 
-/// A job that writes, and what it reads.
+/// Job that writes an output, with its inputs.
 struct Writing<'w> {
     job: &'w Job,
     reader: &'w dyn CheckpointReader,
     name: &'w str,
-    /// The models, as they are on disk or as the job changed them before it writes them.
+    /// Models as they are on disk, or as the job changed them before it writes them.
     inputs: Vec<&'w Model>,
-    /// Which file of which of them each file of the reader is.
+    /// For each file of the reader, the indices of the input and of the file in that input.
     files: Vec<(usize, usize)>,
     context: &'w Context,
 }
 
-/// Calls `then` with the job of a command that writes; `folder` is that of the plan.
+/// Calls `then` with the job of a command that writes; `folder` is the plan's folder.
 fn with_writing<R>(
     command: Command,
     folder: &Path,
@@ -99,7 +99,7 @@ fn with_merge<R>(
     })
 }
 
-/// Plans such a job; `plan` says what it is.
+/// Plans a job that writes an output; `plan` describes the job.
 pub(super) fn plan(
     args: &PlanArgs,
     mut plan: PartsPlan,
@@ -162,7 +162,7 @@ fn draft(
     Ok(Draft { plan, warnings })
 }
 
-/// What the plan says of the models.
+/// Returns the plan's descriptions of the models.
 fn inputs(
     plan: &PartsPlan,
     args: &PlanArgs,
@@ -189,7 +189,7 @@ fn is_merge(plan: &PartsPlan) -> bool {
     plan.job.command == "merge"
 }
 
-/// Where the output goes, below the folder of the plan.
+/// Returns the path of the output, below the folder of the plan.
 fn output_of(plan: &PartsPlan, job: &Job) -> Outcome<String> {
     if job.target.target()?.sharding != Sharding::Manifest {
         let message = "parts are shards of an .apr model: name an output that ends in .apr, and \
@@ -208,7 +208,7 @@ fn output_of(plan: &PartsPlan, job: &Job) -> Outcome<String> {
     Ok(output.to_owned())
 }
 
-/// Most bytes of a shard, by all that was asked for.
+/// Returns the maximum bytes of a shard: the smallest of the requested limits.
 fn size_of(planned: &Planned<'_>, job: &Job, args: &PlanArgs) -> Outcome<u64> {
     let for_parts = args.parts.map(|parts| planned.shard_size_for(parts)).transpose()?;
     let sizes = [for_parts, args.max_part, job.target.shard_size];
@@ -243,7 +243,7 @@ fn parts(planned: &Planned<'_>, writing: &Writing<'_>) -> Vec<PlannedPart> {
     files.iter().zip(reads).map(part).collect()
 }
 
-/// The bytes of a file that a range stands for: all of them, where it is one of decoded bytes.
+/// Returns the bytes of a file for a range: the whole file if the range refers to decoded bytes.
 pub(super) fn read_of(range: apr_core::StoredRange, files: &[FileInfo]) -> Read {
     let apr_core::StoredRange { file, offset, len } = range;
     let size = files.get(file).map_or(0, |file| file.len);
@@ -252,7 +252,7 @@ pub(super) fn read_of(range: apr_core::StoredRange, files: &[FileInfo]) -> Read 
     Read { input: 0, file, offset, len }
 }
 
-/// How all parts are encrypted, with the key that was given to this run.
+/// Returns the encryption of all parts, with the key that was passed to this run.
 pub(super) fn encryption(plan: &PartsPlan, context: &Context) -> Outcome<Option<Encrypt>> {
     let Some(Sealing { block }) = &plan.encryption else { return Ok(None) };
     let bytes = decode_vec(block)
@@ -352,7 +352,7 @@ fn changed(error: JobError) -> Failure {
     }
 }
 
-/// What is planned here is what the plan says.
+/// Checks that this part as planned here matches the plan.
 fn check_same(plan: &PartsPlan, part: usize, planned: &Planned<'_>) -> Outcome {
     planned.check()?;
     let known = &plan.parts[part];
@@ -369,7 +369,7 @@ fn check_same(plan: &PartsPlan, part: usize, planned: &Planned<'_>) -> Outcome {
     .into())
 }
 
-/// Whether the file of a result is there, with its bytes.
+/// Returns `true` if the file of a result exists and has the expected bytes.
 pub(super) fn is_there(open: &OpenPlan, result: &PartResult, context: &Context) -> Outcome<bool> {
     let Some(known) = &result.file else { return Ok(true) };
     if open.plan.parts[result.part].file.as_ref() != Some(&known.name) {
@@ -382,7 +382,7 @@ pub(super) fn is_there(open: &OpenPlan, result: &PartResult, context: &Context) 
     Ok(encode_string(&bytes_digest(&file, &context.pipeline()?, &())?) == known.blake3)
 }
 
-/// Where the file of a part is.
+/// Returns the path of a part's file.
 pub(super) fn file_path(open: &OpenPlan, name: &str) -> Outcome<PathBuf> {
     Ok(open.folder().join(&output(&open.plan)?.path).with_file_name(name))
 }

@@ -36,7 +36,8 @@ use crate::{human, signals};
 /// Tensors with the largest errors that are shown.
 const SHOWN: usize = 10;
 
-/// The model that a job reads, pruned. A job whose dequantization was for that has none any more.
+/// Returns the pruned model that a job reads, and the job without a dequantization that was for
+/// pruning.
 pub(super) fn pruned(
     args: &ConvertArgs,
     (mut job, mut model): (Job, Model),
@@ -86,7 +87,7 @@ pub(super) fn pruned(
     Ok((job, model, found))
 }
 
-/// That more heads go than were asked for.
+/// Returns the note that more heads were removed than requested, if they were.
 fn more_heads(asked: u64, report: &WidthReport) -> Option<String> {
     let [before, now] = report.heads?;
     let gone = before - now;
@@ -98,8 +99,10 @@ fn more_heads(asked: u64, report: &WidthReport) -> Option<String> {
     })
 }
 
-/// The layers that go: where inputs are given, those that change least what passes through them,
-/// with how much each does.
+/// Returns the layers to remove.
+///
+/// With calibration data, these are the layers that change their input least, and the measured
+/// changes are returned, too.
 fn chosen_layers(
     args: &PruneArgs,
     (path, data): (&Path, Option<&Path>),
@@ -114,8 +117,7 @@ fn chosen_layers(
     Ok(Some((choice, Some(influence))))
 }
 
-/// The model that a job reads, with tensors that are stored without their zeros, where that is
-/// asked for.
+/// Returns the model that a job reads, with tensors in sparse layouts if they are requested.
 pub(super) fn stored_sparse(
     args: &PruneArgs,
     (mut job, mut model, mut found): (Job, Model, Changed),
@@ -143,7 +145,7 @@ fn bytes(model: &Model) -> u64 {
     bytes.fold(0, u64::saturating_add)
 }
 
-/// Refuses sparse tensors where they would not be written, or get another dtype on the way.
+/// Rejects sparse tensors if the output cannot store them, or if the job would change their dtype.
 fn check_sparse(job: &Job) -> Outcome {
     let wrong = [
         (!job.target.target()?.seals, "--sparse is for .apr output"),
@@ -162,7 +164,7 @@ fn check_sparse(job: &Job) -> Outcome {
     }
 }
 
-/// The model with weights that are zero, where that is asked for.
+/// Returns the model with weights set to zero, if that is requested.
 fn zeroed(
     args: &PruneArgs,
     options: &QuantizeOptions,
@@ -216,7 +218,7 @@ fn zeroed(
     Ok((job, model))
 }
 
-/// Refuses options that would do nothing, and what would be measured of other layers.
+/// Rejects options that would have no effect, and measurements that would be of removed layers.
 fn check(args: &ConvertArgs) -> Outcome {
     let (requantize, factorizes) = (&args.requantize, args.lowrank.is_asked());
     let (options, args) = (&requantize.options, &args.prune);
@@ -269,7 +271,8 @@ fn check(args: &ConvertArgs) -> Outcome {
     Ok(())
 }
 
-/// What does not suit the model is wrong with the arguments, unless a tensor is named.
+/// Turns errors about the model as a whole into usage errors; errors that name a tensor stay model
+/// errors.
 fn unsuited(error: Error) -> Failure {
     match error.tensor() {
         Some(_) => Failure::Model(error),
@@ -277,7 +280,8 @@ fn unsuited(error: Error) -> Failure {
     }
 }
 
-/// The same; quantized weights can be pruned when they are floats.
+/// Same as [`unsuited`], but advises `--dequantize` for quantized weights, which must be floats to
+/// be pruned.
 fn unsuited_weights(error: Error, model: &Model) -> Failure {
     let tensors = model.reader.tensors().iter();
     let mut quantized = tensors.filter(|info| info.dtype.is_quantized());
@@ -302,7 +306,7 @@ fn amount(args: &PruneArgs) -> Option<Amount> {
     share.or(pattern).or_else(|| args.threshold().map(Amount::Threshold))
 }
 
-/// What went, in words.
+/// Renders the removed layers in words.
 pub(super) fn render_layers(out: &mut dyn Write, report: &LayerReport) -> io::Result<()> {
     let dropped: Vec<String> = report.dropped.iter().map(u64::to_string).collect();
     writeln!(
@@ -329,7 +333,7 @@ pub(super) fn render_layers(out: &mut dyn Write, report: &LayerReport) -> io::Re
     writeln!(out, "  {DIM}renumbered: {}{DIM:#}", Escaped(&report.configuration.join(", ")))
 }
 
-/// What heads and neurons went, in words.
+/// Renders the removed heads and neurons in words.
 pub(super) fn render_widths(out: &mut dyn Write, report: &WidthReport) -> io::Result<()> {
     let parts = [("heads", report.heads), ("neurons", report.neurons)];
     let parts = parts.iter().filter_map(|(what, count)| count.map(|count| (what, count)));
@@ -346,7 +350,7 @@ pub(super) fn render_widths(out: &mut dyn Write, report: &WidthReport) -> io::Re
     writeln!(out, "  {DIM}renumbered: {}{DIM:#}", Escaped(&report.configuration.join(", ")))
 }
 
-/// What is stored without zeros.
+/// Renders the tensors that are stored without zeros.
 pub(super) fn render_sparse(out: &mut dyn Write, report: &SparseReport) -> io::Result<()> {
     let before = report.tensors.iter().map(|tensor| tensor.bytes_before).sum();
     let now = report.tensors.iter().map(|tensor| tensor.bytes).sum();
@@ -376,7 +380,7 @@ fn render_left(out: &mut dyn Write, what: &str, left: &[Left]) -> io::Result<()>
     writeln!(out, "  {ODD}{what}{ODD:#}: {}{more}", Escaped(&named.join(", ")))
 }
 
-/// What became zero, and what that cost.
+/// Renders the weights that were set to zero, and the error.
 pub(super) fn render(out: &mut dyn Write, report: &PruneReport) -> io::Result<()> {
     let total = &report.total;
     writeln!(

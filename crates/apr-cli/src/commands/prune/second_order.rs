@@ -12,7 +12,8 @@ use crate::context::Context;
 use crate::failure::Outcome;
 use crate::model::Model;
 
-/// Prunes a model by a plan, and by what meets its weights when the model at `path` reads `data`.
+/// Prunes a model by a plan and by the inputs that its weights get when the model at `path` reads
+/// `data`.
 pub(super) fn prune(
     plan: PrunePlan,
     (path, data): (&Path, &Path),

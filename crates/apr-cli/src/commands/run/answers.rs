@@ -14,9 +14,9 @@ pub(super) struct Answers<'a> {
     job: &'a Job<'a>,
     separator: &'a str,
     is_terminal: bool,
-    /// How many have begun.
+    /// Number of answers begun.
     count: usize,
-    /// Whether one of them has the separator in it.
+    /// `true` if one of the answers contains the separator.
     is_mixed: bool,
 }
 
@@ -47,13 +47,13 @@ impl<'a> Answers<'a> {
         self.bytes(shown.as_bytes())
     }
 
-    /// Ends an answer, which is this as a whole.
+    /// Ends an answer, whose whole text is `answer`.
     pub(super) fn end(&mut self, answer: &str) {
         self.is_mixed |= !self.separator.is_empty() && answer.contains(self.separator);
         self.is_mixed |= self.separator.is_empty();
     }
 
-    /// Ends the last one, and says where they can't be told apart.
+    /// Ends the last answer, and warns if the answers cannot be told apart.
     pub(super) fn finish(self) -> Outcome {
         if self.is_terminal {
             self.bytes(b"\n")?;

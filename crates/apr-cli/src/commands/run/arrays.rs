@@ -34,7 +34,7 @@ pub(super) fn run(job: &Job<'_>, arrays: &[GivenArray], part: &Prepared<'_>) -> 
     show(job, inputs, part)
 }
 
-/// What is wanted of a text, or of tokens.
+/// Shows the requested values for a text or for tokens.
 pub(super) fn of_text(job: &Job<'_>, texts: &[String], part: &Prepared<'_>) -> Outcome {
     let ids = text_ids(job, texts)?;
     show(job, known_inputs(&part.graph().body, &ids)?, part)
@@ -112,7 +112,7 @@ pub(super) fn inputs(
     Ok(array_inputs(&graph.body, found, job.args.input.len() == 1)?)
 }
 
-/// Says what inputs were taken for, those that became the same in one line.
+/// Renders the values assumed for inputs; inputs with the same assumed value share a line.
 fn render_assumed(out: &mut dyn Write, assumed: &[AssumedInput]) -> io::Result<()> {
     let alike = |one: &AssumedInput, other: &AssumedInput| {
         one.value == other.value && one.shape == other.shape

@@ -8,7 +8,7 @@ use super::prompt_cache::PromptFile;
 use super::{generation, timing};
 use crate::failure::{Failure, Outcome};
 
-/// Texts that grow side by side where nothing says how many.
+/// Default number of texts that are generated in one batch.
 const BATCH: usize = 8;
 
 /// Generates with a part of the model that continues texts.
@@ -107,7 +107,7 @@ fn print(job: &Job<'_>, loaded: &timing::Loaded, made: Completion, is_one: bool)
     }
 }
 
-/// How many texts are to grow side by side; `None` for one after the other, each shown as it grows.
+/// Returns the batch size; `None` generates one text after another and shows each as it grows.
 fn side_by_side(job: &Job<'_>, texts: usize) -> Option<usize> {
     let most = job.args.batch.map_or(BATCH, |batch| usize::from(batch.get()));
     if texts < 2 && job.args.batch.is_some() {

@@ -14,15 +14,15 @@ use super::output::Output;
 use crate::args::RunArgs;
 use crate::failure::{Failure, Outcome};
 
-/// The value of --want that stands for them.
+/// Value of `--want` that requests the features.
 const NAME: &str = "features";
 
-/// Whether they are asked for.
+/// Returns `true` if the features are requested.
 pub(super) fn are_wanted(args: &RunArgs) -> bool {
     args.want.iter().any(|name| name == NAME)
 }
 
-/// Whether a part that runs has a value of this name, which is meant then.
+/// Returns `true` if a part to run has a value with this name, which then takes precedence.
 pub(super) fn is_a_value(parts: &[Runnable], args: &RunArgs) -> bool {
     let runs = |part: &&Runnable| args.part.as_ref().is_none_or(|name| *name == part.name);
     parts
@@ -31,7 +31,7 @@ pub(super) fn is_a_value(parts: &[Runnable], args: &RunArgs) -> bool {
         .any(|part| part.graph.body.values.iter().any(|value| value.name == NAME))
 }
 
-/// Makes them, and shows or writes them. Nothing of the model runs.
+/// Computes the features, and shows or writes them. The model itself does not run.
 pub(super) fn run(job: &Job<'_>, given: &Given) -> Outcome {
     if job.args.want.len() > 1 {
         let message = "--want features can't be combined with other values: it is the \

@@ -9,7 +9,7 @@ use super::job::Job;
 use crate::failure::Outcome;
 use crate::printer::DIM;
 
-/// Names options of sampling where nothing is sampled.
+/// Warns about sampling options when nothing is sampled.
 pub(super) fn warn_idle(job: &Job<'_>, settings: &Generation) {
     let args = job.args;
     let of_sampling = [
@@ -30,7 +30,7 @@ pub(super) fn warn_idle(job: &Job<'_>, settings: &Generation) {
     }
 }
 
-/// Shows log probabilities beside the text, where no document has them.
+/// Shows log probabilities beside the text, unless the JSON document has them.
 pub(super) fn show_logprobs(job: &Job<'_>, tokens: Option<&[TokenLogProbabilities]>) -> Outcome {
     if job.context.json {
         return Ok(());

@@ -16,34 +16,35 @@ use crate::model;
 /// Empty lines that an error names.
 const SHOWN: usize = 8;
 
-/// As errors call standard input.
+/// Name of standard input in errors.
 const PIPE: &str = "standard input";
 
-/// Everything that goes in, by its kind.
+/// All inputs, by kind.
 #[derive(Default)]
 pub(in crate::commands) struct Given {
     pub(in crate::commands) texts: Vec<String>,
-    /// Whether the messages of a chat are given, beside which nothing else is.
+    /// `true` if the messages of a chat are given, which excludes all other inputs.
     pub(in crate::commands) has_chat: bool,
     pub(in crate::commands) sounds: Vec<PathBuf>,
     pub(in crate::commands) pictures: Vec<PathBuf>,
     pub(in crate::commands) arrays: Vec<GivenArray>,
 }
 
-/// What was typed of it.
+/// Inputs as typed on the command line.
 pub(in crate::commands) struct Asked<'a> {
     pub(in crate::commands) files: &'a [(Option<String>, PathBuf)],
     pub(in crate::commands) prompts: &'a [String],
     pub(in crate::commands) tokens: &'a [i64],
-    /// Whether each line of a text is one of its own.
+    /// `true` if each line of a text is a text of its own.
     pub(in crate::commands) by_lines: bool,
-    /// Whether standard input is the model.
+    /// `true` if the model is read from standard input.
     pub(in crate::commands) is_stdin_taken: bool,
 }
 
 impl Asked<'_> {
-    /// A file's text, or its lines. Answers are told apart by their order, so that no line is left
-    /// out: an empty one is refused.
+    /// Returns a file's text, or its lines.
+    ///
+    /// Answers are matched to lines by their order, so an empty line is rejected and not skipped.
     fn texts_of(&self, text: String, path: &Path) -> Outcome<Vec<String>> {
         if !self.by_lines {
             return Ok(vec![text]);
@@ -98,12 +99,12 @@ impl Given {
         Ok(given)
     }
 
-    /// Whether there is something to read and to answer.
+    /// Returns `true` if there is a text or a chat to answer.
     pub(super) fn has_text(&self) -> bool {
         self.has_chat || !self.texts.is_empty()
     }
 
-    /// Whether nothing is given.
+    /// Returns `true` if there are no inputs.
     pub(super) fn is_empty(&self) -> bool {
         !self.has_text()
             && self.sounds.is_empty()
@@ -111,7 +112,7 @@ impl Given {
             && self.arrays.is_empty()
     }
 
-    /// What is given; texts beside images belong to these.
+    /// Returns the kind of the inputs; texts beside images belong to the images.
     pub(super) fn kind(&self) -> InputKind {
         if !self.sounds.is_empty() {
             InputKind::Audio
@@ -124,7 +125,7 @@ impl Given {
         }
     }
 
-    /// Refuses what no model takes together.
+    /// Rejects combinations of inputs that no model accepts.
     fn check(&self) -> Outcome {
         let alone = [
             !self.arrays.is_empty(),
@@ -150,7 +151,7 @@ pub(in crate::commands) fn read_media(path: &Path, context: &Context) -> Outcome
     bounded(path, context.max_memory())
 }
 
-/// A file of so many bytes at most: that of a pipe or a device is not known before.
+/// Reads a file of at most `most` bytes; the length of a pipe or a device is not known in advance.
 fn bounded(path: &Path, most: u64) -> Outcome<Vec<u8>> {
     let wrong = |error| io_error(&error, path);
     let file = std::fs::File::open(path).map_err(wrong)?;
@@ -173,8 +174,9 @@ pub(in crate::commands) fn read_text(path: &Path) -> Outcome<String> {
     bounded_text(file, path)
 }
 
-/// The text of a pipe, without the line break that `echo` puts at its end; `None` where there is no
-/// pipe, or nothing in it.
+/// Reads a text from a pipe, without the line break that `echo` adds at its end.
+///
+/// Returns `None` if there is no pipe, or if the pipe is empty.
 pub(super) fn piped_text() -> Outcome<Option<String>> {
     let stdin = std::io::stdin();
     if stdin.is_terminal() {
@@ -242,7 +244,7 @@ fn read_arrays(path: &Path, context: &Context) -> Outcome<Vec<(Option<String>, A
     Ok(arrays.into_iter().map(|(name, tensor)| (Some(name), Array::Array(tensor))).collect())
 }
 
-/// A message of ONNX, whose type the input that it is for says. A tensor has a name of its own.
+/// Reads an ONNX message, whose type depends on its input. A tensor has a name of its own.
 fn message(path: &Path, context: &Context) -> Outcome<(Option<String>, Array)> {
     let bytes = bounded(path, context.max_memory() / 2)?;
     Ok(Array::from_protobuf(bytes))

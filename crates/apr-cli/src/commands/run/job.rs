@@ -8,20 +8,20 @@ use super::messages::Chat;
 use crate::args::RunArgs;
 use crate::context::Context;
 
-/// What a task gets.
+/// Context of a task.
 #[derive(Clone, Copy)]
 pub(super) struct Job<'j> {
     pub(super) args: &'j RunArgs,
     pub(super) context: &'j Context,
-    /// The model.
+    /// Runner of the model.
     pub(super) runner: &'j Runner<'j>,
-    /// As the user wrote it.
+    /// Model as the user wrote it.
     pub(super) name: &'j str,
-    /// When the model was about to be opened.
+    /// Time just before the model was opened.
     pub(super) begun: Instant,
-    /// What a chat template gets.
+    /// Values for the chat template.
     pub(super) chat: &'j Chat,
-    /// What generated text keeps to.
+    /// Grammar that constrains the generated text.
     pub(super) grammar: Option<&'j Grammar>,
 }
 
@@ -30,7 +30,7 @@ impl Job<'_> {
         self.context.printer.warn(message);
     }
 
-    /// How tokens are chosen.
+    /// Returns the sampling options.
     pub(super) fn sampling(&self) -> GenerationOptions {
         let args = self.args;
         GenerationOptions {

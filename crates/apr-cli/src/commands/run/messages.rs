@@ -10,7 +10,7 @@ use crate::args::RunArgs;
 use crate::context::Context;
 use crate::failure::{Failure, Outcome};
 
-/// What the template gets.
+/// Values for the chat template.
 #[derive(Default)]
 pub(super) struct Chat {
     /// The messages of `--messages`.
@@ -61,7 +61,7 @@ impl Chat {
     }
 }
 
-/// What generated text keeps to.
+/// Returns the grammar that constrains the generated text.
 pub(super) fn grammar(args: &RunArgs) -> Outcome<Option<Grammar>> {
     let of_file = |path: &Path, of: fn(String) -> Grammar| {
         Ok(Some(of(read_text(path)?).in_file(path.display().to_string())))

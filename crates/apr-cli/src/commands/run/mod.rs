@@ -61,7 +61,7 @@ pub(super) fn run(args: &RunArgs, context: &Context) -> Outcome {
     })
 }
 
-/// Runs a model as it is read.
+/// Runs the model of a reader.
 fn run_reader(
     args: &RunArgs,
     reader: &dyn CheckpointReader,
@@ -134,7 +134,7 @@ fn run_reader(
     })
 }
 
-/// What the options ask for, whatever goes in.
+/// Returns the run options, independently of the inputs.
 fn options(args: &RunArgs, context: &Context) -> RunOptions {
     let mut options = RunOptions::default();
     options.task.clone_from(&args.task);
@@ -157,7 +157,7 @@ pub(super) fn host(context: &Context) -> impl Host {
     host_with(context, context.threads())
 }
 
-/// The same with another number of threads.
+/// Returns a host with this number of threads.
 pub(super) fn host_with(context: &Context, threads: NonZeroUsize) -> impl Host {
     let printer = context.printer;
     NativeHost::new(threads, context.interrupt.clone(), move |message: &str, remedy| {
@@ -165,7 +165,7 @@ pub(super) fn host_with(context: &Context, threads: NonZeroUsize) -> impl Host {
     })
 }
 
-/// The same for many inputs of one model, each warning once.
+/// Returns a host for many inputs of one model, which prints each warning once.
 pub(super) fn terse_host(context: &Context) -> impl Host {
     let printer = context.printer;
     let told = Mutex::new(BTreeSet::new());
@@ -177,7 +177,7 @@ pub(super) fn terse_host(context: &Context) -> impl Host {
     })
 }
 
-/// Does with what is given what the model is for.
+/// Runs the task that suits the model and its inputs.
 fn dispatch(job: &Job<'_>, given: &Given, part: Prepared<'_>) -> Outcome {
     let has_text = (given.has_text() || !job.args.tokens.is_empty()) && given.pictures.is_empty();
     let writes = has_text && (part.generates() || !given.has_text());
@@ -227,7 +227,7 @@ fn takes_no(what: &str, body: &Body) -> Failure {
     Failure::Usage(format!("the model has no {what} input; {}", inputs_of(body)))
 }
 
-/// Refuses options that would do nothing.
+/// Rejects options that would have no effect.
 fn check_options(args: &RunArgs, transcribes: bool, writes: bool) -> Outcome {
     let of_speech = args.language.is_some()
         || args.translate
@@ -274,7 +274,7 @@ fn check_options(args: &RunArgs, transcribes: bool, writes: bool) -> Outcome {
     Ok(())
 }
 
-/// Refuses options of embeddings where texts do not become any.
+/// Rejects options of embeddings if texts are not embedded.
 fn check_vectors(args: &RunArgs, embeds: bool) -> Outcome {
     let is_asked =
         args.pooling.is_some() || args.prompt_name.is_some() || args.dimensions.is_some();
@@ -286,7 +286,7 @@ fn check_vectors(args: &RunArgs, embeds: bool) -> Outcome {
     }
 }
 
-/// Refuses tokens that the model does not have.
+/// Rejects tokens that the model does not have.
 pub(super) fn check_vocabulary(tokens: &[i64], facts: &Facts) -> Outcome {
     let Some(size) = facts.vocabulary() else { return Ok(()) };
     let is_beyond = |token: &&i64| usize::try_from(**token).map_or(true, |token| token >= size);

@@ -11,7 +11,7 @@ use crate::commands::beside::write_text;
 use crate::failure::{Failure, Outcome};
 use crate::printer::Printer;
 
-/// Where arrays are written.
+/// Destination of arrays.
 pub(super) struct Output<'a> {
     path: &'a Path,
     kind: ArrayFile,
@@ -20,8 +20,9 @@ pub(super) struct Output<'a> {
 }
 
 impl<'a> Output<'a> {
-    /// What `--output` asks for. A file that is there, or whose kind is not known, is refused
-    /// before anything runs.
+    /// Returns the output that `--output` requests.
+    ///
+    /// A file that already exists, or whose type is unknown, is rejected before anything runs.
     pub(super) fn of(args: &'a RunArgs, printer: &'a Printer) -> Outcome<Option<Self>> {
         let Some(path) = args.output.as_deref() else { return Ok(None) };
         let extension =
@@ -39,13 +40,13 @@ impl<'a> Output<'a> {
         Ok(Some(Self { path, kind, overwrite: args.overwrite, printer }))
     }
 
-    /// Writes arrays, all of them or nothing.
+    /// Writes arrays: all of them or none.
     pub(super) fn write(&self, arrays: &[(String, Tensor)]) -> Outcome {
         let value = |(name, array): &(String, Tensor)| (name.clone(), array.clone().into());
         self.write_values(&arrays.iter().map(value).collect::<Vec<_>>())
     }
 
-    /// Writes what came out of a graph, all of it or nothing.
+    /// Writes the outputs of a graph: all of them or none.
     pub(super) fn write_values(&self, arrays: &[(String, Value)]) -> Outcome {
         write_text(self.path, &self.kind.bytes(arrays)?, self.overwrite, self.printer)
     }

@@ -17,12 +17,12 @@ use crate::documents::Document;
 use crate::failure::{Failure, Outcome};
 use crate::printer::BOLD;
 
-/// What the model made of all images.
+/// Results of the model for all images.
 #[derive(Debug, Serialize)]
 struct PicturesReport {
-    /// The model.
+    /// Path of the model.
     path: String,
-    /// One for each image.
+    /// Results, one for each image.
     results: Vec<ImageResult>,
 }
 

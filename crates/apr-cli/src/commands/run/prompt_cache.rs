@@ -19,8 +19,9 @@ pub(super) struct PromptFile<'a> {
 }
 
 impl<'a> PromptFile<'a> {
-    /// Reads the file that `--prompt-cache` names, where it is there. What can't be read or written
-    /// is refused before anything runs.
+    /// Reads the file that `--prompt-cache` names, if it exists.
+    ///
+    /// A file that cannot be read or written is rejected before anything runs.
     pub(super) fn open(job: &Job<'a>, generator: &mut Generator<'_>) -> Outcome<Option<Self>> {
         let Some(path) = job.args.prompt_cache.as_deref() else { return Ok(None) };
         generator.keep_prompts()?;
@@ -39,7 +40,7 @@ impl<'a> PromptFile<'a> {
         Ok(Some(Self { path, known: generator.kept_prompt().to_vec() }))
     }
 
-    /// Says what was reused for the last prompt.
+    /// Reports the number of tokens that were reused for the last prompt.
     pub(super) fn tell(&self, job: &Job<'_>, made: &Completion) -> Outcome {
         if job.context.printer.shows_progress() {
             let (reused, given) = (made.reused.unwrap_or_default(), made.given.len());
@@ -50,7 +51,7 @@ impl<'a> PromptFile<'a> {
         Ok(())
     }
 
-    /// Writes the last prompt, where all of it was read and the file has another one.
+    /// Writes the last prompt if it was read completely and differs from the prompt in the file.
     pub(super) fn write(self, job: &Job<'_>, generator: &Generator<'_>, given: &[i64]) -> Outcome {
         let kept = generator.kept_prompt();
         if kept != given || kept == self.known {
@@ -64,7 +65,8 @@ impl<'a> PromptFile<'a> {
     }
 }
 
-/// Begins the file. A prompt may be private, and so is what follows from it.
+/// Creates the file with private permissions, because a prompt and the data derived from it can be
+/// private.
 fn new_file(path: &Path) -> Outcome<AtomicOutput> {
     let name = path.file_name().unwrap_or_default().to_string_lossy();
     let mut output = AtomicOutput::create(Target::File(path.to_path_buf()), true, [&*name])?;

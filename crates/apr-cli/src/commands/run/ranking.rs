@@ -13,10 +13,10 @@ use crate::documents::Document;
 use crate::failure::{Failure, Outcome};
 use crate::printer::{BOLD, DIM};
 
-/// What a reranker made of a query and its documents.
+/// Results of a reranker for a query and its documents.
 #[derive(Debug, Serialize)]
 struct RankingReport {
-    /// The model.
+    /// Path of the model.
     path: String,
     /// Query and documents.
     #[serde(flatten)]
@@ -38,7 +38,7 @@ pub(super) fn run(job: &Job<'_>, query: &str, given: &Given, part: Prepared<'_>)
     })
 }
 
-/// Refuses what does nothing here.
+/// Rejects options that would have no effect.
 fn check(job: &Job<'_>, given: &Given) -> Outcome {
     let args = job.args;
     let usage = |message: &str| Err(Failure::Usage(message.to_owned()));

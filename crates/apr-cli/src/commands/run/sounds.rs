@@ -17,12 +17,12 @@ use crate::documents::Document;
 use crate::failure::{Failure, Outcome};
 use crate::printer::{BOLD, DIM};
 
-/// What the model made of all files.
+/// Results of the model for all audio files.
 #[derive(Debug, Serialize)]
 struct SoundsReport {
-    /// The model.
+    /// Path of the model.
     path: String,
-    /// One for each file.
+    /// Results, one for each file.
     results: Vec<AudioResult>,
 }
 
@@ -67,7 +67,7 @@ pub(super) fn run(job: &Job<'_>, paths: &[PathBuf], part: Prepared<'_>) -> Outco
     })
 }
 
-/// What was made, as one array.
+/// Returns the results as one array.
 fn rows(results: &[AudioResult]) -> Outcome<Tensor> {
     let row = |heard: &AudioResult| match &heard.made {
         AudioTask::Embedding { vector } => Ok(vector.clone()),

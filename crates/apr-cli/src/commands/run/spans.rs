@@ -14,9 +14,9 @@ use crate::printer::BOLD;
 /// The answers to all questions.
 #[derive(Debug, Serialize)]
 struct AnswersReport {
-    /// The model.
+    /// Path of the model.
     path: String,
-    /// One for each question.
+    /// Answers, one item for each question.
     results: Vec<Answers>,
 }
 

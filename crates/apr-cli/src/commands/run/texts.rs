@@ -16,12 +16,12 @@ use crate::printer::{BOLD, DIM};
 /// Numbers of a vector that fit the terminal.
 const SHOWN: usize = 8;
 
-/// What the model made of all texts.
+/// Results of the model for all texts.
 #[derive(Debug, Serialize)]
 struct TextsReport {
-    /// The model.
+    /// Path of the model.
     path: String,
-    /// One for each text.
+    /// Results, one for each text.
     results: Vec<TextTask>,
 }
 
@@ -48,7 +48,7 @@ pub(super) fn run(job: &Job<'_>, texts: &[String], part: Prepared<'_>) -> Outcom
     })
 }
 
-/// All vectors as one array; those of the tokens of one text.
+/// Returns all vectors as one array; for one text with token embeddings, the vectors of its tokens.
 fn vectors(results: &[TextTask]) -> Outcome<Tensor> {
     if let [TextTask::TokenEmbeddings { vectors, .. }] = results {
         let width = vectors.first().map_or(0, Vec::len);

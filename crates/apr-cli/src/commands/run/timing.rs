@@ -9,17 +9,17 @@ use super::job::Job;
 use crate::documents::Document;
 use crate::human;
 
-/// When the model was ready.
+/// Time from the start of the command until the model was ready.
 pub(super) struct Loaded(Duration);
 
-/// A completion with what the process took for it.
+/// Completion with the time and memory of the process.
 #[derive(Serialize)]
 pub(super) struct Timed {
     #[serde(flatten)]
     completion: Completion,
-    /// From the start of the command until the model was ready.
+    /// Time from the start of the command until the model was ready, in seconds.
     load_seconds: f64,
-    /// Most memory that the process has had so far, where the system says.
+    /// Peak memory of the process so far, if the system reports it.
     #[serde(skip_serializing_if = "Option::is_none")]
     peak_memory_bytes: Option<u64>,
 }
@@ -60,7 +60,7 @@ impl Loaded {
     }
 }
 
-/// Most memory that the process has had, in bytes: `VmHWM` of Linux.
+/// Returns the peak memory of the process in bytes: `VmHWM` on Linux.
 fn peak_memory() -> Option<u64> {
     let status = std::fs::read_to_string("/proc/self/status").ok()?;
     let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:"))?;
@@ -73,7 +73,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn linux_says_how_much_memory_was_used() {
+    fn linux_reports_the_peak_memory() {
         if cfg!(target_os = "linux") {
             assert!(peak_memory().is_some_and(|bytes| bytes > 1 << 20));
         }

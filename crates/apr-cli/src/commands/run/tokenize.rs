@@ -18,9 +18,9 @@ use crate::printer::DIM;
 
 #[derive(Debug, Serialize)]
 struct TokenizeReport {
-    /// The model.
+    /// Path of the model.
     path: String,
-    /// One for each text.
+    /// Results, one for each text.
     results: Vec<Tokenized>,
 }
 
@@ -30,12 +30,12 @@ impl Document for TokenizeReport {
 
 #[derive(Debug, Serialize)]
 struct Tokenized {
-    /// The text; absent where ids were given.
+    /// Text; absent if ids were given.
     #[serde(skip_serializing_if = "Option::is_none")]
     text: Option<String>,
     /// Ids of the tokens.
     ids: Vec<i64>,
-    /// The tokens, with their places where a text was given.
+    /// Tokens, with their positions if a text was given.
     tokens: Vec<Shown>,
     /// The text that they decode to, by --decode.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -100,7 +100,7 @@ fn cut(tokens: &Tokenizer<'_>, text: String, args: &TokenizeArgs) -> Outcome<Tok
     Ok(Tokenized { text: Some(text), ids, tokens, decoded })
 }
 
-/// What ids stand for.
+/// Returns the tokens of the given ids.
 fn named(tokens: &Tokenizer<'_>, args: &TokenizeArgs) -> Outcome<Tokenized> {
     let name = |id: &i64| {
         let token = tokens.vocabulary().token(*id).ok_or_else(|| {
@@ -120,7 +120,8 @@ fn decoded(tokens: &Tokenizer<'_>, ids: &[i64], args: &TokenizeArgs) -> Outcome<
     }
 }
 
-/// The decoded text byte for byte where it goes to a file or program, or one token a line.
+/// Renders the decoded text byte for byte if it is written to a file or program, or one token per
+/// line.
 fn render(out: &mut dyn Write, result: &Tokenized, several: bool) -> io::Result<()> {
     if let Some(text) = &result.decoded {
         if io::stdout().is_terminal() {

@@ -18,9 +18,9 @@ use crate::printer::{BOLD, DIM};
 
 #[derive(Debug, Serialize)]
 struct TranscriptionReport {
-    /// The model.
+    /// Path of the model.
     path: String,
-    /// One for each file.
+    /// Results, one for each file.
     results: Vec<Transcription>,
 }
 
@@ -82,7 +82,7 @@ pub(super) fn run(job: &Job<'_>, paths: &[PathBuf]) -> Outcome {
     })
 }
 
-/// The parts of a text, and when each is said.
+/// Renders the segments of a transcription with their times.
 fn render(out: &mut dyn Write, said: &Transcription) -> io::Result<()> {
     said.segments.iter().try_for_each(|part| {
         let text = part.text.trim();

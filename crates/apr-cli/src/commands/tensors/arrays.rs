@@ -21,17 +21,17 @@ use crate::printer::{DIM, ODD};
 use crate::progress::Bar;
 use crate::signals;
 
-/// What was written.
+/// Report of the written arrays.
 #[derive(Serialize)]
 pub(super) struct ArraysReport {
     path: String,
     folder: PathBuf,
     arrays: Vec<ArrayRow>,
-    /// Tensors whose elements are no numbers that an array holds.
+    /// Tensors that were not written because an array cannot hold their elements.
     not_written: Vec<String>,
 }
 
-/// Writes the tensors that are asked for, all of them or nothing.
+/// Writes the requested tensors: all of them or none.
 pub(super) fn write(model: &Model, args: &TensorsArgs, context: &Context) -> Outcome<ArraysReport> {
     let folder = args.output.clone().unwrap_or_default();
     let source = context.source(&*model.reader, &model.name)?;
@@ -73,7 +73,7 @@ pub(super) fn write(model: &Model, args: &TensorsArgs, context: &Context) -> Out
     })
 }
 
-/// A file that no other tensor has, on systems that do not tell capitals apart either.
+/// Returns an unused file name for a tensor, unique on case-insensitive file systems, too.
 fn file_of(name: &str, taken: &mut BTreeSet<String>) -> String {
     let stem = component(name);
     let numbered = |number: u32| match number {

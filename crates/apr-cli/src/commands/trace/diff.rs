@@ -26,7 +26,7 @@ use crate::human::shortened;
 use crate::model;
 use crate::printer::{BAD, BOLD, DIM, GOOD, ODD, columns};
 
-/// Columns of names at most, where the terminal does not say how wide it is.
+/// Maximum columns of names if the width of the terminal is unknown.
 const WIDTH: usize = 50;
 /// Columns beside the name in a table.
 const BESIDE: usize = 42;
@@ -34,7 +34,7 @@ const BESIDE: usize = 42;
 const BLOCKS: [f64; 8] = [0.01, 0.05, 0.15, 0.3, 0.5, 0.75, 1.0, 1.4];
 /// Weights of a step that are shown.
 const WEIGHTS: usize = 4;
-/// Tokens that are generated for a screen where --max-tokens does not say.
+/// Default number of tokens to generate for a screen if `--max-tokens` is not given.
 const TOKENS: usize = 16;
 /// Unmatched steps that are shown.
 const UNMATCHED: usize = 8;
@@ -126,7 +126,7 @@ fn render(out: &mut dyn Write, diff: &TraceDiff) -> io::Result<()> {
     writeln!(out, "{BOLD}Recommendation:{BOLD:#} {}", Escaped(&diff.recommendation))
 }
 
-/// What the configurations make of the graph, where that differs.
+/// Renders the differences between the configurations that change the graph.
 fn settings(out: &mut dyn Write, changes: &[OptionChange]) -> io::Result<()> {
     let value = |value: &Option<Value>| value.as_ref().map_or("none".to_owned(), text);
     for change in changes {

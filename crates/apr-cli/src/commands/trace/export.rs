@@ -17,14 +17,14 @@ use crate::commands::file_name::component;
 use crate::failure::{Failure, Outcome};
 use crate::printer::{Printer, write_document};
 
-/// How a trace is written.
+/// Format of a trace file.
 #[derive(Clone, Copy)]
 enum TraceFormat {
     Json,
     Perfetto,
 }
 
-/// Where a trace is written.
+/// Destination of a trace.
 pub(super) struct Export<'a> {
     path: &'a Path,
     kind: TraceFormat,
@@ -32,8 +32,9 @@ pub(super) struct Export<'a> {
 }
 
 impl<'a> Export<'a> {
-    /// What `--export` asks for. A file that is there, or whose kind is not known, is refused
-    /// before anything runs.
+    /// Returns the export that `--export` requests.
+    ///
+    /// A file that already exists, or whose type is unknown, is rejected before anything runs.
     pub(super) fn of(args: &'a TraceArgs) -> Outcome<Option<Self>> {
         let Some(path) = args.export.as_deref() else { return Ok(None) };
         let extension = path.extension().unwrap_or_default().to_string_lossy();
@@ -53,7 +54,7 @@ impl<'a> Export<'a> {
         Ok(Some(Self { path, kind, overwrite: args.overwrite }))
     }
 
-    /// Writes it, all of it or nothing.
+    /// Writes the trace, either completely or not at all.
     pub(super) fn write(&self, trace: &Trace, printer: &Printer) -> Outcome {
         let bytes = match self.kind {
             TraceFormat::Perfetto => perfetto(trace),
@@ -70,16 +71,17 @@ impl<'a> Export<'a> {
 /// Activations on their way into a folder, which gets them when all are there.
 pub(super) struct Activations {
     target: PathBuf,
-    /// Beside the target, so that files can be moved.
+    /// Temporary folder beside the target, so that files can be moved there.
     made: TempDir,
     written: Vec<PathBuf>,
-    /// Values that are no arrays.
+    /// Values that are not arrays.
     left_out: Vec<String>,
 }
 
 impl Activations {
-    /// What `--dump-activations` asks for. A folder that is there and not empty is refused before
-    /// anything runs.
+    /// Returns the dump that `--dump-activations` requests.
+    ///
+    /// A folder that exists and is not empty is rejected before anything runs.
     pub(super) fn of(args: &TraceArgs) -> Outcome<Option<Self>> {
         let Some(target) = args.dump_activations.clone() else { return Ok(None) };
         let wrong = |error: std::io::Error| io_error(&error, &target);
@@ -119,7 +121,7 @@ impl Activations {
         Ok(())
     }
 
-    /// A place that no other value has: names that differ may be those of one file.
+    /// Returns a path that no other value has, because different names can map to the same file.
     fn free(&self, wanted: PathBuf) -> PathBuf {
         let stem = wanted.file_stem().unwrap_or_default().to_string_lossy().into_owned();
         let numbered = |number: u32| wanted.with_file_name(format!("{stem}#{number}.npy"));
@@ -165,7 +167,9 @@ fn count_files(folder: &Path) -> usize {
     list_folder(folder).unwrap_or_default().iter().map(|name| count(folder.join(name))).sum()
 }
 
-/// Where the value of a path is within a folder: files name paths, so no component leads out of it.
+/// Returns the path of a value's file within a folder.
+///
+/// The names come from the model file, so no component may lead out of the folder.
 fn place_of(path: &str) -> PathBuf {
     let mut place: PathBuf =
         path.split('/').filter(|part| !part.is_empty()).map(component).collect();
@@ -195,7 +199,7 @@ mod tests {
     }
 
     #[test]
-    fn values_whose_names_are_those_of_one_file_have_a_file_each() {
+    fn values_whose_names_map_to_one_file_get_separate_files() {
         let made = TempDir::new().unwrap();
         let target = made.path().join("dump");
         let folder = TempDir::new().unwrap();

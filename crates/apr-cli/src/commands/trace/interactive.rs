@@ -7,7 +7,7 @@ use crate::commands::screens;
 use crate::context::Context;
 use crate::failure::Outcome;
 
-/// Whether a screen can be shown, before anything runs for it.
+/// Checks that a screen can be shown, before anything runs.
 pub(super) fn check(context: &Context) -> Outcome {
     screens::check(context, "`apr trace --trace-payload` prints the same")
 }

@@ -22,7 +22,7 @@ use crate::documents::Document;
 use crate::failure::Outcome;
 use crate::model;
 
-/// Predictions that are shown where --top does not say.
+/// Default number of predictions to show if `--top` is not given.
 const TOP: usize = 5;
 
 impl Document for apr_trace::Trace {
@@ -88,7 +88,7 @@ fn of_one(args: &TraceArgs, context: &Context) -> Outcome {
     })
 }
 
-/// What the options ask for, whatever goes in.
+/// Returns the run options, independently of the inputs.
 fn run_options(args: &TraceArgs, context: &Context) -> RunOptions {
     let mut options = RunOptions::reading();
     options.task.clone_from(&args.task);

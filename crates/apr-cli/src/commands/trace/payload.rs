@@ -9,7 +9,7 @@ use crate::commands::run::given::{Asked, Given, read_media};
 use crate::context::Context;
 use crate::failure::{Failure, Outcome};
 
-/// What a model is to be given.
+/// Returns the input for a model.
 pub(super) fn of(args: &TraceArgs, facts: &Facts, context: &Context) -> Outcome<Payload> {
     let prompts: Vec<String> = args.prompt.iter().cloned().collect();
     let asked = Asked {
@@ -30,7 +30,7 @@ pub(super) fn of(args: &TraceArgs, facts: &Facts, context: &Context) -> Outcome<
     Ok(payload)
 }
 
-/// The one input that was asked for.
+/// Returns the one requested input.
 pub(in crate::commands) fn of_asked(
     asked: &Asked<'_>,
     facts: &Facts,

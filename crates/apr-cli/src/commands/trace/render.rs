@@ -11,7 +11,7 @@ use apr_trace::{
 use crate::human::{bytes, count, number, shortened};
 use crate::printer::{BOLD, DIM, GOOD, ODD, columns};
 
-/// Columns of names at most, where the terminal does not say how wide it is.
+/// Maximum columns of names if the width of the terminal is unknown.
 const WIDTH: usize = 60;
 /// Columns beside the name in a table.
 const BESIDE: usize = 34;

@@ -230,7 +230,7 @@ const ELSEWHERE: &[(&str, &str)] = &[
     ),
 ];
 
-/// Parts of texts that name a command or an option, and advise nothing that a test could do.
+/// Parts of texts that name a command or an option without advice that a test can follow.
 const STATEMENTS: &[&str] = &[
     // What a table of a family begins with.
     "A table for --arch-file FILE that says `extends",
@@ -303,7 +303,7 @@ const STATEMENTS: &[&str] = &[
 ];
 
 #[test]
-fn every_text_that_names_a_command_or_an_option_is_followed_or_known_to_advise_nothing() {
+fn every_text_that_names_a_command_or_an_option_is_tested_or_a_statement() {
     let crates = Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("the folder of all");
     let (mut sources, mut tests) = (Vec::new(), String::new());
     for file in rust_files(crates) {
@@ -360,7 +360,7 @@ fn names_something(literal: &str) -> bool {
     literal.contains(' ') && (has_option || literal.contains("`apr "))
 }
 
-/// Whether a part, which may have values where the text has placeholders, belongs to the text.
+/// Returns `true` if a part belongs to a text, with values in place of the text's placeholders.
 fn agree(literal: &str, part: &str) -> bool {
     literal.contains(part)
         || literal.split(['{', '}']).step_by(2).any(|piece| {
@@ -387,7 +387,8 @@ fn rust_files(folder: &Path) -> Vec<PathBuf> {
     files
 }
 
-/// String literals of a source, without those in comments; lines that a backslash joins are one.
+/// Returns the string literals of a source, without those in comments. Lines joined by a backslash
+/// are one literal.
 fn literals(code: &str) -> impl Iterator<Item = String> {
     let mut found = Vec::new();
     let mut rest = code;

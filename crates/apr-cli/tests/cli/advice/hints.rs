@@ -3,7 +3,8 @@
 use super::{backquoted, shell, with_llama};
 use crate::support::small_safetensors;
 
-/// What other tools' users type. The hint names a command, whose placeholders are filled in.
+/// The arguments are those of other tools. Each hint names a command, whose placeholders are filled
+/// in.
 #[test]
 fn hints_name_commands_that_work() {
     let sandbox = with_llama();

@@ -16,8 +16,10 @@ mod models;
 mod runs;
 mod seals;
 
-/// A command that is refused, or warns; its exit code; what it says; what is done then, which
-/// succeeds. `apr` is the command, in lines of a shell.
+/// A failing or warning command, its exit code, its message, and the advised commands, which
+/// succeed.
+///
+/// `apr` is the command, in lines of a shell.
 type Advice = (&'static str, i32, &'static str, &'static str);
 
 fn shell(sandbox: &Sandbox, line: &str) -> crate::support::Run {
@@ -59,7 +61,7 @@ fn copy(fixture: &str, sandbox: &Sandbox, folder: &str) {
     }
 }
 
-/// What a run puts between backquotes, which begins with the command's name.
+/// Returns the texts in backquotes that begin with the command's name.
 fn backquoted(run: &crate::support::Run) -> Vec<String> {
     let quoted = run.stderr.split('`').skip(1).step_by(2);
     quoted.filter(|text| text.starts_with("apr ")).map(str::to_owned).collect()

@@ -9,7 +9,7 @@ use crate::support::{Sandbox, safetensors, small_safetensors};
 
 const LLAMA: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../fixtures/tiny-llama");
 
-/// Outputs: names, formats, options that do not go with them.
+/// Advice about outputs: names, formats, and options that do not suit them.
 pub(super) const OUTPUTS: &[Advice] = &[
     (
         "apr convert w.safetensors -o m.apr",
@@ -200,7 +200,7 @@ pub(super) const OUTPUTS: &[Advice] = &[
     ),
 ];
 
-/// Models that are not what their configuration says, or have none.
+/// Advice about models that do not match their configuration, or have none.
 pub(super) const MODELS: &[Advice] = &[
     (
         "apr import wide -o w.apr",

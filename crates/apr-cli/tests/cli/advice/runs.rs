@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 
 use super::{Advice, copy, followed, with_llama};
 
-/// Runs.
+/// Advice about runs.
 pub(super) const RUNS: &[Advice] = &[
     (
         "apr run m.apr --prompt 1+ --max-work 1",

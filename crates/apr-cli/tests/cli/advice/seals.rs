@@ -200,7 +200,7 @@ pub(super) const SEALS: &[Advice] = &[
     ),
 ];
 
-/// Jobs in parts.
+/// Advice about jobs in parts.
 pub(super) const JOBS: &[Advice] = &[
     (
         "apr plan --parts 2 -o p.json convert m.apr -o p.apr --threads 2",

@@ -7,7 +7,7 @@ use super::trained;
 use crate::families::{TinyModel, names};
 use crate::support::{Sandbox, f32s};
 
-/// A GGUF file of a model that nobody knows.
+/// Returns a GGUF file of a model of an unknown family.
 fn strange() -> Vec<u8> {
     let values: Vec<f32> = (0_u8..64).map(|at| f32::from(at) / 640.0 - 0.05).collect();
     GgufBuilder::new()

@@ -55,7 +55,7 @@ fn every_command_reads_a_quantized_gguf_file() {
 }
 
 #[test]
-fn lint_says_what_a_gguf_file_does_not_tell_of_itself() {
+fn lint_reports_missing_descriptions_of_a_gguf_file() {
     let weight = || GgufEntry::new("token_embd.weight", 0, &[2, 1], &f32s(&[0.5, -0.5]));
     let bare = GgufBuilder::new()
         .text("general.architecture", "llama")
@@ -81,7 +81,7 @@ fn lint_says_what_a_gguf_file_does_not_tell_of_itself() {
 }
 
 #[test]
-fn diff_tells_which_keys_differ() {
+fn diff_reports_the_keys_that_differ() {
     let with = |layers: u32, name: &str| {
         let file =
             GgufBuilder::new().text("general.architecture", "llama").text("general.name", name);

@@ -105,7 +105,7 @@ fn qa_82_qa_83_gguf_files_hold_the_floats_asked_for() {
 
 #[cfg(unix)]
 #[test]
-fn a_folder_is_no_output_for_one_file() {
+fn a_folder_is_rejected_as_the_output_for_one_file() {
     let sandbox = Sandbox::new().with("m.safetensors", small_safetensors());
     sandbox.write("m.gguf", GgufBuilder::new().entry(GgufEntry::i8("a", &[1])).build());
     sandbox.shell("mkdir there").clean();

@@ -15,7 +15,7 @@ const F32: u32 = 0;
 const MXFP4: u32 = 39;
 const NVFP4: u32 = 40;
 
-/// Bytes of a row of so many elements.
+/// Returns the number of bytes of a row with `elements` elements.
 fn row_len(dtype: u32, elements: u64) -> usize {
     let bytes = match dtype {
         F32 => elements * 4,
@@ -43,8 +43,8 @@ fn floats(bytes: &[u8]) -> Vec<f32> {
     bytes.as_chunks().0.iter().map(|value| f32::from_le_bytes(*value)).collect()
 }
 
-/// The largest difference of a GGUF file's values from those that are known of its source, as a
-/// part of the larger of the two.
+/// Returns the largest difference between a GGUF file's values and the known values of its source,
+/// relative to the larger of the two.
 fn distance(sandbox: &Sandbox, file: &str, known: &str) -> f32 {
     let line = format!("convert {file} --dequantize f32 --format safetensors -o values -f");
     sandbox.apr(&line).ok();
@@ -61,8 +61,9 @@ fn distance(sandbox: &Sandbox, file: &str, known: &str) -> f32 {
     distance
 }
 
-/// The two files that llama.cpp's converter made, and how far they are from the known values: those
-/// of compressed-tensors are rounded to `bf16`.
+/// The two files that llama.cpp's converter wrote, with their differences from the known values.
+///
+/// The known values of compressed-tensors are rounded to `bf16`.
 const FILES: [(&str, f32); 2] = [("ct-nvfp4", 0.004), ("modelopt-nvfp4", 2e-7)];
 
 #[test]
@@ -194,7 +195,7 @@ fn experts_become_one_stack_with_a_factor_for_each() {
 }
 
 #[test]
-fn rows_that_are_no_whole_blocks_become_values_with_a_warning() {
+fn rows_that_are_not_whole_blocks_are_converted_to_floats_with_a_warning() {
     let Some(source) = case("ct-nvfp4") else { return };
     let sandbox = Sandbox::new();
     // The same model with rows of 240 in one kind of matrix.

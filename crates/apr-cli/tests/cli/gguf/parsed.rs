@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-/// A GGUF file as its specification says, read without any of the code under test.
+/// GGUF file parsed by its specification, without any of the code under test.
 pub(super) struct Parsed {
     /// Number of the type and bytes of the value.
     keys: BTreeMap<String, (u32, Vec<u8>)>,

@@ -55,7 +55,7 @@ fn qa_82_qa_83_dequantized_tensors_have_the_float_asked_for() {
 }
 
 #[test]
-fn what_is_quantized_is_quantized_again_only_when_told() {
+fn quantized_weights_are_quantized_again_only_on_request() {
     let sandbox = sandbox();
     sandbox.apr("quantize m.safetensors --type q8_0 -o q.apr").clean();
     for line in ["quantize q.apr --type q4_0 -o r.apr", "convert q.apr --quantize q4_0 -o r.apr"] {

@@ -6,7 +6,7 @@ use super::{dtypes, reasons, sandbox, text};
 use crate::support::safetensors_header;
 
 #[test]
-fn a_dry_run_tells_the_size_of_every_tensor_and_reads_none() {
+fn a_dry_run_reports_the_size_of_every_tensor_and_reads_none() {
     let sandbox = sandbox();
     let run = sandbox.apr("quantize m.safetensors --type q4_k_m -o q.apr --dry-run").clean();
     run.says(&[
@@ -41,7 +41,7 @@ fn a_dry_run_tells_the_size_of_every_tensor_and_reads_none() {
 }
 
 #[test]
-fn the_report_says_what_each_type_and_tensor_costs() {
+fn the_report_lists_the_error_of_each_type_and_tensor() {
     let sandbox = sandbox();
     let report = sandbox.apr("quantize m.safetensors --type q4_k_m -o q.apr --json").clean().json();
     assert_eq!(report["elements"], 1316);
@@ -83,7 +83,7 @@ fn the_report_says_what_each_type_and_tensor_costs() {
 }
 
 #[test]
-fn the_gate_writes_nothing_and_force_writes_with_a_warning() {
+fn a_failed_gate_writes_nothing_and_force_writes_with_a_warning() {
     let sandbox = sandbox();
     let line = "quantize m.safetensors --type q4_0 -o q.apr --max-drift 0.01";
     let run = sandbox

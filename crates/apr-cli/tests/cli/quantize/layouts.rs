@@ -98,7 +98,7 @@ fn calibration_rounds_each_expert_by_the_inputs_that_reach_it() {
 }
 
 #[test]
-fn errors_and_gates_are_those_of_the_weights_before_they_were_rounded() {
+fn errors_and_gates_compare_with_the_weights_before_rounding() {
     let sandbox = sandbox();
     for name in ["fp8", "w8a8", "w4a16", "w4a16-asym", "mxfp4", "nvfp4", "gptq-4"] {
         let line = format!("quantize llama --type {name} --format safetensors -o {name}");
@@ -155,7 +155,7 @@ fn importance_weighs_errors_where_scales_are_searched() {
 }
 
 #[test]
-fn calibration_makes_the_outputs_of_scales_that_share_more_than_a_group_closer() {
+fn calibration_reduces_output_errors_if_a_scale_covers_more_than_one_group() {
     let sandbox = sandbox();
     for (layout, times) in [("nvfp4", 5.0), ("mlx-4", 2.0)] {
         let line = format!("quantize llama --type {layout} --format safetensors -o");
@@ -180,7 +180,7 @@ fn calibration_makes_the_outputs_of_scales_that_share_more_than_a_group_closer()
 }
 
 #[test]
-fn options_that_a_layout_has_no_use_for_are_refused() {
+fn options_without_effect_on_a_layout_are_rejected() {
     let sandbox = sandbox();
     for (line, said) in [
         ("quantize llama --type w4a16 --pure", "--pure chooses types of blocks"),
@@ -208,7 +208,7 @@ fn options_that_a_layout_has_no_use_for_are_refused() {
 }
 
 #[test]
-fn what_is_quantized_is_laid_out_again_only_when_told() {
+fn quantized_weights_are_converted_to_another_layout_only_on_request() {
     let sandbox = sandbox();
     let layout = "--format safetensors -o out -f";
     sandbox.apr("quantize llama --type fp8 --format safetensors -o fp8").ok();

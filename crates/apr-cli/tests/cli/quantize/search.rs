@@ -74,9 +74,10 @@ fn vectors_of_an_encoder_are_kept_near_too() {
     assert!(chosen.as_f64().expect("a number") <= 9.0, "{chosen}");
 }
 
-/// Halves of a tensor of halves change nothing, of which no effect can be measured.
+/// Casting half-precision tensors to half precision changes nothing, so that no effect can be
+/// measured.
 #[test]
-fn more_room_than_is_needed_loses_nothing() {
+fn a_larger_budget_than_needed_loses_nothing() {
     let sandbox = Sandbox::new();
     sandbox.write("a.txt", sums(0, 60));
     let line = format!(

@@ -50,7 +50,7 @@ fn integers_and_scales_are_valid_and_come_back() {
 }
 
 #[test]
-fn a_scheme_that_the_format_has_no_type_for_is_refused() {
+fn a_scheme_without_a_type_in_the_format_is_rejected() {
     let sandbox = TinyModel::new("llama").sandbox();
     let files = sandbox.files();
     for (scheme, output, what) in [

@@ -63,7 +63,7 @@ fn every_type_that_the_help_lists_quantizes() {
 }
 
 #[test]
-fn a_type_that_is_none_gets_the_names_like_it() {
+fn an_unknown_type_is_reported_with_similar_names() {
     let sandbox = sandbox();
     let cases = [
         ("quantize m.safetensors -o q.apr --type q4km", "q4_k_m"),
@@ -90,7 +90,7 @@ fn a_type_that_is_none_gets_the_names_like_it() {
 }
 
 #[test]
-fn single_tensors_get_the_types_asked_for_them() {
+fn single_tensors_get_the_types_requested_for_them() {
     let sandbox = TinyModel::new("llama").sandbox();
     let types = |options: &str| {
         let report = sandbox

@@ -55,7 +55,7 @@ pub(crate) fn assert_published(document: &Value) {
 }
 
 #[test]
-fn published_schemas_are_those_of_the_types() {
+fn published_schemas_match_the_types() {
     let made = reports::schemas(&source::Sources::read());
     let text = |schema: &Value| apr_core::json::to_string_pretty(schema).expect("JSON") + "\n";
     if std::env::var_os("UPDATE_GOLDEN").is_some() {

@@ -8,8 +8,7 @@ use syn::{Attribute, Expr, Field, Fields, GenericArgument, Lit, PathArguments, T
 
 use super::source::{Definition, Place, Sources};
 
-/// What types serialize to whose `Serialize` is written by hand, and to what functions of
-/// `serialize_with` do.
+/// Schemas of types with a hand-written `Serialize`, and of the functions of `serialize_with`.
 const BY_HAND: [(&str, &str); 12] = [
     // Arguments of a tool call.
     ("Data", "object"),
@@ -98,12 +97,12 @@ pub(super) fn is_serialized(definition: &Definition) -> bool {
     })
 }
 
-/// Where a type is written, and what its parameters stand for.
+/// Module of a type, and the arguments for its parameters.
 #[derive(Clone)]
 struct Scope<'s> {
     place: &'s Place,
     parameters: BTreeMap<String, Value>,
-    /// The same as types, for parameters whose keys are those of the report.
+    /// Type arguments, for parameters whose keys are those of the report.
     types: BTreeMap<String, (Type, Box<Scope<'s>>)>,
 }
 
@@ -194,7 +193,8 @@ impl Serde {
         self.values.get(name).map(String::as_str)
     }
 
-    /// The name in JSON of a field or a variant, by its own attributes and those of the type.
+    /// Returns the JSON name of a field or a variant, from its own attributes and those of the
+    /// type.
     fn name(&self, name: &str, of_type: &Self, is_variant: bool) -> String {
         if let Some(renamed) = self.value("rename") {
             return renamed.to_owned();
@@ -403,7 +403,7 @@ impl<'s> Maker<'s> {
         described(either(forms), description(&item.attrs))
     }
 
-    /// A variant of an enum that has a tag, or is told apart by its keys.
+    /// Returns the schema of an enum's variant that is tagged or identified by its keys.
     fn tagged(
         &mut self,
         variant: &syn::Variant,
@@ -446,7 +446,7 @@ impl<'s> Maker<'s> {
         json!({ "type": "array", "prefixItems": items })
     }
 
-    /// What a variant holds.
+    /// Returns the schema of a variant's content.
     fn content(&mut self, variant: &syn::Variant, scope: &Scope<'s>) -> Value {
         match &variant.fields {
             Fields::Unit => json!({ "type": "null" }),
@@ -612,7 +612,7 @@ fn either(mut forms: Vec<Value>) -> Value {
     }
 }
 
-/// A schema with a description, where it can have one.
+/// Returns a schema with a description, if the schema can have one.
 fn described(schema: Value, description: Option<String>) -> Value {
     let Some(description) = description else { return schema };
     match schema {

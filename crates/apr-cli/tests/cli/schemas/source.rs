@@ -7,14 +7,14 @@ use std::path::{Path, PathBuf};
 use apr_testkit::locate::workspace;
 use syn::{Item, ItemEnum, ItemStruct, ItemType, Type, UseTree};
 
-/// A type as it is defined.
+/// Definition of a type.
 pub(super) enum Definition {
     Struct(ItemStruct),
     Enum(ItemEnum),
     Alias(ItemType),
 }
 
-/// Where a type stands: the crate, by the name in its paths, and the file.
+/// Location of a type: the crate, by the name in its paths, and the file.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Place {
     pub(super) krate: String,
@@ -23,7 +23,7 @@ pub(super) struct Place {
 
 /// A name of another module that a file uses.
 struct Import {
-    /// The name in this file; `*` stands for all names.
+    /// Name in this file; `*` represents all names.
     name: String,
     path: Vec<String>,
     is_public: bool,
@@ -114,7 +114,7 @@ impl Sources {
         }
     }
 
-    /// The name that another library has for what a file calls `name`.
+    /// Returns the original name in another library of a type that a file calls `name`.
     pub(super) fn original(&self, name: String, from: &Place) -> String {
         let imports = self.imports.get(from).into_iter().flatten();
         let import = imports.into_iter().find(|import| import.name == name);
@@ -196,8 +196,8 @@ impl Sources {
         None
     }
 
-    /// A type of this name in one of the places; not of a module that stands in for one whose
-    /// feature is off.
+    /// Returns the type with this name in one of the places, except for types of `_off` modules,
+    /// which replace a disabled feature.
     fn defined(&self, name: &str, is_at: impl Fn(&Place) -> bool) -> Option<(&Place, &Definition)> {
         let named = self.types.get(name)?.iter().filter(|(place, _)| is_at(place));
         let is_twin = |place: &Place| {

@@ -25,7 +25,7 @@ fn adder() -> Sandbox {
     sandbox
 }
 
-/// The same, where an answer is ones without an end.
+/// Returns the same model, but with an endless answer of ones.
 fn endless() -> Sandbox {
     let sandbox = adder();
     let others: Vec<u32> = (0..259).filter(|id| *id != 49).collect();
@@ -96,7 +96,7 @@ fn ctrl_c_ends_the_answer_under_way_and_not_the_program() {
 }
 
 #[test]
-fn what_is_wrong_with_a_message_does_not_end_a_conversation() {
+fn an_error_in_a_message_does_not_end_a_conversation() {
     if !Tmux::is_there() {
         return;
     }

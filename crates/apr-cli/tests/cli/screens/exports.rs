@@ -100,7 +100,7 @@ fn checks_and_traces_write_the_reports_of_the_commands() {
 }
 
 #[test]
-fn scores_and_outputs_of_two_models_are_those_of_the_commands() {
+fn scores_and_outputs_of_two_models_match_the_commands() {
     if !Tmux::is_there() {
         return;
     }

@@ -11,7 +11,7 @@ fn click(tmux: &Tmux, (column, row): (usize, usize)) {
 }
 
 #[test]
-fn the_mouse_is_taken_while_a_screen_wants_it_and_given_back() {
+fn the_mouse_is_captured_while_a_screen_uses_it_and_then_released() {
     if !Tmux::is_there() {
         return;
     }
@@ -45,7 +45,7 @@ fn the_mouse_is_taken_while_a_screen_wants_it_and_given_back() {
 }
 
 #[test]
-fn a_password_is_asked_for_and_not_echoed() {
+fn a_password_is_prompted_for_and_not_echoed() {
     if !Tmux::is_there() {
         return;
     }

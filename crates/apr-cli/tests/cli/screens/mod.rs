@@ -17,7 +17,7 @@ use serde_json::Value;
 
 use crate::support::{Sandbox, binary, reports};
 
-/// A model in each sandbox: screens leave out what a longer path has no room for.
+/// Folder of the model in each sandbox; screens truncate longer paths.
 const LLAMA: &str = "tiny-llama";
 
 fn with_llama() -> Sandbox {
@@ -39,7 +39,7 @@ fn on_terminal(sandbox: &Sandbox, size: (u16, u16), script: &str) -> Tmux {
     })
 }
 
-/// Whether a number on the screen is that of a report, to the digits that are shown.
+/// Asserts that a number on the screen equals a number of a report, to the digits shown.
 fn assert_shown(shown: &str, number: &Value) {
     let number = number.as_f64().unwrap_or_else(|| panic!("{number} is no number"));
     let (digits, exponent) = shown.split_once('e').unwrap_or((shown, "0"));
@@ -51,7 +51,7 @@ fn assert_shown(shown: &str, number: &Value) {
     assert!((value - number).abs() <= 0.5001 * unit, "{shown} is shown for {number}");
 }
 
-/// What stands behind a label on the screen.
+/// Returns the value after a label on the screen.
 fn behind<'s>(screen: &'s str, label: &str) -> &'s str {
     let start = screen.find(label).unwrap_or_else(|| panic!("no {label} on\n{screen}"));
     let rest = &screen[start + label.len()..];
@@ -144,8 +144,8 @@ fn the_trace_of_the_screen_is_exported_as_the_report_is() {
     assert_eq!(written, report);
 }
 
-/// Leaves out what differs between two runs: times, and what was in memory when another thread had
-/// not freed its values yet.
+/// Removes fields that differ between two runs: times, and memory that another thread had not freed
+/// yet.
 fn without_measurements(value: &mut Value) {
     const MEASURED: [&str; 4] = ["seconds", "start", "live_bytes", "peak_bytes"];
     match value {
@@ -330,7 +330,7 @@ fn qa_55_statistics_are_those_of_the_command_line() {
 }
 
 #[test]
-fn a_model_that_shrinks_while_it_is_open_is_told() {
+fn a_model_that_shrinks_while_open_is_reported() {
     if !Tmux::is_there() {
         return;
     }

@@ -5,7 +5,7 @@ use apr_graph::ValueId;
 use super::Lowering;
 use super::layer::{Blob, Layer};
 
-/// Activations without parameters, which ONNX has too.
+/// Activations without parameters, with their ONNX operators.
 const PLAIN: [(&str, &str); 5] = [
     ("ReLU", "Relu"),
     ("sigmoid", "Sigmoid"),

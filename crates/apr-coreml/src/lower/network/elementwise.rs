@@ -6,7 +6,7 @@ use super::super::gelu::gelu;
 use super::Lowering;
 use super::layer::{Blob, Layer};
 
-/// Layers of one input that ONNX has too.
+/// Layers of one input, with their ONNX operators.
 const UNARY: [(&str, &str); 18] = [
     ("acos", "Acos"),
     ("acosh", "Acosh"),
@@ -28,7 +28,7 @@ const UNARY: [(&str, &str); 18] = [
     ("tanh", "Tanh"),
 ];
 
-/// Layers of several inputs, the number that stands for a second one, and ONNX's operators.
+/// Layers of several inputs, with their ONNX operators. A number can replace the second input.
 const BROADCAST: [(&str, &str); 12] = [
     ("add", "Add"),
     ("addBroadcastable", "Add"),
@@ -101,7 +101,7 @@ impl Lowering<'_> {
         }
     }
 
-    /// Values with as many dimensions each, where one has five.
+    /// Returns the inputs with the same number of dimensions, if only some of them have five.
     pub(super) fn alike(&mut self, layer: &Layer<'_>, blobs: &[Blob]) -> Vec<ValueId> {
         let is_one = blobs.iter().all(|blob| blob.is_rank_5 == blobs[0].is_rank_5);
         blobs

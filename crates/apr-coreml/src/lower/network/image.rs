@@ -46,7 +46,7 @@ impl Lowering<'_> {
         [2, 3].map(|axis| self.out.size(x, axis))
     }
 
-    /// What is put around an input of a convolution or a pool.
+    /// Returns the padding of an input of a convolution or a pool.
     fn padding(&mut self, layer: &Layer<'_>, x: ValueId, windows: &[Window]) -> Option<Padding> {
         if layer.has("same") {
             let mode = layer.member("same.asymmetryMode", "BOTTOM_RIGHT_HEAVY")?;
@@ -116,9 +116,10 @@ impl Lowering<'_> {
         Some(x.with(padding.add(node).output(&layer.name)))
     }
 
-    /// The padding of a deconvolution whose output is stated: none where the output is whole, or
-    /// the layer's own where that leads to it. Which side another one would be taken from is not
-    /// said.
+    /// Returns the padding of a deconvolution with a declared output size.
+    ///
+    /// It is no padding if the output is whole, or the layer's own padding if it leads to that
+    /// size. Other sizes are not lowered, because the format does not define the side to crop.
     fn stated_output(
         &mut self,
         layer: &Layer<'_>,
@@ -246,7 +247,7 @@ impl Lowering<'_> {
         Some(self.op(layer, "Slice", &[x.id, starts, ends, axes], x))
     }
 
-    /// Rows and columns, each as often as a factor says.
+    /// Repeats rows and columns by the factors of the layer.
     fn upsample(&mut self, layer: &Layer<'_>) -> Option<Blob> {
         let x = self.images(layer)?;
         let is_nearest = layer.member("mode", "NN")? == "NN";

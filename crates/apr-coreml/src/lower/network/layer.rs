@@ -4,7 +4,7 @@ use apr_graph::{AttributeValue, Dim, ElementType, Node, Value, ValueId, View, We
 
 use super::Lowering;
 
-/// A value that a layer makes. Of five dimensions, the first is one step long and not written.
+/// A value that a layer produces. For rank 5, the first dimension has size 1 and is not written.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Blob {
     pub(super) id: ValueId,
@@ -24,7 +24,7 @@ impl Blob {
 
 /// A weight of a layer.
 pub(super) struct Weight {
-    /// What it is called behind the layer's name.
+    /// Name of the weight within its layer.
     field: String,
     tensor: String,
     element: ElementType,
@@ -77,7 +77,7 @@ impl Layer<'_> {
         self.node.attribute(field).is_some()
     }
 
-    /// A number, which is 0 where the file does not say it.
+    /// Returns an integer field, or 0 if the file does not have it.
     pub(super) fn int(&self, field: &str) -> i64 {
         self.node.int(field).unwrap_or_default()
     }
@@ -90,12 +90,12 @@ impl Layer<'_> {
         self.node.float(field).unwrap_or_default()
     }
 
-    /// A number, for which 0 stands for another.
+    /// Returns a float field, or `default` if it is 0.
     pub(super) fn float_or(&self, field: &str, default: f32) -> f32 {
         Some(self.float(field)).filter(|float| *float != 0.0).unwrap_or(default)
     }
 
-    /// A list of integers, as one that is alone is, too.
+    /// Returns a list of integers. A single integer becomes a list of one.
     pub(super) fn ints(&self, field: &str) -> Vec<i64> {
         match self.node.attribute(field) {
             Some(AttributeValue::Ints(ints)) => ints.clone(),
@@ -113,7 +113,7 @@ impl Layer<'_> {
         }
     }
 
-    /// What is put at the top, the bottom, the left and the right.
+    /// Returns the amounts at the top, the bottom, the left and the right.
     pub(super) fn edges(&self, field: &str) -> Option<[i64; 4]> {
         match self.ints(field).as_slice() {
             [] => Some([0; 4]),

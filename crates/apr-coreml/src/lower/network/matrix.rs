@@ -74,7 +74,7 @@ impl Lowering<'_> {
         Some(Blob::exact(self.out.main.op("MatMul", ids).output(&layer.name)))
     }
 
-    /// Vectors by their numbers, which come as floats.
+    /// Looks up vectors by their indices, which are stored as floats.
     fn embedding(&mut self, layer: &Layer<'_>) -> Option<Blob> {
         let x = layer.only()?;
         let rank = self.out.rank(x.id)?;

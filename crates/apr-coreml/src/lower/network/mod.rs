@@ -48,7 +48,7 @@ pub(super) fn lower(body: &Body) -> Result<Graph, Untranslated> {
 struct Lowering<'g> {
     from: &'g Body,
     out: Writer,
-    /// What stands for the values of `from`.
+    /// Replacements for the values of `from`.
     values: Vec<Option<Blob>>,
     untranslated: Untranslated,
 }
@@ -69,7 +69,7 @@ impl<'g> Lowering<'g> {
         lowering
     }
 
-    /// Lowers a layer; `None` where that can't be done.
+    /// Lowers a layer. Returns `None` if it cannot be lowered.
     fn node(&mut self, node: &Node) -> Option<()> {
         (&*node.op.domain == DOMAIN && node.bodies().next().is_none()).then_some(())?;
         let (mut inputs, mut weights) = (Vec::new(), Vec::new());
@@ -173,8 +173,9 @@ impl<'g> Lowering<'g> {
         self.out.main.op("Unsqueeze", [blob.id, axes]).output(&format!("{name}/rank5"))
     }
 
-    /// Lets a layer that can't be lowered stand for its outputs, so that those behind it are judged
-    /// by themselves.
+    /// Adds a placeholder for a layer that cannot be lowered.
+    ///
+    /// Later layers are then checked on their own.
     fn leave(&mut self, node: &Node) {
         for output in node.outputs.iter().flatten() {
             let value = self.from.value(*output);

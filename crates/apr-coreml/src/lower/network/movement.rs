@@ -75,7 +75,7 @@ impl Lowering<'_> {
         }
     }
 
-    /// The only input, with its channels last where the layer's mode says so.
+    /// Returns the only input, with its channels last if the layer's mode requires it.
     fn in_order(&mut self, layer: &Layer<'_>) -> Option<Blob> {
         let x = layer.only()?;
         if layer.member("mode", "CHANNEL_FIRST")? == "CHANNEL_FIRST" {
@@ -200,7 +200,7 @@ impl Lowering<'_> {
         Some(self.out.main.op("Squeeze", [cut, squeezed]).output(&layer.name))
     }
 
-    /// Pieces of a value: equal ones along the channels, or as the layer says.
+    /// Splits a value: evenly along the channels, or into the sizes of the layer.
     pub(super) fn split(&mut self, layer: &Layer<'_>) -> Option<Vec<Blob>> {
         let input = layer.only()?;
         let is_exact = layer.op() == "splitND";

@@ -97,7 +97,7 @@ impl Lowering<'_> {
         Some(x.with(node.attribute("epsilon", layer.float_or("eps", 1e-5)).output(&layer.name)))
     }
 
-    /// What is left of the mean, and divided by the deviation where that is wanted.
+    /// Subtracts the mean, and divides by the deviation if the layer requires it.
     fn mvn(&mut self, layer: &Layer<'_>) -> Option<Blob> {
         let x = layer.only()?;
         (self.out.rank(x.id)? >= 3).then_some(())?;

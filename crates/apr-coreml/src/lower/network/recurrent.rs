@@ -13,14 +13,13 @@ use apr_graph::{AttributeValue, ValueId};
 use super::Lowering;
 use super::layer::{Blob, Layer};
 
-/// Where inputs of activations are clipped.
+/// Bound at which inputs of activations are clipped.
 const CLIP: f32 = 50.0;
 
 /// A kind of layer.
 struct Kind {
     op: &'static str,
-    /// What its weights are called in ONNX's order of the gates, without `WeightMatrix` and the
-    /// like.
+    /// Names of the gates' weights in ONNX's order, without suffixes such as `WeightMatrix`.
     gates: &'static [&'static str],
     activations: usize,
     states: usize,
@@ -43,8 +42,10 @@ const LSTM: Kind = Kind {
 /// The gates of an LSTM that look at the cell, in ONNX's order.
 const PEEPHOLES: [&str; 3] = ["inputGate", "outputGate", "forgetGate"];
 
-/// Activations by their names in both, and their settings where the file has none: coremltools
-/// writes none for recurrent layers, and means those that it has for the layer of activations.
+/// Activations in both formats, with default settings for files without settings.
+///
+/// coremltools writes no settings for recurrent layers and means the defaults of its activation
+/// layer.
 const ACTIVATIONS: [(&str, &str, &[f32]); 7] = [
     ("linear", "Affine", &[1.0, 0.0]),
     ("ReLU", "Relu", &[]),
@@ -173,7 +174,7 @@ impl Lowering<'_> {
         self.with_states(layer, *x, y, last, count)
     }
 
-    /// The outputs: what the layer makes, and as many of its states as it has outputs for.
+    /// Returns the outputs: the result of the layer, and as many states as it has further outputs.
     fn with_states(
         &mut self,
         layer: &Layer<'_>,
@@ -216,7 +217,7 @@ impl Lowering<'_> {
         Some(self.out.main.op("Squeeze", [x, axes]).output(&name))
     }
 
-    /// The other way round, with the dimensions that `like` has.
+    /// Converts `[sequence, batch, size]` back to a blob with the dimensions that `like` has.
     fn blob(&mut self, like: Blob, x: ValueId, name: &str) -> Blob {
         let main = &mut self.out.main;
         if !like.is_rank_5 {
@@ -324,7 +325,7 @@ fn functions(layer: &Layer<'_>, kind: &Kind, count: usize) -> Option<Functions> 
     Some(found)
 }
 
-/// The name of a weight: a layer with one gate has no name for it.
+/// Returns the name of a weight. A layer with a single gate has no gate in the name.
 fn field(side: &str, gate: &str, suffix: &str) -> String {
     match (gate, suffix) {
         ("", "WeightMatrix") => "weightMatrix".to_owned(),

@@ -20,7 +20,7 @@ use super::source::Source;
 /// Bodies within each other, at most.
 const MAX_DEPTH: usize = 16;
 
-/// What a value of the body around is to a body within it.
+/// Representation of an outer body's value in an inner body.
 enum Lent {
     Same(Source),
     Outer { id: ValueId, name: String, kind: ValueType },
@@ -129,7 +129,7 @@ impl<'g> Lowering<'g> {
         made
     }
 
-    /// What a condition makes of variables.
+    /// Returns the value of a condition for these variables.
     fn asked(&mut self, variables: &[ValueId]) -> Option<ValueId> {
         for (input, variable) in self.from.inputs.iter().zip(variables) {
             self.values[input.0 as usize] = Some(Source::Made(*variable));
@@ -173,7 +173,7 @@ impl<'g> Lowering<'g> {
         Some(lent)
     }
 
-    /// Takes what the body around lends; as a value of it where this one is written `within`.
+    /// Takes over the values of the outer body, as outer values if `within` is set.
     fn take(&mut self, lent: Vec<(usize, Lent)>, within: bool) {
         for (at, lent) in lent {
             self.values[at] = Some(match lent {

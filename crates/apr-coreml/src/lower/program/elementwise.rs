@@ -5,7 +5,7 @@ use apr_graph::{ElementType, ValueId};
 use super::super::call::Call;
 use super::Lowering;
 
-/// Operations of one input that ONNX has too.
+/// Operations of one input, with their ONNX operators.
 const UNARY: [(&str, &str); 28] = [
     ("abs", "Abs"),
     ("acos", "Acos"),
@@ -38,7 +38,7 @@ const UNARY: [(&str, &str); 28] = [
     ("softmax", "Softmax"),
 ];
 
-/// Operations of two inputs that ONNX has too.
+/// Operations of two inputs, with their ONNX operators.
 const BINARY: [(&str, &str); 16] = [
     ("add", "Add"),
     ("equal", "Equal"),
@@ -129,7 +129,7 @@ impl Lowering<'_> {
         self.out.element(id).is_some_and(ElementType::is_float)
     }
 
-    /// Division that rounds down, and what it leaves, which has the divisor's sign.
+    /// Lowers floor division and its remainder, which has the sign of the divisor.
     fn division(&mut self, call: &Call<'_>) -> Option<ValueId> {
         let (x, y) = (self.tensor(call, "x")?, self.tensor(call, "y")?);
         let is_float = self.is_float(x);

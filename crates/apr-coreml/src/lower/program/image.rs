@@ -6,7 +6,7 @@ use apr_lower::{Padding, Window, with};
 use super::super::call::Call;
 use super::Lowering;
 
-/// Strides and dilations of the dimensions behind the channels, and what is put around them.
+/// Strides and dilations of the dimensions after the channels, and their padding.
 struct Setting {
     windows: Vec<Window>,
     padding: Padding,
@@ -172,7 +172,7 @@ impl Lowering<'_> {
         Some(node.output(&call.name))
     }
 
-    /// A larger image: the sizes are those that the program states.
+    /// Resizes an image to the sizes that the program declares.
     fn resize(&mut self, call: &Call<'_>) -> Option<ValueId> {
         let x = self.tensor(call, "x")?;
         let rank = self.out.rank(x)?;

@@ -25,7 +25,7 @@ impl Lowering<'_> {
         }
     }
 
-    /// Positions, counted from the end where they are below 0, of types that ONNX has for them.
+    /// Returns positions of a type that ONNX supports for them. Negative ones count from the end.
     fn indices(&mut self, call: &Call<'_>) -> Option<ValueId> {
         if call.has("validate_indices") {
             self.flag(call, "validate_indices", false)?;
@@ -148,7 +148,7 @@ impl Lowering<'_> {
     }
 }
 
-/// Where slices begin or end.
+/// Starts or ends of slices.
 enum Edges {
     Known(Vec<i64>),
     Computed(ValueId),

@@ -35,8 +35,7 @@ impl Lowering<'_> {
         Some(self.op(call, "MatMul", &[x, y]))
     }
 
-    /// A matrix with its two dimensions exchanged, which are the last ones; itself where it has
-    /// one dimension alone.
+    /// Exchanges the last two dimensions of a matrix. Returns a value of rank 1 unchanged.
     fn turned(&mut self, x: ValueId, name: &str) -> Option<ValueId> {
         let rank = i64::try_from(self.out.rank(x)?).ok()?;
         if rank < 2 {

@@ -62,8 +62,9 @@ pub(super) fn lower(body: &Body, weights: &dyn Weights) -> Result<Graph, Untrans
 /// The operation that ends a classifier: its outputs are the label of the class and all scores.
 const CLASSIFY: &str = "classify";
 
-/// Whether a value is the label of a class, which is a text or an integer by the scores, and left
-/// to the caller.
+/// Returns `true` if a value is the label of a class.
+///
+/// A label is a text or an integer that follows from the scores. The caller determines it.
 fn is_label(body: &Body, id: ValueId) -> bool {
     let ValueOrigin::Node(node) = body.value(id).origin else { return false };
     let node = body.node(node);
@@ -75,10 +76,10 @@ struct Lowering<'g> {
     from: &'g Body,
     weights: &'g dyn Weights,
     out: Writer,
-    /// What stands for the values of `from`.
+    /// Replacements for the values of `from`.
     values: Vec<Option<Source>>,
     untranslated: Untranslated,
-    /// How many bodies are around.
+    /// Number of enclosing bodies.
     depth: usize,
     /// Operations that may still be written: a condition is written twice, and so is what is in it.
     nodes_left: Rc<Cell<usize>>,
@@ -104,7 +105,7 @@ impl<'g> Lowering<'g> {
         lowering
     }
 
-    /// Lowers all operations; those that can't be are counted by their names.
+    /// Lowers all operations, and counts the ones that cannot be lowered by their names.
     fn operations(&mut self) {
         let from = self.from;
         for node in &from.nodes {
@@ -117,7 +118,7 @@ impl<'g> Lowering<'g> {
         }
     }
 
-    /// Lowers an operation; `None` where that can't be done.
+    /// Lowers an operation. Returns `None` if it cannot be lowered.
     fn node(&mut self, node: &'g Node) -> Option<()> {
         (&*node.op.domain == DOMAIN).then_some(())?;
         if node.bodies().next().is_some() {
@@ -137,7 +138,7 @@ impl<'g> Lowering<'g> {
         self.set(call.outputs, made)
     }
 
-    /// Lets values stand for the outputs of an operation.
+    /// Sets the values of the outputs of an operation.
     fn set(&mut self, outputs: &[Option<ValueId>], made: Vec<ValueId>) -> Option<()> {
         (made.len() == outputs.len()).then_some(())?;
         for (id, made) in outputs.iter().zip(made) {
@@ -161,8 +162,9 @@ impl<'g> Lowering<'g> {
         one.or_else(|| self.indexing(call)).map(|made| vec![made])
     }
 
-    /// Whether a value has the elements and the shape that the program states, where both are
-    /// known. What is known of neither is as stated.
+    /// Returns `true` if a value has the declared element type and shape, as far as both are known.
+    ///
+    /// If the shape of the new value is unknown, it is set to the declared one.
     fn is_stated(&mut self, id: ValueId, made: ValueId) -> bool {
         let ValueType::Tensor(stated) = &self.from.value(id).kind else { return true };
         let (element, shape) = (stated.element.map(computed), stated.shape.as_deref());
@@ -188,7 +190,7 @@ impl<'g> Lowering<'g> {
             })
     }
 
-    /// The sizes that the program states of the first output, where all are known.
+    /// Returns the declared sizes of the first output, if all are known.
     fn stated_sizes(&self, call: &Call<'_>) -> Option<Vec<u64>> {
         let id = call.outputs.first().copied().flatten()?;
         self.from.value(id).shape()?.iter().map(Dim::size).collect()
@@ -200,8 +202,9 @@ impl<'g> Lowering<'g> {
         self.from.value(id).element().map(computed)
     }
 
-    /// Lets a node that can't be lowered stand for its outputs, so that those behind it are judged
-    /// by themselves.
+    /// Adds a placeholder for a node that cannot be lowered.
+    ///
+    /// Later nodes are then checked on their own.
     fn leave(&mut self, node: &Node) {
         for output in node.outputs.iter().flatten() {
             let value = self.from.value(*output);
@@ -221,7 +224,7 @@ impl<'g> Lowering<'g> {
     }
 }
 
-/// A dimension of so many, which is counted from the end where it is below 0.
+/// Returns the position of an axis among `rank` dimensions. Negative axes count from the end.
 fn position(axis: i64, rank: usize) -> Option<usize> {
     let rank = i64::try_from(rank).ok()?;
     let axis = if axis < 0 { axis.checked_add(rank)? } else { axis };

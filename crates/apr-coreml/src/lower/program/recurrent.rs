@@ -18,9 +18,9 @@ use super::Lowering;
 /// A kind of recurrent operation.
 struct Kind {
     op: &'static str,
-    /// Where ONNX's gates are in MIL's order.
+    /// Positions of ONNX's gates in MIL's order.
     gates: &'static [u64],
-    /// The settings with its functions, in ONNX's order, and what they are by default.
+    /// Parameters that select the activation functions, in ONNX's order, with their defaults.
     functions: &'static [(&'static str, &'static str)],
     /// The values that it keeps from step to step.
     states: &'static [&'static str],
@@ -137,7 +137,7 @@ impl Lowering<'_> {
         main.op("Transpose", [split]).attribute("perm", [1, 0, 2]).output(name)
     }
 
-    /// The other way round.
+    /// Converts `[directions, batch, units]` back to `[batch, directions * units]`.
     fn without_directions(&mut self, x: ValueId, count: usize, name: &str) -> ValueId {
         let main = &mut self.out.main;
         if count == 1 {
@@ -212,7 +212,7 @@ impl Lowering<'_> {
         Some(Cells { w, r, b, units: first.units })
     }
 
-    /// The gates of a weight in ONNX's order; `shape` is that of one.
+    /// Returns the gates of a weight in ONNX's order. `shape` is the shape of one gate.
     fn gates(
         &mut self,
         kind: &Kind,

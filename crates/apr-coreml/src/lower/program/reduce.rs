@@ -108,7 +108,7 @@ impl Lowering<'_> {
     }
 }
 
-/// Checks that positions have 32 bits, where the call says how many.
+/// Checks that positions are 32-bit integers, if the call declares their type.
 fn call_dtype(lowering: &mut Lowering<'_>, call: &Call<'_>) -> Option<()> {
     if call.has("output_dtype") {
         (lowering.text(call, "output_dtype")? == "int32").then_some(())?;

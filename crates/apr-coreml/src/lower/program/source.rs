@@ -8,7 +8,7 @@ use super::super::call::{Argument, Call, given};
 use super::super::element::{computed, computed_constant, floats, ints};
 use super::Lowering;
 
-/// What a value is.
+/// Source of a value.
 #[derive(Debug, Clone)]
 pub(super) enum Source {
     Made(ValueId),
@@ -35,7 +35,7 @@ impl Source {
 }
 
 impl Lowering<'_> {
-    /// A value as it is computed with.
+    /// Returns a value in the element type of the computation.
     pub(super) fn value(&mut self, id: ValueId) -> Option<ValueId> {
         let source = self.values[id.0 as usize].clone()?;
         let made = match &source {
@@ -66,13 +66,13 @@ impl Lowering<'_> {
         }
     }
 
-    /// What a parameter is bound to, as a value.
+    /// Returns the argument of a parameter as a value.
     pub(super) fn tensor(&mut self, call: &Call<'_>, parameter: &str) -> Option<ValueId> {
         let argument = call.one(parameter)?;
         self.argument(&argument)
     }
 
-    /// A parameter that may be missing; `None` only where it is there and can't be written.
+    /// Returns an optional parameter. `None` only if it is present and cannot be written.
     pub(super) fn maybe(&mut self, call: &Call<'_>, parameter: &str) -> Option<Option<ValueId>> {
         match call.has(parameter) {
             true => self.tensor(call, parameter).map(Some),
@@ -86,7 +86,7 @@ impl Lowering<'_> {
         arguments.iter().map(|argument| self.argument(argument)).collect()
     }
 
-    /// What a parameter says, where that is known before the model runs.
+    /// Returns the value of a parameter, if it is known before the model runs.
     pub(super) fn known(&mut self, call: &Call<'_>, parameter: &str) -> Option<Constant> {
         match call.one(parameter)? {
             Argument::Given(value) => given(value),
@@ -101,13 +101,15 @@ impl Lowering<'_> {
         }
     }
 
-    /// Integers that a parameter says: a pair for each dimension, at most. A longer list is none of
-    /// a shape's, and every call that names it would have its own copy.
+    /// Returns the integers of a parameter: at most a pair for each dimension.
+    ///
+    /// A longer list is not part of a shape, and every call that refers to it would have its own
+    /// copy.
     pub(super) fn ints(&mut self, call: &Call<'_>, parameter: &str) -> Option<Vec<i64>> {
         ints(&self.known(call, parameter)?).filter(|ints| ints.len() <= 2 * MAX_RANK)
     }
 
-    /// Integers, or `default` where there are none.
+    /// Returns the integers of a parameter, or `default` if the parameter is missing.
     pub(super) fn ints_or(
         &mut self,
         call: &Call<'_>,
@@ -186,7 +188,7 @@ impl Lowering<'_> {
         }
     }
 
-    /// Integers as those of 64 bits, which ONNX's shapes and indices are.
+    /// Returns integers of 64 bits, the type of ONNX's shapes and indices.
     pub(super) fn longs(&mut self, call: &Call<'_>, parameter: &str) -> Option<ValueId> {
         if let Some(known) = self.known(call, parameter)
             && known.shape.len() == 1

@@ -18,21 +18,21 @@ use alloc::vec::Vec;
 
 pub(super) use places::Belt;
 
-/// What is to be done to bytes of a tensor.
+/// Operation on bytes of a tensor.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Work {
-    /// They are a piece to compress.
+    /// Compression of a piece.
     Compress,
-    /// They are to be encrypted, from this chunk on.
+    /// Encryption of chunks.
     Seal {
         /// The first chunk's number.
         first: u64,
-        /// Whether the last of them is the tensor's last.
+        /// `true` if the last of the chunks is the tensor's last.
         to_end: bool,
     },
 }
 
-/// Bytes, what is to be done to them, and what came of it.
+/// Bytes of a tensor, the operation on them, and its result.
 #[derive(Debug)]
 pub(super) struct Parcel {
     /// The tensor's place among the writer's entries.
@@ -40,6 +40,6 @@ pub(super) struct Parcel {
     pub(super) work: Work,
     pub(super) input: Vec<u8>,
     pub(super) output: Vec<u8>,
-    /// Blocks that did not decode to what they were made of.
+    /// Number of blocks that did not decode to their input.
     pub(super) mismatches: u64,
 }

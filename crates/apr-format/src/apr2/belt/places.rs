@@ -41,12 +41,12 @@ impl Belt {
         None
     }
 
-    /// How many parcels are on it.
+    /// Returns the number of parcels on the belt.
     pub(in crate::apr2) fn len(&self) -> usize {
         self.lock().waiting.len()
     }
 
-    /// Does the work of one parcel that nobody has begun; `false` if there is none.
+    /// Processes one parcel that no thread has begun. Returns `false` if there is none.
     pub(in crate::apr2) fn help(&self, work: impl Fn(&mut Parcel)) -> bool {
         let mut places = self.lock();
         let Some(at) = places.waiting.iter().position(|place| matches!(place, BeltSlot::ToDo(_)))
@@ -77,8 +77,8 @@ impl Belt {
         }
     }
 
-    /// Takes the first parcel off: does its work, or waits for who has begun it. `None` if there is
-    /// none.
+    /// Takes the first parcel off. Processes it, or waits for the thread that has begun it. Returns
+    /// `None` if the belt is empty.
     ///
     /// # Errors
     /// E007 when the thread that had begun it panicked.
@@ -102,7 +102,8 @@ impl Belt {
         }
     }
 
-    /// A panic elsewhere is reported by its own thread; places are never left half changed.
+    /// Locks the slots. A panic elsewhere is reported by its own thread, and never leaves them half
+    /// changed.
     fn lock(&self) -> MutexGuard<'_, Places> {
         self.places.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -197,7 +198,7 @@ mod tests {
     }
 
     #[test]
-    fn work_that_panics_is_reported_and_nobody_waits_for_it() {
+    fn a_panic_during_work_is_reported_and_does_not_block_other_threads() {
         let belt = Belt::default();
         belt.put(parcel(1), double);
         std::thread::scope(|scope| {

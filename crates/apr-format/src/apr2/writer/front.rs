@@ -15,8 +15,8 @@ use crate::apr2::index::CODEC;
 use crate::apr2::plan::json_len;
 use crate::apr2::signing::sign_block;
 
-/// The front but for the metadata, whose JSON is made anew each time it is written: it may be
-/// larger than all else.
+/// The front without the metadata. Their JSON may be larger than everything else, so it is
+/// generated again for each write.
 pub(super) struct Front {
     header: [u8; Header::LEN as usize],
     index: Vec<u8>,
@@ -26,7 +26,8 @@ pub(super) struct Front {
 }
 
 impl Apr2Writer {
-    /// Everything before the tensors; `None` when it does not fit before the data section.
+    /// Encodes everything before the tensors. Returns `None` if it does not fit before the data
+    /// section.
     pub(super) fn encode_front(&self) -> Result<Option<Front>> {
         let index = self.encode_index()?;
         let metadata_len = json_len(&self.metadata);
@@ -86,7 +87,7 @@ impl Apr2Writer {
         Ok(crc)
     }
 
-    /// Writes the notes down where the front has room, in full or as a count.
+    /// Adds notes to the metadata if the front has space for them, in full or as a count.
     pub(super) fn take_notes(&mut self, notes: &Notes) -> Result<()> {
         let losses =
             notes.losses.iter().filter_map(|loss| serde_json::to_value(loss).ok()).collect();
@@ -105,7 +106,7 @@ impl Apr2Writer {
         Ok(())
     }
 
-    /// Adds to the list under `key`, whose entries name what they are about under `name`.
+    /// Adds to the list under `key`, whose entries have the name of their subject under `name`.
     fn note(&mut self, key: &str, name: &str, new: Vec<Value>) -> Result<()> {
         if new.is_empty() {
             return Ok(());

@@ -44,31 +44,31 @@ pub struct Apr2Writer {
     by_name: Vec<usize>,
     flags: Flags,
     data_offset: u32,
-    /// Entries that are no companions.
+    /// Number of entries that are not companions.
     visible: usize,
     layout: Layout,
     companions: Vec<Vec<u8>>,
     signers: Vec<SigningKey>,
-    /// What was signed.
+    /// The digest that was signed.
     signed_digest: Option<Digest>,
     encoder: Arc<Encoder>,
 
-    /// As it was written by `begin`.
+    /// The front as `begin` wrote it.
     front: Option<Front>,
     front_crc: Crc32,
-    /// Of the data section after the ENCR block so far.
+    /// Checksum so far of the data section after the ENCR block.
     crc: Crc32,
-    /// The entry that is due, how many of its bytes have come, and what becomes of them.
+    /// The current entry, the number of its bytes received, and its processing stage.
     due: usize,
     received: u64,
     stage: Stage,
-    /// Where the next byte goes, and where the entry that is due starts, from the start of the data
+    /// Position of the next byte, and start of the current entry, from the start of the data
     /// section.
     position: u64,
     entry_start: u64,
     digest: TensorDigest,
     digests: Vec<Digest>,
-    /// Blocks that this writer had compressed and that did not decode to what they were made of.
+    /// Number of blocks compressed by this writer that did not decode to their input.
     mismatches: u64,
 }
 
@@ -177,7 +177,7 @@ pub fn plan(
 }
 
 impl Apr2Writer {
-    /// Ends tensors that have all their bytes, and starts the next one at its place.
+    /// Completes tensors that have all their bytes, and starts the next one at its offset.
     fn settle(&mut self, sink: &mut dyn Sink) -> Result<()> {
         while self.due < self.entries.len() && self.received == self.encoder.expected(self.due) {
             self.finish_entry(sink)?;
@@ -228,7 +228,7 @@ impl Apr2Writer {
         Ok(())
     }
 
-    /// Writes bytes of the entry that is due as they shall lie in the file.
+    /// Writes bytes of the current entry in their final, stored form.
     fn emit(&mut self, sink: &mut dyn Sink, bytes: &[u8], sums: Option<ChunkSums>) -> Result<()> {
         if let Some(sums) = sums {
             self.crc.append(sums);
@@ -246,7 +246,7 @@ impl Apr2Writer {
         self.signed_digest
     }
 
-    /// The layout as the file turned out.
+    /// Updates the layout to the file as it was written.
     fn measure(&mut self, file_size: u64) {
         for planned in &mut self.layout.tensors {
             let entry = &self.entries[planned.source];

@@ -11,7 +11,7 @@ use crate::apr2::encode::ENCODED_PIECE;
 use crate::apr2::index::BLOCK_HEADER_LEN;
 use crate::crypto::SEALED_CHUNK;
 
-/// What is to become of the tensor that is due.
+/// Processing state of the current tensor.
 #[derive(Debug, Default)]
 pub(super) struct Stage {
     /// Bytes that do not make a piece yet.
@@ -27,7 +27,7 @@ pub(super) struct Stage {
     stored: u64,
 }
 
-/// Whether a tensor that was to be compressed is.
+/// Result of the decision to compress a tensor.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 enum Verdict {
     #[default]
@@ -42,11 +42,12 @@ const MOST_PUT_OFF: usize = 8;
 /// Any parcel to be encrypted.
 const SEAL: Work = Work::Seal { first: 0, to_end: false };
 
-/// Pieces after which a tensor that compression did not make smaller is stored as it is.
+/// Number of bytes (8 pieces) after which a tensor is stored plain if compression did not make it
+/// smaller.
 const PATIENCE: usize = 8 * ENCODED_PIECE;
 
 impl Apr2Writer {
-    /// Writes what is held back of the entry that is due, and what was learnt of it into the index.
+    /// Writes the buffered rest of the current entry, and enters its final values into the index.
     pub(super) fn finish_entry(&mut self, sink: &mut dyn Sink) -> Result<()> {
         if !self.stage.partial.is_empty() {
             let piece = core::mem::take(&mut self.stage.partial);
@@ -90,7 +91,7 @@ impl Apr2Writer {
         Ok(())
     }
 
-    /// Puts work on bytes of the entry that is due off, and goes on with what was done meanwhile.
+    /// Defers work on bytes of the current entry, and continues with results that are ready.
     fn put_off(&mut self, sink: &mut dyn Sink, work: Work, input: Vec<u8>) -> Result<()> {
         if work == Work::Compress {
             self.encoder.show_first(self.due, &input);
@@ -105,7 +106,7 @@ impl Apr2Writer {
         self.take_back_beyond(sink, work, MOST_PUT_OFF)
     }
 
-    /// Goes on with work of a kind until at most so many parcels are put off.
+    /// Processes results of a kind until at most `most` parcels are deferred.
     fn take_back_beyond(&mut self, sink: &mut dyn Sink, kind: Work, most: usize) -> Result<()> {
         while let Some(done) = self.encoder.take_beyond(kind, most)? {
             self.take_back(sink, &done)?;
@@ -121,10 +122,11 @@ impl Apr2Writer {
         }
     }
 
-    /// Takes a piece in both forms, and stores one of them as soon as it is clear which: the
-    /// compressed one, once it has saved more than the lengths before the blocks to come can cost;
-    /// the plain one, where it has not after some pieces or at the end. So no tensor gets larger,
-    /// and the outcome does not depend on threads.
+    /// Accepts a piece in both forms, and stores one of them as soon as the choice is clear.
+    ///
+    /// The compressed form is chosen once it has saved more than the length fields of the remaining
+    /// blocks can cost. The plain form is chosen if that does not happen within some pieces or by
+    /// the end. So no tensor gets larger, and the outcome does not depend on threads.
     pub(super) fn take_piece(
         &mut self,
         sink: &mut dyn Sink,

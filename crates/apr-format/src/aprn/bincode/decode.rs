@@ -10,12 +10,12 @@ use super::{MAX_DEPTH, PayloadError};
 
 type Result<T, E = PayloadError> = core::result::Result<T, E>;
 
-/// The value that `bytes` hold, which must be all of it.
+/// Decodes the value in `bytes`, which must contain nothing else.
 ///
 /// # Errors
 /// When the bytes are not a `T`: too few, too many, a tag that is neither 0 nor 1, a length past
 /// the end, text that is not UTF-8, an unknown variant, or nesting deeper than [`MAX_DEPTH`]. A
-/// sequence of values that take no bytes is refused when it is longer than what follows it.
+/// sequence of values that take no bytes is rejected when it is longer than what follows it.
 pub fn from_bytes<T: DeserializeOwned>(bytes: &[u8]) -> Result<T> {
     let mut decoder = Decoder { bytes, len: bytes.len(), depth: 0 };
     let value = T::deserialize(&mut decoder)?;
@@ -26,7 +26,7 @@ pub fn from_bytes<T: DeserializeOwned>(bytes: &[u8]) -> Result<T> {
 }
 
 struct Decoder<'de> {
-    /// What is left.
+    /// Bytes that are left.
     bytes: &'de [u8],
     /// Length of the whole payload.
     len: usize,
@@ -56,7 +56,8 @@ impl<'de> Decoder<'de> {
         Ok(*taken)
     }
 
-    /// A length prefix. Whatever is counted takes a byte at least.
+    /// Reads a length prefix. It must not exceed the bytes left, since every counted item takes at
+    /// least one byte.
     fn length(&mut self) -> Result<usize> {
         let stated = u64::from_le_bytes(self.array()?);
         let len = usize::try_from(stated).ok().filter(|&len| len <= self.bytes.len());
@@ -71,7 +72,7 @@ impl<'de> Decoder<'de> {
         core::str::from_utf8(bytes).map_err(|_| self.error("text that is not UTF-8"))
     }
 
-    /// A tag byte, 0 or 1.
+    /// Reads a tag byte, 0 or 1.
     fn tag(&mut self, what: &str) -> Result<bool> {
         match self.array()? {
             [0] => Ok(false),

@@ -9,7 +9,7 @@ use super::{MAX_DEPTH, PayloadError};
 
 type Result<T = (), E = PayloadError> = core::result::Result<T, E>;
 
-/// The bytes of `value`.
+/// Returns the bytes of `value`.
 ///
 /// # Errors
 /// When a sequence does not know its length, or values nest deeper than [`MAX_DEPTH`].
@@ -196,7 +196,7 @@ impl<'a> ser::Serializer for &'a mut Encoder {
     }
 }
 
-/// What is between the start and the end of a compound value: its parts, one after the other.
+/// Serializer of the parts of a compound value, one after the other.
 struct Fields<'a>(&'a mut Encoder);
 
 macro_rules! compound {

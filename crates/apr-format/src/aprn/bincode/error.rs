@@ -3,7 +3,7 @@
 use alloc::string::{String, ToString};
 use core::fmt;
 
-/// What is wrong with a value or its bytes.
+/// An error in a value or its bytes.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PayloadError(pub(super) String);
 

@@ -70,7 +70,7 @@ fn holds<T: Serialize + DeserializeOwned + PartialEq + Debug>(value: &T, hex: &s
 }
 
 #[test]
-fn bytes_are_those_of_bincode_1() {
+fn bytes_match_bincode_1() {
     holds(&everything(), EVERYTHING);
     holds(&(Some(vec![1.0_f32, 2.0]), true), "0102000000000000000000803f0000004001");
     holds(&Node(Some(Box::new(Node(None)))), "0100");
@@ -122,6 +122,6 @@ fn nesting_ends_at_the_limit_when_writing_and_when_reading() {
 }
 
 #[test]
-fn types_that_need_to_be_told_what_comes_are_refused() {
+fn types_that_are_not_self_describing_are_rejected() {
     assert!(from_bytes::<serde_json::Value>(&[0; 16]).is_err());
 }

@@ -14,9 +14,9 @@ use apr_core::{Error, Result};
 
 use super::Compression;
 
-/// Unpacked bytes that any file may ask for, however small it is.
+/// Unpacked bytes that are allowed for any file, however small it is.
 const FREE: u64 = 64 << 20;
-/// Unpacked bytes that each stored one may ask for beyond [`FREE`].
+/// Unpacked bytes that are allowed per stored byte, in addition to [`FREE`].
 const MAX_RATIO: u64 = 1024;
 
 /// Packs a payload.

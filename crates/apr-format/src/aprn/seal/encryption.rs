@@ -12,12 +12,13 @@ use crate::crypto::{
 };
 
 const INFO: &[u8] = b"apr-v1-encrypt";
-/// Bytes of the recipient's public key that stand in the file.
+/// Number of bytes of the recipient's public key that the file stores.
 const HINT_LEN: usize = 8;
-/// The same for every file, so that none can ask for more.
+/// Argon2 costs, fixed for every file, so that no file can require more.
 const COSTS: Argon2Costs = Argon2Costs { m: 19_456, t: 2, p: 1 };
 
-/// The stored form of a payload: what leads to the key, then nonce, ciphertext and tag.
+/// Returns the stored form of a payload: the data that leads to the key, then nonce, ciphertext and
+/// tag.
 pub(in crate::aprn) fn seal(
     payload: &[u8],
     protection: &Protection,

@@ -21,21 +21,21 @@ use super::Secret;
 pub(super) use encryption::{open_for_identity, open_with_password, seal};
 pub(super) use signing::{sign, verify};
 
-/// Fills its argument with random bytes that nobody can foretell: the operating system's, a
-/// browser's.
+/// Function that fills its argument with unpredictable random bytes, from the operating system or a
+/// browser.
 pub type FillRandom<'a> = dyn FnMut(&mut [u8]) -> Result<()> + 'a;
 
-/// For whom a payload is encrypted.
+/// Recipients of an encrypted payload.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Protection {
-    /// Whoever knows the password: Argon2id with 19 MiB, 2 passes, 1 lane.
+    /// Everyone who has the password: Argon2id with 19 MiB, 2 passes, 1 lane.
     Password(Secret),
-    /// Whoever has the secret key of this X25519 public key.
+    /// The owner of the secret key of this X25519 public key.
     Recipient([u8; 32]),
 }
 
-/// The bytes of a key.
+/// Returns the bytes of a key.
 ///
 /// # Errors
 /// E001 when it is not 32 bytes long.

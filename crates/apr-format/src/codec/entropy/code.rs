@@ -2,7 +2,7 @@
 
 use super::MAX_LEN;
 
-/// Code lengths of the 256 symbols; 0 for those that have no code.
+/// Code lengths of the 256 symbols; 0 for symbols without a code.
 pub(super) type Lengths = [u8; 256];
 
 /// The lengths, at most `limit`, that make the fewest bits of symbols that occur `counts` times:
@@ -49,8 +49,8 @@ pub(super) fn shortest(counts: &[u32; 256], limit: usize) -> Option<Lengths> {
 }
 
 /// Makes the next level's list, ascending by weight: the leaves, merged with packages of two
-/// neighbours each of the `listed` weights before. `is_leaf` tells the ones from the others.
-/// Returns how many are listed now.
+/// neighbours each of the `listed` previous weights. `is_leaf` marks the leaves. Returns the length
+/// of the list.
 #[inline]
 fn merge_level(
     leaves: &[(u64, u8)],

@@ -10,7 +10,7 @@ use super::{CONSTANT, HUFFMAN, MAX_LEN, STREAMS};
 /// Streams whose lookups take turns: as many as the registers hold.
 const GROUP: usize = 4;
 
-/// Decodes exactly `out.len()` symbols. Anything but what the encoder makes of some symbols: E002.
+/// Decodes exactly `out.len()` symbols. Input that the encoder can't produce is E002.
 pub(in super::super) fn decode(body: &[u8], out: &mut [u8]) -> Result<()> {
     match *body {
         [CONSTANT, symbol] => {
@@ -51,7 +51,7 @@ fn decode_streams(lengths: &Lengths, rest: &[u8], out: &mut [u8]) -> Result<()> 
     }
 }
 
-/// The streams, each with its part of the symbols, and the bytes that they are read from.
+/// Returns the streams, each with its part of the symbols, and the bytes that they are read from.
 fn place_streams<'a>(
     rest: &'a [u8],
     out: &'a mut [u8],
@@ -91,7 +91,7 @@ fn decode_with<T: Table>(
     Ok(())
 }
 
-/// Eight bytes from `at` on, zeros past the end.
+/// Returns eight bytes from `at` on, with zeros past the end.
 fn load(input: &[u8], at: usize) -> u64 {
     let rest = input.get(at..).unwrap_or_default();
     match rest.first_chunk() {
@@ -100,7 +100,8 @@ fn load(input: &[u8], at: usize) -> u64 {
     }
 }
 
-/// Decodes the last symbols of a stream one by one and checks that they end where the stream does.
+/// Decodes the last symbols of a stream one by one, and checks that they end at the end of the
+/// stream.
 fn finish(
     table: &impl Table,
     lengths: &Lengths,
@@ -118,13 +119,13 @@ fn finish(
     Ok(())
 }
 
-/// The first `W` places: their one check against the slice's length.
+/// Returns the first `W` bytes, with a single check against the slice's length.
 #[inline(always)]
 fn window<const W: usize>(out: &mut [u8]) -> &mut [u8; W] {
     out.first_chunk_mut().unwrap_or_else(|| unreachable!("a round is begun where it has room"))
 }
 
-/// More of the lowest bits than any table is looked up with.
+/// Returns the lowest 16 bits, more than any table is indexed with.
 #[inline(always)]
 fn low_bits(bits: u64) -> usize {
     let [low, high, ..] = bits.to_le_bytes();
@@ -135,7 +136,7 @@ fn low_bits(bits: u64) -> usize {
 struct Single([u16; 1 << MAX_LEN]);
 
 impl Single {
-    /// `None` unless the code is complete.
+    /// Creates the table, or returns `None` if the code is not complete.
     fn new(lengths: &Lengths) -> Option<Self> {
         let mut entries = [0; 1 << MAX_LEN];
         let complete = assign_codes(lengths, |symbol, length, code| {
@@ -177,8 +178,8 @@ impl Table for Single {
 /// Symbols of an entry of a [`Several`] at the most.
 const MANY: usize = 6;
 
-/// A power of two above the place where the last symbols of a round may begin,
-/// `MANY * (LOOKUPS - 1)`.
+/// Power of two above the position at which the last symbols of a round can begin, `MANY * (LOOKUPS
+/// - 1)`.
 const WINDOW: usize = 32;
 
 /// One to six symbols a lookup: bits 0-5 the length of their codes together, bits 6-8 their number,
@@ -186,7 +187,8 @@ const WINDOW: usize = 32;
 struct Several([u64; 1 << MAX_LEN]);
 
 impl Several {
-    /// `None` when codes are so long that a lookup rarely finds a second.
+    /// Creates the table, or returns `None` if codes are so long that a lookup rarely finds a
+    /// second one.
     fn new(single: &Single) -> Option<Self> {
         let mut entries = [0; 1 << MAX_LEN];
         let mut found = 0;
@@ -244,7 +246,7 @@ mod tests {
     use super::super::encode::encode;
     use super::*;
 
-    /// The lengths and the rest of a plane that is Huffman-coded.
+    /// Returns the lengths and the rest of a plane that is Huffman-coded.
     fn parts(body: &[u8]) -> (Lengths, &[u8]) {
         let (first, last) = (usize::from(body[1]), usize::from(body[2]));
         let mut lengths = [0; 256];
@@ -266,7 +268,7 @@ mod tests {
     }
 
     #[test]
-    fn several_symbols_a_lookup_are_those_of_one_a_lookup_in_sound_and_in_broken_streams() {
+    fn decoding_several_symbols_per_lookup_equals_one_per_lookup() {
         for kind in 0..4 {
             let symbol = |i: u32| {
                 u8::try_from((i.wrapping_mul(0x9e37_79b9) >> 7).leading_zeros()).unwrap_or(0)

@@ -10,7 +10,7 @@ use super::{CONSTANT, HUFFMAN, MAX_LEN, STREAMS};
 /// Longest code that a decoder with a table of 1024 entries finds more than one of in a lookup.
 const SHORT_LEN: usize = 10;
 
-/// From this length on, a part of the symbols is looked at before all are.
+/// Minimum number of symbols for examining a sample before all of them.
 pub(in super::super) const SAMPLED_LEN: usize = 1 << 16;
 
 /// Appends the coded symbols to `out`. `false`, and `out` as it was, when that saves less than a
@@ -39,7 +39,8 @@ pub(in super::super) fn encode(symbols: &[u8], out: &mut Vec<u8>) -> bool {
     true
 }
 
-/// Whether a part of the symbols shows that coding would not save enough; `false` of few.
+/// Returns `true` if a sample of the symbols shows that coding would not save enough; `false` for
+/// few symbols.
 pub(in super::super) fn is_noise(symbols: &[u8]) -> bool {
     if symbols.len() < SAMPLED_LEN {
         return false;
@@ -51,9 +52,10 @@ pub(in super::super) fn is_noise(symbols: &[u8]) -> bool {
             .is_some_and(|lengths| !worth_it(coded_bits(&sample, &lengths), sampled))
 }
 
-/// Whether `total` symbols are so evenly spread that no code is worth it: their collision entropy,
-/// `-log2(sum of p^2)`, is at least the 7.875 bits of [`worth_it`], and Shannon's, which bounds
-/// every code, is never less (Rényi, 1961).
+/// Returns `true` if `total` symbols are spread so evenly that no code is worth it.
+///
+/// Their collision entropy, `-log2(sum of p^2)`, is then at least the 7.875 bits of [`worth_it`].
+/// Shannon's entropy, which bounds every code, is never less (Rényi, 1961).
 fn are_even(counts: &[u32; 256], total: u64) -> bool {
     let squares: u64 = counts.iter().map(|&count| u64::from(count).pow(2)).sum();
     // 2^7.875 is 234.75.
@@ -67,7 +69,8 @@ fn worth_it(bits: u64, symbols: u64) -> bool {
     bits < symbols * 8 - symbols / 8
 }
 
-/// Longer codes, if they save enough to make up for slower decoding.
+/// Returns the lengths of longer codes if they save enough to make up for slower decoding,
+/// otherwise `short`.
 fn best_limit(counts: &[u32; 256], short: Lengths) -> Lengths {
     let short_bits = coded_bits(counts, &short);
     match shortest(counts, MAX_LEN) {
@@ -76,8 +79,8 @@ fn best_limit(counts: &[u32; 256], short: Lengths) -> Lengths {
     }
 }
 
-/// How often each byte occurs. Eight tables, because equal bytes in a row would wait for each
-/// other's count.
+/// Returns the number of occurrences of each byte. Uses eight tables, because equal bytes in a row
+/// would wait for each other's count.
 fn histogram<'a>(parts: impl IntoIterator<Item = &'a [u8]>) -> [u32; 256] {
     let mut tables = [[0_u32; 256]; 8];
     for part in parts {
@@ -102,8 +105,8 @@ fn histogram<'a>(parts: impl IntoIterator<Item = &'a [u8]>) -> [u32; 256] {
     core::array::from_fn(|symbol| tables.iter().map(|table| table[symbol]).sum())
 }
 
-/// As [`histogram`], of symbols that [`PAIRED`] of them from `first` on take in: one count for two
-/// symbols.
+/// Counts symbols like [`histogram`], but two at a time. All symbols must be among the [`PAIRED`]
+/// values from `first` on.
 fn counts_by_pairs(symbols: &[u8], first: u8) -> [u32; 256] {
     let mut counts = [0; 256];
     kernel::count_pairs(symbols, first, &mut counts);
@@ -140,7 +143,7 @@ fn write(symbols: &[u8], lengths: &Lengths, bits: u64, out: &mut Vec<u8>) {
     out.truncate(at);
 }
 
-/// The codes that symbols get, which lie in [`PAIRED`] from `first` on.
+/// Returns the codes of symbols that are all among the [`PAIRED`] values from `first` on.
 #[cfg(test)]
 pub(in super::super) fn codes_of(symbols: &[u8], first: u8) -> Option<Codes> {
     shortest(&histogram([symbols]), MAX_LEN).map(|lengths| Codes::new(&lengths, Some(first)))
@@ -150,7 +153,7 @@ pub(in super::super) fn codes_of(symbols: &[u8], first: u8) -> Option<Codes> {
 mod tests {
     use super::*;
 
-    /// Symbols of a range of 64 or fewer, the lower ones the likelier.
+    /// Returns symbols of a range of 64 or fewer; lower ones are more likely.
     fn narrow(first: u8, span: u8, len: usize) -> Vec<u8> {
         let mut state = 0x9e37_79b9_u32;
         let next = || {

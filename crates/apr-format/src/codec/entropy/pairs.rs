@@ -2,13 +2,14 @@
 
 use super::code::{Lengths, assign_codes};
 
-/// Bits of codes that fit the 64 of the buffer, with the seven left from those before.
+/// Number of code bits that fit the 64 bits of the buffer, besides the seven left from previous
+/// codes.
 const FIT: u32 = 56;
 
-/// Symbols that come in pairs: as many different ones, in a row, as a table of pairs has room for.
+/// Number of consecutive symbol values that a table of pairs can hold.
 pub(super) const PAIRED: u8 = 64;
 
-/// Pairs of those symbols.
+/// Number of pairs of those symbols.
 const PAIRS: usize = PAIRED as usize * PAIRED as usize;
 
 /// Symbols whose pairs are made at a time, few enough for the first-level cache.
@@ -22,7 +23,8 @@ pub(in super::super) fn span_anywhere(symbols: &[u8]) -> (u8, u8) {
         .fold((u8::MAX, 0), |(least, most), &symbol| (least.min(symbol), most.max(symbol)))
 }
 
-/// Adds up how often symbols occur, which [`PAIRED`] of them from `first` on take in.
+/// Adds the number of occurrences of each symbol to `counts`. All symbols must be among the
+/// [`PAIRED`] values from `first` on.
 #[inline(always)]
 pub(in super::super) fn count_pairs_anywhere(symbols: &[u8], first: u8, counts: &mut [u32; 256]) {
     let mut tables = [[0_u32; PAIRS]; 2];
@@ -53,8 +55,9 @@ pub(in super::super) fn count_pairs_anywhere(symbols: &[u8], first: u8, counts: 
     }
 }
 
-/// Numbers of pairs: the first symbol's distance from `first` in the lower six bits, the second's
-/// above. Returns as much of `pairs` as there are.
+/// Fills `pairs` with the numbers of pairs, and returns the filled part.
+///
+/// The lower six bits are the first symbol's distance from `first`, the bits above the second's.
 #[inline(always)]
 fn pair_up<'a>(
     symbols: &[[u8; 2]],
@@ -73,12 +76,12 @@ fn pair_up<'a>(
 /// Codes of symbols and of pairs of them: the length in the lowest byte, the bits above.
 pub(in super::super) struct Codes {
     pub(super) singles: [u32; 256],
-    /// By their number, if all symbols are in range of the first.
+    /// Codes of pairs by their number, if all symbols are in range of the first.
     pub(super) pairs: Option<[u32; PAIRS]>,
 }
 
 impl Codes {
-    /// By symbol: the length in the lowest byte, the bits above.
+    /// Returns the codes by symbol: the length in the lowest byte, the bits above.
     #[cfg(all(feature = "simd", target_arch = "x86_64"))]
     pub(in super::super) fn singles(&self) -> &[u32; 256] {
         &self.singles
@@ -138,8 +141,10 @@ pub(in super::super) fn write_pairs_anywhere(
     room - buffer.finish()
 }
 
-/// Writes what is left of a stream whose beginning ends at a position in bits, the last of which
-/// are held back; returns the length of the whole. `out` has eight bytes more than that.
+/// Writes the rest of a stream, and returns the length of the whole.
+///
+/// The part before ends at a position in bits, the last of which are held back. `out` must have
+/// eight more bytes than the stream.
 #[cfg(all(feature = "simd", target_arch = "x86_64"))]
 pub(in super::super) fn write_rest(
     symbols: &[u8],
@@ -180,8 +185,8 @@ pub(in super::super) fn write_singles_anywhere(
     room - buffer.finish()
 }
 
-/// One or several codes, the first lowest. The lower six bits of `len` are how many bits they take;
-/// the bits above are of no meaning, and shifts leave them out.
+/// One or several codes, the first in the lowest bits. The lower six bits of `len` are the number
+/// of code bits. Its higher bits have no meaning, and shifts ignore them.
 #[derive(Clone, Copy, Default)]
 struct Code {
     bits: u64,
@@ -206,14 +211,15 @@ impl Code {
     }
 }
 
-/// Bits that do not make a byte yet, and where they go.
+/// Bits that do not make a byte yet, and the output that they are written to.
 struct Buffer<'a> {
     held: Code,
     out: &'a mut [u8],
 }
 
 impl Buffer<'_> {
-    /// Writes two times four codes, at once where they fit, as they mostly do.
+    /// Writes two groups of four codes: together if they fit, which is usual, or one after the
+    /// other.
     #[inline(always)]
     fn put_both(&mut self, front: Code, back: Code) {
         let both = front.then(back);
@@ -236,7 +242,7 @@ impl Buffer<'_> {
         self.held = Code { bits: held.bits >> (held.len & 56), len: held.len & 7 };
     }
 
-    /// Ends the stream, and returns how much of the room is left.
+    /// Ends the stream, and returns the number of unused bytes of the output.
     #[inline(always)]
     fn finish(mut self) -> usize {
         self.put(END);

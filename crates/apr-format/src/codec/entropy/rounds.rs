@@ -7,14 +7,14 @@ pub(super) const LOOKUPS: usize = 5;
 /// Bytes that a round of lookups moves on by at the most.
 const ROUND_BYTES: usize = 7;
 
-/// Where a stream is being read from and written to.
+/// Read and write positions of a stream.
 #[derive(Default)]
 pub(in super::super) struct Stream<'a> {
-    /// Bit of the input that comes next.
+    /// Position of the next input bit.
     pub(super) at: usize,
-    /// Where the stream ends in the input.
+    /// End of the stream in the input.
     pub(super) stop: usize,
-    /// Its symbols, and the place of the next one.
+    /// Output symbols, and the position of the next one.
     pub(super) out: &'a mut [u8],
     pub(super) pos: usize,
 }
@@ -27,15 +27,15 @@ pub(in super::super) trait Table {
     const OVERHANG: usize;
 
     /// Looks up [`LOOKUPS`] entries for each stream: takes their codes off `bits`, writes their
-    /// symbols to `out` and returns how many there are.
+    /// symbols to `out` and returns their number.
     fn lookups<const N: usize>(&self, bits: &mut [u64; N], out: [&mut [u8]; N]) -> [usize; N];
 
-    /// The symbol that `bits` begin with.
+    /// Returns the symbol that `bits` begin with.
     fn first(&self, bits: u64) -> u8;
 }
 
-/// Decodes in rounds as long as every stream has room for a round's most symbols and bytes for its
-/// most bits. `N` lookups, one a stream, are under way at a time.
+/// Decodes in rounds while every stream has space for a round's most symbols and bytes for its most
+/// bits. `N` lookups, one per stream, are in progress at a time.
 #[inline(always)]
 pub(in super::super) fn run_anywhere<T: Table, const N: usize>(
     table: &T,

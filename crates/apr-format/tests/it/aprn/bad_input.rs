@@ -11,7 +11,8 @@ use super::support::{LinearRegression, as_published, fitted, resealed, sample, s
 
 type Loaded = Result<LinearRegression, aprn::Andon>;
 
-/// Files small enough for every offset, with every feature that takes no key derivation.
+/// Returns files small enough for testing every offset, with every feature that needs no key
+/// derivation.
 fn small_files() -> Vec<Vec<u8>> {
     let options = [
         as_published(Compression::None).with_name("lr"),
@@ -28,7 +29,7 @@ fn load(file: &[u8]) -> Loaded {
     load_from_bytes(file, ModelType::LinearRegression)
 }
 
-/// Reads what there is of a file that may be broken.
+/// Reads everything in a file that may be broken.
 fn look(file: Vec<u8>) -> apr_core::Result<()> {
     let reader = aprn::open(file, "model.apr", &Limits::default(), &LoadOptions::default())?;
     assert!(reader.container().checksum().is_some());
@@ -118,7 +119,7 @@ fn numbers_that_lie_are_refused_without_much_memory() {
 }
 
 #[test]
-fn a_file_of_another_model_says_which() {
+fn loading_another_model_type_reports_both_types() {
     let Some(file) = sample("linreg") else { return };
     let andon =
         load_from_bytes::<LinearRegression>(&file, ModelType::KMeans).expect_err("another type");
@@ -138,7 +139,7 @@ fn a_payload_of_another_rust_type_is_refused() {
 }
 
 #[test]
-fn another_version_or_compression_is_named() {
+fn an_unknown_version_or_compression_is_reported() {
     let file = to_bytes(&fitted(), ModelType::LinearRegression, &as_published(Compression::None))
         .expect("a file");
     for (at, value, word) in
@@ -152,7 +153,7 @@ fn another_version_or_compression_is_named() {
     assert_eq!(load(&resealed(corrupt::overwrite(&file, 5, &[9]))), Ok(fitted()));
 }
 
-/// A file whose payload is `stored`, said to unpack to `len` bytes.
+/// Returns a file whose payload is `stored` and declares an unpacked length of `len` bytes.
 fn claiming(compression: u8, stored: &[u8], len: u32) -> Vec<u8> {
     let mut file =
         to_bytes(&(), ModelType::Custom, &as_published(Compression::None)).expect("a file");
@@ -213,7 +214,7 @@ fn an_unpacked_size_that_lies_is_refused() {
 }
 
 #[test]
-fn metadata_that_are_no_map_nest_too_deep_or_claim_too_much_are_refused() {
+fn metadata_that_is_not_a_map_or_nests_too_deep_or_is_too_large_is_rejected() {
     let deep = vec![0x91; 5000];
     let cases: [&[u8]; 9] = [
         &[],
@@ -241,7 +242,7 @@ fn metadata_that_are_no_map_nest_too_deep_or_claim_too_much_are_refused() {
 }
 
 #[test]
-fn parts_of_metadata_that_are_not_as_they_should_be_are_left_out_with_a_warning() {
+fn invalid_parts_of_metadata_are_dropped_with_a_warning() {
     let card = b"\x83\xaacreated_at\x01\xaamodel_card\x03\xa7license\x81\xa5seats\xff";
     let mut file =
         to_bytes(&(), ModelType::Custom, &as_published(Compression::None)).expect("a file");

@@ -18,7 +18,7 @@ struct Matrix {
     cols: usize,
 }
 
-/// As the published library declares it.
+/// Fields as the published library declares them.
 #[derive(Debug, PartialEq, Serialize, Deserialize)]
 struct KMeans {
     n_clusters: usize,
@@ -57,7 +57,7 @@ fn write(writer: &mut dyn CheckpointWriter, reader: &dyn CheckpointReader) -> Ve
     file
 }
 
-/// To APR2, and from there to APRN.
+/// Converts a checkpoint to APR2, and from there to APRN.
 fn through_apr2(reader: &dyn CheckpointReader) -> Vec<u8> {
     let mut writer =
         apr2::plan(reader.tensors(), reader.metadata(), Vec::new(), &apr2::WriteOptions::default())
@@ -154,7 +154,7 @@ fn an_unfitted_model_has_its_scalars_alone() {
 }
 
 #[test]
-fn a_payload_that_is_not_laid_out_as_its_type_says_is_shown_as_bytes() {
+fn a_payload_with_a_layout_unlike_its_type_is_shown_as_bytes() {
     for (kind, payload) in
         [(ModelType::LinearRegression, vec![2, 0]), (ModelType::KMeans, vec![0; 3])]
     {

@@ -89,7 +89,7 @@ fn saving_the_same_model_gives_the_same_bytes() {
 }
 
 #[test]
-fn an_encrypted_sample_shows_its_size_without_the_password_and_nothing_more() {
+fn without_the_password_an_encrypted_sample_shows_only_its_size() {
     let Some(file) = sample("linreg-enc-password-hunter2") else { return };
     let reader = open(file.clone());
     let [payload] = reader.tensors() else { panic!("{:?}", reader.tensors()) };
@@ -129,7 +129,7 @@ fn fixture(name: &str) -> Vec<u8> {
         .expect("a fixture")
 }
 
-/// What `fixtures/valid/aprn/make.rs` printed of the model it saved.
+/// Returns the model as `fixtures/valid/aprn/make.rs` printed it when saving.
 fn refitted() -> LinearRegression {
     LinearRegression {
         coefficients: Some(vec![1.000_000_1, 1.999_999_8]),
@@ -147,7 +147,7 @@ fn a_file_for_a_recipient_opens_with_the_secret_key() {
 }
 
 #[test]
-fn card_and_licence_of_a_published_program_are_read_and_the_missing_flag_is_reported() {
+fn published_card_and_licence_are_read_and_the_missing_flag_is_reported() {
     let file = fixture("card-licence-zstd19");
     assert_eq!(load_from_bytes(&file, ModelType::LinearRegression), Ok(refitted()));
     let info = inspect(&file).expect("a fixture");

@@ -80,7 +80,7 @@ fn only_the_right_key_opens() {
 }
 
 #[test]
-fn a_changed_byte_of_an_encrypted_payload_is_noticed_though_the_checksum_fits() {
+fn a_changed_byte_of_an_encrypted_payload_is_detected_despite_a_valid_checksum() {
     for options in [with_password("hunter2"), identity(IDENTITY)] {
         let protection = match options.password {
             Some(_) => Protection::Password("hunter2".into()),
@@ -121,7 +121,7 @@ fn a_signature_covers_header_metadata_and_payload() {
 }
 
 #[test]
-fn taking_the_signature_off_does_not_help_where_one_is_asked_for() {
+fn a_file_without_signature_is_rejected_if_one_is_required() {
     let key = inspect(&save(&as_published(Compression::None).with_signing_key([7; 32])))
         .expect("a file")
         .signed_by;

@@ -5,7 +5,7 @@ use apr_format::aprn::{self, AprnReader, Compression, LoadOptions, SaveOptions};
 use apr_testkit::locate::shared_data;
 use serde::{Deserialize, Serialize};
 
-/// As the published library declares it.
+/// Fields as the published library declares them.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub(crate) struct LinearRegression {
     pub(crate) coefficients: Option<Vec<f32>>,
@@ -22,11 +22,11 @@ pub(crate) fn fitted() -> LinearRegression {
     }
 }
 
-/// Its payload, as every sample file holds it.
+/// Payload of the model, as every sample file holds it.
 pub(crate) const PAYLOAD: [u8; 22] =
     [1, 2, 0, 0, 0, 0, 0, 0, 0, 4, 0, 0x80, 0x3f, 0, 0, 0, 0x40, 0xeb, 5, 0xd1, 0xb5, 1];
 
-/// What the sample files were saved with.
+/// Returns the options that the sample files were saved with.
 pub(crate) fn as_published(compression: Compression) -> SaveOptions {
     let mut options = SaveOptions::default().with_compression(compression);
     options.metadata.created_at = "1795218935".into();
@@ -34,7 +34,7 @@ pub(crate) fn as_published(compression: Compression) -> SaveOptions {
     options
 }
 
-/// A sample file; `None` where they are absent.
+/// Returns a sample file, or `None` if the samples are absent.
 pub(crate) fn sample(name: &str) -> Option<Vec<u8>> {
     let path = shared_data(&format!("apr/aprender-0.20.0-{name}.aprn.apr"))?;
     Some(std::fs::read(path).expect("a readable sample"))
@@ -52,7 +52,7 @@ pub(crate) fn with_password(password: &str) -> LoadOptions {
     LoadOptions { password: Some(password.into()), ..LoadOptions::default() }
 }
 
-/// All bytes of the tensor with this name.
+/// Returns all bytes of the tensor with this name.
 pub(crate) fn bytes_of(reader: &dyn CheckpointReader, name: &str) -> Vec<u8> {
     let tensor =
         reader.tensors().iter().position(|info| info.name == name).expect("the tensor is there");
@@ -62,7 +62,7 @@ pub(crate) fn bytes_of(reader: &dyn CheckpointReader, name: &str) -> Vec<u8> {
     bytes
 }
 
-/// The file with the checksum that its bytes ask for.
+/// Returns the file with a checksum that matches its bytes.
 pub(crate) fn resealed(mut file: Vec<u8>) -> Vec<u8> {
     let end = file.len() - 4;
     let crc = crc32fast::hash(&file[..end]);

@@ -139,7 +139,7 @@ fn a_name_that_lost_its_last_letter_gets_it_back() {
 }
 
 #[test]
-fn what_contradicts_itself_in_apr1_is_refused() {
+fn apr1_files_that_contradict_themselves_are_rejected() {
     let good = whisper().build();
     // The index starts at 52: name 48, offset, size, elements, four dimensions, their number.
     let cases: [(usize, &[u8], Code); 13] = [
@@ -235,7 +235,7 @@ fn older_dtypes_are_presented_with_the_same_values() {
 }
 
 #[test]
-fn flags_of_the_dialect_that_disagree_with_the_file_are_named() {
+fn flags_of_the_dialect_that_contradict_the_file_are_reported() {
     let warnings = |flags: u16, tensors: &[OlderTensor<'_>]| {
         open(dialect_a(*b"APR\0", flags, "{}", tensors)).expect("a sound file").warnings().to_vec()
     };
@@ -290,7 +290,7 @@ fn a_dialect_without_its_checksum_opens_with_a_warning() {
 }
 
 #[test]
-fn what_contradicts_itself_in_the_dialect_is_refused() {
+fn dialect_files_that_contradict_themselves_are_rejected() {
     let with = |at: usize, bytes: &[u8]| {
         let mut file = overwrite(&dialect(), at, bytes);
         set_header_crc(&mut file);
@@ -318,7 +318,7 @@ fn what_contradicts_itself_in_the_dialect_is_refused() {
 }
 
 #[test]
-fn the_third_dialect_of_whisper_is_told_apart_and_read() {
+fn the_third_dialect_of_whisper_is_detected_and_read() {
     let file = whisper_0_3();
     let reader = open(file.clone()).expect("a sound file");
     assert_eq!(
@@ -344,7 +344,7 @@ trait Near {
 }
 
 impl Near for Vec<f32> {
-    /// Whether all values are within the rounding of one product.
+    /// Checks that all values are within the rounding error of one product.
     fn map_near(&self, expected: &[f32]) -> Result<(), String> {
         let near = self.len() == expected.len()
             && self

@@ -11,7 +11,7 @@ use apr_format::apr1;
 use apr_format::dialect;
 use apr_tensor::block::dequantize;
 
-/// Opens what the first bytes speak for.
+/// Opens a file as the format that its first bytes indicate.
 fn open(file: Vec<u8>) -> Result<Box<dyn CheckpointReader>> {
     match (dialect::FORMAT.recognises)(&file) {
         true => Ok(Box::new(dialect::open(file, "old.apr", &Limits::default())?)),
@@ -28,7 +28,7 @@ fn bytes_of(reader: &dyn CheckpointReader, name: &str) -> Vec<u8> {
     bytes
 }
 
-/// Values of floats, and of the quants that these formats have.
+/// Returns the values of floats, and of the quants that these formats have.
 fn values_of(reader: &dyn CheckpointReader, name: &str) -> Vec<f32> {
     let info = reader.tensors().iter().find(|info| info.name == name);
     let info = info.unwrap_or_else(|| panic!("there is {name}"));
@@ -52,7 +52,7 @@ fn values_of(reader: &dyn CheckpointReader, name: &str) -> Vec<f32> {
     }
 }
 
-/// The value of a finite f16 (IEEE 754).
+/// Returns the value of a finite f16 (IEEE 754).
 fn half(bits: u16) -> f32 {
     let (exponent, fraction) = (i32::from(bits >> 10 & 31), f32::from(bits & 1023));
     let magnitude = match exponent {
@@ -62,7 +62,7 @@ fn half(bits: u16) -> f32 {
     if bits >> 15 == 1 { -magnitude } else { magnitude }
 }
 
-/// CRC-32 over the extents, which must be the file from its start on without gaps.
+/// Verifies the CRC-32 over the extents, which must cover the file from its start without gaps.
 fn covered(reader: &dyn CheckpointReader, file: &[u8]) -> Option<bool> {
     let checksum = reader.container().checksum()?;
     let end = checksum.extents.iter().fold(0, |end, extent| {

@@ -148,7 +148,7 @@ fn every_dtype_of_the_dialect_is_read() {
 }
 
 #[test]
-fn the_dialect_with_our_magic_is_told_from_ours() {
+fn the_dialect_with_the_magic_of_apr2_is_distinguished_from_apr2() {
     let Some(bytes) = file("aprender-0.20.0-v2.APR2magic.apr") else { return };
     let reader = open(bytes.clone()).expect("a sound file");
     assert_eq!(

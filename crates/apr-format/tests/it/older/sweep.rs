@@ -14,7 +14,8 @@ fn small_files() -> Vec<Vec<u8>> {
     vec![whisper().build(), is_0_2.build(), json, dialect(), whisper_0_3()]
 }
 
-/// Opens a broken file, and reads all of it where it opens; what fails has a code and a file.
+/// Opens a broken file, and reads all of it if it opens. Errors must have a code and name the file.
+/// Returns `true` if it opened.
 fn survives(file: Vec<u8>, what: &str) -> bool {
     let justified = 64 * file.len() + 8192;
     let (opened, peak) = peak_memory(|| open(file));

@@ -10,7 +10,7 @@ use serde_json::json;
 use super::built::whisper;
 use super::{bytes_of, open};
 
-/// The file that is made of what a reader gives.
+/// Returns the file that is written from the contents of a reader.
 fn rewritten(reader: &dyn CheckpointReader) -> Vec<u8> {
     let plan = apr1::plan(reader.tensors(), reader.metadata(), &[], &WriteOptions::default());
     let mut writer = plan.expect("what was read can be written");
@@ -60,7 +60,7 @@ fn info(name: &str, dtype: DType, dims: &[u64]) -> TensorInfo {
 }
 
 #[test]
-fn what_the_format_can_not_hold_is_refused_by_name() {
+fn tensors_that_the_format_can_not_hold_are_rejected_by_name() {
     let refused = |tensors: &[TensorInfo]| {
         let planned = apr1::plan(tensors, &metadata(), &[], &WriteOptions::default());
         planned.map(drop).expect_err("it does not fit")
@@ -88,7 +88,7 @@ fn what_the_format_can_not_hold_is_refused_by_name() {
 }
 
 #[test]
-fn merges_come_from_the_tokenizers_file_where_the_metadata_have_none() {
+fn merges_are_read_from_the_tokenizers_file_if_the_metadata_have_none() {
     let mut metadata = metadata();
     metadata.set("tokenizer.vocabulary", json!(["\u{120}", "t", "\u{120}t"]));
     metadata.set("license", "mit");

@@ -73,7 +73,7 @@ fn hostile_manifests_are_refused() {
 }
 
 #[test]
-fn what_the_manifest_describes_must_be_what_it_maps() {
+fn the_manifest_must_describe_exactly_the_tensors_that_it_maps() {
     let folder = cut(&small(), 100);
     let described = |change: fn(&mut Vec<Value>)| {
         edit(&folder, |m| change(m["tensors"].as_array_mut().expect("an array")))
@@ -111,7 +111,7 @@ fn what_the_manifest_describes_must_be_what_it_maps() {
 }
 
 #[test]
-fn a_broken_manifest_is_an_error_or_leaves_a_model_that_reads_or_says_why_not() {
+fn a_broken_manifest_is_an_error_or_leaves_a_model_that_reads_or_reports_errors() {
     let sound = cut(&small(), 100);
     let manifest = sound.0["model.apr"].clone();
     let json_end = manifest.trim_ascii_end().len();

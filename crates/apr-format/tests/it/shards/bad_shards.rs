@@ -31,7 +31,7 @@ fn shards_that_are_not_the_manifests_are_refused() {
     refused(&absent, Code::Io, "model-00002-of-00003.apr");
 }
 
-/// A manifest over files packed by hand.
+/// Returns a manifest over files packed by hand.
 fn by_hand(shards: &[(&str, Vec<u8>)], map: &Value) -> FolderInMemory {
     let entries: Vec<Value> = shards
         .iter()

@@ -82,7 +82,7 @@ fn edit(folder: &FolderInMemory, change: impl FnOnce(&mut Value)) -> FolderInMem
     folder
 }
 
-/// As a manifest that says only what is required (`docs/format/apr2.md`, "Shards").
+/// Reduces the manifest to the required keys (`docs/format/apr2.md`, "Shards").
 fn plain(folder: &FolderInMemory) -> FolderInMemory {
     edit(folder, |manifest| {
         let object = manifest.as_object_mut().expect("an object");

@@ -57,7 +57,7 @@ fn a_sharded_model_reads_as_the_single_file_does() {
 }
 
 #[test]
-fn what_was_lost_on_the_way_is_noted_in_the_manifest() {
+fn losses_of_a_conversion_are_noted_in_the_manifest() {
     let loss = Loss { name: "t".into(), what: "w".into(), why: "y".into() };
     let model = Model { losses: vec![loss], ..small() };
     let sharded = open(&cut(&model, 100)).expect("a sound model");

@@ -7,7 +7,7 @@ use serde_json::Value;
 
 use super::{cut, cut_and_signed, open, plain, refused, small};
 
-/// Whether the manifest and each of its shards is what `trusted` signed.
+/// Verifies that `trusted` signed the manifest and each of its shards.
 fn verify(folder: &FolderInMemory, trusted: &SigningKey) -> Result<(), Error> {
     let model = open(folder)?;
     let signed =

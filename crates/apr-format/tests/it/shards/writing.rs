@@ -50,7 +50,7 @@ fn cut_apart(model: &Model, shard_size: u64, options: &WriteOptions) -> FolderIn
 }
 
 #[test]
-fn shards_that_are_written_apart_are_those_that_are_written_together() {
+fn shards_that_are_written_apart_equal_shards_that_are_written_together() {
     let loss = Loss { name: "norm".into(), what: "a value".into(), why: "too large".into() };
     for (shard_size, losses) in [(40, Vec::new()), (60, vec![loss]), (250, Vec::new())] {
         let model = Model { losses, ..small() };
@@ -67,7 +67,7 @@ fn shards_that_are_written_apart_are_those_that_are_written_together() {
 }
 
 #[test]
-fn shards_that_are_encrypted_apart_with_one_key_are_those_of_one_writer() {
+fn shards_encrypted_apart_with_one_key_equal_shards_of_one_writer() {
     let mut random = |bytes: &mut [u8]| {
         bytes.fill(7);
         Ok(())
@@ -118,7 +118,7 @@ fn shards_are_apr2_files_of_their_own_and_the_manifest_is_the_seeds() {
 }
 
 #[test]
-fn what_fits_into_one_shard_is_a_plain_file() {
+fn a_model_that_fits_into_one_shard_is_a_plain_file() {
     let folder = cut(&small(), 1000);
     assert_eq!(folder.0.len(), 1);
     let file = folder.0.values().next().expect("one file");

@@ -3,12 +3,12 @@
 
 use super::*;
 
-/// 16 bytes of nibbles: byte `j` has `j` below and `15 - j` above.
+/// Returns 16 bytes of nibbles: byte `j` has `j` below and `15 - j` above.
 fn codes() -> Vec<u8> {
     (0..16).map(|at| at | (15 - at) << 4).collect()
 }
 
-/// The codes of 32 elements, their nibbles in pairs or in halves.
+/// Returns the codes of 32 elements, with their nibbles in pairs or in halves.
 fn elements(halves: bool) -> Vec<f32> {
     let (low, high) = ((0..16_u8).map(f32::from), (0..16_u8).rev().map(f32::from));
     if halves {
@@ -126,7 +126,7 @@ fn five_bits_in_pairs_get_todays_order() {
 }
 
 #[test]
-fn blocks_of_today_are_read_as_they_are() {
+fn blocks_in_the_current_layout_are_read_unchanged() {
     for (number, dims, len, name) in [
         (2, [32, 2], 36, "q4_0"),
         (3, [32, 2], 40, "q4_1"),

@@ -73,8 +73,8 @@ fn whisper_has_its_filterbank_as_a_tensor() {
     assert_eq!(reader.vocabulary_scores(), None);
 }
 
-/// A file of each family that is found by what fits, with a tensor that is named as the family's
-/// are.
+/// Returns a file of each family that is detected by its contents, with a tensor name of that
+/// family.
 fn found() -> Vec<(&'static str, GgmlBuilder, &'static str)> {
     vec![
         ("llama", GgmlBuilder::llama(*b"lmgg", None), "layers.0.ffn_norm.weight"),
@@ -92,7 +92,7 @@ fn found() -> Vec<(&'static str, GgmlBuilder, &'static str)> {
 }
 
 #[test]
-fn families_are_found_by_what_fits() {
+fn families_are_detected_by_their_contents() {
     for (family, builder, tensor) in found() {
         let file = builder.tensor(GgmlTensor::f32(tensor, &[4])).build();
         for reader in [open(file.clone()), open_as(file, family)] {
@@ -126,14 +126,14 @@ fn an_architecture_can_be_named_where_tensors_have_other_names() {
 }
 
 #[test]
-fn starcoder_is_gpt2_unless_it_is_named() {
+fn starcoder_is_gpt2_unless_it_is_specified() {
     let file = GgmlBuilder::gpt2().tensor(GgmlTensor::f32("model/h0/ln_1/g", &[4])).build();
     let reader = open_as(file, "starcoder").expect("a sound file");
     assert_eq!(*field(&reader, "model_type"), "gpt_bigcode");
 }
 
 #[test]
-fn a_bloom_is_no_gpt2() {
+fn a_bloom_is_not_detected_as_gpt2() {
     let file = GgmlBuilder::gpt2()
         .tensor(GgmlTensor::f32("model/h0/ln_1/g", &[4]))
         .tensor(GgmlTensor::f32("model/ln_wte/g", &[4]));
@@ -161,7 +161,7 @@ fn scores_are_found_in_containers_of_other_programs() {
 }
 
 #[test]
-fn tokens_that_are_no_text_are_written_as_gpt2_writes_bytes() {
+fn tokens_that_are_not_text_are_written_like_gpt2s_bytes() {
     let reader = open(GgmlBuilder::gpt2().build()).expect("a vocabulary");
     assert!(reader.vocabulary_tokens().take(3).eq([&b"x"[..], b"\xc4y", b""]));
     assert_eq!(field(&reader, "tokenizer.vocabulary")[1], "\u{c4}y");

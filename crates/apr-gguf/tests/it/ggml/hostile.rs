@@ -18,8 +18,8 @@ fn samples() -> Vec<Vec<u8>> {
     samples
 }
 
-/// Opens as whatever it may be and as each architecture, and reads what opens; nothing may take
-/// much memory.
+/// Opens a file with detection and as each architecture, and reads all of it if it opens. Memory
+/// must stay small.
 fn survives(file: &[u8]) {
     let architectures = apr_gguf::ggml::architectures().map(Some);
     for arch in architectures.chain([None]) {
@@ -62,7 +62,7 @@ fn flipped_bits_are_survived() {
 }
 
 #[test]
-fn a_cut_tensor_is_named_with_its_place() {
+fn a_truncated_tensor_is_reported_with_its_offset() {
     let file = llama(*b"tjgg", Some(3)).build();
     let error = refused(&file[..file.len() - 1]);
     assert_eq!(

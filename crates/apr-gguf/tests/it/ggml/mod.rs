@@ -38,7 +38,7 @@ fn field<'a>(reader: &'a GgmlReader, key: &str) -> &'a Value {
     reader.metadata().get(key).unwrap_or(&Value::Null)
 }
 
-/// A LLaMA with tensors that its detection wants: f16, f32.
+/// Returns a LLaMA with the tensors that its detection requires: f16, f32.
 fn llama(magic: [u8; 4], version: Option<i32>) -> GgmlBuilder {
     GgmlBuilder::llama(magic, version)
         .tensor(GgmlTensor::f16("tok_embeddings.weight", &[4, 3]))

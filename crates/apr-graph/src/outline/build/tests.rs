@@ -69,7 +69,7 @@ fn patterns_of_layers_are_groups_of_groups() {
 }
 
 #[test]
-fn what_is_made_of_weights_alone_is_looked_at_as_a_weight() {
+fn values_made_only_of_weights_are_shown_as_weights() {
     let mut graph = GraphBuilder::new(17);
     let main = graph.body();
     let x = main.input("x", ElementType::F32, [Dim::symbol("n"), Dim::fixed(8)], Meaning::Unknown);

@@ -9,17 +9,17 @@ use half::f16;
 use super::{GROUP, SUPER};
 use crate::targets::for_several_targets;
 
-/// 32 activations as ggml's `Q8_0` has them, and what `Q8_1` adds.
+/// 32 activations in the form of GGML's `Q8_0`, with the sum that `Q8_1` adds.
 pub(in crate::matrix) struct Small {
     pub(super) quants: [i8; GROUP],
-    /// Rounded to half precision, as it is stored in ggml's block.
+    /// Scale, rounded to half precision as in GGML's block.
     pub(super) scale: f32,
     /// The sum of the integers, times the scale; rounded to half precision.
     pub(super) sum: f32,
 }
 
-/// 256 activations as ggml's `Q8_K` has them, and what kernels need of them. Each 64 are a line of
-/// the cache.
+/// 256 activations in the form of GGML's `Q8_K`, with the sums that kernels need. Each 64
+/// activations are a cache line.
 #[repr(C, align(64))]
 pub(in crate::matrix) struct Large {
     pub(super) quants: [i8; SUPER],
@@ -33,22 +33,23 @@ pub(in crate::matrix) struct Large {
 /// The largest level of either sign.
 const MOST: f32 = 127.0;
 
-/// The nearest integer, ties to even, of a number below 2^22: the sum has no bits for a fraction.
+/// Returns the nearest integer of a number below 2^22, ties to even. The sum with `SHIFT` has no
+/// bits for a fraction.
 #[inline(always)]
 fn nearest(value: f32) -> i32 {
     const SHIFT: f32 = 12_582_912.0;
     (value + SHIFT).to_bits().cast_signed() - SHIFT.to_bits().cast_signed()
 }
 
-/// The greatest magnitude; NaN where there is one. The bits are compared, since the greatest of
-/// floats is found one after the other.
+/// Returns the greatest magnitude, or NaN if there is one. It compares bits, because the maximum of
+/// floats is computed sequentially.
 #[inline(always)]
 fn greatest(values: &[f32]) -> f32 {
     f32::from_bits(values.iter().fold(0, |most, value| most.max(value.abs().to_bits())))
 }
 
-/// The first value of a magnitude; 0 where there is none. Looks at sixteen at once, and then for it
-/// among them.
+/// Returns the first value with this magnitude, or 0 if there is none. It checks 16 values at a
+/// time, then searches the group that contains the value.
 #[inline(always)]
 fn first_of_magnitude(values: &[f32; SUPER], magnitude: f32) -> f32 {
     for values in values.as_chunks::<16>().0 {
@@ -65,8 +66,8 @@ fn half_precision(value: f32) -> f32 {
 }
 
 for_several_targets! {
-    /// Appends blocks of 32; says whether all numbers fit them. Infinities and NaN do not, nor what
-    /// has a scale or a sum beyond half precision.
+    /// Appends blocks of 32 and returns `true` if all numbers fit. Infinities and NaN do not fit,
+    /// nor does a block whose scale or sum exceeds half precision.
     pub(super) fn quantize_small(values: &[f32], out: &mut Vec<Small>) -> bool {
         let mut fits = true;
         for values in values.as_chunks::<GROUP>().0 {
@@ -91,7 +92,7 @@ for_several_targets! {
     }
 }
 
-/// Appends whole blocks of 32 as ggml's `Q8_0` stores them; `false` where a number or its scale is
+/// Appends whole blocks of 32 in GGML's `Q8_0` format. Returns `false` if a number or its scale is
 /// not finite.
 pub(crate) fn push_q8_0(values: &[f32], out: &mut Vec<u8>) -> bool {
     let mut blocks = Vec::with_capacity(values.len() / GROUP);
@@ -107,8 +108,8 @@ pub(crate) fn push_q8_0(values: &[f32], out: &mut Vec<u8>) -> bool {
 }
 
 for_several_targets! {
-    /// Appends blocks of 256; says whether all numbers fit them. Infinities and NaN do not, nor
-    /// what is so close to 0 that the inverse of its scale is infinite.
+    /// Appends blocks of 256 and returns `true` if all numbers fit. Infinities and NaN do not fit,
+    /// nor do numbers so close to 0 that the inverse of their scale is infinite.
     pub(super) fn quantize_large(values: &[f32], out: &mut Vec<Large>) -> bool {
         let mut fits = true;
         for values in values.as_chunks::<SUPER>().0 {
@@ -170,7 +171,7 @@ mod tests {
     }
 
     #[test]
-    fn numbers_that_do_not_fit_are_told() {
+    fn quantizing_reports_numbers_that_do_not_fit() {
         let fits = |value: f32| {
             let mut values = [0.5; SUPER];
             values[77] = value;

@@ -28,9 +28,9 @@ use super::avx2::{
 use super::layout::types;
 use super::{Outputs, SUPER, groups, is_in_pairs, points, surplus};
 
-/// Most rows of activations that are multiplied with a block at a time.
+/// Maximum number of rows of activations that are multiplied with a block at a time.
 const TOKENS: usize = 8;
-/// Rows that are, where there are fewer.
+/// Number of rows of activations that are multiplied at a time if fewer are left.
 const HALF: usize = TOKENS / 2;
 /// Blocks of 256 that are unpacked at a time, so that they stay in the first-level cache.
 const UNPACKED: usize = 32;
@@ -55,7 +55,7 @@ pub(super) fn small<const TYPE: u8, const BYTES: usize>(
     avx2::small::<TYPE, BYTES>(weights, row_bytes, &x[tiled..], &mut out[tiled..]);
 }
 
-/// The same for blocks of 256.
+/// Multiplies blocks of 256 elements; the arguments are the same as for `small`.
 pub(super) fn large<const TYPE: u8, const BYTES: usize>(
     weights: &[u8],
     row_bytes: usize,
@@ -70,7 +70,7 @@ pub(super) fn large<const TYPE: u8, const BYTES: usize>(
     avx2::large::<TYPE, BYTES>(weights, row_bytes, &x[tiled..], &mut out[tiled..]);
 }
 
-/// Multiplies as many rows of activations as fill tiles, and returns how many these are.
+/// Multiplies the rows of activations that fill whole tiles, and returns their number.
 #[target_feature(enable = "avx2,fma,f16c,avx512f,avx512bw,avx512vl,avx512vnni")]
 fn small_tiles<const TYPE: u8, const BYTES: usize>(
     weights: &[u8],
@@ -105,7 +105,7 @@ fn small_tile<const TYPE: u8, const BYTES: usize, const TOKENS: usize>(
     }
 }
 
-/// The same for blocks of 256, of which each is unpacked once.
+/// Multiplies tiles of blocks of 256 elements. Each block is unpacked once.
 #[target_feature(enable = "avx2,fma,f16c,avx512f,avx512bw,avx512vl,avx512vnni")]
 fn large_tiles<const TYPE: u8, const BYTES: usize>(
     weights: &[u8],
@@ -146,7 +146,7 @@ fn large_tiles<const TYPE: u8, const BYTES: usize>(
     whole.len() * TOKENS + half.map_or(0, |x| x.len())
 }
 
-/// 64 bytes.
+/// Loads 64 bytes.
 #[inline]
 #[target_feature(enable = "avx512f")]
 fn load(bytes: &[i8; PAIR]) -> __m512i {
@@ -276,7 +276,7 @@ fn points_of_pair<const TYPE: u8, const BYTES: usize>(block: &[u8; BYTES], at: u
     (points, signs(2 * at) | signs(2 * at + 1) << 32)
 }
 
-/// Which of up to sixteen scales the words of a register take, for each pair of groups.
+/// Indices of the scales, up to sixteen, that the words of a register use, for each pair of groups.
 static SCALES: [[[i16; 32]; PAIRS]; 2] = [scale_places(8), scale_places(16)];
 
 const fn scale_places(words: usize) -> [[i16; 32]; PAIRS] {
@@ -336,7 +336,7 @@ fn small_row<const TYPE: u8, const BYTES: usize, const TOKENS: usize>(
 struct Unpacked {
     magnitudes: [__m512i; PAIRS],
     negative: [__mmask64; PAIRS],
-    /// Which weights of `IQ1_M` are shifted downwards.
+    /// Masks of the weights of `IQ1_M` that are shifted downwards.
     down: [__mmask64; PAIRS],
     head: Head,
 }
@@ -439,20 +439,21 @@ fn large_row<const TYPE: u8, const TOKENS: usize>(
 /// Sums of minima that are kept apart.
 const MINIMA: usize = 4;
 
-/// Whether a type has minima or shifts that are added up for all rows of activations together.
+/// Returns `true` if a type has minima or shifts that are added up for all rows of activations
+/// together.
 const fn has_minima(of: u8) -> bool {
     matches!(of, types::Q4_1 | types::Q5_1 | types::Q4_K | types::Q5_K | types::IQ1_S)
 }
 
-/// What a block of 32 has of several rows of activations, each with a lane; where there are fewer,
-/// the rest is 0.
+/// Scales and sums of a block of 32 in several rows of activations, one lane per row. Unused lanes
+/// are 0.
 struct SmallTogether {
     scales: [f32; TOKENS],
     sums: [f32; TOKENS],
 }
 
 impl SmallTogether {
-    /// Of all blocks.
+    /// Collects the scales and sums of all blocks.
     fn of<const COUNT: usize>(x: [&[Small]; COUNT]) -> Vec<Self> {
         let of_block = |at: usize| {
             let mut together = Self { scales: [0.0; TOKENS], sums: [0.0; TOKENS] };
@@ -465,15 +466,15 @@ impl SmallTogether {
     }
 }
 
-/// The same of a block of 256.
+/// Scales and sums of a block of 256 in several rows of activations, one lane per row.
 struct LargeTogether {
     scales: [f32; TOKENS],
-    /// Of each two groups the sums.
+    /// Sums of each pair of groups.
     sums: [[[i16; 2]; TOKENS]; MINIMA],
 }
 
 impl LargeTogether {
-    /// Of all blocks.
+    /// Collects the scales and sums of all blocks.
     fn of<const COUNT: usize>(x: [&[Large]; COUNT]) -> Vec<Self> {
         let of_block = |at: usize| {
             let mut together = Self { scales: [0.0; TOKENS], sums: [[[0; 2]; TOKENS]; MINIMA] };
@@ -515,7 +516,7 @@ impl LargeTogether {
     }
 }
 
-/// As AVX2's `total_of_four` has it.
+/// Adds up the sums in the order of AVX2's `total_of_four`.
 #[inline]
 #[target_feature(enable = "avx2")]
 fn total_of_minima<const TYPE: u8>(of_minima: [__m256; MINIMA]) -> __m256 {
@@ -551,7 +552,7 @@ fn scales_of_pair<const TYPE: u8>(head: &Head, number: usize) -> __m512i {
     _mm512_permutexvar_epi16(places, _mm512_castsi256_si512(head.scales))
 }
 
-/// Which of the weights of a pair of groups of `IQ1_M` are shifted downwards.
+/// Returns the mask of the weights in a pair of groups of `IQ1_M` that are shifted downwards.
 #[inline]
 #[target_feature(enable = "avx2,avx512f,avx512bw")]
 fn shifted_down(block: &[u8], number: usize) -> __mmask64 {

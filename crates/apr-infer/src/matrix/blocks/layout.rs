@@ -34,14 +34,14 @@ pub(super) mod types {
     pub(in crate::matrix::blocks) const NVFP4: u8 = 24;
 }
 
-/// What the levels of `IQ4_NL` and `IQ4_XS` stand for.
+/// Values of the levels of `IQ4_NL` and `IQ4_XS`.
 pub(super) const IQ4_VALUES: [i8; 16] =
     [-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113];
 
-/// Twice what the levels of `MXFP4` stand for, so that they are integers.
+/// Values of the levels of `MXFP4`, doubled so that they are integers.
 pub(super) const FP4_VALUES: [i8; 16] = [0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12];
 
-/// Half of the power of two that a byte stands for: 2^(byte - 128).
+/// Returns half of the power of two that a byte represents: 2^(byte - 128).
 #[inline(always)]
 pub(super) fn half_power(byte: u8) -> f32 {
     f32::from_bits(match byte {
@@ -116,7 +116,7 @@ pub(super) struct SmallWeights {
 }
 
 impl SmallWeights {
-    /// Of the groups of 32 that a block has, the one with a number.
+    /// Reads the group of 32 weights with number `group` from a block.
     #[inline(always)]
     pub(super) fn of<const TYPE: u8>(block: &[u8], group: usize) -> Self {
         let fifth = |at: usize, bits: usize| (block[bits + at / 8] >> (at % 8) & 1).cast_signed();

@@ -44,10 +44,11 @@ const GROUP: usize = 32;
 const SUPER: usize = 256;
 /// Multiplications of a piece of work.
 const PIECE: usize = 1 << 17;
-/// Most columns of a piece, so that their blocks stay in the second-level cache.
+/// Maximum number of columns of a piece, so that their blocks stay in the second-level cache.
 const COLUMNS: usize = 64;
 
-/// Where products go: for each row of activations a column for each row of weights.
+/// Destination of products: a slice for each row of activations, with a column for each row of
+/// weights.
 type Outputs<'a> = [&'a mut [f32]];
 
 /// Rows of weights, bytes of one, rows of activations, products.
@@ -59,7 +60,7 @@ enum Kernel {
     Large(Multiply<Large>),
 }
 
-/// Whether sums of every other block are kept apart.
+/// Returns `true` if the sums of every other block are kept apart.
 const fn is_in_pairs(of: u8) -> bool {
     matches!(of, types::IQ4_NL | types::MXFP4)
 }
@@ -73,13 +74,13 @@ const fn groups(of: u8) -> usize {
     }
 }
 
-/// Whether the groups of a block are added up before they are multiplied with its scale.
+/// Returns `true` if the groups of a block are added up before they are multiplied with its scale.
 const fn groups_share_scale(of: u8) -> bool {
     matches!(of, types::Q1_0 | types::Q2_0)
 }
 
-/// By how much the integers of a type are too large. What that adds to the products is subtracted
-/// from the sums of a block.
+/// Returns the amount by which the integers of a type are too large. Its contribution to the
+/// products is subtracted from the sums of a block.
 const fn surplus(of: u8) -> i32 {
     match of {
         types::Q6_K => 32,
@@ -88,8 +89,8 @@ const fn surplus(of: u8) -> i32 {
     }
 }
 
-/// Multiplies some rows of activations at a time, and those that are left one by one. In a function
-/// of its own the loop would lack the features of the one that it is in.
+/// Multiplies several rows of activations at a time, and the remaining rows one by one. In a
+/// separate function, the loop would lack the target features of the function that contains it.
 #[cfg(all(feature = "simd", target_arch = "x86_64"))]
 macro_rules! by_tokens {
     (
@@ -190,7 +191,7 @@ fn plain(dtype: DType) -> Option<Kernel> {
     kernels!(dtype, scalar)
 }
 
-/// Whether weights of a dtype can be multiplied with 8-bit activations.
+/// Returns `true` if weights of a dtype can be multiplied with 8-bit activations.
 pub(crate) fn can_multiply(dtype: DType) -> bool {
     plain(dtype).is_some()
 }
@@ -203,7 +204,7 @@ struct Activations {
 }
 
 impl Activations {
-    /// As the kernels need them; `None` where they don't fit 8-bit blocks.
+    /// Quantizes activations for the kernels. Returns `None` if they do not fit 8-bit blocks.
     fn of(left: Left<'_>, kernels: &[Kernel]) -> Option<Self> {
         let mut made = Self { rows: left.rows, small: Vec::new(), large: Vec::new() };
         let needs_small = kernels.iter().any(|kernel| matches!(kernel, Kernel::Small(_)));
@@ -242,8 +243,8 @@ fn rows<B>(blocks: &[B], count: usize) -> Vec<&[B]> {
     blocks.chunks((blocks.len() / count.max(1)).max(1)).collect()
 }
 
-/// Writes the product over what is in `out`, which is in rows of `width`; says whether it did: it
-/// does not where activations don't fit 8-bit blocks.
+/// Writes the product over the contents of `out`, in rows of `width`, and returns `true`. Returns
+/// `false` if the activations do not fit 8-bit blocks.
 pub(super) fn product(
     left: Left<'_>,
     matrix: &dyn StoredRows,

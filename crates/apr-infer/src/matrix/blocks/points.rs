@@ -5,7 +5,7 @@ use apr_tensor::block::iq_grids::{IQ1, IQ2_S, IQ2_XS, IQ2_XXS, IQ3_S, IQ3_XXS};
 
 use super::layout::{types, word};
 
-/// Whether the weights of a type are points of a grid.
+/// Returns `true` if the weights of a type are points of a grid.
 pub(super) const fn has_points(of: u8) -> bool {
     matches!(
         of,
@@ -19,7 +19,7 @@ pub(super) const fn has_points(of: u8) -> bool {
     )
 }
 
-/// Whether the values of a type's points have signs of their own.
+/// Returns `true` if the values of a type's points have signs of their own.
 pub(super) const fn is_ternary(of: u8) -> bool {
     matches!(of, types::IQ1_S | types::IQ1_M)
 }
@@ -29,8 +29,8 @@ pub(super) fn half_word(block: &[u8], at: usize) -> u16 {
     u16::from_le_bytes([block[at], block[at + 1]])
 }
 
-/// Eight magnitudes, of IQ1_S and IQ1_M values, as bytes, the first lowest: those of the weights
-/// from `8 * at` on.
+/// Returns eight magnitudes (values for IQ1_S and IQ1_M) as bytes, the first lowest. They belong to
+/// the weights from `8 * at` on.
 #[inline(always)]
 pub(super) fn point<const TYPE: u8>(block: &[u8], at: usize) -> u64 {
     let index = |low: usize, upper: usize| usize::from(block[low]) | upper << 8;
@@ -88,13 +88,15 @@ pub(super) fn signs<const TYPE: u8>(block: &[u8], group: usize) -> u32 {
     }
 }
 
-/// Whether of eight signs seven are stored, as an even number of them is negative.
+/// Returns `true` if a type stores seven of eight signs, because an even number of them is
+/// negative.
 #[cfg(all(feature = "simd", target_arch = "x86_64"))]
 pub(super) const fn has_even_signs(of: u8) -> bool {
     matches!(of, types::IQ2_XXS | types::IQ2_XS | types::IQ3_XXS)
 }
 
-/// The signs of the weights from `8 * at` on, as bytes that are 1 or -1, where seven are stored.
+/// Returns the signs of the weights from `8 * at` on as bytes of 1 or -1, for types that store
+/// seven signs.
 #[cfg(all(feature = "simd", target_arch = "x86_64"))]
 #[inline(always)]
 pub(super) fn even_signs_of<const TYPE: u8>(block: &[u8], at: usize) -> u64 {
@@ -106,7 +108,7 @@ pub(super) fn even_signs_of<const TYPE: u8>(block: &[u8], at: usize) -> u64 {
     EVEN_SIGNS[(seven & 127) as usize]
 }
 
-/// What seven signs stand for.
+/// Eight signs for each code of seven signs, as bytes of 1 or -1.
 #[cfg(all(feature = "simd", target_arch = "x86_64"))]
 static EVEN_SIGNS: [u64; 128] = {
     let mut signs = [0x0101_0101_0101_0101; 128];
@@ -142,8 +144,9 @@ fn even_signs(sevens: u32) -> u32 {
     sevens | (parity & 0x0101_0101) << 7
 }
 
-/// Scales of 16 weights each, which are odd numbers: a byte each, the first lowest, those of the
-/// first half of each group and those of the second.
+/// Returns the scales of 16 weights each, which are odd numbers, as bytes, the first lowest. The
+/// first word has the scales of the first half of each group, the second word has the scales of the
+/// second half.
 #[inline(always)]
 pub(super) fn scales<const TYPE: u8>(block: &[u8]) -> (u64, u64) {
     const NIBBLES: u64 = 0x0f0f_0f0f_0f0f_0f0f;
@@ -179,8 +182,8 @@ pub(super) fn scales<const TYPE: u8>(block: &[u8]) -> (u64, u64) {
     (odd(first), odd(second))
 }
 
-/// The half that all scales of a block are multiplied with, and what a type counts them in. ggml
-/// multiplies the sum of all blocks with the latter; the products are the same to the bit.
+/// Returns the half by which all scales of a block are multiplied, and the unit of a type's scales.
+/// GGML multiplies the sum of all blocks by the unit. The products are bit-identical.
 #[inline(always)]
 pub(super) fn unit<const TYPE: u8>(block: &[u8]) -> (u16, f32) {
     match TYPE {
@@ -194,10 +197,10 @@ pub(super) fn unit<const TYPE: u8>(block: &[u8]) -> (u16, f32) {
     }
 }
 
-/// How far the values of IQ1_S and IQ1_M are shifted, for both signs.
+/// Shift of the values of IQ1_S and IQ1_M, for both signs.
 pub(super) const SHIFT: f32 = 0.125;
 
-/// Whether the weights of IQ1_S and IQ1_M from `8 * at` on are shifted downwards.
+/// Returns `true` if the weights of IQ1_S and IQ1_M from `8 * at` on are shifted downwards.
 #[inline(always)]
 pub(super) fn is_shifted_down<const TYPE: u8>(block: &[u8], at: usize) -> bool {
     match TYPE {

@@ -7,8 +7,7 @@ use super::activations::{Large, Small};
 use super::layout::{LargeWeights, SmallWeights, half, types};
 use super::{GROUP, Outputs, groups, groups_share_scale, is_in_pairs, points, surplus};
 
-/// Whether additions are fused with multiplications: where the processor always does so in one
-/// step.
+/// `true` if additions are fused with multiplications, on processors that always do so in one step.
 const FUSES: bool = cfg!(target_arch = "aarch64");
 
 /// Blocks of 32: rows of weights, bytes of one, rows of activations, products.
@@ -25,7 +24,7 @@ pub(super) fn small<const TYPE: u8, const BYTES: usize>(
     }
 }
 
-/// The same for blocks of 256.
+/// Multiplies blocks of 256 elements; the arguments are the same as for `small`.
 pub(super) fn large<const TYPE: u8, const BYTES: usize>(
     weights: &[u8],
     row_bytes: usize,
@@ -67,7 +66,7 @@ fn lanes(a: &[i8; GROUP], b: &[i8; GROUP]) -> [i32; LANES] {
     })
 }
 
-/// In halves.
+/// Returns the sum of the lanes, added up in halves.
 #[inline(always)]
 pub(super) fn total(sums: &Sums) -> f32 {
     let four: [f32; 4] = core::array::from_fn(|at| sums[at + 4] + sums[at]);

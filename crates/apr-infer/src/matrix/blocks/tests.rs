@@ -47,7 +47,7 @@ impl Noise {
         (self.0 >> 56) as u8
     }
 
-    /// From -1 to 1.
+    /// Returns a number from -1 to 1.
     fn number(&mut self) -> f32 {
         f32::from(self.byte()) / 127.5 - 1.0 + f32::from(self.byte()) / 65_280.0
     }
@@ -90,7 +90,7 @@ fn activations(x: &[f32], rows: usize, kernel: Kernel) -> Activations {
     Activations::of(Left::in_rows(x, rows, depth), &[kernel]).unwrap()
 }
 
-/// The activations that the blocks stand for.
+/// Returns the activations that the blocks represent.
 fn decoded(x: &Activations) -> Vec<f64> {
     let small = x.small.iter().flat_map(|block| {
         block.quants.iter().map(|quant| f64::from(*quant) * f64::from(block.scale))
@@ -112,7 +112,7 @@ fn multiply(kernel: Kernel, weights: &[u8], row_bytes: usize, x: &Activations) -
 }
 
 #[test]
-fn products_are_those_of_dequantized_weights_and_quantized_activations() {
+fn products_match_dequantized_weights_and_quantized_activations() {
     let mut noise = Noise(1);
     for (dtype, bytes, halves) in TYPES {
         let (blocks, kernel) = (6, plain(dtype).unwrap());
@@ -141,7 +141,7 @@ fn products_are_those_of_dequantized_weights_and_quantized_activations() {
 /// Sums as ggml's portable `ggml_vec_dot_q4_0_q8_0` and `ggml_vec_dot_q4_K_q8_K` have them: one
 /// integer for each block, and of super-blocks the minima apart.
 #[test]
-fn products_are_those_of_ggmls_formulas() {
+fn products_match_the_formulas_of_ggml() {
     let mut noise = Noise(2);
     let weights = rows_of(18, &[0], 8, &mut noise);
     let kernel = plain(DType::Q4_0).unwrap();
@@ -233,8 +233,8 @@ fn fused(dtype: DType, weights: &[u8], row_bytes: usize, x: &Activations) -> Vec
     }
 }
 
-/// Hashes of what the kernels of ggml 0.25.3 for AVX2 make of three rows, as
-/// `xtask/interop/ggml_products.py` prints them. There is none for `Q2_0`.
+/// Hashes of the products of three rows from the AVX2 kernels of ggml 0.25.3, as
+/// `xtask/interop/ggml_products.py` prints them. `Q2_0` has no hash.
 const PRODUCTS_OF_GGML: [(DType, u64); 24] = [
     (DType::Q4_0, 0x6981_a5a2_4cd3_9158),
     (DType::Q4_1, 0x78b8_8eda_2026_b8ef),
@@ -263,7 +263,7 @@ const PRODUCTS_OF_GGML: [(DType, u64); 24] = [
 ];
 
 #[test]
-fn products_are_those_of_ggmls_kernels_to_the_bit() {
+fn products_are_bit_identical_to_the_kernels_of_ggml() {
     for (dtype, expected) in PRODUCTS_OF_GGML {
         let (_, bytes, halves) = TYPES.into_iter().find(|(of, ..)| *of == dtype).unwrap();
         let (mut noise, blocks) = (Noise(5), 4);

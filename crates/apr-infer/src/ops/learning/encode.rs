@@ -51,7 +51,7 @@ fn listed(call: &Call<'_>, prefix: &str) -> Result<Option<Tensor>> {
     Ok(call.floats(&name("floats")).map(Tensor::row))
 }
 
-/// Room for what is looked up of each element, and the work of it.
+/// Checks the memory for the lookups of all elements, and counts their work.
 fn count(call: &Call<'_>, keys: usize) -> Result<()> {
     const LOOKUP: usize = 20;
 

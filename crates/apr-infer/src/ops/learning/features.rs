@@ -9,7 +9,7 @@ use crate::cast::{from_doubles, from_integers};
 use crate::ops::gather::{along, position};
 use crate::{Tensor, Value};
 
-/// Numbers of features: one stands for all.
+/// One number for each feature, or a single number for all features.
 struct Each<T>(Vec<T>);
 
 impl<T: Copy> Each<T> {
@@ -22,7 +22,7 @@ impl<T: Copy> Each<T> {
         Err(Error::format(format!("{name} has {} numbers for {width} features", list.len())))
     }
 
-    /// That of an element, in rows of as many as there are features.
+    /// Returns the number for an element, in rows with one element for each feature.
     fn at(&self, element: usize) -> T {
         self.0[element % self.0.len()]
     }

@@ -4,7 +4,7 @@ use std::collections::HashMap;
 
 use apr_core::{Error, Result};
 
-/// How a node compares a feature with its value.
+/// Comparison of a feature with a node's value.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Mode {
     AtMost,
@@ -18,7 +18,7 @@ pub(super) enum Mode {
 }
 
 impl Mode {
-    /// By the name that versions before 5 have for it; `None` for a leaf.
+    /// Returns the mode with this name in versions before 5, or `None` for a leaf.
     pub(super) fn named(name: &str) -> Result<Option<Self>> {
         Ok(Some(match name {
             "LEAF" => return Ok(None),
@@ -47,7 +47,7 @@ impl Mode {
     }
 }
 
-/// Where a branch leads.
+/// Target of a branch.
 #[derive(Clone, Copy)]
 pub(super) enum Next {
     Node(usize),
@@ -61,13 +61,13 @@ pub(super) struct Branch {
     pub(super) value: f64,
     /// Range of the forest's members.
     pub(super) members: (usize, usize),
-    /// Whether what is missing takes the branch of what is true.
+    /// `true` if a missing value follows the branch for true.
     pub(super) missing_is_true: bool,
     pub(super) yes: Next,
     pub(super) no: Next,
 }
 
-/// What a leaf says: a target, and what it adds.
+/// Vote of a leaf: a target, and the weight added to it.
 #[derive(Clone, Copy)]
 pub(super) struct Vote {
     pub(super) target: usize,
@@ -82,7 +82,7 @@ pub(super) struct Forest {
 }
 
 impl Forest {
-    /// Refuses features and targets that are not there, and branches that lead nowhere.
+    /// Rejects features and targets that do not exist, and branches without a valid target.
     pub(super) fn check(&self, features: usize, targets: usize) -> Result<()> {
         let leads = |next: Next| match next {
             Next::Node(at) => at < self.branches.len(),
@@ -107,10 +107,10 @@ impl Forest {
         }
     }
 
-    /// The votes at the leaf that a row comes to, and the steps on the way.
+    /// Returns the votes at the leaf that a row reaches, and the number of steps to it.
     ///
     /// # Errors
-    /// E001 where the branches lead in a circle.
+    /// E001 if the branches form a cycle.
     pub(super) fn walk(&self, root: Next, row: &[f64]) -> Result<(&[Vote], u64)> {
         let mut next = root;
         for step in 0..=self.branches.len() as u64 {
@@ -215,7 +215,7 @@ impl Listed {
         Ok(forest)
     }
 
-    /// Where each node is in the lists. The nodes of a tree lie together.
+    /// Returns the position of each node in the lists. The nodes of a tree are adjacent.
     fn places(&self) -> Result<HashMap<(i64, i64), usize>> {
         let mut places = HashMap::with_capacity(self.nodes.len());
         for (at, key) in self.trees.iter().copied().zip(self.nodes.iter().copied()).enumerate() {
@@ -228,7 +228,7 @@ impl Listed {
 }
 
 impl ListedVotes {
-    /// The votes in the order of the nodes, and where those of each node begin.
+    /// Returns the votes in the order of the nodes, and the start of each node's votes.
     fn by_leaf(
         &self,
         places: &HashMap<(i64, i64), usize>,

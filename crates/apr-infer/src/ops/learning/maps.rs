@@ -10,7 +10,7 @@ use crate::call::Call;
 use crate::tensor::Data;
 use crate::{Tensor, Value};
 
-/// A map for each row, from labels to what the row has in their columns.
+/// Returns a map for each row, from each label to the row's value in its column.
 pub(super) fn zip(call: &mut Call<'_>) -> Result<Vec<Value>> {
     /// Bytes of a map beside its values: they share the keys.
     const MAP: u64 = 2 * size_of::<Tensor>() as u64 + 64;
@@ -71,7 +71,7 @@ pub(super) fn vectorize(call: &mut Call<'_>) -> Result<Vec<Value>> {
     Ok(vec![all.like(vec![1, count], data)?.into()])
 }
 
-/// Where each key is among those that are known.
+/// Returns the position of each key in `known`, or `None` for an unknown key.
 fn placed<T: std::hash::Hash + Eq>(keys: &[T], known: &[T]) -> Vec<Option<usize>> {
     let places: HashMap<&T, usize> = known.iter().enumerate().map(|(at, key)| (key, at)).collect();
     keys.iter().map(|key| places.get(key).copied()).collect()

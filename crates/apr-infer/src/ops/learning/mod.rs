@@ -69,7 +69,7 @@ impl Rows {
     }
 }
 
-/// Floats of an attribute, or of the tensor that stands for it where they are doubles.
+/// Returns the floats of an attribute, or of the tensor that replaces it for doubles.
 fn floats(call: &Call<'_>, name: &str) -> Result<Vec<f64>> {
     match super::layout::tensor_attribute(call, &format!("{name}_as_tensor"))? {
         Some(tensor) => tensor.doubles(),
@@ -84,7 +84,7 @@ enum Labels {
 }
 
 impl Labels {
-    /// By the attribute for integers, or `classlabels_strings`.
+    /// Reads the labels from `classlabels_strings`, or from the attribute for integers.
     fn of(call: &Call<'_>, ints: &str) -> Result<Self> {
         let found = match call.texts("classlabels_strings").filter(|texts| !texts.is_empty()) {
             Some(texts) => Self::Texts(texts),
@@ -100,8 +100,8 @@ impl Labels {
         }
     }
 
-    /// The label of each row. Where there is one label alone, the others are those of a plain
-    /// choice: 0 and 1, or no text.
+    /// Returns the label of each row. If there is only one label, the other classes get the labels
+    /// of a plain choice: 0 and 1, or an empty text.
     fn tensor(&self, call: &Call<'_>, classes: &[usize]) -> Result<Value> {
         let shape = vec![classes.len()];
         Ok(match self {

@@ -6,7 +6,7 @@ use apr_graph::ElementType;
 use crate::call::Call;
 use crate::{Tensor, Value};
 
-/// What is done with the scores of a row.
+/// Transformation of the scores of a row.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Transform {
     None,
@@ -29,7 +29,7 @@ impl Transform {
         })
     }
 
-    /// By the number that version 5 has for it.
+    /// Returns the transformation with this number in version 5.
     pub(super) fn numbered(number: i64) -> Result<Self> {
         let all = [Self::None, Self::Softmax, Self::Logistic, Self::SoftmaxZero, Self::Probit];
         let found = usize::try_from(number).ok().and_then(|at| all.get(at));
@@ -69,14 +69,14 @@ impl Transform {
     }
 }
 
-/// How the score of a second class follows from that of the first.
+/// Relation of a second class's score to the score of the first.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Second {
-    /// There is none.
+    /// No second score.
     None,
-    /// What is left of 1.
+    /// 1 minus the first score.
     Rest,
-    /// Its negative.
+    /// Negative of the first score.
     Opposite,
 }
 
@@ -95,9 +95,9 @@ fn probit(x: f64) -> f64 {
     std::f64::consts::SQRT_2 * (-v + (v * v - log / A).sqrt()).sqrt().copysign(x)
 }
 
-/// Shares of a row. Scores of 0 get none where `keeps_zeros`.
+/// Computes the softmax of a row. If `keeps_zeros`, scores of 0 are left out of it.
 fn softmax(scores: &mut [f64], keeps_zeros: bool) {
-    /// What counts as 0 (ONNX Runtime).
+    /// Magnitude up to which a score counts as 0, as in ONNX Runtime.
     const ZERO: f64 = 1e-7;
 
     let largest = scores.iter().copied().fold(f64::NEG_INFINITY, f64::max);
@@ -113,7 +113,8 @@ fn softmax(scores: &mut [f64], keeps_zeros: bool) {
     scores.iter_mut().for_each(|score| *score /= sum);
 }
 
-/// The place of the largest, the first of equal ones; 0 where nothing is a number.
+/// Returns the position of the largest score, the first of equal ones, or 0 if no score is a
+/// number.
 pub(super) fn largest(scores: &[f64]) -> usize {
     let mut best = 0;
     for (at, score) in scores.iter().enumerate() {

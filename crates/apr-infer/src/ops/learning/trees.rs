@@ -11,7 +11,7 @@ use crate::cast::from_doubles;
 use crate::ops::layout::tensor_attribute;
 use crate::{Tensor, Value};
 
-/// How the votes for a target become one.
+/// Aggregation of the votes for a target.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Aggregate {
     Sum,
@@ -31,7 +31,7 @@ impl Aggregate {
     }
 }
 
-/// The votes for each target that a row comes to, `None` where there are none.
+/// Aggregates the votes of a row for each target. Targets without votes stay `None`.
 fn voted(
     call: &Call<'_>,
     forest: &Forest,
@@ -167,9 +167,9 @@ pub(super) fn classify(call: &mut Call<'_>) -> Result<Vec<Value>> {
     Ok(vec![labels.tensor(call, &classes)?, scores::tensor(call, x.count, out)?])
 }
 
-/// What is known of an ensemble of two classes: often its leaves vote for one of them alone.
+/// Facts about an ensemble of two classes. Often, all leaves vote for only one of them.
 struct Binary {
-    /// Whether there are two labels, and votes for one of them.
+    /// `true` if there are two labels, and votes for only one of them.
     one_voted: bool,
     all_positive: bool,
 }
@@ -184,7 +184,7 @@ impl Binary {
         }
     }
 
-    /// The class that wins, and the scores, where there are at most two labels.
+    /// Returns the winning class and the scores, for at most two labels.
     fn scores(
         &self,
         votes: &[Option<f64>],

@@ -8,7 +8,7 @@ use super::{Labels, Rows};
 use crate::Value;
 use crate::call::Call;
 
-/// How alike two rows are.
+/// Similarity of two rows.
 enum Kernel {
     Linear,
     Poly { gamma: f64, shift: f64, degree: f64 },
@@ -49,7 +49,7 @@ fn doubles(call: &Call<'_>, name: &str) -> Vec<f64> {
     call.floats(name).unwrap_or_default().into_iter().map(f64::from).collect()
 }
 
-/// How alike a row is to each of the vectors, which lie one after the other.
+/// Returns the similarity of a row to each of the vectors, which are stored one after the other.
 fn kernels(call: &Call<'_>, kernel: &Kernel, vectors: &[f64], row: &[f64]) -> Result<Vec<f64>> {
     const POWER: usize = 20;
 
@@ -97,16 +97,16 @@ pub(super) fn regress(call: &mut Call<'_>) -> Result<Vec<Value>> {
     Ok(vec![scores::tensor(call, x.count, out)?])
 }
 
-/// A machine that tells classes from each other, two at a time.
+/// A support vector machine that separates classes in pairs.
 struct Machine {
     kernel: Kernel,
     vectors: Vec<f64>,
-    /// Where the vectors of each class begin, and where the last ends.
+    /// Start of each class's vectors, and the end of the last class's.
     starts: Vec<usize>,
     /// A row of coefficients for all vectors, for each other class.
     coefficients: Vec<f64>,
     rho: Vec<f64>,
-    /// Slope and shift of the probability that each pair's score stands for.
+    /// Slope and shift of the probability that each pair's score represents.
     slopes: Vec<f64>,
     shifts: Vec<f64>,
 }
@@ -178,7 +178,7 @@ impl Machine {
         votes
     }
 
-    /// The probability of each class, of what the pairs say.
+    /// Returns the probability of each class, from the scores of the pairs.
     fn probabilities(&self, scores: &[f64]) -> Vec<f64> {
         const LEAST: f64 = 1e-7;
 
@@ -194,8 +194,8 @@ impl Machine {
     }
 }
 
-/// Probabilities of classes that fit those of pairs best: the second method of Wu, Lin and Weng
-/// (2004), as in libsvm.
+/// Returns the class probabilities that fit the pairwise probabilities best. It uses the second
+/// method of Wu, Lin and Weng (2004), as in libsvm.
 fn coupled(pairs: &[f64], classes: usize) -> Vec<f64> {
     const ROUNDS: usize = 100;
 

@@ -11,8 +11,8 @@ const BEYOND: u32 = 64;
 pub(super) struct Huffman {
     /// Length and symbol by the first bits; length 0 for longer codes.
     fast: Vec<(u8, u8)>,
-    /// For each length: the first code behind those of this length, shifted to 16 bits, and what
-    /// leads from a code to the place of its symbol.
+    /// For each length, the first code after the codes of this length, shifted to 16 bits, and the
+    /// difference from a code to the index of its symbol.
     limits: [(u32, i32); 17],
     symbols: Vec<u8>,
 }
@@ -95,7 +95,8 @@ impl<'b> Bits<'b> {
         u32::try_from(self.buffer >> self.count & mask).ok()
     }
 
-    /// A number of so many bits, of which the first half are negative (T.81, figure F.12).
+    /// Reads a number of `len` bits, in which the lower half of the values is negative (T.81,
+    /// figure F.12).
     pub(super) fn number(&mut self, len: u32) -> Option<i32> {
         if len == 0 {
             return Some(0);
@@ -128,7 +129,7 @@ impl<'b> Bits<'b> {
         None
     }
 
-    /// Goes behind the restart marker that comes next.
+    /// Continues after the next restart marker.
     pub(super) fn restart(&mut self) -> Option<()> {
         (self.buffer, self.count, self.beyond) = (0, 0, 0);
         loop {

@@ -36,9 +36,9 @@ struct Component {
     /// Samples across and down for each unit of the picture.
     across: usize,
     down: usize,
-    /// Which quantization table.
+    /// Number of the quantization table.
     table: usize,
-    /// That table, as it was at the plane's first scan.
+    /// Contents of that table at the first scan of the plane.
     quantization: Option<[u16; 64]>,
     /// Samples in a row, and rows.
     width: usize,
@@ -48,7 +48,7 @@ struct Component {
     coefficients: Vec<i16>,
 }
 
-/// What a file has said so far.
+/// Contents of a file that were read so far.
 #[derive(Debug, Default)]
 struct Decoder {
     width: usize,
@@ -66,8 +66,8 @@ struct Decoder {
     scans: usize,
 }
 
-/// The picture of a file; `None` where it is not one of these, is damaged, or takes more than
-/// `most` bytes on the way.
+/// Decodes a JPEG file. Returns `None` if it is not one of the supported kinds, is damaged, or
+/// takes more than `most` bytes of memory.
 pub(super) fn decode(bytes: &[u8], most: u64) -> Option<Picture> {
     let mut decoder = Decoder::default();
     let mut at = if bytes.starts_with(&[0xff, 0xd8]) { 2 } else { return None };
@@ -200,7 +200,7 @@ impl Decoder {
         Some(())
     }
 
-    /// Reads a scan, and returns where the next marker may be.
+    /// Reads a scan, and returns the offset at which the next marker may be.
     fn scan(&mut self, segment: &[u8], bytes: &[u8], at: usize) -> Option<usize> {
         self.scans += 1;
         let (count, rest) = segment.split_first()?;

@@ -44,7 +44,7 @@ fn repeated(row: &[u8], times: usize) -> Vec<u8> {
     row.iter().flat_map(|sample| std::iter::repeat_n(*sample, times)).collect()
 }
 
-/// What is left of a sum of samples when these bits are taken off.
+/// Returns a sum of samples without its lowest `bits` bits.
 fn byte(sum: u32, bits: u32) -> u8 {
     u8::try_from(sum >> bits).unwrap_or(u8::MAX)
 }

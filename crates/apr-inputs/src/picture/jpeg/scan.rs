@@ -3,7 +3,7 @@
 use super::bits::{Bits, Huffman};
 use super::{Component, Decoder, ZIGZAG};
 
-/// What a scan has.
+/// Header of a scan.
 #[derive(Debug)]
 pub(super) struct Scan {
     /// Planes, and the numbers of their tables.
@@ -16,7 +16,7 @@ pub(super) struct Scan {
     pub(super) low: u8,
 }
 
-/// What one block needs of its scan.
+/// Settings of the scan for one block.
 struct Coding<'c> {
     dc: Option<&'c Huffman>,
     ac: Option<&'c Huffman>,
@@ -28,7 +28,7 @@ struct Coding<'c> {
 }
 
 impl Scan {
-    /// Reads the data of a scan, and returns how many bytes they take.
+    /// Reads the data of a scan, and returns their number of bytes.
     pub(super) fn read(&self, decoder: &mut Decoder, bytes: &[u8]) -> Option<usize> {
         let (first, last) = (usize::from(self.band.0), usize::from(self.band.1));
         let (dc, ac) = (decoder.dc.clone(), decoder.ac.clone());
@@ -101,12 +101,12 @@ fn block_of(plane: &mut Component, x: usize, y: usize) -> Option<&mut [i16; 64]>
     plane.coefficients.get_mut(at..at + 64)?.try_into().ok()
 }
 
-/// What goes from block to block.
+/// State that is kept from block to block.
 struct State<'b> {
     bits: Bits<'b>,
     /// The first coefficient of the block before, for each plane.
     before: Vec<i32>,
-    /// Blocks to come of which this scan has nothing.
+    /// Number of following blocks without data in this scan.
     run: u32,
 }
 
@@ -218,8 +218,8 @@ impl State<'_> {
         Some(())
     }
 
-    /// Goes over so many zeros, and refines what lies between them; returns the place of the zero
-    /// behind them.
+    /// Skips `zeros` zeros and refines the values between them. Returns the position of the zero
+    /// after them.
     fn skip(
         &mut self,
         block: &mut [i16; 64],

@@ -55,7 +55,8 @@ fn inverse(block: &[i16], table: &[u16; 64]) -> [u8; 64] {
     samples
 }
 
-/// Transforms eight values, and takes off so many bits. Damaged files may wrap.
+/// Transforms eight values, and removes their lowest `bits` bits. Values from damaged files may
+/// wrap.
 fn line_of(line: [i32; 8], bits: u32) -> [i32; 8] {
     let by = |value: i32, factor: f64| value.wrapping_mul(fixed(factor));
     let add = i32::wrapping_add;

@@ -97,7 +97,7 @@ fn a_result_that_is_cut_or_flipped_is_refused_or_another_sound_result() {
 }
 
 #[test]
-fn what_leads_elsewhere_or_contradicts_itself_is_refused() {
+fn contradictions_and_paths_outside_the_folder_are_rejected() {
     for path in ["../o.apr", "/o.apr", "f//o.apr", "f/../o.apr", "", "f\\o.apr", "C:o.apr"] {
         refused(
             |plan| plan.output.as_mut().expect("one").path = path.into(),
@@ -132,7 +132,7 @@ fn what_leads_elsewhere_or_contradicts_itself_is_refused() {
 }
 
 #[test]
-fn more_parts_than_there_can_be_are_refused_before_anything_is_made_of_them() {
+fn plans_with_too_many_parts_are_rejected_before_they_are_processed() {
     let mut plan =
         PartsPlan { output: None, parts: vec![PlannedPart::default(); MAX_PARTS + 1], ..sound() };
     plan.parts.iter_mut().for_each(|part| part.units = Some([0, 0]));

@@ -11,7 +11,7 @@ use crate::pickle::value::{Global, Id, Node, OPAQUE};
 /// Longest module or name that is imported, in bytes.
 const MAX_NAME: usize = 512;
 
-/// Stands for a name that is computed, or too long to be one.
+/// Placeholder for a name that is computed or too long.
 const UNTOLD: &str = "?";
 
 impl Vm<'_> {
@@ -36,7 +36,7 @@ impl Vm<'_> {
         });
     }
 
-    /// A call, with what it is called with where that is worth knowing.
+    /// Records a call, with its arguments if the call is dangerous.
     fn record_call(&mut self, module: &str, name: &str, args: &[Id]) {
         let verdict = verdict(module, name);
         let argument = (verdict == Verdict::Dangerous).then(|| self.heap.shown(args));

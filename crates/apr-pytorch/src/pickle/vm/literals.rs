@@ -7,7 +7,7 @@ use crate::pickle::opcode as op;
 use crate::pickle::text;
 use crate::pickle::value::{Bytes, Lying, Node};
 
-/// Bytes of the longest string that is kept where arrays are read: no name is longer.
+/// Maximum length in bytes of a string that is kept if arrays are read: no name is longer.
 const MAX_STRING: u64 = 65_535;
 
 /// Python 2's string: text in every checkpoint, unless it is the bytes of a value.
@@ -62,7 +62,9 @@ impl Vm<'_> {
         self.push_node(node)
     }
 
-    /// In a scan, goes past a value that Python may write otherwise: `0x1f`, `1_000`.
+    /// Replaces an invalid literal with an opaque value in a scan.
+    ///
+    /// Python may accept forms such as `0x1f` or `1_000`.
     fn literal(&self, node: Result<Node>) -> Result<Node> {
         if self.policy.lenient { Ok(node.unwrap_or(Node::Opaque)) } else { node }
     }
@@ -104,7 +106,7 @@ impl Vm<'_> {
         self.push_node(string_of(bytes))
     }
 
-    /// A string that lies in the source as it is, which may be the bytes of an array.
+    /// Reads a string that is stored unescaped in the source and may be the bytes of an array.
     fn lying_string(&mut self, len: u64, is_text: bool) -> Result<()> {
         let at = Lying { offset: self.input.position(), len, is_text };
         if self.policy.arrays && len > MAX_STRING {

@@ -18,10 +18,10 @@ use super::search::{self, Sweep};
 use super::weights::{self, Importance, Weights};
 use crate::half_float::{f16_to_f32, f32_to_f16};
 
-/// Super-blocks whose scales are searched for at once: their scales and minima fill the lanes.
+/// Number of super-blocks that are searched together. Their scales and minima fill the lanes.
 const BATCH: usize = LANES / 2;
 
-/// The scales tried where elements have importance weights.
+/// Scales that are tried for elements with importance weights.
 const WEIGHTED_SWEEP: Sweep = Sweep { first: -0.9, step: 0.05, steps: 36, absolute: false };
 
 /// A type with `SUBS` sub-blocks of `LEN` elements in `BYTES` bytes.
@@ -151,7 +151,7 @@ fn write_six_bit_scales(
     unpack_scales_and_mins(&packed)
 }
 
-/// What the searches found for the sub-blocks of a batch, in their order.
+/// Results of the searches for the sub-blocks of a batch, in their order.
 struct FittedBatch {
     scales: [f32; BATCH * LANES],
     mins: [f32; BATCH * LANES],
@@ -336,8 +336,9 @@ fn weighted_scales<
     })
 }
 
-/// The levels for the scales and minima that are stored; where these cannot be, those that the
-/// search found.
+/// Returns the levels for the stored scales and minima.
+///
+/// If the stored scale is zero, returns the levels that the search found.
 #[inline(always)]
 fn round<const LEN: usize, const SUBS: usize>(
     max_level: u8,

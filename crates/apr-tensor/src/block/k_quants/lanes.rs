@@ -12,7 +12,7 @@ pub(super) const LANES: usize = 16;
 #[repr(align(64))]
 pub(super) struct Reals<const N: usize = LANES>(pub(super) [f32; N]);
 
-/// A condition of each lane: all bits set where it holds.
+/// A condition for each lane: all bits are set if it holds.
 #[derive(Debug, Clone, Copy)]
 #[repr(align(64))]
 pub(super) struct Mask<const N: usize = LANES>([u32; N]);
@@ -74,13 +74,13 @@ impl<const N: usize> Reals<N> {
         Mask(array::from_fn(|lane| if self.0[lane] == other.0[lane] { u32::MAX } else { 0 }))
     }
 
-    /// The lesser of two; the first where one is not a number.
+    /// Returns the lesser of two values; the first if one of them is not a number.
     #[inline(always)]
     pub(super) fn min(self, other: Self) -> Self {
         self.zip(other, |a, b| if b < a { b } else { a })
     }
 
-    /// The greater of two; the first where one is not a number.
+    /// Returns the greater of two values; the first if one of them is not a number.
     #[inline(always)]
     pub(super) fn max(self, other: Self) -> Self {
         self.zip(other, |a, b| if b > a { b } else { a })

@@ -18,7 +18,7 @@ use lanes::Reals;
 use layout::SUPER;
 use weights::Importance;
 
-/// Whether a dtype is a K-quant that models are stored in.
+/// Returns `true` if a dtype is a K-quant that models are stored in.
 pub(crate) const fn is_one(dtype: DType) -> bool {
     matches!(dtype, DType::Q2_K | DType::Q3_K | DType::Q4_K | DType::Q5_K | DType::Q6_K)
 }

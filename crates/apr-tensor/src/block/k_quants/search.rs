@@ -25,7 +25,7 @@ pub(super) struct Sweep {
 pub(super) struct Affine {
     pub(super) scale: Reals,
     pub(super) min: Reals,
-    /// The levels found are `iscale * (x - offset)`, rounded; zero where no search was needed.
+    /// Inverse scale: levels are `iscale * (x - offset)`, rounded; zero if not searched.
     pub(super) iscale: Reals,
     pub(super) offset: Reals,
 }
@@ -119,12 +119,12 @@ fn weighted_difference(
 /// x is about scale * (level - half).
 pub(super) struct Symmetric<const N: usize> {
     pub(super) scale: Reals<N>,
-    /// The levels found are `iscale * x`, rounded, plus half; all are zero where this is not a
+    /// Inverse scale: the levels are `iscale * x`, rounded, plus half; all are zero if it is not a
     /// number.
     pub(super) iscale: Reals<N>,
 }
 
-/// The elements of the greatest magnitude, and where all elements are (nearly) zero.
+/// Returns the elements of the greatest magnitude, and a mask of lanes with only (nearly) zeros.
 #[inline(always)]
 fn extreme<const LEN: usize, const N: usize>(x: &[Reals<N>; LEN]) -> (Reals<N>, Mask<N>) {
     let (mut max, mut magnitude) = (Reals::ZERO, Reals::ZERO);
@@ -293,7 +293,7 @@ fn as_bytes(levels: Reals) -> Reals {
 pub(super) struct Refined<const LEN: usize> {
     pub(super) scale: Reals,
     half: u8,
-    /// Less half.
+    /// Levels minus `half`.
     levels: [Reals; LEN],
     zero: Mask,
 }
@@ -309,7 +309,7 @@ impl<const LEN: usize> Refined<LEN> {
     }
 }
 
-/// What a level adds to the sums, and the quotients that round to it without doubt.
+/// Contribution of a level to the sums, and the bounds of quotients that round to it without doubt.
 #[derive(Clone, Copy)]
 struct Share {
     level: Reals,
@@ -337,7 +337,9 @@ impl Share {
         }
     }
 
-    /// Where the level may have to change: where it will not is seen without a division.
+    /// Returns a mask of lanes whose level may have to change.
+    ///
+    /// It is computed without a division.
     #[inline(always)]
     fn is_in_doubt(&self, x: Reals, sum_lx: Reals, sum_l2: Reals) -> Mask {
         let (lx, l2) = (sum_lx - self.lx, sum_l2 - self.l2);

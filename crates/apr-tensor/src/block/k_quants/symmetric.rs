@@ -23,7 +23,7 @@ const LEN: usize = 16;
 /// has no more.
 const HALF: usize = LANES / 2;
 
-/// Super-blocks whose scales are searched for at once.
+/// Number of super-blocks whose scales are searched together.
 const BATCH: usize = LANES;
 
 macro_rules! quantizer {
@@ -198,7 +198,7 @@ fn found_level(half: i32, iscale: f32, x: f32) -> u8 {
     if iscale.is_nan() { 0 } else { (nearest(iscale * x).clamp(-half, half - 1) + half) as u8 }
 }
 
-/// The levels for the scales that are stored; where these are zero, those that the search found.
+/// Returns the levels for the stored scales, or the searched levels if a scale is zero.
 #[inline(always)]
 fn round(
     half: i32,

@@ -104,7 +104,7 @@ pub(super) fn magnitudes<const LEN: usize>(x: &[Reals; LEN]) -> Weights<LEN> {
     weights
 }
 
-/// The squares.
+/// Returns the squares of the values as weights.
 #[inline(always)]
 pub(super) fn squares<const LEN: usize, const N: usize>(x: &[Reals<N>; LEN]) -> Weights<LEN, N> {
     let mut weights = Weights::NONE;

@@ -22,18 +22,18 @@ const fn levels(width: usize) -> usize {
 /// Points of `WIDTH` values, each one of a few levels.
 pub(in super::super) struct Grid<const WIDTH: usize> {
     points: Vec<[u8; WIDTH]>,
-    /// By the number whose digits are the levels, the first the lowest.
+    /// Entries by number. The digits of the number are the levels, the lowest first.
     places: Vec<GridEntry>,
     /// Points by number, list after list.
     neighbours: Vec<u16>,
 }
 
-/// What is where a group's levels lead to.
+/// The entry for the levels of a group.
 #[derive(Clone, Copy)]
 struct GridEntry {
-    /// The point's number, or where the list of its neighbours starts.
+    /// Number of the point, or start of the list of neighbours.
     first: u32,
-    /// The neighbours; none where there is a point.
+    /// Number of neighbours; 0 for a point.
     count: u16,
 }
 
@@ -100,7 +100,7 @@ impl<const WIDTH: usize> Grid<WIDTH> {
         place as usize
     }
 
-    /// The number of a point; 0 for what is not one.
+    /// Returns the number of a point, or 0 if the levels are not a point.
     #[inline(always)]
     pub(super) fn number(&self, levels: &[u8; WIDTH]) -> u16 {
         let place = self.places[Self::place(levels)];
@@ -113,11 +113,13 @@ impl<const WIDTH: usize> Grid<WIDTH> {
         &self.points[usize::from(number)]
     }
 
-    /// Replaces levels that are not a point's by those of the neighbour that costs least, the first
-    /// of several. Returns whether they were a point's.
+    /// Replaces levels that are not a point by those of the neighbour with the least cost.
     ///
-    /// `cost` says what each level costs at each value; a point costs the sum, in order. Where no
-    /// cost is a number, the first neighbour counts.
+    /// If several have the least cost, the first one is chosen. Returns `true` if the levels were a
+    /// point already.
+    ///
+    /// `cost` returns the cost of each level at each value. The cost of a point is their sum, in
+    /// order. If no cost is a number, the first neighbour is chosen.
     #[inline(always)]
     pub(super) fn settle(
         &self,
@@ -140,11 +142,11 @@ impl<const WIDTH: usize> Grid<WIDTH> {
     }
 }
 
-/// What each level costs at each value of a group.
+/// Cost of each level at each value of a group.
 pub(super) struct Costs<const WIDTH: usize>([[f32; 8]; WIDTH]);
 
 impl<const WIDTH: usize> Costs<WIDTH> {
-    /// Weight times the square of the difference between a value and what its level stands for.
+    /// Computes the costs: weight times the squared difference of a value and its level's value.
     #[inline(always)]
     pub(super) fn new(
         values: &[f32; WIDTH],
@@ -190,15 +192,15 @@ macro_rules! grids {
 grids! {
     /// IQ1_S and IQ1_M.
     iq1: EIGHT, IQ1_PACKED, 3;
-    /// IQ2_XXS.
+    /// Grid of IQ2_XXS.
     iq2_xxs: EIGHT, IQ2_XXS_PACKED, 2;
-    /// IQ2_XS.
+    /// Grid of IQ2_XS.
     iq2_xs: EIGHT, IQ2_XS_PACKED, 2;
-    /// IQ2_S.
+    /// Grid of IQ2_S.
     iq2_s: EIGHT, IQ2_S_PACKED, 1;
-    /// IQ3_XXS.
+    /// Grid of IQ3_XXS.
     iq3_xxs: FOUR, IQ3_XXS_PACKED, 2;
-    /// IQ3_S.
+    /// Grid of IQ3_S.
     iq3_s: FOUR, IQ3_S_PACKED, 3;
 }
 
@@ -230,7 +232,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_a_point_becomes_the_neighbour_that_costs_least() {
+    fn levels_off_the_grid_become_the_neighbour_with_the_least_cost() {
         iq2_xxs(|grid| {
             for place in 0..grid.places.len() {
                 let mut levels: [u8; 8] =

@@ -13,7 +13,7 @@ use crate::half_float::f32_to_f16;
 pub(in super::super) struct Iq1S;
 pub(in super::super) struct Iq1M;
 
-/// What the three levels stand for when all are moved up, and when all are moved down.
+/// Values of the three levels if all are moved up (`UP`), and if all are moved down (`DOWN`).
 const UP: [f32; 3] = [-0.875, 0.125, 1.125];
 const DOWN: [f32; 3] = [-1.125, -0.125, 0.875];
 
@@ -27,7 +27,7 @@ struct Cut {
     scale: f32,
     /// Values of the lowest level, and of the lowest two.
     ends: [usize; 2],
-    /// Which of the ways to move the levels.
+    /// Number of the way to move the levels.
     way: usize,
 }
 
@@ -46,8 +46,9 @@ struct Fits {
     squares: Lanes,
 }
 
-/// Tries all cuts of `LEN` values, and `WAYS` ways to move the levels. `None` where no cut leads to
-/// a scale.
+/// Tries all cuts of `LEN` values and all `WAYS` to move the levels.
+///
+/// Returns `None` if no cut results in a scale.
 #[inline(always)]
 fn best_cut<T: Cuts<LEN, WAYS>, const LEN: usize, const WAYS: usize>(cuts: &T) -> Option<Cut> {
     let (mut best, mut cut) = (-f32::MAX, None);
@@ -128,10 +129,10 @@ struct Fitted<const GROUPS: usize> {
     numbers: [u16; GROUPS],
 }
 
-/// Moves the groups of a sub-block to points, and fits the scale again where one of them was no
-/// point.
+/// Moves the groups of a sub-block to points.
 ///
-/// `meanings` are what the levels of each group stand for.
+/// Fits the scale again if one of the groups was not a point. `meanings` contains the values of the
+/// levels of each group.
 #[inline(always)]
 fn to_points<const LEN: usize, const GROUPS: usize>(
     grid: &Grid<EIGHT>,
@@ -295,7 +296,7 @@ impl Cuts<32, 2> for Together {
     }
 }
 
-/// What was found for 16 values.
+/// Result of the search for 16 values.
 #[derive(Clone, Copy)]
 struct TernaryGroup {
     weights: [f32; 16],
@@ -305,7 +306,7 @@ struct TernaryGroup {
 }
 
 impl TernaryGroup {
-    /// Without a scale where all values are (nearly) zero.
+    /// Searches for 16 values. The scale is zero if all values are (nearly) zero.
     #[inline(always)]
     fn of(values: &[f32; 16], weights: [f32; 16], grid: &Grid<EIGHT>) -> Self {
         let zero = Self { weights, scale: 0.0, way: 0, numbers: [0; 2] };
@@ -326,8 +327,9 @@ impl TernaryGroup {
         Self { weights, scale, way: cut.way, numbers }
     }
 
-    /// Adds its values to weighted sums of level times value and of the level's square, where a
-    /// level is a multiple of the unit.
+    /// Adds its values to weighted sums of level times value and of the level's square.
+    ///
+    /// A level is a multiple of the unit.
     #[inline(always)]
     fn add_up(
         &self,
@@ -405,8 +407,9 @@ impl QuantizeToPoints<56, EIGHT> for Iq1M {
     }
 }
 
-/// What the levels of the two halves of 16 values stand for: bit 1 of the way moves those of the
-/// first down, bit 0 those of the second.
+/// Returns the values of the levels of the two halves of 16 values.
+///
+/// Bit 1 of the way moves the levels of the first half down, bit 0 those of the second.
 #[inline(always)]
 fn meanings(way: usize) -> [&'static [f32; 3]; 2] {
     [1, 0].map(|bit| if way >> bit & 1 == 1 { &DOWN } else { &UP })

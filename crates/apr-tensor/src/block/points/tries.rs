@@ -3,19 +3,19 @@
 use super::super::lanes::nearest_i32;
 use super::grid::{Costs, EIGHT, Grid};
 
-/// Room for the scales that are tried at once.
+/// Maximum number of scales that are tried together.
 const ROOM: usize = 32;
 
-/// Sub-blocks of magnitudes and what an error costs at each.
+/// Sub-blocks of magnitudes and the weight of an error at each.
 pub(super) struct Sub<const LEN: usize> {
-    /// Magnitudes; one of a group may be negative where only an even number of signs can be stored.
+    /// Magnitudes. One of a group may be negative if only an even number of signs can be stored.
     pub(super) values: [f32; LEN],
     pub(super) weights: [f32; LEN],
     /// Roots of the weights, by which the nearest point is chosen.
     pub(super) roots: [f32; LEN],
 }
 
-/// Scales to try: those that put `extreme` at the greatest odd number plus a few steps.
+/// Scales to try, which put `extreme` at the greatest odd number plus a few steps.
 pub(super) struct Sweep {
     pub(super) extreme: f32,
     /// Steps to either side.
@@ -23,19 +23,19 @@ pub(super) struct Sweep {
     pub(super) step: f32,
 }
 
-/// Which groups are fitted once more, with the scale that was found.
+/// Groups that are fitted again with the scale that was found.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Refit {
-    /// All.
+    /// All groups.
     All,
     /// All, unless every group was a point without being moved.
     AllIfMoved,
-    /// Those that were moved to a point.
+    /// Groups that were moved to a point.
     Moved,
 }
 
 impl Refit {
-    /// A bit for each group that is fitted once more, where these were moved.
+    /// Returns a bit for each group that is fitted again, given the moved groups.
     #[inline(always)]
     fn open(self, moved: u8) -> u8 {
         match self {
@@ -49,7 +49,7 @@ impl Refit {
 /// The values of a sub-block are about scale * (2 * level + 1).
 pub(super) struct FittedSubBlock<const LEN: usize> {
     pub(super) scale: f32,
-    /// Those of points of the grid.
+    /// Levels of points of the grid.
     pub(super) levels: [u8; LEN],
 }
 
@@ -58,7 +58,7 @@ const fn top(width: usize) -> u8 {
     if width == EIGHT { 2 } else { 7 }
 }
 
-/// What a level stands for, before the scale.
+/// Returns the value of a level, before the scale.
 #[inline(always)]
 fn odd(level: u8) -> f32 {
     f32::from(2 * level + 1)
@@ -92,7 +92,7 @@ impl<const LEN: usize> Sub<LEN> {
         })
     }
 
-    /// Tries all scales of a sweep. `start` is the scale where none of them has a positive score.
+    /// Tries all scales of a sweep. `start` is the scale if none of them has a positive score.
     #[inline(always)]
     pub(super) fn search<const WIDTH: usize>(
         &self,
@@ -143,8 +143,7 @@ impl<const LEN: usize> Sub<LEN> {
         found
     }
 
-    /// Rounds the open groups anew with the scale that was found, and fits the scale to what comes
-    /// out.
+    /// Rounds the open groups again with the found scale, and fits the scale to the result.
     #[inline(always)]
     fn refit<const WIDTH: usize>(
         &self,

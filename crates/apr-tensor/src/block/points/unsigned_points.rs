@@ -14,8 +14,10 @@ pub(in super::super) struct Iq2S;
 pub(in super::super) struct Iq3Xxs;
 pub(in super::super) struct Iq3S;
 
-/// Whether the sign of each value is stored, or of each but the last of eight, which makes the
-/// number of negative ones even.
+/// Signs that are stored.
+///
+/// Either the sign of each value is stored, or that of each but the last of eight. The number of
+/// negative values is then even.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Signs {
     Each,
@@ -48,7 +50,7 @@ fn magnitudes<const LEN: usize>(
     (sub, bytes)
 }
 
-/// Where a wrong sign costs least.
+/// Returns the position where a wrong sign costs least.
 #[inline(always)]
 fn least(values: &[f32; 8], weights: &[f32; 8]) -> usize {
     let cost = |i: usize| weights[i] * values[i] * values[i];
@@ -80,7 +82,7 @@ fn numbers<const WIDTH: usize>(grid: &Grid<WIDTH>, levels: &[u8]) -> impl Iterat
 /// The weights of values without importance.
 type Unweighted = fn(value: f32, spread: f32) -> f32;
 
-/// How the sub-blocks of a type are searched.
+/// Rules for searching the sub-blocks of a type.
 struct Rules {
     signs: Signs,
     /// A sub-block whose greatest magnitude is below this is zero.
@@ -91,8 +93,9 @@ struct Rules {
     unweighted: Unweighted,
 }
 
-/// What a search found for each sub-block, with its signs; `None` for a sub-block that counts as
-/// zero.
+/// Searches each sub-block and passes the result, with its signs, to `then`.
+///
+/// The result is `None` for a sub-block that counts as zero.
 #[inline(always)]
 fn search<const LEN: usize, const WIDTH: usize>(
     rules: &Rules,
@@ -127,8 +130,9 @@ fn square(value: f32, _spread: f32) -> f32 {
     value * value
 }
 
-/// Writes the unit of the scales times a correction, and returns its inverse; `None` where all
-/// scales are zero.
+/// Writes the unit of the scales times a correction, and returns its inverse.
+///
+/// Returns `None` if all scales are zero.
 #[inline(always)]
 fn write_unit(scales: &[f32], correction: f32, block: &mut [u8]) -> Option<f32> {
     let greatest =

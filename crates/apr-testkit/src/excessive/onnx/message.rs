@@ -49,7 +49,7 @@ pub(in crate::excessive) fn body(name: &str, graph: &[u8]) -> Vec<u8> {
     attribute(name, 5, &field(6, graph))
 }
 
-/// What a function's node takes from its call.
+/// Writes an attribute of a function's node that takes its value from the call.
 pub(super) fn of_call(name: &str, outer: &str) -> Vec<u8> {
     field(5, [field(1, name), field(21, outer), number(20, 2)].concat())
 }
@@ -109,7 +109,8 @@ pub(super) struct Function<'a> {
     pub(super) nodes: Vec<u8>,
 }
 
-/// A function; `nodes` are those of a graph, whose field number is another here.
+/// Writes a function. `nodes` are encoded as nodes of a graph, and get the field number of
+/// functions.
 pub(super) fn function(function: &Function<'_>) -> Vec<u8> {
     let opset = field(9, number(2, 17));
     let own = field(9, [field(1, "f"), number(2, 1)].concat());
@@ -126,7 +127,7 @@ pub(super) fn function(function: &Function<'_>) -> Vec<u8> {
     field(25, parts.concat())
 }
 
-/// Nodes of a graph (field 1) as those of a function (field 7): both tags are one byte.
+/// Changes nodes of a graph (field 1) to nodes of a function (field 7). Both tags are one byte.
 fn renumbered(nodes: &[u8]) -> Vec<u8> {
     let (mut all, mut at) = (nodes.to_vec(), 0);
     while at < all.len() {

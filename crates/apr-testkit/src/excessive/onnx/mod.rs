@@ -15,7 +15,7 @@ const fn onnx(name: &'static str, make: fn(usize) -> Vec<u8>) -> Construct {
     Construct { name, file: "model.onnx", make }
 }
 
-/// All of them.
+/// All constructs of this module.
 pub(super) const ALL: &[Construct] = &[
     onnx("onnx: a shape of many dimensions, read by many nodes", many_dimensions),
     onnx("onnx: many declared shapes of a name each", named_dimensions),

@@ -9,7 +9,7 @@ use super::super::tokens::{CONTROL, GAP, NORMAL, UNKNOWN, UNUSED, USER_DEFINED, 
 use super::tokenizer_json::Added;
 use crate::vocabulary::MAX_TOKENS;
 
-/// Keys of llama.cpp that the files have a place for, or that say what `config.json` says.
+/// Keys of llama.cpp that the files can represent, or that repeat the content of `config.json`.
 const KEYS: [&str; 24] = [
     "model",
     "pre",
@@ -37,7 +37,7 @@ const KEYS: [&str; 24] = [
     "eom_token_id",
 ];
 
-/// What the keys say.
+/// The tokenizer keys of a GGUF file.
 pub(super) struct TokenizerKeys<'a> {
     key_values: &'a [KeyValue],
     pub(super) model: &'a str,
@@ -47,7 +47,7 @@ pub(super) struct TokenizerKeys<'a> {
 }
 
 impl<'a> TokenizerKeys<'a> {
-    /// `None` where there is no tokenizer.
+    /// Reads the keys, or returns `None` if there is no tokenizer.
     pub(super) fn read(key_values: &'a [KeyValue]) -> Result<Option<Self>> {
         let mut keys = Self { key_values, model: "", tokens: &[], scores: None, types: None };
         match keys.text("model")? {
@@ -115,7 +115,7 @@ impl<'a> TokenizerKeys<'a> {
         }
     }
 
-    /// Position of a special token, where there is such a token.
+    /// Returns the id of a special token, if there is such a token.
     pub(super) fn id(&self, name: &str) -> Option<usize> {
         let id = match self.value(name)? {
             Value::U32(id) => u64::from(*id),
@@ -173,7 +173,7 @@ impl<'a> TokenizerKeys<'a> {
         added.filter(|token| !token.content.is_empty()).collect()
     }
 
-    /// What of the key-value pairs has no place in the files, or is not right.
+    /// Returns warnings about key-value pairs that are invalid or that the files cannot represent.
     pub(super) fn warnings(&self) -> Vec<String> {
         let mut warnings = self.unplaced();
         warnings.extend(["eot_token_id", "eom_token_id"].iter().filter_map(|name| {
@@ -208,7 +208,7 @@ impl<'a> TokenizerKeys<'a> {
         warnings
     }
 
-    /// Warnings of the pairs about tokenizers that the files have no place for.
+    /// Returns warnings about the tokenizer's keys that the files cannot represent.
     fn unplaced(&self) -> Vec<String> {
         let has_place = |key: &str| match key.strip_prefix("tokenizer.ggml.") {
             Some(name) => KEYS.contains(&name),

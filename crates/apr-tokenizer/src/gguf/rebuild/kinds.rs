@@ -205,7 +205,7 @@ pub(super) fn words<'a>(keys: &TokenizerKeys<'a>, warnings: &mut Vec<String>) ->
     }
 }
 
-/// `t5`: Unigram.
+/// Returns the Unigram tokenizer of a GGUF file whose tokenizer model is `t5`.
 pub(super) fn unigram<'a>(
     keys: &TokenizerKeys<'a>,
     warnings: &mut Vec<String>,
@@ -283,7 +283,9 @@ fn precompiled(charsmap: &[u8]) -> Json {
     })
 }
 
-/// Special tokens around a text, where the keys or llama.cpp's defaults say so.
+/// Returns the post-processor that adds special tokens.
+///
+/// The keys or llama.cpp's defaults determine these tokens.
 fn ends(keys: &TokenizerKeys<'_>, bos: bool, eos: bool) -> Json {
     let adds = |key: &str, default: bool, id: &str| {
         keys.flag(key).unwrap_or(default).then(|| keys.id(id)).flatten()

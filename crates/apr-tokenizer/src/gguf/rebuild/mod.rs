@@ -40,7 +40,7 @@ pub fn tokenizer_files(key_values: &[KeyValue]) -> Result<(NamedFiles, Vec<Strin
     Ok((files, warnings))
 }
 
-/// The `tokenizer.json` alone, before it is written. `None` where a GGUF has no tokenizer.
+/// Returns the `tokenizer.json` before it is written, or `None` if a GGUF file has no tokenizer.
 ///
 /// ```
 /// use apr_core::{Array, KeyValue, Value};
@@ -64,7 +64,7 @@ pub fn tokenizer_files(key_values: &[KeyValue]) -> Result<(NamedFiles, Vec<Strin
 /// ```
 ///
 /// # Errors
-/// Those of [`tokenizer_files`].
+/// The errors of [`tokenizer_files`].
 pub fn tokenizer_file(key_values: &[KeyValue]) -> Result<Option<(TokenizerFile<'_>, Vec<String>)>> {
     TokenizerKeys::read(key_values)?.map(|keys| file_of(&keys)).transpose()
 }

@@ -57,7 +57,7 @@ pub(super) fn settings(
     (settings, map)
 }
 
-/// A template, or a list of them by name where there are several.
+/// Returns the chat template, or a list of named templates if there are several.
 fn chat_template(keys: &TokenizerKeys<'_>, warnings: &mut Vec<String>) -> Option<Json> {
     const KEY: &str = "tokenizer.chat_template";
 

@@ -17,20 +17,22 @@ pub struct TokenizerFile<'a> {
     pub padding: Value,
     /// Tokens that are found before anything else.
     pub added_tokens: Vec<Added<'a>>,
-    /// What a text becomes first; `null` for nothing.
+    /// Normalizer of texts, or `null`.
     pub normalizer: Value,
-    /// How a text is split; `null` for nothing.
+    /// Pre-tokenizer that splits texts, or `null`.
     pub pre_tokenizer: Value,
-    /// What is put around the tokens; `null` for nothing.
+    /// Post-processor that adds special tokens, or `null`.
     pub post_processor: Value,
-    /// How tokens become a text.
+    /// Decoder that turns tokens into text.
     pub decoder: Value,
     /// The tokenizer proper.
     pub model: Model<'a>,
 }
 
 impl TokenizerFile<'_> {
-    /// Leaves out merges of what is no token, which the libraries refuse, and says how many.
+    /// Removes merges of texts that are not tokens, which the libraries reject.
+    ///
+    /// Returns a warning with the number of removed merges, if any.
     pub fn leave_out_unknown_merges(&mut self) -> Option<String> {
         let Model::Bpe { vocab, merges, .. } = &mut self.model else { return None };
         let texts: HashSet<&str> = vocab.0.iter().map(|(text, _)| *text).collect();
@@ -46,7 +48,7 @@ impl TokenizerFile<'_> {
     }
 }
 
-/// What is said of merges of what is no token, where there are any.
+/// Returns the warning about merges of texts that are not tokens, if there are any.
 #[must_use]
 pub fn unknown_merges(count: usize) -> Option<String> {
     (count > 0)
@@ -56,19 +58,19 @@ pub fn unknown_merges(count: usize) -> Option<String> {
 /// A token that is found before anything else.
 #[derive(Debug, Serialize)]
 pub struct Added<'a> {
-    /// In the vocabulary.
+    /// Id in the vocabulary.
     pub id: usize,
-    /// Its text.
+    /// Text of the token.
     pub content: &'a str,
-    /// Whether letters beside it keep it from being found.
+    /// `true` if the token is not found next to letters.
     pub single_word: bool,
-    /// Whether it takes the spaces before it.
+    /// `true` if the token includes the spaces before it.
     pub lstrip: bool,
-    /// Whether it takes the spaces behind it.
+    /// `true` if the token includes the spaces after it.
     pub rstrip: bool,
-    /// Whether it is looked for in the normalized text.
+    /// `true` if the token is searched in the normalized text.
     pub normalized: bool,
-    /// Whether it stands for no text.
+    /// `true` if the token does not represent text.
     pub special: bool,
 }
 
@@ -82,42 +84,44 @@ pub enum Model<'a> {
     Bpe {
         /// Always `null`.
         dropout: Value,
-        /// What stands for characters that no token has.
+        /// Token for characters that no token has.
         unk_token: Option<&'a str>,
         /// Always `null`.
         continuing_subword_prefix: Value,
         /// Always `null`.
         end_of_word_suffix: Value,
-        /// Whether several unknown characters become one token.
+        /// `true` if several unknown characters become one token.
         fuse_unk: bool,
-        /// Whether unknown characters become tokens of their bytes.
+        /// `true` if unknown characters become tokens of their bytes.
         byte_fallback: bool,
-        /// Whether a word that is a token is not merged from parts.
+        /// `true` if a word that is a token is not merged from parts.
         ignore_merges: bool,
-        /// Ids by text.
+        /// Ids of the tokens, by text.
         vocab: Ids<'a>,
-        /// By rank; those of what is no token among them, until they are left out
-        /// ([`TokenizerFile::leave_out_unknown_merges`]).
+        /// Merges by rank.
+        ///
+        /// They include merges of texts that are not tokens, until
+        /// [`TokenizerFile::leave_out_unknown_merges`] removes them.
         merges: Vec<(&'a str, &'a str)>,
     },
     /// The longest pieces of a word, from its beginning on.
     WordPiece {
-        /// What stands for a word that no pieces make.
+        /// Token for a word that cannot be composed of pieces.
         unk_token: &'a str,
-        /// What marks pieces that go on.
+        /// Prefix of pieces that continue a word.
         continuing_subword_prefix: &'static str,
         /// Letters of a word beyond which it is unknown.
         max_input_chars_per_word: usize,
-        /// Ids by text.
+        /// Ids of the tokens, by text.
         vocab: OwnedIds,
     },
     /// The likeliest tokens.
     Unigram {
-        /// What stands for characters that no token has.
+        /// Id of the token for characters that no token has.
         unk_id: Option<usize>,
         /// Texts and their log probabilities, by id.
         vocab: Vec<(&'a str, f32)>,
-        /// Whether unknown characters become tokens of their bytes.
+        /// `true` if unknown characters become tokens of their bytes.
         byte_fallback: bool,
     },
 }
@@ -125,7 +129,7 @@ pub enum Model<'a> {
 /// A map of tokens to ids, in the order of the ids.
 #[derive(Debug)]
 pub struct Ids<'a>(
-    /// Texts and ids.
+    /// Texts of the tokens, with their ids.
     pub Vec<(&'a str, usize)>,
 );
 
@@ -143,7 +147,7 @@ impl Serialize for Ids<'_> {
 /// A map of texts that were put together to ids, in the order of the ids.
 #[derive(Debug)]
 pub struct OwnedIds(
-    /// Texts and ids.
+    /// Texts of the tokens, with their ids.
     pub Vec<(String, usize)>,
 );
 

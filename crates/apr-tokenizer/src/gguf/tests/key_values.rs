@@ -8,7 +8,7 @@ use super::{CASES, Case, Change, of, texts};
 use crate::gguf::{Options, Tokenizer, TokenizerJson, tokenizer_files, tokenizer_key_values};
 
 #[test]
-fn key_values_are_those_of_the_converter_in_its_order() {
+fn key_values_match_the_converter_including_their_order() {
     for name in CASES {
         let case = Case::read(name);
         let mut expected = case.key_values.clone();
@@ -52,7 +52,7 @@ fn scores_fall_with_the_rank_of_the_first_merge() {
 }
 
 #[test]
-fn files_from_before_tokenizer_json_tell_the_same() {
+fn files_older_than_tokenizer_json_give_the_same_result() {
     let json = |name: &str| {
         let (_, bytes) =
             Case::read(name).files.into_iter().find(|(name, _)| name == "tokenizer.json").unwrap();
@@ -146,7 +146,7 @@ fn rows_beyond_the_tokens_are_padded_and_left_out_again() {
 }
 
 #[test]
-fn a_model_without_a_tokenizer_has_no_key_values_and_no_files() {
+fn a_model_without_a_tokenizer_has_neither_key_values_nor_files() {
     let tokenizer = tokenizer_key_values("llama", &[], Some(9), &Options::default()).unwrap();
     assert!(tokenizer.key_values.is_empty() && tokenizer.warnings.len() == 1);
     assert_eq!(tokenizer_files(&[]).unwrap(), (Vec::new(), Vec::new()));
@@ -189,7 +189,7 @@ fn t5_s_gaps_are_user_defined_and_its_pieces_keep_their_types() {
 }
 
 #[test]
-fn files_that_say_the_same_in_another_way_have_the_same_key_values() {
+fn equivalent_files_have_the_same_key_values() {
     let same: [(&str, Change); 6] = [
         ("gpt2", |json| drop(json["model"].as_object_mut().unwrap().remove("type"))),
         ("bert", |json| drop(json["model"].as_object_mut().unwrap().remove("type"))),

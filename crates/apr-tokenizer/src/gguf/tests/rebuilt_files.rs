@@ -74,7 +74,7 @@ fn scores_and_charsmaps_that_unigram_can_not_go_by_are_errors() {
     }
 }
 
-/// What stands around one text and around two, as texts of special tokens and `A` and `B`.
+/// Returns the special tokens around one text and around two, with the texts as `A` and `B`.
 fn around(key_values: &[KeyValue]) -> Option<[Vec<String>; 2]> {
     let (files, _) = tokenizer_files(key_values).unwrap();
     let json: Json = serde_json::from_slice(&files[0].1).unwrap();

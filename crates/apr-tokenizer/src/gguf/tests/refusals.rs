@@ -25,7 +25,7 @@ fn json_of_another_form_is_refused_in_terms_of_the_file() {
 }
 
 #[test]
-fn a_way_to_split_that_has_no_name_is_refused_unless_one_is_given() {
+fn a_splitting_without_a_name_is_rejected_unless_the_user_gives_one() {
     let unknown = || {
         Case::read("llama3").with(|json| {
             json["pre_tokenizer"]["pretokenizers"][0]["pattern"]["Regex"] = json!(r"\w+");
@@ -44,7 +44,7 @@ fn a_way_to_split_that_has_no_name_is_refused_unless_one_is_given() {
 }
 
 #[test]
-fn what_llama_cpp_has_not_is_refused() {
+fn features_that_llama_cpp_lacks_are_rejected() {
     let changes: [(&str, Change); 8] = [
         ("gpt2", |json| json["model"]["end_of_word_suffix"] = json!("</w>")),
         ("gpt2", |json| json["normalizer"] = json!({ "type": "Lowercase" })),
@@ -91,7 +91,7 @@ fn hostile_files_are_errors() {
 }
 
 #[test]
-fn an_added_token_far_beyond_allocates_nothing() {
+fn an_added_token_with_a_huge_id_does_not_allocate_memory() {
     let far = || Case::read("gpt2").with(|json| json["added_tokens"][0]["id"] = json!(1_u64 << 31));
     // Beyond the rows: left out.
     let tokenizer = far().write();

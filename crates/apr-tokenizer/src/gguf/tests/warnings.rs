@@ -26,7 +26,7 @@ fn joint(merge: &Json) -> String {
 }
 
 #[test]
-fn what_llama_cpp_does_another_way_is_warned_of() {
+fn differences_in_the_behaviour_of_llama_cpp_give_warnings() {
     let changes: [(&str, &str, Change, &str); 10] = [
         (
             "spm",

@@ -7,7 +7,7 @@ use apr_core::{ByteSource, Phase, Progress};
 use apr_io::Interrupt;
 use apr_registry::Result;
 
-/// How far a pass is.
+/// Progress of a pass.
 #[derive(Debug, Default)]
 pub(crate) struct Meter {
     done: AtomicU64,
@@ -37,7 +37,7 @@ impl Progress for Meter {
     }
 }
 
-/// What a screen sees of work that it has done: how far it is. The screen may stop it.
+/// Handle by which work reports its progress to a screen, and by which the screen can stop it.
 #[derive(Debug, Clone)]
 pub struct Watch {
     interrupt: Interrupt,
@@ -57,12 +57,12 @@ impl Watch {
         &self.meter
     }
 
-    /// Says how many bytes will be read at most.
+    /// Sets the maximum number of bytes to read.
     pub fn begin(&self, bytes: u64) {
         self.meter.begin(Phase::Checking, bytes);
     }
 
-    /// A file that counts what is read of it, and ends with E007 where the screen stops the work.
+    /// Wraps a file to count the bytes read; reads end with E007 if the screen stops the work.
     #[must_use]
     pub fn over(&self, file: Box<dyn ByteSource>) -> Box<dyn ByteSource> {
         Box::new(Watched { file, watch: self.clone() })

@@ -24,13 +24,13 @@ use self::reports::{Bench, Report, answer};
 use self::request::Request;
 use super::Job;
 
-/// A request with what came of it.
+/// Request with its result.
 pub(crate) struct Answer {
     pub(crate) request: Request,
     pub(crate) result: RunResult<Report>,
 }
 
-/// One of the two threads, as the other side sees it.
+/// Requests of one of the two threads.
 #[derive(Default)]
 struct Lane {
     waiting: VecDeque<Request>,
@@ -41,17 +41,17 @@ struct Lane {
 struct State {
     looks: Lane,
     passes: Lane,
-    /// Tensors without statistics yet, where those are wanted: what is on the screen last.
+    /// Tensors whose statistics are requested but not computed yet; those on the screen are last.
     unmeasured: Vec<usize>,
     is_closed: bool,
 }
 
-/// Where requests lie until a thread takes them.
+/// Queue of requests, from which the threads take them.
 #[derive(Default)]
 pub(crate) struct Desk {
     state: Mutex<State>,
     wake: Condvar,
-    /// How far what is on the screen is, and how far the pass is.
+    /// Progress of the request for the screen, and of the pass.
     meters: [Arc<Meter>; 2],
 }
 
@@ -60,7 +60,7 @@ impl Desk {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Asks for something; what it replaces is given up.
+    /// Adds a request, and cancels the requests that it replaces.
     pub(crate) fn ask(&self, request: Request) {
         let mut state = self.state();
         let lane = if request.is_pass() { &mut state.passes } else { &mut state.looks };
@@ -78,13 +78,13 @@ impl Desk {
         self.wake.notify_all();
     }
 
-    /// Asks for the statistics of tensors, the last one first.
+    /// Requests the statistics of tensors, which are computed from the last one to the first.
     pub(crate) fn measure(&self, tensors: Vec<usize>) {
         self.state().unmeasured = tensors;
         self.wake.notify_all();
     }
 
-    /// Has these tensors measured before the others.
+    /// Moves these tensors to the front of the measurements.
     pub(crate) fn prefer(&self, tensors: &[usize]) {
         let mut state = self.state();
         if state.unmeasured.is_empty() {
@@ -103,12 +103,12 @@ impl Desk {
         }
     }
 
-    /// How far a request of its kind is.
+    /// Returns the progress of a pass, or of the request for the screen.
     pub(crate) fn meter(&self, is_pass: bool) -> &Arc<Meter> {
         &self.meters[usize::from(is_pass)]
     }
 
-    /// Gives up what reads tensors for the screen, as another view is shown.
+    /// Cancels reads of tensors for the screen, because another view is shown.
     pub(crate) fn cancel_looks(&self) {
         let mut state = self.state();
         state.looks.waiting.retain(|request| !request.is_for_one_view());
@@ -119,7 +119,7 @@ impl Desk {
         }
     }
 
-    /// Gives up passes, those that wait too; whether there were any.
+    /// Cancels all passes, including waiting ones, and returns `true` if there were any.
     pub(crate) fn cancel_passes(&self) -> bool {
         let mut state = self.state();
         let State { passes, unmeasured, .. } = &*state;
@@ -138,14 +138,14 @@ impl Desk {
         self.state().passes.running.as_ref().map(|(request, _)| request.clone())
     }
 
-    /// Whether something is computed, or waits for it.
+    /// Returns `true` if a request is running or waiting.
     pub(crate) fn is_busy(&self) -> bool {
         let state = self.state();
         let is_busy = |lane: &Lane| lane.running.is_some() || !lane.waiting.is_empty();
         is_busy(&state.looks) || is_busy(&state.passes) || !state.unmeasured.is_empty()
     }
 
-    /// Has both threads end.
+    /// Ends both threads.
     pub(crate) fn close(&self) {
         let mut state = self.state();
         state.is_closed = true;

@@ -25,7 +25,7 @@ use crate::explore::Job;
 /// Bins of a histogram, as `apr tensors --hist` has them.
 const BINS: usize = 64;
 
-/// What came of a request.
+/// Result of a request.
 pub(crate) enum Report {
     List(TensorsReport),
     Inspect(Box<InspectReport>),
@@ -50,7 +50,7 @@ pub(crate) enum Report {
 pub(crate) struct BoxUse {
     /// Position of the tensor in the checkpoint.
     pub(crate) tensor: usize,
-    /// What the graph calls it.
+    /// Name of the box in the graph.
     pub(crate) name: String,
     /// Position of the part of the model.
     pub(crate) part: usize,
@@ -58,13 +58,13 @@ pub(crate) struct BoxUse {
     pub(crate) node: String,
 }
 
-/// What `apr validate` and `apr lint` report.
+/// Reports of `apr validate` and `apr lint`.
 pub(crate) struct Checks {
     pub(crate) validation: ValidateReport,
     pub(crate) lint: LintReport,
 }
 
-/// The models with what is found out about them once.
+/// Models, with the facts about them that are computed only once.
 pub(crate) struct Bench<'j> {
     pub(super) job: &'j Job<'j>,
     pub(super) model: Session<'j>,
@@ -82,13 +82,13 @@ impl<'j> Bench<'j> {
         self.other.as_ref().unwrap_or(&self.model)
     }
 
-    /// Both models.
+    /// Returns both models for a comparison.
     fn both(&self) -> Beside<'_, 'j> {
         self.model.beside(self.second())
     }
 }
 
-/// Makes a report.
+/// Computes the report for a request.
 pub(crate) fn answer(
     request: &Request,
     bench: &Bench<'_>,
@@ -114,7 +114,7 @@ pub(crate) fn answer(
     })
 }
 
-/// Answers what is on the screen.
+/// Computes the report for a request of the screen.
 fn looked(
     request: &Request,
     bench: &Bench<'_>,
@@ -147,7 +147,7 @@ fn looked(
     })
 }
 
-/// What `apr scan` reports on the model's files.
+/// Returns the report of `apr scan` on the model's files.
 fn scanned(job: &Job<'_>, watch: &Watch) -> Result<ScanSummary> {
     let Some(scan) = job.scan else {
         return Err(Error::format("no file of the model is known to be scanned"));
@@ -180,7 +180,7 @@ fn used(
     Ok(found)
 }
 
-/// What `apr diff` reports.
+/// Returns the report of `apr diff`.
 fn compared(bench: &Bench<'_>, threads: &Threads, watch: &Watch) -> Result<DiffReport> {
     bench.both().diff(&DiffOptions::default(), threads, watch.meter())
 }
@@ -190,7 +190,7 @@ fn checks(bench: &Bench<'_>, threads: &Threads, watch: &Watch) -> Result<Checks>
     Ok(Checks { validation, lint: bench.model.lint()? })
 }
 
-/// What `apr validate` reports.
+/// Returns the report of `apr validate`.
 fn validated(model: &Session<'_>, threads: &Threads, watch: &Watch) -> Result<ValidateReport> {
     model.validate(ValidateOptions::default(), threads, watch.meter())
 }

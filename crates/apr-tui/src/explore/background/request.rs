@@ -19,7 +19,7 @@ pub(crate) enum Request {
     },
     /// Nodes of the graphs that read a tensor.
     Uses(usize),
-    /// Those of all tensors.
+    /// Uses of all tensors.
     AllUses,
     /// Statistics of a tensor.
     Statistics(usize),
@@ -28,14 +28,14 @@ pub(crate) enum Request {
     Compare,
     /// Validation of both models.
     Scores,
-    /// What both models compute of the same inputs.
+    /// Comparison of both models' outputs for the same inputs.
     Outputs,
-    /// A run with this prompt, or with what the front end was given.
+    /// Trace of a run with this prompt, or with the payload from the front end.
     Trace(Option<String>),
 }
 
 impl Request {
-    /// Whether it takes a pass over a model.
+    /// Returns `true` if the request requires a pass over a model.
     pub(crate) fn is_pass(&self) -> bool {
         matches!(
             self,
@@ -49,7 +49,8 @@ impl Request {
         )
     }
 
-    /// Whether it is for one view alone, so that it is given up when that is left.
+    /// Returns `true` if the request is for one view only, so that it is cancelled when the view is
+    /// closed.
     pub(crate) fn is_for_one_view(&self) -> bool {
         matches!(
             self,
@@ -57,7 +58,7 @@ impl Request {
         )
     }
 
-    /// Whether this one is of no use any more where the other is wanted.
+    /// Returns `true` if this request is obsolete once the other one is made.
     pub(crate) fn is_replaced_by(&self, other: &Self) -> bool {
         match (self, other) {
             (
@@ -71,7 +72,7 @@ impl Request {
         }
     }
 
-    /// What is done for it, as one says it of a pass that runs.
+    /// Returns a verb that describes the running request.
     pub(crate) fn activity(&self) -> &'static str {
         match self {
             Self::Scan => "scanning",

@@ -16,7 +16,7 @@ use super::reports::Bench;
 /// A report on a run.
 pub(crate) struct Ran<R> {
     pub(crate) report: R,
-    /// What the run warned of, and what changes it.
+    /// Warnings of the run, each with its remedy.
     pub(crate) warnings: Warnings,
 }
 
@@ -38,8 +38,8 @@ fn with_host<R>(
     Ok(Ran { report, warnings: warnings.into_inner().unwrap_or_else(PoisonError::into_inner) })
 }
 
-/// What `apr trace --trace-payload --weights` reports on a prompt, or on what the front end was
-/// given.
+/// Returns the report of `apr trace --trace-payload --weights` on a prompt, or on the payload from
+/// the front end.
 pub(super) fn traced(
     bench: &Bench<'_>,
     prompt: Option<&str>,
@@ -61,7 +61,7 @@ pub(super) fn traced(
     with_host(bench, watch, |host| trace(subject, payload, &options, host, None))
 }
 
-/// What `apr validate A B --quality` reports on the outputs of two models.
+/// Returns the report of `apr validate A B --quality` on the outputs of two models.
 pub(super) fn outputs(bench: &Bench<'_>, watch: &Watch) -> RunResult<Ran<ComparisonReport>> {
     let mut options = RunOptions::reading();
     // Both models are there at once, in the half that the work may take.

@@ -71,7 +71,7 @@ fn tab_goes_through_what_a_view_writes() {
 }
 
 #[test]
-fn the_picture_of_the_graph_is_that_of_the_group_that_is_shown() {
+fn the_image_of_the_graph_shows_the_open_group() {
     let model = tiny_llama();
     let folder = tempfile::tempdir().expect("a folder");
     let path = folder.path().join("group.svg");

@@ -44,12 +44,12 @@ fn subject<'m>(
     Subject { name, reader, families, architecture: Architecture::Auto }
 }
 
-/// Calls `then` with a screen of a model, and of another one where there is one.
+/// Calls `then` with a screen of a model, and of a second one if given.
 fn with_screen(readers: &[&dyn CheckpointReader], then: impl FnOnce(&mut Explorer<'_>)) {
     with_job(readers, None, None, then);
 }
 
-/// The same, with what the front end knows besides the models.
+/// Same as `with_screen`, with the front end's payload and scan.
 fn with_job(
     readers: &[&dyn CheckpointReader],
     payload: Option<Payload>,
@@ -144,7 +144,7 @@ fn every_view_is_drawn_at_three_sizes() {
 }
 
 #[test]
-fn data_that_is_not_read_is_named_where_tensors_are_listed_summed_up_and_checked() {
+fn unread_data_is_reported_in_the_tensor_list_the_summary_and_the_checks() {
     for (name, line, sum) in [
         ("torch/lightning.ckpt", "not read: optimizer_states (6 tensors)", None),
         ("onnx/kinds.onnx", "not listed: tensors of text (2)", Some("; 4 more: t lists them")),
@@ -182,7 +182,7 @@ fn two_models_are_shown_beside_each_other() {
 }
 
 #[test]
-fn of_two_hundred_thousand_tensors_those_on_the_screen_are_drawn() {
+fn only_the_visible_tensors_of_two_hundred_thousand_are_drawn() {
     let reader = of_names((0..200_000).map(|at| format!("layers.{at}.weight")));
     with_screen(&[&*reader], |screen| {
         screen.settle();
@@ -201,7 +201,7 @@ fn of_two_hundred_thousand_tensors_those_on_the_screen_are_drawn() {
 }
 
 #[test]
-fn names_steer_nothing_and_any_size_can_be_drawn() {
+fn names_cannot_control_the_terminal_and_any_size_can_be_drawn() {
     let names = [
         "a\u{1b}[31mred".to_owned(),
         "模型.权重".repeat(40),
@@ -225,7 +225,7 @@ fn names_steer_nothing_and_any_size_can_be_drawn() {
 }
 
 #[test]
-fn what_fails_is_said_in_its_view() {
+fn a_failure_is_reported_in_its_view() {
     fn changed() -> apr_registry::Result<()> {
         Err(Error::corrupt("the file was changed by another program"))
     }
@@ -287,7 +287,7 @@ fn keys_lead_from_view_to_view_and_filters_find() {
 }
 
 #[test]
-fn compare_with_one_model_asks_for_the_second_one() {
+fn compare_with_one_model_asks_for_the_second_model() {
     let model = tiny_llama();
     with_screen(&[model.reader()], |screen| {
         screen.settle();
@@ -325,7 +325,7 @@ fn compare_with_one_model_asks_for_the_second_one() {
 }
 
 #[test]
-fn every_view_is_named_at_the_bottom_on_eighty_columns() {
+fn every_view_is_listed_at_the_bottom_on_eighty_columns() {
     let names =
         ["tensors", "stats", "hist", "values", "graph", "compare", "check", "vocab", "trace"];
     let model = tiny_llama();

@@ -17,7 +17,7 @@ fn click(screen: &mut Explorer<'_>, place: (u16, u16)) -> Flow {
     mouse(screen, MouseEventKind::Down(MouseButton::Left), place)
 }
 
-/// Where a text begins on the screen.
+/// Returns the position of a text on the screen.
 fn place_of(text: &str, wanted: &str) -> (u16, u16) {
     for (row, line) in (0_u16..).zip(text.lines()) {
         if let Some(at) = line.find(wanted) {

@@ -6,7 +6,7 @@ use apr_testkit::locate::{fixture, shared_data};
 use super::{drawn, press, tiny_llama, with_screen};
 use crate::explore::View;
 
-/// From each tensor to its box, and from the box to tensors with this one among them.
+/// Asserts that each tensor leads to its box, and that the box leads to tensors including this one.
 fn assert_there_and_back(reader: &dyn CheckpointReader) {
     with_screen(&[reader], |screen| {
         screen.settle();
@@ -68,7 +68,7 @@ fn boxes_around_the_path_are_marked_and_n_goes_on() {
 }
 
 #[test]
-fn a_graph_without_the_tensor_says_so() {
+fn a_graph_without_the_tensor_reports_that() {
     let bytes = apr_testkit::onnx::cyclic();
     let reader = apr_registry::open(bytes, "cyclic.onnx", OpenOptions::default()).expect("a model");
     with_screen(&[&*reader], |screen| {

@@ -21,7 +21,7 @@ fn json(report: impl Serialize) -> Value {
     serde_json::to_value(report).expect("reports are JSON")
 }
 
-/// The reports that a screen gets when it asks.
+/// Returns the reports that a screen gets for a request.
 fn answers(bench: &Bench<'_>, request: &Request) -> Vec<Value> {
     let interrupt = Interrupt::default();
     let threads = Threads::new(NonZeroUsize::MIN, 1 << 28, interrupt.clone()).expect("threads");

@@ -28,7 +28,7 @@ fn numbers(trace: &Trace) -> Vec<(String, Option<f64>, Option<f64>)> {
 }
 
 #[test]
-fn a_prompt_is_typed_and_each_step_is_that_of_the_trace() {
+fn a_prompt_can_be_typed_and_each_step_matches_the_trace() {
     let model = tiny_llama();
     let mut options = TraceOptions::new(RunOptions::reading());
     (options.payload, options.weights) = (true, true);
@@ -54,7 +54,7 @@ fn a_prompt_is_typed_and_each_step_is_that_of_the_trace() {
 }
 
 #[test]
-fn what_the_front_end_was_given_runs_at_once() {
+fn a_payload_from_the_front_end_runs_immediately() {
     let model = tiny_llama();
     with_job(&[model.reader()], Some(prompt()), None, |screen| {
         screen.settle();
@@ -66,7 +66,7 @@ fn what_the_front_end_was_given_runs_at_once() {
 }
 
 #[test]
-fn a_model_that_does_not_run_says_why() {
+fn a_model_that_cannot_run_reports_the_reason() {
     let reader = super::of_names(["weight".to_owned()].into_iter());
     with_screen(&[&*reader], |screen| {
         screen.settle();
@@ -90,7 +90,7 @@ fn a_model_that_does_not_run_says_why() {
 }
 
 #[test]
-fn outputs_and_scores_are_those_of_the_reports() {
+fn outputs_and_scores_match_the_reports() {
     let (model, other) = (tiny_llama(), tiny_llama());
     with_screen(&[model.reader(), other.reader()], |screen| {
         screen.settle();
@@ -103,7 +103,7 @@ fn outputs_and_scores_are_those_of_the_reports() {
     });
 }
 
-/// A file that says when it is read, and ends its reading only once the work is stopped.
+/// File that signals when it is read, and blocks the read until the work is stopped.
 struct Endless;
 
 impl ByteSource for Endless {
@@ -118,7 +118,7 @@ impl ByteSource for Endless {
 }
 
 #[test]
-fn a_scan_says_how_far_it_is_and_stops() {
+fn a_scan_reports_its_progress_and_can_be_stopped() {
     let model = tiny_llama();
     let endless = |watch: &Watch| {
         watch.begin(1 << 40);
@@ -147,7 +147,7 @@ fn a_scan_says_how_far_it_is_and_stops() {
 }
 
 #[test]
-fn what_a_scan_finds_is_listed() {
+fn findings_of_a_scan_are_listed() {
     let model = tiny_llama();
     let scan = |watch: &Watch| {
         // What `pickle.dumps(print)` writes.

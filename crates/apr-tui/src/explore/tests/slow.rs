@@ -19,7 +19,7 @@ struct Gated {
     read: Arc<AtomicU64>,
 }
 
-/// Opens the gate, where a test fails too: the thread that reads ends before it.
+/// Opens the gate on drop, even if a test fails, so that the reading thread ends first.
 struct Opens(Arc<(Mutex<bool>, Condvar)>);
 
 impl Drop for Opens {

@@ -59,7 +59,7 @@ impl Explorer<'_> {
         frame.render_widget(Paragraph::new(lines[window].to_vec()), area);
     }
 
-    /// How far the check that runs is.
+    /// Draws the progress of the running check.
     fn draw_gauge(&self, frame: &mut Frame<'_>, area: Rect) {
         let [bar, text, _] = Layout::vertical([Constraint::Length(1); 3]).areas(area);
         let (done, total) = self.desk.meter(true).bytes();
@@ -119,7 +119,7 @@ impl Lines {
         self.lines.push(Line::styled(text, self.palette.faint()));
     }
 
-    /// A text behind a mark, below itself where it is long.
+    /// Adds a text after a mark; long texts continue in the next line.
     fn marked(&mut self, mark: &str, style: Style, text: &str) {
         push_wrapped(&mut self.lines, (mark, style), text, self.columns);
     }
@@ -169,7 +169,7 @@ impl Lines {
         }
     }
 
-    /// What loading the files would run.
+    /// Adds the code that loading the files would run.
     fn scan(&mut self, summary: &ScanSummary, wording: &dyn Fn(&str) -> String) {
         self.lines.push(Line::from(vec![
             Span::styled(" Scan  ", self.palette.heading()),
@@ -246,7 +246,7 @@ impl Lines {
     }
 }
 
-/// A mark, and a text beside it that goes on below itself.
+/// Adds a mark and a wrapped text beside it.
 fn push_wrapped(
     lines: &mut Vec<Line<'static>>,
     (mark, style): (&str, Style),

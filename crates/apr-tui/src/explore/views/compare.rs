@@ -35,13 +35,13 @@ const FRAMED: u16 = 5;
 /// Columns of the bar of a score.
 const BAR: usize = 16;
 
-/// Pairs of tensors, those that differ most first.
+/// Pairs of tensors, sorted by difference with the largest first.
 #[derive(Debug, Default)]
 pub(crate) struct Pairs {
     order: Vec<usize>,
     pub(crate) cursor: Cursor,
     rows: usize,
-    /// Of the selected pair, in both models.
+    /// Distributions of the selected pair, one for each model.
     pub(crate) distributions: [Loaded<HistogramReport>; 2],
 }
 
@@ -73,7 +73,7 @@ impl Explorer<'_> {
         self.diff.ready()?.tensors.get(at)
     }
 
-    /// Asks for how the values of the selected pair are distributed.
+    /// Requests the distributions of the values of the selected pair.
     pub(crate) fn ask_distributions(&mut self) {
         let Some(pair) = self.pair() else { return };
         let theirs = pair.other_name.as_ref().unwrap_or(&pair.name).clone();
@@ -184,7 +184,7 @@ impl Explorer<'_> {
         }
     }
 
-    /// What validation says of both models, and how far their outputs are from each other.
+    /// Draws the validation scores of both models, and the difference between their outputs.
     fn draw_scores(&self, frame: &mut Frame<'_>, area: Rect) {
         let mut lines = match &self.scores {
             Loaded::Ready(reports) => {
@@ -243,7 +243,7 @@ impl Explorer<'_> {
         Line::from(vec![Span::raw(" Outputs: "), verdict, Span::raw(text)])
     }
 
-    /// How the values of a pair are distributed, on one axis.
+    /// Draws the distributions of a pair's values on one axis.
     fn draw_distributions(&self, frame: &mut Frame<'_>, area: Rect) {
         let name = self.pair().map(|pair| clean(&pair.name)).unwrap_or_default();
         let columns = usize::from(area.width).saturating_sub(8);

@@ -13,8 +13,9 @@ impl Wanted {
         Self { words, letters }
     }
 
-    /// Positions of the names that are meant: those with all words, or where there are none, those
-    /// with all letters in their order.
+    /// Returns the positions of the matching names.
+    ///
+    /// These are the names with all words or, if there are none, with all letters in their order.
     pub(crate) fn of<'n>(&self, names: &(impl Iterator<Item = &'n str> + Clone)) -> Vec<usize> {
         let with = |is_meant: &dyn Fn(&str) -> bool| -> Vec<usize> {
             let names = names.clone().enumerate();

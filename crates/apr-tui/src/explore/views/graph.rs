@@ -38,7 +38,7 @@ const WIDEST: usize = 100;
 /// Groups within each other that a search looks into.
 const DEEPEST: usize = 64;
 
-/// Which group is shown, and which of its boxes is selected.
+/// Shown group, and its selected box.
 #[derive(Debug, Default)]
 pub(crate) struct GraphPlace {
     part: usize,
@@ -59,7 +59,7 @@ struct Opened {
 }
 
 impl GraphPlace {
-    /// Begins at the first box of a part.
+    /// Shows a part, with its first box selected.
     pub(crate) fn open(&mut self, report: &GraphReport) {
         let Some(part) = report.parts.get(self.part) else { return };
         self.open = vec![Opened {
@@ -103,7 +103,7 @@ impl GraphPlace {
         Some((self.part, path, clean(&item.name)))
     }
 
-    /// Marks boxes, which are in order, and goes to the first one.
+    /// Marks boxes, which must be in order, and selects the first one.
     pub(super) fn mark(
         &mut self,
         report: &GraphReport,
@@ -116,7 +116,7 @@ impl GraphPlace {
         }
     }
 
-    /// Goes to the next mark, or the previous one, around the end; whether there is one.
+    /// Selects the next or the previous mark, wrapping around; returns `true` if there is one.
     pub(super) fn next_mark(&mut self, report: &GraphReport, is_forward: bool) -> bool {
         let Some((part, path, _)) = self.here() else { return false };
         let here = (part, path);
@@ -148,7 +148,7 @@ impl GraphPlace {
         }
     }
 
-    /// Whether the marked tensor is used in a box of the group that is shown.
+    /// Returns `true` if the marked tensor is used in a box of the shown group.
     fn is_marked(&self, at: usize) -> bool {
         let Some((_, around)) = self.open.split_last() else { return false };
         let around = || around.iter().map(|opened| opened.cursor.at);
@@ -166,7 +166,7 @@ impl GraphPlace {
         }
     }
 
-    /// Goes to the next box with this in its name, in the order they run, around the end.
+    /// Selects the next box with this text in its name, in run order, wrapping around.
     fn find(&mut self, text: &str) -> bool {
         let text = text.to_lowercase();
         let Some(root) = self.open.first() else { return false };
@@ -261,7 +261,8 @@ impl Explorer<'_> {
         self.draw_boxes(frame, body);
     }
 
-    /// What is wrong with a part, or how the marked tensor goes through it, or how large it is.
+    /// Returns the errors of a part, or else the path of the marked tensor, or else the size of the
+    /// part.
     fn line_of_part(&self, part: &PartReport, columns: usize) -> Line<'static> {
         let errors = part.findings.list.len();
         let place = &self.graph_place;
@@ -303,16 +304,16 @@ impl Explorer<'_> {
     }
 }
 
-/// How a box is drawn.
+/// State that determines how a box is drawn.
 #[derive(Clone, Copy)]
 struct BoxLook {
     is_here: bool,
-    /// Whether it uses the marked tensor.
+    /// `true` if the box uses the marked tensor.
     is_marked: bool,
     palette: Palette,
 }
 
-/// A box, and the arrow to the next one where something flows there.
+/// Draws a box, and an arrow to the next one if that reads its output.
 fn draw_box(
     frame: &mut Frame<'_>,
     area: Rect,
@@ -377,8 +378,9 @@ fn draw_box(
     }
 }
 
-/// What a box does, what comes out of it, and what it reads besides the box before, in so many
-/// columns.
+/// Returns a description of a box in `columns` columns.
+///
+/// It contains the operation, the outputs, and the inputs that are not from the previous box.
 fn about(scene: &Scene, at: usize, item: &Item, columns: usize) -> String {
     let what = match &item.kind {
         ItemKind::Input => "input".to_owned(),

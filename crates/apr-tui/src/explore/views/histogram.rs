@@ -25,7 +25,7 @@ pub(crate) const HELP: [Key; 4] = [
     ("Esc", "back to the list"),
 ];
 
-/// What usually leads to values that no tensor of a kind has (seed 001 §4.13.4).
+/// Usual causes of values that are impossible for a kind of tensor (seed 001 §4.13.4).
 const CAUSES: [&str; 3] = [
     "tensor scaled wrongly during conversion",
     "wrong tensor mapped to this name",
@@ -42,7 +42,7 @@ impl Explorer<'_> {
         }
     }
 
-    /// Another tensor of the list; whether there is one.
+    /// Moves to the next or the previous tensor of the list; returns `true` if there is one.
     pub(crate) fn step(&mut self, is_forward: bool) -> bool {
         let before = self.cursor.at;
         let last = self.order.len().saturating_sub(1);
@@ -142,7 +142,7 @@ fn distribution(frame: &mut Frame<'_>, area: Rect, report: &HistogramReport, pal
     chart.draw(frame.buffer_mut(), bars);
 }
 
-/// What is odd about the values, or that nothing is.
+/// Returns the warnings about the values, or a note that there are none.
 fn notes(found: &Judged<HistogramReport>, palette: Palette) -> Vec<Line<'static>> {
     let stats = found.report.tensor.stats.as_ref();
     let mut lines = Vec::new();

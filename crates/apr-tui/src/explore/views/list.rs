@@ -19,7 +19,7 @@ impl Cursor {
         self.top..len.min(self.top + rows)
     }
 
-    /// Goes where a key says; whether it says so.
+    /// Moves the cursor for a key; returns `true` if the key moves it.
     pub(crate) fn key(&mut self, key: KeyEvent, len: usize, rows: usize) -> bool {
         let last = len.saturating_sub(1);
         let page = rows.max(2) - 1;

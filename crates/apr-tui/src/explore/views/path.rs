@@ -44,7 +44,7 @@ fn reading(scene: &Scene, weight: &str, depth: usize) -> Option<Vec<usize>> {
     })
 }
 
-/// The boxes around a node, as far as they are drawn.
+/// Returns the boxes around a node, as far as they are drawn.
 fn located(scene: &Scene, node: &str) -> Vec<usize> {
     // Names of ONNX's nodes often begin with a slash, which boxes leave out.
     let parts: Vec<&str> = node.split('/').filter(|part| !part.is_empty()).collect();
@@ -67,7 +67,7 @@ fn entered(scene: &Scene, node: &str) -> Option<(usize, String)> {
     found.max_by_key(|(at, (length, _))| (*length, *at)).map(|(at, (_, rest))| (at, rest))
 }
 
-/// How much of a node's path an item is, and the path within it.
+/// Returns the length of a node's path that an item covers, and the item's own path.
 fn within(item: &Item, node: &str) -> Option<(usize, String)> {
     let (length, own) = match node.strip_prefix(item.path.as_str()) {
         Some(rest) if rest.is_empty() || rest.starts_with('/') => {
@@ -87,8 +87,10 @@ fn within(item: &Item, node: &str) -> Option<(usize, String)> {
     Some((length, inner))
 }
 
-/// How much of a node's path is a later repetition of an item, such as `layers.7` of `layers.0`,
-/// and the path of the first one.
+/// Returns the length of a node's path that is a repetition of an item, and the path of the first
+/// one.
+///
+/// For example, `layers.7` is a repetition of `layers.0`.
 fn repeated(first: &str, node: &str) -> Option<(usize, String)> {
     let end = first.rfind(|c: char| c.is_ascii_digit())? + 1;
     let start = first[..end].trim_end_matches(|c: char| c.is_ascii_digit()).len();
@@ -110,7 +112,8 @@ impl Explorer<'_> {
         self.ask(Request::Uses(tensor));
     }
 
-    /// Marks the boxes of the tensor, and goes to the first one, once both are known.
+    /// Marks the boxes of the tensor and selects the first one, once both the graph and the uses
+    /// are loaded.
     pub(crate) fn mark(&mut self) {
         let (Loaded::Ready(report), Loaded::Ready(uses), Some(tensor)) =
             (&self.graph, &self.uses, self.marked)
@@ -131,7 +134,7 @@ impl Explorer<'_> {
         self.graph_place.mark(report, name, marks);
     }
 
-    /// Goes to the next or previous box that uses the marked tensor.
+    /// Selects the next or previous box that uses the marked tensor.
     pub(super) fn next_mark(&mut self, is_forward: bool) {
         if let Loaded::Ready(report) = &self.graph
             && !self.graph_place.next_mark(report, is_forward)
@@ -140,7 +143,7 @@ impl Explorer<'_> {
         }
     }
 
-    /// Has the tensors listed that the box uses.
+    /// Lists the tensors that the box uses, or requests them.
     pub(super) fn ask_list_of_box(&mut self) {
         match &self.all_uses {
             Loaded::Ready(_) => self.list_of_box(),

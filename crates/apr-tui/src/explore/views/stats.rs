@@ -35,15 +35,15 @@ const BAR: usize = 16;
 /// Columns of a kind and a count beside it.
 const BESIDE: usize = 44;
 
-/// What is known of the tensors of a kind.
+/// Statistics of a kind of tensor.
 #[derive(Debug, Clone, Default)]
 struct Role {
     tensors: usize,
-    /// Those with values that none of their kind should have.
+    /// Tensors with values that are impossible for their kind.
     odd: Vec<usize>,
 }
 
-/// Tensors of the table, and what is known of each kind.
+/// Tensors of the table, and the statistics of each kind.
 #[derive(Debug, Default)]
 pub(crate) struct Rows {
     /// Tensors with violations, the worst first, and norms; each in the order of the file.
@@ -237,7 +237,7 @@ impl Explorer<'_> {
         Line::from(vec![Span::styled(text, style), Span::styled(status, mark)])
     }
 
-    /// For each kind of tensor, how many are as they should be.
+    /// Draws the number of valid tensors for each kind.
     fn draw_roles(&self, frame: &mut Frame<'_>, area: Rect) {
         let block = Block::bordered().title(" Weight Distribution ");
         let inner = block.inner(area);
@@ -276,7 +276,7 @@ impl Explorer<'_> {
         frame.render_widget(Paragraph::new(lines), inner);
     }
 
-    /// The checks of `apr validate`, where they were made.
+    /// Draws the score of `apr validate`, if it was run.
     fn draw_score(&self, frame: &mut Frame<'_>, area: Rect) {
         let block = Block::bordered().title(" Validation Score ");
         let inner = block.inner(area);

@@ -32,10 +32,10 @@ const WIDEST_SHAPE: usize = 20;
 const WIDEST_DTYPE: usize = 10;
 /// Columns of a size, and spaces.
 const BESIDE: usize = 14;
-/// Columns from which on statistics are shown, where they are known.
+/// Minimum columns for which available statistics are shown.
 const WIDE: u16 = 120;
 
-/// What orders the list; as in `apr tensors`.
+/// Sort order of the list, as in `apr tensors`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 enum Sort {
     #[default]
@@ -71,7 +71,7 @@ pub(crate) struct Order {
     shown: Vec<usize>,
     sort: Sort,
     text: String,
-    /// Tensors that the list is of, and what has them in common; all where there are none.
+    /// Tensors to list with a description of the selection; `None` for all tensors.
     chosen: Option<(Vec<usize>, String)>,
     /// Columns of dtypes and shapes.
     widths: (usize, usize),
@@ -145,7 +145,7 @@ impl Explorer<'_> {
         }
     }
 
-    /// Selects a tensor, and lists all of them where a filter hides it.
+    /// Selects a tensor; clears the filter if it hides the tensor.
     pub(crate) fn choose(&mut self, tensor: usize) {
         if self.order.row(tensor).is_none()
             && let Loaded::Ready(list) = &self.list

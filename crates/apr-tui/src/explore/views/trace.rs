@@ -24,7 +24,7 @@ pub(crate) const HELP: [Key; 9] = [
 ];
 
 impl Explorer<'_> {
-    /// Runs what the front end was given; a graph says whether the model runs at all.
+    /// Runs the payload from the front end, and requests the graph to check that the model can run.
     pub(crate) fn open_trace(&mut self) {
         if self.graph.is_nothing() {
             self.ask(Request::Graph);

@@ -28,7 +28,7 @@ const CELL: u64 = 11;
 /// Columns of a row's index.
 const INDEX: u64 = 10;
 
-/// Which part of a tensor is shown: matrices of the last two dimensions, one at a time.
+/// Shown part of a tensor: one matrix of the last two dimensions at a time.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct Corner {
     /// Number of the matrix.
@@ -41,7 +41,8 @@ pub(crate) struct Corner {
 }
 
 impl Explorer<'_> {
-    /// Dimensions of the tensor: matrices, rows and columns. A vector goes on in the next row.
+    /// Returns the number of matrices, rows and columns of the tensor. A vector continues in the
+    /// next row.
     fn matrix(&self) -> Option<(u64, u64, u64)> {
         let info = &self.job.model.reader.tensors()[self.tensor()?];
         let dims = info.shape.dims();

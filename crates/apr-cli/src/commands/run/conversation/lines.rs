@@ -15,16 +15,15 @@ use crate::failure::{Failure, Outcome};
 
 const PROMPT: &str = "> ";
 
-/// Lines, with those before them to go back to. They are kept in memory alone: what is said to a
-/// model may be private.
+/// Line editor with a history, which is kept in memory only because messages may be private.
 pub(super) struct Lines(Editor<Watch, MemHistory>);
 
-/// What was typed.
+/// Result of reading a line.
 pub(super) enum Typed {
     Line(String),
     /// A line that was given up.
     Dropped,
-    /// There are no more.
+    /// End of the input.
     End,
 }
 
@@ -64,8 +63,10 @@ fn failed(error: ReadlineError) -> Failure {
     }
 }
 
-/// Whether the line is empty, which hints are asked for whenever it changes: what Ctrl-C ends with
-/// does not say it.
+/// `true` if the line is empty.
+///
+/// The editor requests a hint after every change of the line, and its Ctrl-C event does not report
+/// the line's content.
 struct Watch(Cell<bool>);
 
 impl Hinter for Watch {

@@ -17,7 +17,7 @@ use crate::failure::{Failure, Outcome};
 use crate::printer::DIM;
 use crate::signals;
 
-/// What may be typed besides messages.
+/// Commands and keys of a conversation, with descriptions.
 const COMMANDS: [(&str, &str); 6] = [
     ("/reset", "forget the history"),
     ("/system TEXT", "set the system prompt; without TEXT, remove it"),
@@ -27,7 +27,7 @@ const COMMANDS: [(&str, &str); 6] = [
     ("a space", "in front of a message that begins with /"),
 ];
 
-/// What a line is.
+/// Meaning of a line.
 #[derive(Debug, PartialEq, Eq)]
 enum Said<'l> {
     Nothing,
@@ -58,7 +58,7 @@ impl<'l> Said<'l> {
     }
 }
 
-/// Answers what is typed, line by line, until there is no more.
+/// Answers the typed lines until the input ends.
 pub(super) fn run(job: &Job<'_>) -> Outcome {
     check(job)?;
     let generator = Generator::of(job.runner, completion::options(job))?;
@@ -102,7 +102,7 @@ pub(super) fn run(job: &Job<'_>) -> Outcome {
     }
 }
 
-/// Refuses options that would do nothing.
+/// Rejects options that would have no effect.
 fn check(job: &Job<'_>) -> Outcome {
     let args = job.args;
     let idle = [
@@ -120,7 +120,7 @@ fn check(job: &Job<'_>) -> Outcome {
     super::check_options(args, false, true)
 }
 
-/// Answers one message. What is wrong with it is told, and the conversation goes on.
+/// Answers one message. An error in the message is reported, and the conversation continues.
 fn answer(
     job: &Job<'_>,
     chat: &mut Conversation<'_>,
@@ -146,7 +146,7 @@ fn answer(
     finish(job, made, loaded)
 }
 
-/// What is said behind an answer.
+/// Prints the notes after an answer.
 fn finish(job: &Job<'_>, made: RunResult<Completion>, loaded: &timing::Loaded) -> Outcome {
     let made = match made.map_err(Failure::from) {
         Ok(made) => made,

@@ -29,7 +29,7 @@ pub(super) fn large_here<const TYPE: u8, const BYTES: usize>(
     by_tokens!(weights, row_bytes, x, out, TOKENS, large_row::<TYPE, BYTES>);
 }
 
-/// Of each half 8 scales for 16 integers each, twice.
+/// Duplicates each half of a register, which has 8 scales for 16 integers each.
 #[inline]
 #[target_feature(enable = "avx2")]
 fn halves(scales: __m256i) -> [__m256i; 2] {
@@ -49,8 +49,8 @@ fn twice(scales: __m128i) -> [__m256i; 2] {
     ]
 }
 
-/// Of eight scales in each half of a register, the two of a group of 32: for the first 16 integers
-/// in the lower half.
+/// Shuffles that select the two scales of a group of 32 among eight in each half of a register. The
+/// lower half of the result has the scale of the first 16 integers.
 static SCALES: [[i8; GROUP]; 4] = {
     let mut places = [[0; GROUP]; 4];
     let mut group = 0;
@@ -95,7 +95,7 @@ pub(in crate::matrix::blocks) fn of_minima(minima: __m256i, x: &Large) -> __m128
     _mm_madd_epi16(_mm256_castsi256_si128(minima), sums)
 }
 
-/// Sums of what minima and shifts take, beside those of the products.
+/// Sums that minima and shifts contribute, separate from the sums of products.
 #[derive(Clone, Copy)]
 pub(in crate::matrix::blocks) struct Others {
     in_lanes: __m128,
@@ -151,7 +151,7 @@ pub(in crate::matrix::blocks) fn with_minima(head: &Head, x: &Large, sums: __m25
     _mm256_fmadd_ps(_mm256_set1_ps(x.scale * -head.least), minima, sums)
 }
 
-/// What the integers of a block being too large adds to its products.
+/// Returns the amount that the surplus of a block's integers adds to its products.
 #[inline]
 #[target_feature(enable = "avx2")]
 pub(in crate::matrix::blocks) fn surplus_of(head: &Head, x: &Large) -> __m256i {

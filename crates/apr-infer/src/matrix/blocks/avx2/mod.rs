@@ -38,7 +38,7 @@ pub(in crate::matrix::blocks) fn small<const TYPE: u8, const BYTES: usize>(
     unsafe { small::small_here::<TYPE, BYTES>(weights, row_bytes, x, out) }
 }
 
-/// The same for blocks of 256.
+/// Multiplies blocks of 256 elements; the arguments are the same as for `small`.
 pub(in crate::matrix::blocks) fn large<const TYPE: u8, const BYTES: usize>(
     weights: &[u8],
     row_bytes: usize,
@@ -107,7 +107,7 @@ fn bits(word: u32) -> __m256i {
     _mm256_cmpeq_epi8(_mm256_or_si256(bytes, others), _mm256_set1_epi8(-1))
 }
 
-/// Which byte of a word each of 32 bytes takes.
+/// Index of the byte in a word that each of 32 bytes takes.
 static SPREAD: [i8; GROUP] = {
     let mut places = [0; GROUP];
     let mut at = 0;
@@ -118,7 +118,7 @@ static SPREAD: [i8; GROUP] = {
     places
 };
 
-/// What levels stand for, by shuffling.
+/// Looks up the values of levels with a shuffle.
 #[inline]
 #[target_feature(enable = "avx2")]
 fn values_of(levels: __m256i, values: &[i8; 16]) -> __m256i {
@@ -127,12 +127,12 @@ fn values_of(levels: __m256i, values: &[i8; 16]) -> __m256i {
     _mm256_shuffle_epi8(_mm256_broadcastsi128_si256(values), levels)
 }
 
-/// How far ahead of what is used bytes are asked for: each comes from memory once, and processors
-/// stop looking ahead at the end of each page.
+/// Prefetch distance in bytes. Each byte is read from memory once, and processors stop prefetching
+/// at the end of each page.
 const AHEAD: usize = 4096;
 
-/// Asks for the bytes that lie as far ahead of a block as [`AHEAD`] says. They come into the
-/// second-level cache: the first one has too few places for what is waited for.
+/// Prefetches the bytes that are [`AHEAD`] bytes after a block into the second-level cache. The
+/// first-level cache can't track enough pending loads.
 #[inline]
 #[target_feature(enable = "avx2")]
 pub(in crate::matrix::blocks) fn fetch(block: &[u8]) {
@@ -142,7 +142,7 @@ pub(in crate::matrix::blocks) fn fetch(block: &[u8]) {
     }
 }
 
-/// In halves.
+/// Returns the sum of the lanes, added up in halves.
 #[inline]
 #[target_feature(enable = "avx2")]
 pub(in crate::matrix::blocks) fn total(sums: __m256) -> f32 {

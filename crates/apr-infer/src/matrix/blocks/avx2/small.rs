@@ -16,7 +16,8 @@ use super::super::layout::{FP4_VALUES, IQ4_VALUES, half_power, types, word};
 use super::super::{GROUP, Outputs, by_tokens, groups, groups_share_scale, is_in_pairs};
 use super::{TOKENS, bits, fetch, half, load, load_at, load_half_at, nibbles, total, values_of};
 
-/// Which byte of a word in each half of a register each of 32 bytes takes.
+/// Index of the byte in a word that each of 32 bytes takes, for the word in each half of a
+/// register.
 static FOUR_TIMES: [i8; GROUP] = {
     let mut places = [0; GROUP];
     let mut at = 0;
@@ -27,7 +28,7 @@ static FOUR_TIMES: [i8; GROUP] = {
     places
 };
 
-/// What pairs of bits stand for in `Q2_0`, as the lower or the upper pair of a nibble.
+/// Values of pairs of bits in `Q2_0`, as the lower or the upper pair of a nibble.
 const PAIRS: [i8; 16] = [-1, 0, 1, 2, 0, 0, 0, 0, 1, 0, 0, 0, 2, 0, 0, 0];
 
 /// The integers of a group of 32 of a block.

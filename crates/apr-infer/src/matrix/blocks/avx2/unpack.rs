@@ -16,7 +16,7 @@ use super::super::layout::{
 use super::super::points;
 use super::{bits, half, half_of, load_at, load_half_at, nibbles, values_of};
 
-/// Whether the integers of a type have signs.
+/// Returns `true` if the integers of a type are signed.
 pub(in crate::matrix::blocks) const fn is_signed(of: u8) -> bool {
     matches!(of, types::Q3_K | types::IQ4_XS) || points::has_points(of)
 }
@@ -157,7 +157,7 @@ pub(in crate::matrix::blocks) fn large_quants<const TYPE: u8, const BYTES: usize
     }
 }
 
-/// Scales of a super-block, and what its minima are.
+/// Scales and minima of a super-block.
 #[derive(Clone, Copy)]
 pub(in crate::matrix::blocks) struct Head {
     /// 16 scales for 16 integers each, or 8 for 32 in the lower half.
@@ -169,7 +169,7 @@ pub(in crate::matrix::blocks) struct Head {
     pub(in crate::matrix::blocks) least: f32,
 }
 
-/// Whether a super-block has eight scales, for 32 integers each.
+/// Returns `true` if a super-block has eight scales, for 32 integers each.
 pub(in crate::matrix::blocks) const fn has_eight_scales(of: u8) -> bool {
     matches!(of, types::Q4_K | types::Q5_K | types::IQ4_XS)
 }

@@ -269,8 +269,9 @@ fn positive_search(max_level: i32, x: &[f32], weights: &[f32], levels: &mut [u8]
     if sum_l2 > 0.0 { sum_lx / sum_l2 } else { 0.0 }
 }
 
-/// Rounds a sub-block again, with the scale and minimum that are stored. Keeps the levels where
-/// that scale is zero.
+/// Rounds a sub-block again, with the stored scale and minimum.
+///
+/// Keeps the levels if that scale is zero.
 fn round_again(
     range: core::ops::RangeInclusive<i32>,
     scale: f32,
