@@ -140,7 +140,7 @@ pub(crate) fn lacks(model: &FamilyModel<'_>, asked: &str) -> Error {
         known => format!("; it has {}", known.join(", ")),
     };
     let family = model.family().name();
-    Error::version(format!("family {family} has no graph of a model for the task '{asked}'{known}"))
+    Error::version(format!("family {family} has no graph for the task '{asked}'{known}"))
 }
 
 /// Whether a family has a graph and a head of this end of a class.

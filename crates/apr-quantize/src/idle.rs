@@ -92,7 +92,7 @@ impl Idle<'_> {
             } else {
                 "no tensor is recognised as such"
             };
-            format!("`embedding_type` {dtype} changed nothing for the token embeddings: {why}")
+            format!("`embedding_type` {dtype} has no effect on the token embeddings: {why}")
         })
     }
 
@@ -104,7 +104,7 @@ impl Idle<'_> {
             } else {
                 "no tensor of its own is known to be one, or it has that type anyway"
             };
-            format!("`output_type` {dtype} changed nothing for the output matrix: {why}")
+            format!("`output_type` {dtype} has no effect on the output matrix: {why}")
         })
     }
 
@@ -125,9 +125,9 @@ impl Idle<'_> {
             .iter()
             .enumerate()
             .filter(|(position, (pattern, _))| is_idle(*position, pattern));
-        let why = "what it matches gets the same type without it";
+        let why = "the tensors that it matches have the same type without it";
         idle.map(|(_, (pattern, dtype))| {
-            format!("`tensor_type` {}={dtype} changed nothing: {why}", pattern.text())
+            format!("`tensor_type` {}={dtype} has no effect: {why}", pattern.text())
         })
         .collect()
     }
@@ -139,7 +139,7 @@ impl Idle<'_> {
                 SchemeKind::Blocks => "the mix has the same type for every tensor",
                 SchemeKind::Rows | SchemeKind::Cast | SchemeKind::Layout => "there is no mix",
             };
-            format!("`pure` changed nothing: {why} with {}", choices.scheme)
+            format!("`pure` has no effect: {why} with {}", choices.scheme)
         })
     }
 
@@ -153,5 +153,5 @@ impl Idle<'_> {
 /// That [`Choices::requantize`] changed nothing.
 #[must_use]
 pub fn idle_requantize() -> String {
-    "`requantize` changed nothing: no quantized tensor gets another type".to_owned()
+    "`requantize` has no effect: no quantized tensor gets another type".to_owned()
 }

@@ -74,7 +74,7 @@ fn a_configuration_is_given_to_a_model_that_has_none() {
     let odd = format!("import {model} --config none.json -o odd.apr");
     sandbox.apr(&odd).fails(4, &["none.json"]);
     let own = format!("inspect {}/hf --config none.json", exports());
-    sandbox.apr(&own).ok().says(&["--config changed nothing: the model has its own config.json"]);
+    sandbox.apr(&own).ok().says(&["--config has no effect: the model has its own config.json"]);
 }
 
 #[test]

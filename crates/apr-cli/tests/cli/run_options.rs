@@ -123,8 +123,7 @@ fn penalties_and_probabilities_are_options() {
     let idle = run(&["--top-k", "3", "--seed", "4"]);
     assert!(
         idle.stderr.contains(
-            "--top-k, --seed changed nothing with greedy decoding: pass \
-                                  --temperature 1 to sample"
+            "--top-k, --seed had no effect with greedy decoding: pass --temperature 1 to sample"
         ),
         "{}",
         idle.stderr
@@ -306,5 +305,5 @@ fn options_of_other_tasks_are_refused_or_said_to_change_nothing() {
     let top = format!("{line} --top 3");
     sandbox.apr(&top).fails(2, &["--top applies to labels and ranked documents"]);
     let one = sandbox.apr(&format!("{line} --separator ;")).ok();
-    one.says(&["--separator changed nothing: there is one text"]);
+    one.says(&["--separator has no effect: there is only one text"]);
 }

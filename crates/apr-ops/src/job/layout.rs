@@ -77,7 +77,7 @@ fn importance(
     let Some(weighting) = &asked.weighting else { return Ok((Vec::new(), None)) };
     let what = called(weighting);
     if !layout.searches_scales() {
-        let idle = format!("{what} changed nothing: the layout {scheme} searches no scales");
+        let idle = format!("{what} has no effect: the layout {scheme} does not search scales");
         return Ok((Vec::new(), Some(idle)));
     }
     let found: Vec<Option<Arc<[f32]>>> = match weighting {

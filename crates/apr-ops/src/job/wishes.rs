@@ -57,8 +57,8 @@ impl GraphWishes {
         }
         let (Some(first), Some(next)) = (place(FIRST), place(NEXT)) else {
             let takes_past = self.idle_past(&models).is_none();
-            let idle = "`merged` changed nothing: the model is a single graph, written as with \
-                        `with_past`";
+            let idle =
+                "`merged` has no effect: the model is a single graph, written as with `with_past`";
             return Ok((models, takes_past.then(|| idle.to_owned())));
         };
 
@@ -94,7 +94,7 @@ impl GraphWishes {
             graph.body.nodes.iter().any(|node| &*node.op.name == "MatMulNBits")
         };
         (self.blocks == Blocks::MatMulNBits && !models.iter().any(has)).then(|| {
-            "`matmul_nbits` changed nothing: no matrix of the model is multiplied in GGUF's blocks"
+            "`matmul_nbits` has no effect: no matrix of the model is multiplied in GGUF's blocks"
                 .to_owned()
         })
     }
@@ -115,7 +115,7 @@ impl GraphWishes {
             Some(task) => task,
             None => return None,
         };
-        Some(format!("{asked} changed nothing: the model has no key-value cache"))
+        Some(format!("{asked} has no effect: the model has no key-value cache"))
     }
 
     /// What to say where a cache of latent attention was wished for, and there is none.
@@ -126,7 +126,7 @@ impl GraphWishes {
         } else {
             "there is no cache without `with_past`"
         };
-        is_idle.then(|| format!("{why}, so `latent_cache` changes nothing"))
+        is_idle.then(|| format!("{why}, so `latent_cache` has no effect"))
     }
 
     /// The operators' version for a graph that is made anew: what the weights ask for, and the

@@ -84,7 +84,7 @@ const ELSEWHERE: &[(&str, &str)] = &[
         "apr lora convert ADAPTER --base MODEL",
         "an_adapter_is_told_by_its_folder_its_file_and_what_is_made_of_it",
     ),
-    ("--site FOLDER names them", "locations_are_opened_by_the_page_itself"),
+    ("then pass --site target/web", "locations_are_opened_by_the_page_itself"),
     ("apr version --json lists them", "a_binary_says_what_it_can_do"),
     ("a conversation does not take {}", "a_conversation_refuses_what_it_does_not_take"),
     ("; --relaxed writes it nevertheless", "advice_about_models_that_do_not_fit_helps"),
@@ -132,7 +132,7 @@ const ELSEWHERE: &[(&str, &str)] = &[
         "qa_95_a_legacy_ggml_file_is_known_by_its_hyperparameters_or_by_what_the_user_says",
     ),
     ("; pass --dequantize f16", "quantized_weights_are_pruned_as_floats"),
-    ("cast or dequantize in a run before", "sparse_tensors_come_back_as_they_were"),
+    ("cast or dequantize them in an earlier run", "sparse_tensors_come_back_as_they_were"),
     ("--sparse is for .apr output", "sparse_tensors_come_back_as_they_were"),
     ("and --quantize makes blocks: choose one", "sparse_tensors_come_back_as_they_were"),
     (
@@ -159,24 +159,27 @@ const ELSEWHERE: &[(&str, &str)] = &[
         "--distill takes small, tiny",
         "what_a_student_cannot_learn_from_is_refused_before_anything_is_written",
     ),
-    ("has the state of a training: pass --resume", "a_training_goes_on_to_the_same_bits"),
-    ("--resume: {} has no state of a training", "a_training_goes_on_to_the_same_bits"),
+    ("contains a training state: pass --resume", "a_training_goes_on_to_the_same_bits"),
+    ("--resume: {} has no training state", "a_training_goes_on_to_the_same_bits"),
     ("--resume needs --checkpoint DIR here", "a_training_stays_until_its_output_is_there"),
-    ("the last state of the training is in {folder}", "a_training_stays_until_its_output_is_there"),
+    ("the last training state is in {folder}", "a_training_stays_until_its_output_is_there"),
     ("--target applies to", "what_can_not_be_pruned_is_refused_before_anything_is_written"),
     ("nothing to prune: pass", "what_can_not_be_pruned_is_refused_before_anything_is_written"),
     ("--calibration measures the whole model", "calibration_goes_with_rows_of_the_whole_model"),
     ("is given as --config FILE", "merges_in_parts_are_the_files_of_one_process"),
     (
-        "--prune-method says what --calibration is for",
+        "--prune-method requires --calibration",
         "sparsegpt_prunes_a_model_as_a_transcription_of_the_paper_does",
     ),
     (
         "--prune-method sparsegpt runs the model and prunes floats",
         "sparsegpt_prunes_a_model_as_a_transcription_of_the_paper_does",
     ),
-    ("--calibration weighs the weights of a row", "calibration_goes_with_rows_of_the_whole_model"),
-    ("--sparse changed nothing", "sparse_tensors_come_back_as_they_were"),
+    (
+        "--calibration ranks the weights of each row",
+        "calibration_goes_with_rows_of_the_whole_model",
+    ),
+    ("--sparse has no effect", "sparse_tensors_come_back_as_they_were"),
     (
         "nothing to factorize: pass",
         "what_can_not_be_factorized_is_refused_before_anything_is_written",
@@ -233,13 +236,13 @@ const ELSEWHERE: &[(&str, &str)] = &[
 /// Parts of texts that name a command or an option, and advise nothing that a test could do.
 const STATEMENTS: &[&str] = &[
     // What a table of a family begins with.
-    "A table for --arch-file FILE that says `extends",
+    "A table for --arch-file FILE can build on it with `extends",
     // What an option says of itself, or of others that it does not go with.
-    "changed nothing",
-    "changes nothing",
+    "has no effect",
+    "had no effect",
     "--config names its models",
     "--models-dir is for models that a configuration names",
-    "--calibration rounds weights by the inputs",
+    "--calibration rounds weights by their inputs",
     "--sha256 applies to a single file",
     "{groups}; `apr prune --prune-method fisher` drops the least",
     "--want takes one text at a time",
@@ -270,7 +273,7 @@ const STATEMENTS: &[&str] = &[
     "parts do not run the model",
     "--expect is for models that answer with text",
     "--from counts tokens, and the model has no tokenizer",
-    "--sarif and --sbom can't both go to standard output",
+    "--sarif and --sbom can't both be written to standard output",
     // What was asked for, which stays.
     "offline mode (HF_HUB_OFFLINE or --offline)",
     // Parts of texts whose others are followed.
@@ -295,8 +298,8 @@ const STATEMENTS: &[&str] = &[
     "Define the family in a table for --arch-file FILE",
     "see apr run --help",
     "--task NAME leaves out what another task adds",
-    "a table of your own (--arch-file FILE) can list under [[graph.unused]] what has no part in \
-     the outputs",
+    "a table of your own (--arch-file FILE) can list under [[graph.unused]] tensors that do not \
+     affect the outputs",
     "unverified: the bytes of tensors were not read (--front)",
     "tensors are not compared with their checksums (--no-verify)",
     "Generated from the parser of the command line",
