@@ -358,7 +358,7 @@ fn what_a_decoder_cannot_learn_from_is_refused() {
         ("--distill small --data texts.jsonl", 4, "line 2: expected \"prompt\" or \"tokens\""),
         ("--distill small --data tokens.jsonl", 4, "token 126 is not one of the model's 126"),
         ("--distill tiny --data rows.jsonl", 2, "only has fewer decoder layers"),
-        ("--distill-layers 1-1 --data rows.jsonl", 4, "layer 0 must stay"),
+        ("--distill-layers 1-1 --data rows.jsonl", 4, "layer 0 can't be dropped"),
         ("--distill small --distill-by effect --data rows.jsonl", 2, "models of one part"),
     ] {
         let line = format!("distill teacher {options} -o student.apr");

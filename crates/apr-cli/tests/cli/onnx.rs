@@ -81,7 +81,7 @@ fn a_configuration_is_given_to_a_model_that_has_none() {
 fn names_and_transpositions_that_the_graph_reveals_are_said() {
     let sandbox = Sandbox::new();
     let expected =
-        "15 tensors got names from the graph, of which 15 are transposed to what the modules had";
+        "15 tensors renamed by the graph, of which 15 are transposed to the layout of the modules";
     let shown = ["model.layers.1.self_attn.q_proj.weight", expected];
     sandbox.apr(&format!("tensors {}/script.onnx", exports())).ok().says(&shown);
     sandbox.apr(&format!("diff {0}/hf {0}/script.onnx", exports())).ok().says(&["SAME: 21 of 21"]);

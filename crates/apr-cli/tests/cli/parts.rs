@@ -26,7 +26,7 @@ fn a_shard_alone_is_told_with_what_names_the_whole() {
         sandbox
             .apr(line)
             .ok()
-            .says(&["only shard 1 of 4; model.safetensors.index.json stands for the model"]);
+            .says(&["only shard 1 of 4; open model.safetensors.index.json instead"]);
     }
 }
 

@@ -339,7 +339,7 @@ fn what_can_not_be_pruned_is_refused_before_anything_is_written() {
         ("llama --prune-layers 0", "no layer is to be dropped"),
         ("llama --prune-layers 7,", "there is no layer 7"),
         ("m.gguf --prune-layers 1", "layers of GGUF files can't be dropped"),
-        ("llama --prune-nm 2:3", "no groups of 3"),
+        ("llama --prune-nm 2:3", "is not a multiple of 3"),
     ] {
         sandbox.apr(&format!("convert {line} -o out.apr")).fails(2, &[said]);
         // Where nothing else is asked for, that is what it says.

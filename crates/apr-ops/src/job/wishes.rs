@@ -124,7 +124,7 @@ impl GraphWishes {
         let why = if self.options(0).past {
             "the model has no latent attention"
         } else {
-            "there is no cache without `with_past`"
+            "the graph has no cache without `with_past`"
         };
         is_idle.then(|| format!("{why}, so `latent_cache` has no effect"))
     }
