@@ -257,7 +257,7 @@ fn reasons_say_what_happened() {
             "rule of the mix: output",
             "as requested for the token embeddings",
             "as requested for *attn_q*",
-            "as asked",
+            "as requested",
         ]
     );
 }

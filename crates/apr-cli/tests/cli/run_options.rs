@@ -256,8 +256,8 @@ fn what_goes_in_is_written() {
         .apr(&format!("run {FIXTURES}/run/tiny-vit -i {picture} --want features --want logits"))
         .fails(
             2,
-            &["--want features can't be combined with other values: it is the preprocessed \
-                     input, and nothing runs"],
+            &["--want features can't be combined with other values: it returns the preprocessed \
+               input and does not run the model"],
         );
 }
 

@@ -264,7 +264,7 @@ impl<'a> Scan<'a> {
     /// Looks at bytes of any kind; returns what they are, unless nothing says that.
     fn look(&mut self, place: &ScannedBytes<'_>) -> Option<&'static str> {
         if place.depth > MAX_DEPTH {
-            self.problem(place, "lies in more layers than are looked through");
+            self.problem(place, "is nested in more layers than are examined");
             return None;
         }
         if !self.may_look(place) {

@@ -48,7 +48,7 @@ impl Explorer<'_> {
     /// The report that a file of this name has.
     fn report(&self, file: &str) -> Content {
         fn of<R: serde::Serialize>(report: Option<&R>) -> Content {
-            let report = report.ok_or("there is no report yet")?;
+            let report = report.ok_or("no report yet")?;
             json(report).map_err(|error| error.to_string())
         }
         let found = match file {
@@ -73,7 +73,7 @@ impl Explorer<'_> {
 
     /// What `apr tensors --stats --json` prints, once all tensors are measured.
     fn statistics_report(&self) -> Result<TensorsReport, String> {
-        let list = self.list.ready().ok_or("there is no report yet")?;
+        let list = self.list.ready().ok_or("no report yet")?;
         let (known, all) = (self.statistics.len(), list.tensors.len());
         if known < all {
             return Err(format!("{known} of {all} tensors are measured; wait for the others"));

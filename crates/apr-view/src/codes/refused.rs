@@ -141,7 +141,7 @@ pub(super) fn add_left_over(
         } else if let Some(codes) = parts.iter().find(|part| part.is_bare()) {
             let is_scaled = || says_scaled(tensors, marker, (stem, &parts));
             let who = match stated.is_any() {
-                true => Some("the configuration says that weights are quantized".to_owned()),
+                true => Some("the configuration states that weights are quantized".to_owned()),
                 false => is_scaled().filter(|_| codes.is_float()),
             };
             found.extend(
@@ -161,22 +161,22 @@ fn says_scaled(
     const HEADER: &str = "_quantization_metadata";
     if let Some(marker) = marker {
         let name = &tensors.info(marker).name;
-        return Some(format!("'{name}' says that weights are scaled"));
+        return Some(format!("'{name}' states that weights are scaled"));
     }
     if let Some(part) = parts.iter().find(|part| part.last == "comfy_quant") {
         let name = &tensors.info(part.position).name;
-        return Some(format!("'{name}' says that the weight is quantized"));
+        return Some(format!("'{name}' states that the weight is quantized"));
     }
     let described: Value = serde_json::from_str(tensors.header_text(HEADER)?).ok()?;
     described.get("layers")?.get(stem)?;
-    Some(format!("'{HEADER}' of the header says that the weight is quantized"))
+    Some(format!("'{HEADER}' of the header states that the weight is quantized"))
 }
 
 /// That codes have no scales, in a checkpoint that says itself that its weights are quantized.
 fn bare(tensors: &Tensors<'_>, codes: &Part<'_>, who: &str) -> Error {
     let info = tensors.info(codes.position);
     let message = format!(
-        "{who}, and beside these codes, {} {}, are no scales: codes mean nothing without",
+        "{who}, but these codes, {} {}, have no scales: they can't be decoded without scales",
         info.dtype, info.shape
     );
     Error::format(message).for_tensor(&info.name)
@@ -346,7 +346,7 @@ mod tests {
         assert_eq!(error(&[weight]), "");
         for parts in [[weight, marker], [weight, described]] {
             let found = error(&parts);
-            assert!(found.contains(parts[1].0) && found.contains("are no scales"), "{found}");
+            assert!(found.contains(parts[1].0) && found.contains("have no scales"), "{found}");
         }
         // A scale that is missing beside others is 1, and said.
         let parts = [weight, other, scale, marker];

@@ -114,7 +114,7 @@ pub(super) const OUTPUTS: &[Advice] = &[
     (
         "apr export q.gguf -o folder --format safetensors",
         4,
-        "integers and scales do not say what q5_0 does; --dequantize f16 makes it floats",
+        "integers and scales can't represent q5_0; --dequantize f16 makes it floats",
         "apr export q.gguf -o folder3 --format safetensors --dequantize f16",
     ),
     (

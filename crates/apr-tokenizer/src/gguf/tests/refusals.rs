@@ -34,7 +34,7 @@ fn a_way_to_split_that_has_no_name_is_refused_unless_one_is_given() {
     let error = unknown().error();
     assert_eq!(error.code(), Code::Format);
     assert!(
-        error.message().contains(r"\w+") && error.message().contains("llama.cpp has no name"),
+        error.message().contains(r"\w+") && error.message().contains("llama.cpp has no known name"),
         "{error}"
     );
     let case = unknown();
