@@ -150,7 +150,7 @@ impl Engine<'_> {
             calls.truncate(marks.1);
         }
 
-        Err("the types of its states change in every iteration".to_owned())
+        Err("the types of its states do not converge".to_owned())
     }
 
     /// The body as it was, while there is work left for following it again.
