@@ -254,7 +254,7 @@ def run(job):
         return number, kind, "error", f"{args}: {error}", wanted
     report = json.loads(done.stdout)
     if not report["grammar"]["complete"]:
-        said = "the text ends before it is what the grammar says" in error + " ".join(report.get("warnings", []))
+        said = "the text ends before it matches the grammar" in error + " ".join(report.get("warnings", []))
         return number, kind, "cut" if said and report["ended"] in ("max_tokens", "context") else "wrong", report, wanted
     try:
         assert "text_base64" not in report, "no UTF-8"

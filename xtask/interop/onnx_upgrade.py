@@ -193,7 +193,7 @@ def main():
                                       capture_output=True, text=True)
                 if done.returncode != 0:
                     first = (done.stderr.strip().splitlines() or ["nothing is said"])[0][:200]
-                    if "does not go to version" in first:
+                    if "can't be converted to version" in first:
                         tally.add(label, "refused", first)
                     else:
                         tally.failed(label, str(path), first)

@@ -50,7 +50,7 @@ impl std::fmt::Display for Contradiction {
              family"
         )?;
         match alike {
-            Some(alike) => write!(f, "; they are named as in a model of family {alike}"),
+            Some(alike) => write!(f, "; the tensor names match family {alike}"),
             None => Ok(()),
         }
     }

@@ -273,7 +273,7 @@ impl<'a> FamilyModel<'a> {
             match self.family.layout(member.tensor) {
                 Some(TensorLayout::Transposed) => formula.reverse(),
                 Some(TensorLayout::SkipRows(_)) if !formula.is_empty() => {
-                    formula[0].push_str(" less those that GGUF leaves out");
+                    formula[0].push_str(" minus the rows that GGUF omits");
                 }
                 _ => {}
             }

@@ -38,9 +38,8 @@ impl Directory {
 
         let at = u64_at(&locator, 8);
         if at.checked_add(END64_LEN).is_none_or(|after| after > locator_at) {
-            return Err(
-                Error::corrupt("the ZIP64 record is not where its locator says").at(locator_at)
-            );
+            return Err(Error::corrupt("the ZIP64 record is not at the offset in its locator")
+                .at(locator_at));
         }
 
         let record = read_vec(source, at, END64_LEN)?;

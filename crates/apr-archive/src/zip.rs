@@ -213,7 +213,7 @@ impl Archive {
         if !rest.is_empty() {
             let at = offset + (bytes.len() - rest.len()) as u64;
             return Err(
-                Error::corrupt("the archive's directory goes on after its last entry").at(at)
+                Error::corrupt("the archive's directory continues after its last entry").at(at)
             );
         }
 

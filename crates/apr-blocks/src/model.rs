@@ -163,8 +163,8 @@ impl<'p> BlockPosition<'p> {
             let what = match self.model.family().has_configuration() {
                 true => "can't be computed from the configuration",
                 false => {
-                    "can't be computed: the weights come without a configuration, such as the \
-                     config.json of their folder"
+                    "can't be computed: the weights have no configuration, such as the config.json \
+                     of their folder"
                 }
             };
             self.error(option, what)

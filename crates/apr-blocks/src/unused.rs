@@ -123,8 +123,8 @@ impl Graphs {
         let remedy = match left_out.iter().all(|tensor| tensor.is_extra) {
             true => "`task` NAME leaves out what another task adds",
             false => {
-                "a table of your own (`family_table` FILE) can list under [[graph.unused]] what \
-                 has no part in the outputs"
+                "a table of your own (`family_table` FILE) can list under [[graph.unused]] tensors \
+                 that do not affect the outputs"
             }
         };
         let count = counted(names.len() as u64, "tensor");

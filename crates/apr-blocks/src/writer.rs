@@ -214,7 +214,7 @@ impl<'m> Writer<'m> {
         let dims = self.model.using(name)?;
         let &[rows, columns] = dims.as_slice() else {
             return Err(
-                Error::format("a linear layer has a matrix, and this is none").for_tensor(name)
+                Error::format("the weight of a linear layer must be a matrix").for_tensor(name)
             );
         };
         if is_turned {

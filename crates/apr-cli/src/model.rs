@@ -123,10 +123,9 @@ fn described(
 ) -> Outcome<Box<dyn CheckpointReader>> {
     let is_gguf = reader.format().convention == Convention::LlamaCpp;
     if is_gguf && context.model_config.is_some() {
-        context.printer.warn(
-            "--config changed nothing: the keys of a GGUF file are its \
-                              configuration",
-        );
+        context
+            .printer
+            .warn("--config has no effect: the keys of a GGUF file are its configuration");
     }
     let reader = if is_gguf { reader } else { configured(reader, context)? };
     // An unknown name is reported where a family is needed.
@@ -141,7 +140,7 @@ fn configured(
 ) -> Outcome<Box<dyn CheckpointReader>> {
     let Some(path) = &context.model_config else { return Ok(reader) };
     if reader.companions().iter().any(|companion| companion.name == CONFIG) {
-        context.printer.warn("--config changed nothing: the model has its own config.json");
+        context.printer.warn("--config has no effect: the model has its own config.json");
         return Ok(reader);
     }
     let source = context.sources.open_file(path)?;

@@ -161,7 +161,7 @@ fn new_password(given: Option<&Zeroizing<Vec<u8>>>) -> Outcome<Zeroizing<Vec<u8>
         let message = "missing password: pass --password-file FILE or set APR_PASSWORD";
         return Err(Failure::Usage(message.to_owned()));
     };
-    match ask("Once more: ")? {
+    match ask("Repeat password: ")? {
         Some(again) if again == password && !password.is_empty() => Ok(password),
         _ => Err(Failure::Usage("the two passwords differ, or are empty".to_owned())),
     }

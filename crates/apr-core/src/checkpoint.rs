@@ -29,7 +29,7 @@ impl TensorInfo {
     pub fn byte_len(&self) -> Result<u64> {
         self.dtype.stored_len(&self.shape).ok_or_else(|| {
             Error::format(alloc::format!(
-                "the shape {} does not go with dtype {}",
+                "the shape {} is not compatible with dtype {}",
                 self.shape,
                 self.dtype
             ))

@@ -49,12 +49,13 @@ impl Due {
         match self.tensor(layout) {
             Some(tensor) if len > tensor.len - self.written => {
                 let (left, planned) = (tensor.len - self.written, tensor.len);
-                let message =
-                    format!("{len} more bytes come, but {left} of the planned {planned} are left");
+                let message = format!(
+                    "received {len} more bytes, but {left} of the planned {planned} are left"
+                );
                 Err(Error::corrupt(message).for_tensor(&names[self.tensor]))
             }
             None if len > 0 => {
-                Err(Error::corrupt(format!("{len} bytes come after the last planned tensor")))
+                Err(Error::corrupt(format!("received {len} bytes after the last planned tensor")))
             }
             _ => {
                 self.written += len;

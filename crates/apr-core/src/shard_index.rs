@@ -183,7 +183,7 @@ impl<S> ShardIndex<S> {
                     }
                     Ok(weight) => {
                         format!(
-                            "{index} says that it is in '{}'",
+                            "{index} lists it in '{}'",
                             Escaped::short(&shards[weights[weight].1])
                         )
                     }

@@ -98,7 +98,8 @@ impl Strided {
         let mut sorted = order.to_vec();
         sorted.sort_unstable();
         if !sorted.iter().copied().eq(0..self.dims.len()) {
-            let message = format!("{order:?} is no order of {} dimensions", self.dims.len());
+            let message =
+                format!("{order:?} is not a permutation of {} dimensions", self.dims.len());
             return Err(Error::format(message));
         }
         self.dims = order.iter().map(|&axis| self.dims[axis]).collect();

@@ -101,7 +101,7 @@ impl<'a> Files<'a> {
         let word = |at: usize| u32::from_le_bytes(std::array::from_fn(|byte| header[at + byte]));
         let long = |at: usize| u64::from_le_bytes(std::array::from_fn(|byte| header[at + byte]));
         if word(0) != MARK {
-            let message = "there is no blob where a constant has its own";
+            let message = "no blob at the offset of a constant";
             return Err(located(Error::corrupt(message).at(offset)));
         }
         if Some(word(4)) != blob_type(encoding) {
@@ -115,7 +115,7 @@ impl<'a> Files<'a> {
         let needed = encoding.len_of(element_count(&dims).map_err(located)?);
         let (len, start) = (long(8), long(16));
         if needed != Some(len) {
-            let message = format!("a blob of {len} bytes is none of shape {dims:?}");
+            let message = format!("a blob of {len} bytes does not match shape {dims:?}");
             return Err(located(Error::corrupt(message).at(offset + 8)));
         }
         if start.checked_add(len).is_none_or(|end| end > self.infos[file].len) {

@@ -91,7 +91,7 @@ impl Operands<'_, '_> {
         match self.bound.get(name) {
             None => Ok(None),
             Some(Bound::Tensor(tensor)) => Ok(Some(tensor)),
-            Some(_) => Err(Error::version(format!("its {name} is no tensor"))),
+            Some(_) => Err(Error::version(format!("{name} must be a tensor"))),
         }
     }
 
@@ -140,8 +140,8 @@ impl Operands<'_, '_> {
                 [len] if Some(len) == quants.dims.get(axis) => blocks[axis] = *len,
                 dims => {
                     let message = format!(
-                        "its scales or zero points of shape {dims:?} are not those of dimension \
-                         {axis} of {:?}",
+                        "its scales or zero points of shape {dims:?} do not match dimension {axis} \
+                         of {:?}",
                         quants.dims
                     );
                     return Err(Error::corrupt(message));
@@ -206,7 +206,7 @@ impl Operands<'_, '_> {
         let list = self.tensor(name)?;
         let Elements::Stored { bytes, encoding: Encoding::Whole(DType::U8) } = &list.elements
         else {
-            return Err(Error::version(format!("its {name} are no bytes")));
+            return Err(Error::version(format!("{name} must be bytes")));
         };
         // Bytes in memory were written one by one, which no program does for these.
         let Bytes::File(range) = bytes else {
@@ -224,7 +224,7 @@ impl Operands<'_, '_> {
         let axis = self.axis("vector_axis", dims.len())?;
         let axis = axis.ok_or_else(|| Error::corrupt("it has no vector_axis"))?;
         if len == 0 {
-            return Err(Error::corrupt("its table has entries of no elements"));
+            return Err(Error::corrupt("its table has empty entries"));
         }
         Ok(Some(Vectors { len, inner: element_count(&dims[axis + 1..])? }))
     }

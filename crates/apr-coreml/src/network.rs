@@ -120,7 +120,7 @@ impl Network {
                     Ok(Some((tensor, fits))) => {
                         if !fits {
                             let dims = &tensor.dims;
-                            let message = "has other values than its layer says, and is listed";
+                            let message = "has other values than its layer declares, and is listed";
                             self.warnings.push(format!("{shown} {message} as {dims:?}"));
                         }
                         let made_by = params_kind(&tensor);

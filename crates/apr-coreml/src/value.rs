@@ -320,7 +320,7 @@ pub(crate) fn of_runs(
 pub(crate) fn integers(tensor: &Tensor, files: &Files<'_>) -> Result<Vec<i64>> {
     let is_whole = matches!(tensor.dtype, DType::I32 | DType::U32 | DType::I64 | DType::U64);
     if !is_whole || tensor.len() > MAX_RANK as u64 {
-        return Err(Error::corrupt("a shape or an axis is no short list of integers"));
+        return Err(Error::corrupt("a shape or an axis must be a short list of integers"));
     }
     let width = usize::try_from(tensor.dtype.block_bytes()).unwrap_or(8);
     let mut bytes = vec![0; usize::try_from(tensor.len()).unwrap_or_default() * width];

@@ -518,9 +518,8 @@ fn classifiers_return_scores() {
 #[test]
 fn operations_that_cannot_be_lowered_are_listed() {
     // Recurrent layers that are given no states, branches, and what is not as its layer says.
-    let network = "a graph that returns nothing, batchnorm, biDirectionalLSTM, branch, \
-                   convolution, embedding, embeddingND, gru, innerProduct, simpleRecurrent, \
-                   uniDirectionalLSTM";
+    let network = "a graph without outputs, batchnorm, biDirectionalLSTM, branch, convolution, \
+                   embedding, embeddingND, gru, innerProduct, simpleRecurrent, uniDirectionalLSTM";
     for (file, names) in [
         ("network.mlmodel", network),
         (
@@ -528,7 +527,7 @@ fn operations_that_cannot_be_lowered_are_listed() {
             "constexpr_blockwise_shift_scale, constexpr_lut_to_sparse, \
              constexpr_sparse_blockwise_shift_scale",
         ),
-        ("hazards.mlmodel", "a graph that returns nothing, branch"),
+        ("hazards.mlmodel", "a graph without outputs, branch"),
     ] {
         let reader = open_fixture(file).expect("a model");
         let mut found: Vec<String> = Vec::new();

@@ -90,7 +90,7 @@ fn algorithm(kind: KeyKind) -> AlgorithmIdentifierRef<'static> {
 fn kind_of(algorithm: &AlgorithmIdentifierRef<'_>) -> Result<KeyKind> {
     match algorithm.oid {
         _ if algorithm.parameters.is_some() => {
-            Err(Error::format("a key's algorithm has parameters; it should have none"))
+            Err(Error::format("a key's algorithm must not have parameters"))
         }
         ED25519 => Ok(KeyKind::Signing),
         X25519 => Ok(KeyKind::Encryption),
@@ -115,7 +115,7 @@ fn check_label(pem: &str, wanted: &str) -> Result<()> {
         _ if label == wanted => Ok(()),
         PUBLIC => Err(Error::format("this is a public key; a private one is needed")),
         PRIVATE => Err(Error::format(
-            "this is a private key; a public one is needed, and this one should stay secret",
+            "this is a private key; a public one is needed, and this one should be kept secret",
         )),
         "ENCRYPTED PRIVATE KEY" => {
             Err(Error::format("the private key is protected by a passphrase; remove it first"))

@@ -74,7 +74,7 @@ impl<'r> Batch<'r> {
                 Meaning::PositionIds => self.each(0, |_, at| i64::try_from(at).unwrap_or(i64::MAX)),
                 _ => {
                     return Err(Error::version(format!(
-                        "students learn from texts, and the model takes '{}', too",
+                        "students learn from texts only, but the model also takes '{}'",
                         Escaped::short(&value.name)
                     )));
                 }

@@ -134,14 +134,14 @@ impl Line {
 
 fn parsed(line: &str, reads_sound: bool) -> Result<Line> {
     let json: Map<String, Json> = serde_json::from_str(line)
-        .map_err(|error| Error::format(format!("it is no JSON object: {error}")))?;
+        .map_err(|error| Error::format(format!("not a JSON object: {error}")))?;
     let text = |name: &str| {
-        let wrong = || Error::format(format!("\"{name}\" is no text"));
+        let wrong = || Error::format(format!("\"{name}\" must be a string"));
         let value = json.get(name).filter(|value| !value.is_null());
         value.map(|value| value.as_str().map(str::to_owned).ok_or_else(wrong)).transpose()
     };
     let tokens = |name: &str| {
-        let wrong = || Error::format(format!("\"{name}\" are no integers"));
+        let wrong = || Error::format(format!("\"{name}\" must be integers"));
         let value = json.get(name).filter(|value| !value.is_null());
         let ids = |value: &Json| -> Option<Vec<i64>> {
             value.as_array()?.iter().map(Json::as_i64).collect()
@@ -202,7 +202,7 @@ impl<'r, 't> Reading<'r, 't> {
         }
         let part = runner.parts().iter().find(|part| part.name == ENCODER);
         let part = part.ok_or_else(|| {
-            RunError::request("the model has no encoder and decoder that write texts")
+            RunError::request("the model has no encoder and decoder that generate text")
         })?;
         let part = Box::new(runner.prepared(part)?);
         let generator = Box::new(Generator::of(runner, GenerateOptions::default())?);
@@ -350,10 +350,10 @@ mod tests {
     #[test]
     fn invalid_rows_are_rejected() {
         for (text, reads_sound, message) in [
-            ("[]", false, "it is no JSON object"),
+            ("[]", false, "not a JSON object"),
             ("{\"text\": \"a\"}", false, "expected \"prompt\" or \"tokens\""),
-            ("{\"prompt\": 1}", false, "\"prompt\" is no text"),
-            ("{\"tokens\": [1], \"labels\": \"b\"}", false, "\"labels\" are no integers"),
+            ("{\"prompt\": 1}", false, "\"prompt\" must be a string"),
+            ("{\"tokens\": [1], \"labels\": \"b\"}", false, "\"labels\" must be integers"),
             ("{\"text\": \"a\"}", true, "expected \"audio\""),
         ] {
             let error = parsed(text, reads_sound).expect_err("no row");

@@ -116,10 +116,10 @@ fn parsed(line: &str) -> Result<Line> {
     const EXPECTED: &str = "expected \"text\", and perhaps \"text_pair\", \"prompt\" and \
                             \"completion\", \"messages\", or \"tokens\"";
     let json: Map<String, Json> = serde_json::from_str(line)
-        .map_err(|error| Error::format(format!("it is no JSON object: {error}")))?;
+        .map_err(|error| Error::format(format!("not a JSON object: {error}")))?;
     let field = |name: &str| {
         let value = json.get(name)?;
-        let wrong = || Error::format(format!("\"{name}\" is no text"));
+        let wrong = || Error::format(format!("\"{name}\" must be a string"));
         Some(value.as_str().map(str::to_owned).ok_or_else(wrong))
     };
     if let Some(messages) = json.get("messages") {
@@ -127,7 +127,7 @@ fn parsed(line: &str) -> Result<Line> {
     }
     if let Some(tokens) = json.get("tokens").or_else(|| json.get("input_ids")) {
         let ids = tokens.as_array().and_then(|ids| ids.iter().map(Json::as_i64).collect());
-        return ids.map(Line::Tokens).ok_or_else(|| Error::format("\"tokens\" are no integers"));
+        return ids.map(Line::Tokens).ok_or_else(|| Error::format("\"tokens\" must be integers"));
     }
     match (field("prompt"), field("completion"), field("text")) {
         (Some(prompt), Some(completion), _) => {
@@ -143,7 +143,7 @@ fn parsed(line: &str) -> Result<Line> {
 
 /// Messages whose last one is the answer that is learnt.
 fn chat(messages: &Json) -> Result<Line> {
-    let wrong = || Error::format("\"messages\" is no list of messages with role and content");
+    let wrong = || Error::format("\"messages\" must be a list of messages with role and content");
     let message = |message: &Json| {
         let text = |key: &str| message.get(key)?.as_str().map(str::to_owned);
         text("role").zip(text("content"))
@@ -154,7 +154,9 @@ fn chat(messages: &Json) -> Result<Line> {
         Some((role, answer)) if role == "assistant" && !messages.is_empty() => {
             Ok(Line::Chat { messages, answer })
         }
-        Some(_) => Err(Error::format("the last of \"messages\" is no answer of the assistant")),
+        Some(_) => {
+            Err(Error::format("the last of \"messages\" must be an answer of the assistant"))
+        }
         None => Err(wrong()),
     }
 }
@@ -266,14 +268,14 @@ mod tests {
     #[test]
     fn invalid_rows_are_rejected_with_their_line_number() {
         for (text, message) in [
-            ("{\"text\": \"a\"}\n[]", "line 2: it is no JSON object"),
+            ("{\"text\": \"a\"}\n[]", "line 2: not a JSON object"),
             ("{\"texts\": \"a\"}", "line 1: expected \"text\""),
-            ("{\"text\": 3}", "line 1: \"text\" is no text"),
+            ("{\"text\": 3}", "line 1: \"text\" must be a string"),
             ("{\"tokens\": [1, 128]}", "line 1: token 128 is not one of the model's 128"),
             ("{\"tokens\": [-1]}", "line 1: token -1 is not"),
-            ("{\"tokens\": \"a\"}", "line 1: \"tokens\" are no integers"),
-            ("{\"messages\": []}", "line 1: \"messages\" is no list"),
-            ("{\"messages\": [{\"role\": \"user\", \"content\": \"a\"}]}", "is no answer"),
+            ("{\"tokens\": \"a\"}", "line 1: \"tokens\" must be integers"),
+            ("{\"messages\": []}", "line 1: \"messages\" must be a list"),
+            ("{\"messages\": [{\"role\": \"user\", \"content\": \"a\"}]}", "must be an answer"),
             ("\n", "it has no rows"),
         ] {
             let error = read(text).unwrap_err();

@@ -92,7 +92,7 @@ impl State {
             own.get(key)?.as_str().map(str::to_owned)
         };
         if text("kind").as_deref() != Some(KIND) {
-            return Err(Error::format("it is no state of a distillation"));
+            return Err(Error::format("not a distillation state"));
         }
         if text("run").as_deref() != Some(run) {
             return Err(Error::format(
@@ -101,7 +101,7 @@ impl State {
         }
         let number = |key: &str| {
             let number = text(key).and_then(|text| text.parse::<u64>().ok());
-            number.ok_or_else(|| Error::format(format!("its '{key}' is no number")))
+            number.ok_or_else(|| Error::format(format!("'{key}' must be a number")))
         };
 
         let places: HashMap<&str, usize> = reader

@@ -89,8 +89,8 @@ pub fn cuts(source: &Source<'_>, config: &Map<String, Json>, size: &Size) -> Res
         Size::Small => kept_layers(layers, layers.div_ceil(2))?,
         Size::Tiny if has_encoder => {
             return Err(Error::format(
-                "a tiny student has fewer heads and neurons, and that of an encoder and a decoder \
-                 has fewer layers in its decoder alone: take a small one, or so many layers",
+                "a tiny student has fewer heads and neurons, but a student with an encoder and a \
+                 decoder only has fewer decoder layers: use small, or a number of layers",
             ));
         }
         Size::Tiny => {

@@ -170,8 +170,8 @@ pub fn distill(
     let after = training.evaluated(&state.best)?;
     if state.best_step == 0 {
         return Err(Error::format(format!(
-            "{} steps did not make the student better: its loss was {:.6} before, and never less; \
-             try a lower learning rate",
+            "{} steps did not improve the student: its loss was {:.6} before training and never \
+             lower; try a lower learning rate",
             state.step, before.loss
         ))
         .into());

@@ -95,7 +95,7 @@ impl<'a> Cursor<'a> {
             0x90..=0x9f => Value::List(low(15)),
             0xa0..=0xbf => Value::Text(self.skip(low(31))?),
             0xc0 => Value::Other("nothing"),
-            0xc1 => return Err(Error::format("this is no value of MessagePack").at(at)),
+            0xc1 => return Err(Error::format("not a MessagePack value").at(at)),
             0xc2 => Value::Bool(false),
             0xc3 => Value::Bool(true),
             marker @ 0xc4..=0xc6 => {

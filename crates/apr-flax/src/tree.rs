@@ -77,7 +77,7 @@ impl Tree {
         let mut tree = Self::default();
         match cursor.next()? {
             Value::Map(count) => tree.map(cursor, count, "", 0)?,
-            _ => return Err(Error::format("the file is no map of variables").at(0)),
+            _ => return Err(Error::format("the file must be a map of variables").at(0)),
         }
         Ok(tree)
     }
@@ -90,7 +90,7 @@ impl Tree {
             let at = cursor.at();
             let key = match cursor.next()? {
                 Value::Text(range) | Value::Bytes(range) => cursor.text(&range)?,
-                _ => return Err(Error::format("the key of a map is no text").at(at)),
+                _ => return Err(Error::format("the key of a map must be text").at(at)),
             };
             if number == 0 && key == CHUNKED {
                 return self.chunked(cursor, count, path);

@@ -106,7 +106,7 @@ fn pair(key: &str, old: Option<&Value>, text: &str) -> std::result::Result<KeyVa
     pair.ok_or_else(|| match old {
         Some(old) => format!(
             "'{key}' is of type {}, which '{text}' is not; to change the type, remove the key and \
-             set it at once",
+             set it in one edit",
             old.type_name()
         ),
         None => format!("GGUF has no type for the value '{text}'"),

@@ -123,7 +123,7 @@ fn check_ranges(
         // An empty tensor overlaps nothing.
         if *offset < covered && offset < end {
             let problem = format!(
-                "its bytes overlap those of '{}'",
+                "its bytes overlap the bytes of '{}'",
                 Escaped::short(previous.unwrap_or_default())
             );
             return Err(Error::corrupt(problem).for_tensor(&info.name).at(data_start + offset));
@@ -142,7 +142,7 @@ fn check_ranges(
         ));
     } else if !in_order {
         warnings.push(
-            "the tensors do not lie in the order of the header; llama.cpp refuses such files"
+            "the tensors are not stored in the order of the header; llama.cpp refuses such files"
                 .into(),
         );
     }

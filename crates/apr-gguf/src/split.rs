@@ -43,7 +43,7 @@ pub fn open_split(set: &dyn SourceSet, name: &str, limits: &Limits) -> Result<Gg
             }
         };
         let part = SplitPart::of(&file)
-            .ok_or_else(|| Error::corrupt(format!("it has no {COUNT}, but '{name}' counts on it")));
+            .ok_or_else(|| Error::corrupt(format!("it has no {COUNT}, which '{name}' requires")));
         part.and_then(|part| check_part(part, position, count))
             .map_err(|error| error.in_file(&file.name))?;
         files.push(file);
@@ -87,7 +87,7 @@ fn check_tensors(files: &[OpenFile]) -> Result<()> {
     {
         if let Some(other) = places.insert(name, file) {
             let message =
-                format!("'{}' has a tensor of this name too", Escaped::short(&other.name));
+                format!("'{}' also has a tensor of this name", Escaped::short(&other.name));
             return Err(Error::corrupt(message).in_file(&file.name).for_tensor(name));
         }
     }

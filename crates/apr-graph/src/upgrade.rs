@@ -27,7 +27,8 @@ pub fn upgrade(graph: &Graph, to: i64) -> Result<Graph> {
     let (oldest, newest) = (lower::OLDEST.min(from), Operator::newest());
     if !(oldest..=newest).contains(&to) {
         return Err(Error::version(format!(
-            "operators of version {from} become those of {oldest} to {newest}, not {to}"
+            "operators of version {from} can be converted to versions {oldest} to {newest}, not \
+             {to}"
         )));
     }
 
@@ -85,7 +86,7 @@ impl Upgrade {
                 Edit { body, outputs: &outputs, node, before: Vec::new(), after: Vec::new() };
             self.node(&mut edit).map_err(|problem| {
                 Error::version(format!(
-                    "node '{path}': {op} does not go to version {}: {problem}",
+                    "node '{path}': {op} can't be converted to version {}: {problem}",
                     self.to
                 ))
             })?;

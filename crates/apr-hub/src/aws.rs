@@ -95,7 +95,7 @@ impl Profile {
             others.sort_unstable();
             others.dedup();
             let listed = match others[..] {
-                [] => "there are no profiles".to_owned(),
+                [] => "no profiles found".to_owned(),
                 _ => format!("profiles: {}", others[..others.len().min(SHOWN)].join(", ")),
             };
             let message = format!(

@@ -89,7 +89,8 @@ impl ResolvedLocation {
                     below(files, &base).into_iter().partition(|file| is_plain(&file.name));
                 for RemoteFile { name, .. } in odd {
                     hub.notes.add(format!(
-                        "{location}: '{name}' is left out: it is no name of a file in this folder"
+                        "{location}: '{name}' is skipped: it is not the name of a file in this \
+                         folder"
                     ));
                 }
                 files

@@ -260,7 +260,7 @@ impl Resource {
                 self.check_same(&answer, len)?;
                 if sent.start != range.start {
                     let (sent, asked) = (sent.start, range.start);
-                    let message = format!("the server sends bytes from {sent}, not from {asked}");
+                    let message = format!("the server sent bytes from {sent}, not from {asked}");
                     return Err(Trouble::Final(
                         Error::io(IoCause::Other, message).in_file(&self.name),
                     ));

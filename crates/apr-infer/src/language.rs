@@ -210,7 +210,7 @@ impl<'s, 'a> LanguageModel<'s, 'a> {
 
         // `zip` ends with the shorter list, so an input without its output shows here.
         if past != cache.len() {
-            return Err(missing("output for each key and value that goes in"));
+            return Err(missing("output for each input key and value"));
         }
 
         let (mask, positions) = (input(Meaning::AttentionMask), input(Meaning::PositionIds));

@@ -42,7 +42,9 @@ pub(crate) fn broadcast(shapes: &[&[usize]]) -> Result<Vec<usize>> {
                 (_, 1) => {}
                 (1, _) => *target = size,
                 (a, b) if a == b => {}
-                _ => return Err(Error::format(format!("the shapes {shapes:?} don't go together"))),
+                _ => {
+                    return Err(Error::format(format!("the shapes {shapes:?} can't be broadcast")));
+                }
             }
         }
     }

@@ -286,7 +286,7 @@ impl AtomicOutput {
     fn current(&self) -> Result<(&Path, &File)> {
         let current = self.current.as_ref().map(|(path, partial)| (path.as_path(), &partial.file));
         current.ok_or_else(|| {
-            Error::io(IoCause::Other, "bytes came before the name of the first file")
+            Error::io(IoCause::Other, "received bytes before the name of the first file")
         })
     }
 }

@@ -82,7 +82,10 @@ pub(crate) fn remove(found: &[PathBuf]) -> Vec<Error> {
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
         Err(error) => Err(Error::io(
             IoCause::Other,
-            format!("{error}: the output is in place, but this file of the earlier one stays"),
+            format!(
+                "{error}: the output is in place, but this file of the earlier output was not \
+                     removed"
+            ),
         )
         .in_file(path.display())),
     };

@@ -182,7 +182,7 @@ impl Sink for StreamSink {
     }
 
     fn patch(&mut self, offset: u64, _bytes: &[u8]) -> Result<()> {
-        Err(Error::io(IoCause::Other, "a stream can't go back")
+        Err(Error::io(IoCause::Other, "a stream can't seek back")
             .in_file(self.name.display())
             .at(offset))
     }

@@ -41,9 +41,8 @@ pub(super) fn add_factors(
         None => Ok(Some(Loss {
             name: "rope_freqs.weight".to_owned(),
             what: "left out".to_owned(),
-            why:
-                "config.json has no place for factors next to positions that are stretched by YaRN"
-                    .to_owned(),
+            why: "config.json can't store factors together with positions that are scaled by YaRN"
+                .to_owned(),
         })),
     }
 }

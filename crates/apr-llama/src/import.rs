@@ -91,8 +91,8 @@ pub fn restore_to<'a>(
 ) -> Result<Restored<'a>> {
     let original = reader.metadata();
     let described = GgufKeys::of(original, reader.tensors(), families);
-    let described = described
-        .ok_or_else(|| Error::format("it has no keys of a GGUF file to make a config.json of"))?;
+    let described =
+        described.ok_or_else(|| Error::format("it has no GGUF keys to make a config.json from"))?;
     let family = described.family(families, architecture).ok_or_else(|| {
         Error::format(format!("'{}' is an unknown GGUF architecture", described.architecture))
     })?;
@@ -272,7 +272,7 @@ impl ImportPlan<'_, '_> {
             || Error::format("the keys do not state what it is a part of").for_tensor(&info.name);
         let mut parts = Vec::with_capacity(names.len());
         for (name, part) in names.iter().zip(positions) {
-            let alone = || Error::format(format!("{name} is missing, which goes together with it"));
+            let alone = || Error::format(format!("{name} is missing, which belongs to it"));
             let part = part.ok_or_else(|| alone().for_tensor(&info.name))?;
             let cut = self.model.gguf_cut(name)?.ok_or_else(unknown)?;
             parts.push((self.reader.tensors()[part].clone(), part, rows_of(cut)?));

@@ -38,11 +38,11 @@ pub(super) fn not_held(sentence: &Sentence, keys: &[KeyValue]) -> Vec<Loss> {
                     lose(format!("pooling {name}"), why);
                 }
                 if !include_prompt {
-                    lose("include_prompt".to_owned(), "llama.cpp pools the tokens of prompts too");
+                    lose("include_prompt".to_owned(), "llama.cpp also pools the tokens of prompts");
                 }
             }
             Module::Dense { folder, .. } => {
-                lose(folder.clone(), "GGUF has no place for a dense module in this architecture");
+                lose(folder.clone(), "GGUF can't store a dense module in this architecture");
             }
             Module::Splade { .. } => {
                 lose("SpladePooling".to_owned(), "llama.cpp has no head for words of BERT");
@@ -51,7 +51,7 @@ pub(super) fn not_held(sentence: &Sentence, keys: &[KeyValue]) -> Vec<Loss> {
                 lose("MultiVectorMask".to_owned(), "llama.cpp compares one vector of each text");
             }
             Module::LayerNorm { folder } => {
-                lose(folder.clone(), "GGUF has no place for a module behind the pooling");
+                lose(folder.clone(), "GGUF can't store a module after the pooling");
             }
             Module::Unsupported(what) => lose(MODULES.to_owned(), what),
             _ => {}
@@ -72,12 +72,12 @@ pub(super) fn not_held(sentence: &Sentence, keys: &[KeyValue]) -> Vec<Loss> {
         lose(format!("max_seq_length {most}"), "llama.cpp takes texts as long as the context");
     }
     if sentence.lowercases {
-        lose("do_lower_case".to_owned(), "llama.cpp leaves texts as they are");
+        lose("do_lower_case".to_owned(), "llama.cpp does not change texts");
     }
     if !sentence.normalizes() {
         lose(
             "lengths of vectors".to_owned(),
-            "llama.cpp brings vectors to length 1 unless it is told otherwise",
+            "llama.cpp normalizes vectors to length 1 by default",
         );
     }
     losses

@@ -192,7 +192,7 @@ impl<'a> Adapted<'a> {
                 self.replace(&file.name, reader.read_companion(position)?);
             }
         }
-        self.warnings.push(format!("the tokenizer is that of {}", Escaped::short(&name)));
+        self.warnings.push(format!("the tokenizer is taken from {}", Escaped::short(&name)));
         Ok(())
     }
 
@@ -385,7 +385,7 @@ impl<'a> Adapted<'a> {
         let slot = &self.slots[tensor];
         let Stage::Delta { adapter, form, scale, magnitude: Some(magnitude) } = &slot.stages[stage]
         else {
-            return Err(Error::corrupt("there are no magnitudes"));
+            return Err(Error::corrupt("missing magnitudes"));
         };
         let Adapter { reader, name, .. } = &self.adapters[*adapter];
         let magnitudes =

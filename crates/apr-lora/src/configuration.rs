@@ -97,7 +97,7 @@ impl Configuration {
 
         let position = reader.companions().iter().position(|file| file.name == ADAPTER_CONFIG);
         let Some(position) = position else {
-            return Err(Error::format(format!("it is no adapter: it has no {ADAPTER_CONFIG}")));
+            return Err(Error::format(format!("it is not an adapter: it has no {ADAPTER_CONFIG}")));
         };
         let bytes = reader.read_companion(position)?;
         Self::parse(&bytes, work)
@@ -237,7 +237,7 @@ fn unsupported(kind: &str) -> Error {
 /// A number that a configuration must have.
 fn number(config: &Map<String, Value>, key: &str) -> Result<f64> {
     let found = config.get(key).and_then(Value::as_f64);
-    found.ok_or_else(|| Error::format(format!("{ADAPTER_CONFIG} has no number under {key}")))
+    found.ok_or_else(|| Error::format(format!("{ADAPTER_CONFIG}: {key} must be a number")))
 }
 
 /// The patterns under a key.
@@ -250,8 +250,9 @@ fn patterns(key: &str, pairs: Option<&Pairs>, work: &Work) -> Result<Patterns> {
 
 /// The rows of embeddings that were trained: a list for all, or one for each module.
 fn token_rows(config: &Map<String, Value>) -> Result<Vec<(String, Vec<u64>)>> {
-    let wrong =
-        || Error::format(format!("{ADAPTER_CONFIG}: trainable_token_indices are no whole numbers"));
+    let wrong = || {
+        Error::format(format!("{ADAPTER_CONFIG}: trainable_token_indices must be whole numbers"))
+    };
     let list = |value: &Value| {
         let values = value.as_array().ok_or_else(wrong)?;
         values.iter().map(|value| value.as_u64().ok_or_else(wrong)).collect::<Result<Vec<u64>>>()

@@ -124,7 +124,7 @@ impl Form {
     /// # Errors
     /// Those of [`Matrix::read`].
     pub(crate) fn load(&self, reader: &dyn CheckpointReader) -> Result<Delta> {
-        let broken = || Error::corrupt("the matrices of an adapter do not go together");
+        let broken = || Error::corrupt("the matrices of an adapter do not match");
         let factor = |factor: Factor| -> Result<Matrix> {
             let matrix = Matrix::read(reader, factor.tensor)?;
             Ok(if factor.is_transposed { matrix.transposed() } else { matrix })
@@ -258,7 +258,7 @@ impl Planner<'_> {
         let Some((pair, rank)) = found else {
             return Err(pairs
                 .first()
-                .map_or_else(|| Error::format("there are no matrices"), |pair| self.unfit(pair)));
+                .map_or_else(|| Error::format("missing matrices"), |pair| self.unfit(pair)));
         };
         // Rows of the weight are then inputs, and magnitudes are of outputs.
         let by_column = pair.left.is_transposed

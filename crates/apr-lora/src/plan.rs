@@ -359,7 +359,7 @@ impl Planner {
         let source = Source::Adapter { adapter, tensor };
         if from.weight != 1.0 {
             self.warnings.push(format!(
-                "{}: '{}' was trained as a whole and is taken as it is, not {} times",
+                "{}: '{}' was trained as a whole and is copied, not scaled by {}",
                 Escaped::short(&from.name),
                 Escaped::short(name),
                 from.weight
@@ -391,7 +391,7 @@ impl Planner {
         }
         if !slot.stages.is_empty() {
             self.warnings.push(format!(
-                "{}: '{}' takes the place of what earlier adapters changed",
+                "{}: '{}' replaces the changes of earlier adapters",
                 Escaped::short(&from.name),
                 Escaped::short(&slot.info.name)
             ));

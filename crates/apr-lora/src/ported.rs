@@ -91,10 +91,10 @@ impl<'a> SecondMatrices<'a> {
             };
             let dims = (infos[first].shape.dims(), infos[second].shape.dims());
             let ([rank, _], [_, other]) = dims else {
-                return Err(named(Error::format("it is no matrix, as in other layers")));
+                return Err(named(Error::format("it must be a matrix, as in other layers")));
             };
             if rank != other {
-                return Err(named(Error::format("the matrices of the pair do not go together")));
+                return Err(named(Error::format("the matrices of the pair do not match")));
             }
             let scale = contents.configuration.scale(module, Some(*rank)).map_err(named)?;
             let own = scale * *rank as f64;
@@ -250,8 +250,8 @@ impl<'a> PortedAdapter<'a> {
                 _ => None,
             };
             let unfit = || {
-                let message = "this weight lies otherwise in the other form: merge the adapter \
-                               instead";
+                let message =
+                    "this weight has another layout in the other form: merge the adapter instead";
                 Error::format(message).for_tensor(&info.name)
             };
             let Some(module) = module else {
@@ -281,7 +281,7 @@ impl<'a> PortedAdapter<'a> {
             let kept: HashSet<usize> = self.places.iter().filter_map(first).collect();
             let lost = halves.modules.iter().find(|module| !kept.contains(&module.first));
             let lost = lost.map(|module| module.name.clone()).unwrap_or_default();
-            let message = format!("the other form has no place for '{}'", Escaped::short(&lost));
+            let message = format!("the other form can't store '{}'", Escaped::short(&lost));
             return Err(Error::format(message));
         }
         Ok(modules)

@@ -114,8 +114,8 @@ impl Config<'_> {
         let quoted = Value::from(base);
         format!(
             "---\nbase_model: {quoted}\nlibrary_name: peft\ntags:\n- lora\n---\n\nA LoRA adapter \
-             for `{base}`, extracted from a tuned model by truncated singular value \
-             decompositions of what its weights have more than those of the base.\n"
+             for `{base}`, extracted from a tuned model by truncated singular value decompositions \
+             of the differences between its weights and the base's.\n"
         )
         .into_bytes()
     }

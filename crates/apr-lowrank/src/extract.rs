@@ -509,8 +509,8 @@ impl<'m> Parts<'m, '_> {
         }
         if inputs_first.len() > 1 {
             return Err(Error::format(
-                "some of its layers have weights with inputs first, and some not, which an \
-                 adapter can't say: choose some by their names",
+                "some of its layers have weights with inputs first, and some not, which an adapter \
+                 can't represent: choose some by their names",
             ));
         }
 

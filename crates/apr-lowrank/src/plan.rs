@@ -147,7 +147,7 @@ pub fn plan(source: &Source<'_>, factorization: Factorization) -> Result<FactorP
 
 fn check(amount: Amount) -> Result<()> {
     match amount {
-        Amount::Rank(0) => Err(Error::format("a rank of 0 keeps nothing")),
+        Amount::Rank(0) => Err(Error::format("the rank must be at least 1")),
         Amount::Energy(share) if !(share > 0.0 && share <= 1.0) => {
             Err(Error::format(format!("a share of {share} is not above 0 and at most 1")))
         }

@@ -90,7 +90,7 @@ fn tensors_that_do_not_shrink_or_are_not_finite_are_skipped_with_a_reason() {
     // 37 * 53 numbers are 1961, and factors have 90 for each of the rank: 22 of them are more.
     for (amount, values, said) in [
         (Amount::Rank(22), values(), "factors of rank 22 are not smaller than 37 x 53"),
-        (Amount::Rank(0), values(), "a rank of 0"),
+        (Amount::Rank(0), values(), "the rank must be at least 1"),
         (Amount::Energy(1.5), values(), "a share of 1.5"),
         (Amount::Energy(f64::NAN), values(), "a share of NaN"),
     ] {

@@ -114,7 +114,7 @@ impl<'r, 'a> MergePlanner<'r, 'a> {
             }
             Parts::Slices(slices) => {
                 let first = slices.first().and_then(|slice| slice.sources.first());
-                let first = first.ok_or_else(|| Error::format("there are no slices"))?;
+                let first = first.ok_or_else(|| Error::format("missing slices"))?;
                 let main = match &recipe.base {
                     Some(base) => self.position(base)?,
                     None => self.position(&first.model)?,

@@ -77,8 +77,8 @@ fn parse(text: &str, len: u64) -> Result<Header> {
         after.and_then(|(_, rest)| rest.trim_start().strip_prefix(':')).map(str::trim_start)
     };
 
-    let order = value("fortran_order")
-        .ok_or_else(|| bad("does not say in which order the elements lie"))?;
+    let order =
+        value("fortran_order").ok_or_else(|| bad("does not state the order of the elements"))?;
     let by_columns = match order {
         _ if order.starts_with("True") => true,
         _ if order.starts_with("False") => false,

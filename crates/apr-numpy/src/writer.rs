@@ -64,7 +64,7 @@ pub fn header(descr: &str, shape: &[u64]) -> Result<Vec<u8>> {
     header.extend(std::iter::repeat_n(' ', padding));
     header.push('\n');
     let len = u16::try_from(header.len())
-        .map_err(|_| Error::version("an array of so many dimensions"))?;
+        .map_err(|_| Error::version("an .npy header can't hold this many dimensions"))?;
     let mut bytes = [MAGIC, &[1, 0]].concat();
     bytes.extend(len.to_le_bytes());
     bytes.extend(header.as_bytes());

@@ -200,7 +200,7 @@ fn revision(reader: &dyn CheckpointReader, file: &str, remarks: &mut Remarks) {
         remarks.add(
             Severity::Warn,
             Topic::Metadata,
-            format!("the model comes from {url}, and {advice}"),
+            format!("the model's source is {url}, and {advice}"),
         );
     }
 }
@@ -250,7 +250,7 @@ fn gguf(reader: &dyn CheckpointReader, remarks: &mut Remarks) {
     if reader.tensors().iter().all(|info| info.dtype != stated.dtype()) {
         let (name, dtype) = (stated.name(), stated.dtype());
         let message = format!(
-            "'general.file_type' is {number}, which stands for {name}, but no tensor is {dtype}"
+            "'general.file_type' is {number}, which means {name}, but no tensor is {dtype}"
         );
         remarks.add(Severity::Warn, Topic::Metadata, message);
     }

@@ -158,14 +158,14 @@ impl std::fmt::Display for Violation {
             Self::Quants { count, dtype } => {
                 write!(
                     f,
-                    "{} of -128; quants of {dtype} lie in [-127, 127]",
+                    "{} of -128; quants of {dtype} must be in [-127, 127]",
                     apr_core::counted(*count, "quant")
                 )
             }
             Self::Bool { count } => {
                 write!(
                     f,
-                    "{} of BOOL are neither 0 nor 1; they are kept as they are",
+                    "{} of BOOL are neither 0 nor 1; they are kept unchanged",
                     apr_core::counted(*count, "value")
                 )
             }

@@ -201,7 +201,7 @@ fn weight(tensor: &Table<'_>, name: &str) -> Result<Weight> {
     let bytes = tensor.list(field::BYTES, 1)?;
     if bytes.len != needed {
         let len = bytes.len;
-        let message = format!("its {dtype} elements of shape {dims:?} are no {len} bytes");
+        let message = format!("its {dtype} elements of shape {dims:?} do not take {len} bytes");
         return Err(Error::corrupt(message).at(bytes.at));
     }
     let range = StoredRange { file: 0, offset: bytes.at, len: bytes.len };

@@ -38,7 +38,7 @@ fn check_on_windows(name: &str) -> Result<(), Cow<'static, str>> {
     let refused = |c: char| c < ' ' || "<>:\"|?*\\".contains(c);
     if let Some(found) = name.chars().find(|&c| refused(c)) {
         let found = found.escape_default();
-        return Err(format!("Windows has no files with '{found}' in their names").into());
+        return Err(format!("Windows does not allow '{found}' in file names").into());
     }
     for part in name.split('/') {
         if is_device(part) {
@@ -46,7 +46,7 @@ fn check_on_windows(name: &str) -> Result<(), Cow<'static, str>> {
         }
         // The system would leave the end away, and another file may have that name.
         if part.ends_with(['.', ' ']) {
-            return Err("Windows has no files whose names end with a dot or a space".into());
+            return Err("Windows does not allow file names that end with a dot or a space".into());
         }
     }
     Ok(())

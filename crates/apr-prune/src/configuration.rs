@@ -117,7 +117,7 @@ fn beside(
     let Some(place) = place else { return Ok(None) };
     let bytes = reader.read_companion(place)?;
     let config = from_python(&bytes)
-        .map_err(|error| Error::format(format!("{name} is no JSON object: {error}")))?;
+        .map_err(|error| Error::format(format!("{name} is not a JSON object: {error}")))?;
     Ok(Some((place, config)))
 }
 

@@ -193,7 +193,7 @@ fn check_first(
     };
     match of_layer(0).difference(&of_layer(first)).next() {
         Some(name) => Err(Error::format(
-            "layer 0 must stay: it has what the layers behind it use or do not have",
+            "layer 0 can't be dropped: it has tensors that later layers use or do not have",
         )
         .for_tensor(name)),
         None => Ok(()),
@@ -208,7 +208,7 @@ fn check_first(
 pub fn least_influential(influence: &[f64], count: usize) -> Result<LayerChoice> {
     if count == 0 || count >= influence.len() {
         let layers = influence.len();
-        return Err(Error::format(format!("{count} of {layers} layers can't go")));
+        return Err(Error::format(format!("{count} of {layers} layers can't be dropped")));
     }
     let mut order: Vec<usize> = (0..influence.len()).collect();
     order.sort_by(|a, b| influence[*a].total_cmp(&influence[*b]).then(b.cmp(a)));

@@ -183,20 +183,20 @@ fn check(pruning: &Pruning) -> Result<()> {
             format!("a share of {share} is not between 0 and 1")
         }
         Amount::Threshold(threshold) if !(threshold.is_finite() && threshold > 0.0) => {
-            format!("a threshold of {threshold} is no positive number")
+            format!("a threshold of {threshold} is not a positive number")
         }
         Amount::Pattern { keep, of } if keep == 0 || keep >= of => {
-            format!("a pattern of {keep} of {of} prunes nothing, or all")
+            format!("a pattern of {keep} of {of} prunes no weights, or all")
         }
         Amount::Share { scope: Scope::Global, .. } | Amount::Threshold(_)
             if pruning.importance.is_some() || pruning.updates =>
         {
-            "activations weigh the weights of a row: they go with a share of each tensor, or with \
-             a pattern"
+            "activations rank the weights of each row: use them with a share of each tensor, or \
+             with a pattern"
                 .to_owned()
         }
         Amount::Threshold(_) if pruning.gradients.is_some() => {
-            "a threshold is for magnitudes alone: gradients go with a share, or with a pattern"
+            "a threshold applies to magnitudes only: use gradients with a share, or with a pattern"
                 .to_owned()
         }
         _ => return Ok(()),
@@ -215,7 +215,7 @@ fn unsuited(info: &TensorInfo, pruning: &Pruning, norms: &Option<Arc<[f32]>>) ->
             Some("it has no elements".to_owned())
         }
         Amount::Pattern { of, .. } if !row_len.is_multiple_of(of as u64) => {
-            Some(format!("its rows of {row_len} are no groups of {of}"))
+            Some(format!("its row length {row_len} is not a multiple of {of}"))
         }
         _ if pruning.importance.is_some() && norms.is_none() => {
             Some("its inputs were not measured".to_owned())

@@ -226,7 +226,8 @@ pub fn plan_widths<P: Pipeline>(
     if model.layer_stack() == Some(LayerStack::Decoder) {
         return Err(Error::format(format!(
             "{title} models have an encoder and a decoder, whose heads share one width that their \
-             configuration does not state: heads and neurons go of models with one stack of layers"
+             configuration does not state: heads and neurons can be dropped only from models with \
+             one stack of layers"
         )));
     }
     let layers = dimension("layers")?;
@@ -313,7 +314,7 @@ fn check(
     let weights = units.iter().filter(|unit| reader.tensors()[unit.tensor].shape.dims().len() == 2);
     if weights.count() < at_least {
         return Err(Error::format(format!(
-            "the projections of {title} models are no matrices of their own"
+            "the projections of {title} models are not separate matrices"
         )));
     }
     for unit in units {
@@ -325,7 +326,7 @@ fn check(
         let dims = info.shape.dims();
         let len = if unit.of_columns { dims.get(1) } else { dims.first() };
         if dims.len() > 2 || len.copied() != all.checked_mul(unit.width) {
-            let message = format!("its shape {} is not that of {all} units", info.shape);
+            let message = format!("its shape {} does not match {all} units", info.shape);
             return Err(Error::format(message).for_tensor(&info.name));
         }
     }
@@ -397,7 +398,7 @@ fn gradients_of<'g>(all: &'g Gradients, info: &TensorInfo) -> Result<&'g [f32]> 
     let found = all.get(&*info.name).map(|values| &**values);
     let found = found.filter(|values| info.shape.elements() == Some(values.len() as u64));
     found.ok_or_else(|| {
-        let message = "the predictions have no gradient for it, by which units are compared";
+        let message = "the predictions have no gradient for it, which is needed to compare units";
         Error::format(message).for_tensor(&info.name)
     })
 }

@@ -83,7 +83,7 @@ impl Scales {
 }
 
 fn disagree() -> Error {
-    Error::corrupt("its scales, zero points and axis do not go together")
+    Error::corrupt("its scales, zero points and axis do not match")
 }
 
 fn bytes(source: &dyn ByteSource, part: &PartTensor<'_>) -> Result<Vec<u8>> {

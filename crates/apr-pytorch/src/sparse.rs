@@ -101,7 +101,7 @@ impl Cells {
         shape: &[u64],
         budget: &mut u64,
     ) -> Result<Self> {
-        let bad = |what: &str| Error::corrupt(format!("its {what} do not go together"));
+        let bad = |what: &str| Error::corrupt(format!("its {what} do not match"));
         let (sparse, dense) = indices.split(shape).ok_or_else(|| bad("indices and size"))?;
         let [count, inner @ ..] = values.shape else { return Err(bad("values and size")) };
         if inner != dense || !indices.go_with(shape) {
@@ -207,9 +207,7 @@ fn dense_len(shape: &[u64], dtype: DType) -> Result<u64> {
     } else {
         shape.iter().try_fold(dtype.block_bytes(), |len, &dim| len.checked_mul(dim))
     };
-    len.ok_or_else(|| {
-        Error::corrupt(format!("its shape {shape:?} takes no possible number of bytes"))
-    })
+    len.ok_or_else(|| Error::corrupt(format!("its shape {shape:?} has no valid length in bytes")))
 }
 
 /// A sparse tensor may claim any size; one that is worth reading densely is not almost empty.
@@ -276,7 +274,7 @@ fn coo(
     count: u64,
 ) -> Result<Vec<u64>> {
     if indices.shape != [dims.len() as u64, count] {
-        return Err(Error::corrupt("its indices and values do not go together"));
+        return Err(Error::corrupt("its indices and values do not match"));
     }
     let mut places = vec![0_u64; usize::try_from(count).unwrap_or_default()];
     for (row, &dim) in (0_u64..).zip(dims) {
@@ -296,7 +294,7 @@ fn csr(
     count: u64,
     budget: &mut u64,
 ) -> Result<Vec<u64>> {
-    let bad = || Error::corrupt("its rows, columns and values do not go together");
+    let bad = || Error::corrupt("its rows, columns and values do not match");
     let [height, width] = dims else { return Err(bad()) };
     let ends =
         height.checked_add(1).filter(|&ends| rows.shape == [ends] && columns.shape == [count]);

@@ -40,7 +40,7 @@ impl View {
     pub(crate) fn new(tensor: &Tensor, storage: Range) -> Result<Self> {
         let too_large = || {
             Error::corrupt(format!(
-                "its shape {:?} takes no possible number of bytes",
+                "its shape {:?} has no valid length in bytes",
                 tensor.elements.dims()
             ))
         };

@@ -277,7 +277,7 @@ fn distance(
     let (mut a, mut b) = (floats(left)?, floats(right)?);
     if a.iter().any(|value| !value.is_finite()) {
         return Err(Error::format(format!(
-            "output '{}' of A is NaN or infinite for {}, so that it is no reference",
+            "output '{}' of A is NaN or infinite for {}, so it can't be a reference",
             Escaped(&left.name),
             Escaped(&sample.name)
         ))

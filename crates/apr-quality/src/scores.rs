@@ -91,7 +91,7 @@ fn logits(part: &Prepared<'_>, ids: &[i64]) -> RunResult<Tensor> {
     let body = &part.graph().body;
     let mut outputs = body.outputs.iter().map(|id| body.value(*id));
     let output = outputs.find(|value| value.meaning == Meaning::Logits).ok_or_else(|| {
-        Error::version("perplexity takes a language model, and this one has no logits")
+        Error::version("perplexity requires a language model, and this one has no logits")
     })?;
     let inputs = completed(part, known_inputs(body, ids)?)?;
     let outcome = part.run(inputs, &[&output.name])?;

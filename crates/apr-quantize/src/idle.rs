@@ -93,7 +93,7 @@ impl Idle<'_> {
             } else {
                 "no tensor is recognised as such"
             };
-            format!("`embedding_type` {dtype} changed nothing for the token embeddings: {why}")
+            format!("`embedding_type` {dtype} has no effect on the token embeddings: {why}")
         })
     }
 
@@ -105,7 +105,7 @@ impl Idle<'_> {
             } else {
                 "no tensor of its own is known to be one, or it has that type anyway"
             };
-            format!("`output_type` {dtype} changed nothing for the output matrix: {why}")
+            format!("`output_type` {dtype} has no effect on the output matrix: {why}")
         })
     }
 
@@ -126,9 +126,9 @@ impl Idle<'_> {
             .iter()
             .enumerate()
             .filter(|(position, (pattern, _))| is_idle(*position, pattern));
-        let why = "what it matches gets the same type without it";
+        let why = "the tensors that it matches have the same type without it";
         idle.map(|(_, (pattern, dtype))| {
-            format!("`tensor_type` {}={dtype} changed nothing: {why}", pattern.text())
+            format!("`tensor_type` {}={dtype} has no effect: {why}", pattern.text())
         })
         .collect()
     }
@@ -140,7 +140,7 @@ impl Idle<'_> {
                 SchemeKind::Blocks => "the mix has the same type for every tensor",
                 SchemeKind::Rows | SchemeKind::Cast | SchemeKind::Layout => "there is no mix",
             };
-            format!("`pure` changed nothing: {why} with {}", choices.scheme)
+            format!("`pure` has no effect: {why} with {}", choices.scheme)
         })
     }
 
@@ -154,5 +154,5 @@ impl Idle<'_> {
 /// Returns the note that [`Choices::requantize`] had no effect.
 #[must_use]
 pub fn idle_requantize() -> String {
-    "`requantize` changed nothing: no quantized tensor gets another type".to_owned()
+    "`requantize` has no effect: no quantized tensor gets another type".to_owned()
 }

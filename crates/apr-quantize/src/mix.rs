@@ -54,7 +54,7 @@ impl fmt::Display for DecisionReason {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Kept(why) => write!(f, "not quantized: {why}"),
-            Self::AsAsked => f.write_str("as asked"),
+            Self::AsAsked => f.write_str("as requested"),
             Self::Mix(part) => write!(f, "rule of the mix: {part}"),
             Self::Embedding => f.write_str("as requested for the token embeddings"),
             Self::Output => f.write_str("as requested for the output"),

@@ -125,7 +125,7 @@ impl Recode {
             info.dtype.stored_len(&row).zip(target.dtype.stored_len(&row)).map(|(from, _)| from);
         let row_bytes = row_bytes.ok_or_else(|| {
             wrong(format!(
-                "rows of {} elements do not go with dtype {}",
+                "rows of {} elements are not compatible with dtype {}",
                 info.shape.row_len(),
                 target.dtype
             ))

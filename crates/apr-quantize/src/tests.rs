@@ -257,7 +257,7 @@ fn reasons_describe_the_decisions() {
             "rule of the mix: output",
             "as requested for the token embeddings",
             "as requested for *attn_q*",
-            "as asked",
+            "as requested",
         ]
     );
 }

@@ -24,14 +24,11 @@ impl<W: CheckpointWriter> WithCompanions<W> {
             return Self { weights, companions, layout };
         }
 
-        layout.losses.extend(
-            companions.into_iter().map(|file| Loss {
-                name: file.name,
-                what: "companion file".into(),
-                why: "a single file has no place for companion files; write a folder to keep them"
-                    .into(),
-            }),
-        );
+        layout.losses.extend(companions.into_iter().map(|file| Loss {
+            name: file.name,
+            what: "companion file".into(),
+            why: "a single file can't hold companion files; write a folder to keep them".into(),
+        }));
         Self { weights, companions: Vec::new(), layout }
     }
 }

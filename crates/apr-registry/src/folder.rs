@@ -255,7 +255,7 @@ fn shard_warning(inner: &dyn CheckpointReader, names: &[String]) -> Option<Strin
     let stem = shard_stem(file).unwrap_or_default();
     let index = format!("{stem}.{extension}.index.json");
     Some(if names.contains(&index) {
-        format!("this is only shard {number} of {count}; {index} stands for the model")
+        format!("this is only shard {number} of {count}; open {index} instead")
     } else {
         format!("this is only shard {number} of {count}; the folder has no {index}")
     })

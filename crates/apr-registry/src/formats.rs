@@ -508,7 +508,7 @@ fn open_apr2(source: Bytes, name: &str, options: &OpenOptions) -> Result<apr2::A
             Some((number, count)) => format!("shard {number} of {count}"),
             None => "one of several shards".to_owned(),
         };
-        reader.warn(format!("this is {which} only; the manifest stands for the model"));
+        reader.warn(format!("this is {which} only; open the manifest instead"));
     }
     Ok(reader)
 }
@@ -534,7 +534,7 @@ fn plan_onnx(
     }
 
     if options.models.is_empty() {
-        return Err(Error::format("an ONNX file needs a graph, and the model has none"));
+        return Err(Error::format("an ONNX file needs a graph, but the model has none"));
     }
 
     let write_options = apr_onnx::write::WriteOptions {

@@ -118,7 +118,9 @@ pub(crate) fn open_llamafile(source: Bytes, name: &str, options: &OpenOptions) -
     let archive = Archive::read(&source, &options.limits).map_err(located)?;
     let models = || archive.entries.iter().filter(|entry| entry.name.ends_with(".gguf"));
     let model = models().max_by_key(|entry| entry.len).ok_or_else(|| {
-        located(Error::format("the program has no GGUF model in it; it takes one from elsewhere"))
+        located(Error::format(
+            "the program does not contain a GGUF model; it loads one from elsewhere",
+        ))
     })?;
     if !model.is_as_long_as_its_content() {
         let message = format!("'{}' is compressed", Escaped::short(&model.name));

@@ -150,7 +150,7 @@ fn measure(
 ) -> RunResult<Vec<f64>> {
     let host = part.runner.host;
     let now = || {
-        let missing = || RunError::from(Error::version("there is no clock to measure with"));
+        let missing = || RunError::from(Error::version("no clock is available"));
         host.elapsed().ok_or_else(missing)
     };
     run(&mut before.clone())?;

@@ -358,7 +358,7 @@ impl<'g> Generator<'g> {
     fn warn_incomplete(&self, kept: Option<KeptGrammar>, ended: &str) {
         if kept.is_some_and(|kept| !kept.complete) {
             let remedy = (ended == "max_tokens").then_some(Remedy::MaxTokens);
-            let message = format!("the text ends before it is what the grammar says: {ended}");
+            let message = format!("the text ends before it matches the grammar: {ended}");
             self.runner.host.warn(&message, remedy);
         }
     }

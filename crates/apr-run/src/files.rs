@@ -165,7 +165,8 @@ fn npz(arrays: &[(String, Tensor)]) -> Result<Vec<u8>> {
     }
 
     let start = u32::try_from(bytes.len()).map_err(|_| too_large())?;
-    let count = u16::try_from(arrays.len()).map_err(|_| Error::version("so many arrays"))?;
+    let count = u16::try_from(arrays.len())
+        .map_err(|_| Error::version("an .npz file can't hold this many arrays"))?;
     let len = u32::try_from(directory.len()).map_err(|_| too_large())?;
     bytes.extend(directory);
     bytes.extend(b"PK\x05\x06\0\0\0\0");

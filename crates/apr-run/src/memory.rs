@@ -256,7 +256,7 @@ impl Estimator {
                 most = Some((run, found));
             }
         }
-        let (run, most) = most.ok_or_else(|| RunError::request("there is nothing to run"))?;
+        let (run, most) = most.ok_or_else(|| RunError::request("nothing to run"))?;
         let all = RunSize { past: self.context, tokens: 0, has_logits: false };
         let size = |symbol: &str| Some(self.size(&symbols, all, symbol));
         let kept = kept_size(&graph, self.cache_type, !self.has_decoder, &size)?;

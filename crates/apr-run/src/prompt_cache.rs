@@ -240,7 +240,7 @@ fn dtype_name(element: ElementType) -> Result<&'static str> {
         return Ok("BF16");
     }
     type_names(element).map(|(_, name)| name).ok_or_else(|| {
-        Error::version(format!("keys and values of {} have no place in a file", element.name()))
+        Error::version(format!("keys and values of {} can't be stored in a file", element.name()))
     })
 }
 
@@ -274,7 +274,7 @@ fn read(
             let message = format!("version {} of a prompt cache", apr_core::Escaped(&version));
             return Err(Error::version(message).in_file(name).into());
         }
-        None => return Err(Error::format("the file is no prompt cache").in_file(name).into()),
+        None => return Err(Error::format("the file is not a prompt cache").in_file(name).into()),
     }
     if text(MODEL).as_deref() != Some(identity) {
         return Err(RunError::request(format!(

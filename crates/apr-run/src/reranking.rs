@@ -247,8 +247,8 @@ impl<'r> Reranker<'r> {
                 tokenizer.vocabulary().id(text).and_then(|id| usize::try_from(id).ok()).ok_or_else(
                     || {
                         Error::version(format!(
-                            "the tokenizer has no token '{text}', by which a language model scores \
-                             a document"
+                            "the tokenizer has no token '{text}', which a language model needs to \
+                             score a document"
                         ))
                     },
                 )
@@ -259,7 +259,7 @@ impl<'r> Reranker<'r> {
         let classifies = task.is_none_or(|task| task == "SequenceClassification");
         if part.output(Meaning::Logits).is_none() || !classifies {
             return Err(RunError::request(
-                "the model is no reranker: it neither classifies texts nor answers yes or no",
+                "the model is not a reranker: it neither classifies texts nor answers yes or no",
             ));
         }
         Ok(match facts.get(PAIR_TEMPLATE) {
@@ -292,8 +292,8 @@ impl<'r> Reranker<'r> {
         }
         if generates || said == Some(true) {
             return Err(RunError::request(
-                "the model's chat template leaves out messages of the roles 'query' and \
-                 'document': it is no reranker",
+                "the model's chat template omits messages of the roles 'query' and 'document': it \
+                 is not a reranker",
             ));
         }
         Ok(Form::Pair)
@@ -370,8 +370,8 @@ impl<'r> Reranker<'r> {
         }
         if most.is_some() && ranked.iter().any(|ranked| ranked.score.is_none()) {
             return Err(RunError::request(
-                "the model has several labels for a pair, by which documents have no order: ask \
-                 for all of them",
+                "the model has several labels per pair, which do not order documents: request all \
+                 of them",
             ));
         }
         // Equal ones stay in their order, and so do those without a score.
@@ -446,7 +446,7 @@ impl<'r> Reranker<'r> {
                 let logits = self.part.one(inputs()?, output)?;
                 if logits.rank() != 2 {
                     return Err(RunError::request(
-                        "the model is no reranker: it has logits for each token",
+                        "the model is not a reranker: it has logits for each token",
                     ));
                 }
                 logits.floats()?.into_owned()

@@ -210,7 +210,7 @@ impl<'t> Transcriber<'t> {
         let settings = Generation::of(facts, &options.sampling);
         warn_ignored(runner, &settings);
         if options.timestamps && special.no_times.is_none() {
-            runner.warn("the model has no tokens of time: each segment is a window");
+            runner.warn("the model has no timestamp tokens: each segment is a window");
         }
         let fallbacks = if options.fallback { window::fallbacks(facts, &options) } else { vec![] };
         Ok(Self {

@@ -132,7 +132,10 @@ fn check_ranges(entries: &mut [Entry], data_start: u64, file_len: u64) -> Result
         } else if *begin > covered {
             format!("the {} bytes before it belong to no tensor", begin - covered)
         } else if *begin < covered {
-            format!("its bytes overlap those of '{}'", Escaped::short(previous.unwrap_or_default()))
+            format!(
+                "its bytes overlap the bytes of '{}'",
+                Escaped::short(previous.unwrap_or_default())
+            )
         } else {
             covered = *end;
             previous = Some(&info.name);
@@ -169,7 +172,7 @@ fn check_length(info: &TensorInfo, begin: u64, end: u64) -> Result<()> {
              {end}] hold {len}"
         ))),
         None => Err(Error::corrupt(format!(
-            "the shape {shape} of {dtype} takes no possible number of bytes"
+            "the shape {shape} of {dtype} has no valid length in bytes"
         ))),
     }
 }

@@ -231,7 +231,7 @@ impl TensorProto {
             }
             // Fewer bytes are one element, which stands for all.
             if span.len != dtype.block_bytes() || len == 0 {
-                let message = format!("{} bytes stand for a constant of {len}", span.len);
+                let message = format!("found {} bytes for a constant of {len}", span.len);
                 return Err(Error::corrupt(message).at(span.offset));
             }
             limits.check_index(len)?;

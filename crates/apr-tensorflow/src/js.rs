@@ -115,7 +115,7 @@ fn describe(weight: &Value) -> Result<(DType, Vec<u64>)> {
     };
     let dims = weight.get("shape").and_then(Value::as_array);
     let dims: Option<Vec<u64>> = dims.and_then(|dims| dims.iter().map(Value::as_u64).collect());
-    Ok((dtype, dims.ok_or_else(|| Error::format("its shape is no list of sizes"))?))
+    Ok((dtype, dims.ok_or_else(|| Error::format("its shape must be a list of sizes"))?))
 }
 
 /// The ranges of the shards that a range of the group is.

@@ -57,7 +57,7 @@ fn slice(emitter: &mut Emitter<'_>, node: &Node, x: ValueId, tensor: String) -> 
         None => vec![1; starts.len()],
     };
     if steps.iter().any(|step| *step < 1) {
-        return Err(Error::version("TorchScript has no slices that go backwards"));
+        return Err(Error::version("TorchScript has no slices with negative steps"));
     }
 
     let mut sliced = tensor;

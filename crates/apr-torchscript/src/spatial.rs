@@ -9,7 +9,7 @@ use crate::text::{flag, list};
 /// Adds a constant before and after.
 pub(crate) fn padded(emitter: &mut Emitter<'_>, node: &Node) -> Result<String> {
     if !matches!(node.text("mode"), None | Some("constant")) {
-        return Err(Error::version("padding by what is there already is not written"));
+        return Err(Error::version("padding modes other than constant are not written"));
     }
 
     let (x, tensor) = first(emitter, node)?;

@@ -142,7 +142,7 @@ fn numbers(constant: &Constant) -> Result<Vec<String>> {
     if let Some(floats) = constant.as_floats() {
         return Ok(floats.iter().map(|&float| number(float)).collect());
     }
-    Err(Error::version(format!("a constant of {} has no place in a source", constant.element)))
+    Err(Error::version(format!("a constant of {} can't be written in a source", constant.element)))
 }
 
 /// A float as the source has it.

@@ -151,7 +151,7 @@ impl AnomalyKind {
             Self::OneKey { .. } => "keys or queries of one position dominate: weight corruption",
             Self::EveryKey => "queries or keys are zero: weight corruption or pruning",
             Self::Unnormalized => {
-                "a mask that leaves nothing, or a softmax along another dimension"
+                "a mask that excludes everything, or a softmax along another dimension"
             }
             Self::Repetition { .. } => {
                 "quantization that is too coarse, or a model without training"

@@ -175,7 +175,7 @@ pub fn trace(
     // A model that makes NaN generates nothing; a look at its values says where they begin.
     let written = match generated(subject, &options.run, host, payload, options.max_tokens) {
         Err(RunError::Model(error)) if error.code() == Code::Format => {
-            host.warn(&format!("nothing is generated: {}", error.message()), None);
+            host.warn(&format!("no text is generated: {}", error.message()), None);
             None
         }
         written => written?,

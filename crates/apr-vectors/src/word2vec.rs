@@ -64,7 +64,7 @@ impl Rows {
     pub(crate) fn open(source: &dyn ByteSource, head: &[u8]) -> Result<(Self, [u64; 2])> {
         let header = header(head);
         let (words, dims, len) =
-            header.ok_or_else(|| Error::format("this is no header of word2vec's").at(0))?;
+            header.ok_or_else(|| Error::format("not a word2vec header").at(0))?;
         let (start, end) = (len as u64, source.len());
         // No word is shorter than none; the space is always there.
         let row = dims.checked_mul(4);

@@ -67,7 +67,9 @@ impl Affine {
         let (run, count) = match quantization.unit {
             AffineUnit::Tensor => (elements.max(1), 1),
             AffineUnit::Axis(axis) => {
-                let count = *dims.get(axis).ok_or_else(|| bad("its scales are of no dimension"))?;
+                let count = *dims
+                    .get(axis)
+                    .ok_or_else(|| bad("its scales are of a dimension that it does not have"))?;
                 let inner =
                     dims[axis + 1..].iter().fold(1_u64, |run, &dim| run.saturating_mul(dim));
                 (inner.max(1), count.max(1))
@@ -75,21 +77,21 @@ impl Affine {
             AffineUnit::Block(size) => {
                 let row = dims.last().copied().unwrap_or(1);
                 if size == 0 || !row.is_multiple_of(size) {
-                    return Err(bad("its rows are no whole number of blocks"));
+                    return Err(bad("its rows are not a whole number of blocks"));
                 }
                 (size, (elements / size).max(1))
             }
         };
         let fits = |position: usize| tensors[position].shape.elements() == Some(count);
         if !is_integer(info.dtype) || !tensors[quantization.scales].dtype.is_float() {
-            return Err(bad("its dtype or that of its scales is none of quantization"));
+            return Err(bad("its dtype or the dtype of its scales is not valid for quantization"));
         }
         let zero_points = quantization.zero_points;
         if !fits(quantization.scales) || zero_points.is_some_and(|at| !fits(at)) {
             return Err(bad("it has another number of scales or zero points than its shape has"));
         }
         if zero_points.is_some_and(|at| !is_integer(tensors[at].dtype)) {
-            return Err(bad("its zero points are no integers"));
+            return Err(bad("its zero points must be integers"));
         }
         Ok(Self { quantization, to, run, count })
     }

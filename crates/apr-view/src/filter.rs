@@ -76,7 +76,8 @@ fn alternatives(pattern: &str) -> Result<Vec<String>, &'static str> {
     while let Some(character) = characters.next() {
         match character {
             '\\' => {
-                let next = characters.next().ok_or("nothing follows the last backslash")?;
+                let next =
+                    characters.next().ok_or("expected a character after the last backslash")?;
                 let literal =
                     if SPECIAL.contains(&next) { format!("[{next}]") } else { next.to_string() };
                 now.iter_mut().for_each(|glob| glob.push_str(&literal));
@@ -106,7 +107,7 @@ fn alternatives(pattern: &str) -> Result<Vec<String>, &'static str> {
                 let (mut inner, before) = open.pop().ok_or("a brace is closed that is not open")?;
                 inner.append(&mut now);
                 if before.len() * inner.len() > MAX_ALTERNATIVES {
-                    return Err("its braces stand for more than 1000 patterns");
+                    return Err("its braces expand to more than 1000 patterns");
                 }
                 let after = |start: &String| {
                     let start = start.clone();

@@ -43,7 +43,7 @@ impl FourBits {
         let unfit = || {
             let (shape, other) = (&blocks.shape, &scales.shape);
             Error::format(format!(
-                "its shape {shape} and the {other} of {} are not those of MXFP4",
+                "its shape {shape} and the {other} of {} do not match MXFP4",
                 scales.name
             ))
             .for_tensor(&blocks.name)

@@ -203,8 +203,7 @@ impl Change {
         name: &str,
     ) -> Result<(TensorInfo, Self)> {
         let first = positions.first().and_then(|&position| tensors.get(position));
-        let first =
-            first.ok_or_else(|| Error::format("there is nothing to stack").for_tensor(name))?;
+        let first = first.ok_or_else(|| Error::format("nothing to stack").for_tensor(name))?;
         let len = first.byte_len()?;
         let mut pieces = Vec::with_capacity(positions.len());
         for &position in positions {

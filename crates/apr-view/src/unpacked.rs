@@ -168,8 +168,7 @@ impl Fields {
             DType::I8_ROW => (1, 4, DType::F32, false),
             dtype => {
                 let message = format!(
-                    "integers and scales do not say what {dtype} does; `dequantize` f16 makes it \
-                     floats"
+                    "integers and scales can't represent {dtype}; `dequantize` f16 makes it floats"
                 );
                 return Err(Error::format(message).for_tensor(&info.name));
             }

@@ -96,7 +96,7 @@ pub fn read(
     if elements.end > total || elements.start > elements.end {
         let Range { start, end } = elements;
         return Err(Error::corrupt(format!(
-            "it has no elements {start} to {end}, but {total} in all"
+            "elements {start} to {end} are out of range: it has {total} in all"
         ))
         .for_tensor(&info.name));
     }
@@ -119,7 +119,7 @@ pub fn read(
     }
 
     if !is_decodable(info.dtype) {
-        return Err(Error::format(format!("elements of {} are no real numbers", info.dtype))
+        return Err(Error::format(format!("elements of {} are not real numbers", info.dtype))
             .for_tensor(&info.name));
     }
 

@@ -440,7 +440,7 @@ fn two_tensors_of_one_name_are_refused() {
     ];
     let beside = |other| error_of(&hand_made(&[codes, other, scale], &json!({})));
     let error = beside(("up.weight", "F16", &[2, 2], &[0, 0x3c]));
-    assert!(error.contains("E001") && error.contains("a name that another has"), "{error}");
+    assert!(error.contains("E001") && error.contains("whose name another tensor has"), "{error}");
     let torchao = [
         ("up._weight_qdata", "I8", &[2_u64, 2][..], &[1_u8][..]),
         ("up._weight_scale", "F16", &[2, 1], &[0, 0x3c]),

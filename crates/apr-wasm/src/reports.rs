@@ -200,7 +200,7 @@ impl Model {
     /// E001 where there is none of this name, E007 where it can't be read.
     pub fn companion(&self, name: &str) -> JsResult<Vec<u8>> {
         let found = self.reader.companions().iter().position(|file| file.name == name);
-        let missing = || Error::format("there is no such companion file").in_file(name);
+        let missing = || Error::format("no such companion file").in_file(name);
         Ok(self.reader.read_companion(found.ok_or_else(missing)?)?)
     }
 }
@@ -246,5 +246,5 @@ impl Model {
 }
 
 pub(crate) fn no_such_tensor(name: &str) -> Thrown {
-    Error::format("there is no such tensor").for_tensor(name).into()
+    Error::format("no such tensor").for_tensor(name).into()
 }

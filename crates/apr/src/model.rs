@@ -199,9 +199,8 @@ impl Model {
     #[cfg(feature = "ops")]
     pub fn values(&self, name: &str, elements: Range<u64>) -> Result<Vec<f64>> {
         let found = self.reader.tensors().iter().position(|info| info.name == name);
-        let tensor = found.ok_or_else(|| {
-            Error::format("there is no such tensor").for_tensor(name).in_file(&self.name)
-        })?;
+        let tensor = found
+            .ok_or_else(|| Error::format("no such tensor").for_tensor(name).in_file(&self.name))?;
         self.checked(apr_view::values::read(&*self.reader, tensor, elements))
     }
 

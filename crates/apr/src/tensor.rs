@@ -28,8 +28,7 @@ pub struct Tensor<'a> {
 impl<'a> Tensor<'a> {
     pub(crate) fn read(reader: &'a dyn CheckpointReader, name: &str) -> Result<Self> {
         let found = reader.tensors().iter().position(|info| info.name == name);
-        let tensor =
-            found.ok_or_else(|| Error::format("there is no such tensor").for_tensor(name))?;
+        let tensor = found.ok_or_else(|| Error::format("no such tensor").for_tensor(name))?;
         let info = &reader.tensors()[tensor];
         if let Some(bytes) = reader.tensor_slice(tensor) {
             return Ok(Self { info, bytes: Cow::Borrowed(bytes) });

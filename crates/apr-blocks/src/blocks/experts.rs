@@ -121,9 +121,9 @@ impl Writer<'_> {
             Some(groups) if count.is_multiple_of(groups) => {
                 self.scope("groups", |w| w.in_best_groups(place, groups, choice))
             }
-            Some(groups) => {
-                Err(Error::format(format!("{count} experts are no {groups} groups of one size")))
-            }
+            Some(groups) => Err(Error::format(format!(
+                "{count} experts can't be divided into {groups} groups of equal size"
+            ))),
             None => Ok(choice),
         }
     }

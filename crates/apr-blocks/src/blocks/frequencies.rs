@@ -203,9 +203,9 @@ impl<'p> Rotation<'p> {
                 },
                 factor: 1.0,
             }),
-            other => Err(Error::version(format!(
-                "rotary positions of type '{other}' are not among those that blocks know"
-            ))),
+            other => {
+                Err(Error::version(format!("rotary positions of type '{other}' are not supported")))
+            }
         }
     }
 

@@ -24,7 +24,7 @@ impl Writer<'_> {
         let count = (2 * rows - 1) * per_row;
         let dims = self.model.using(table)?;
         if dims.first().copied().map(signed) != Some(count + 3) {
-            let message = format!("these are no distances of {rows} x {columns} patches");
+            let message = format!("expected the relative distances of {rows} x {columns} patches");
             return Err(Error::format(message).for_tensor(table));
         }
 
@@ -64,7 +64,10 @@ impl Writer<'_> {
 
         let dims = self.model.using(tensor)?;
         let &[1, count, hidden] = dims.as_slice() else {
-            return Err(Error::format("these are no positions of patches").for_tensor(tensor));
+            return Err(Error::format(
+                "expected position embeddings of shape [1, patches, hidden]",
+            )
+            .for_tensor(tensor));
         };
         let places = count.saturating_sub(1);
         let side = places.isqrt();

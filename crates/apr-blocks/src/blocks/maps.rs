@@ -172,7 +172,10 @@ impl Writer<'_> {
         let weight = format!("{module}.weight");
         let dims = self.model.using(&weight)?;
         let &[channels, 1, height, width] = dims.as_slice() else {
-            return Err(Error::format("this is no kernel of each channel").for_tensor(&weight));
+            return Err(Error::format(
+                "expected one kernel per channel, of shape [channels, 1, height, width]",
+            )
+            .for_tensor(&weight));
         };
         let convolution = Convolution {
             strides: vec![1, 1],

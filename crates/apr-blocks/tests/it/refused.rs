@@ -24,10 +24,7 @@ const OWN: &str = "name = \"own\"\ntitle = \"Own\"\nextends = \"llama\"\nmodel_t
 fn an_unknown_type_of_rotary_positions_is_rejected_by_name() {
     let case =
         Case::named("llama").with("rope_scaling", json!({"rope_type": "spiral", "factor": 2.0}));
-    assert_eq!(
-        error(&case),
-        "E003: rotary positions of type 'spiral' are not among those that blocks know"
-    );
+    assert_eq!(error(&case), "E003: rotary positions of type 'spiral' are not supported");
 }
 
 #[test]
@@ -63,7 +60,7 @@ fn an_unknown_activation_is_rejected_by_name() {
 fn a_task_without_a_head_is_rejected_by_name() {
     let case = Case::named("llama").with("architectures", json!(["LlamaForMindReading"]));
     let said = error(&case);
-    let expected = "E003: family llama has no graph of a model for the task 'MindReading'; it has ";
+    let expected = "E003: family llama has no graph for the task 'MindReading'; it has ";
     assert!(said.starts_with(expected), "{said}");
     assert!(said.contains("question-answering"), "{said}");
 }
@@ -71,7 +68,7 @@ fn a_task_without_a_head_is_rejected_by_name() {
 #[test]
 fn a_backbone_is_rejected_as_a_task() {
     let case = Case::named("resnet").with("architectures", json!(["ResNetBackbone"]));
-    let expected = "E003: family resnet has no graph of a model for the task 'Backbone'; it has ";
+    let expected = "E003: family resnet has no graph for the task 'Backbone'; it has ";
     let said = error(&case);
     assert!(said.starts_with(expected), "{said}");
 }

@@ -80,7 +80,7 @@ pub(crate) fn check_use<'a>(
     for (id, need) in NEEDS.iter().filter(|(id, _)| is_given(id)) {
         let why = match (need, without) {
             (Need::Remote, _) if !has_remote => {
-                "applies to models on hubs and servers (hf://, https://, s3://), and none is named"
+                "applies to models on hubs and servers (hf://, https://, s3://), and none is given"
             }
             (Need::Model, Some((_, used))) if !used.contains(id) => {
                 "is about how models are opened, and this command opens none"

@@ -119,7 +119,7 @@ const EXAMPLES: [(&str, &[Example]); 55] = [
     (
         "scan",
         &[
-            ("apr scan checkpoint.pt", "scan one checkpoint; nothing in it is run"),
+            ("apr scan checkpoint.pt", "scan one checkpoint; no code in it is run"),
             ("apr scan downloads --sarif -", "scan a folder, and write SARIF to standard output"),
             ("apr scan downloads --sbom bom.json", "write a bill of materials in CycloneDX"),
         ],
@@ -347,7 +347,7 @@ const EXAMPLES: [(&str, &[Example]); 55] = [
             ),
             (
                 "apr distill m.apr --distill tiny --data t.jsonl -o s.apr --checkpoint d --resume",
-                "go on with a training that was interrupted",
+                "resume an interrupted training",
             ),
         ],
     ),
@@ -563,7 +563,7 @@ const EXAMPLES: [(&str, &[Example]); 55] = [
         &[
             ("apr cache clear --older 30d --dry-run", "show what was not used for 30 days"),
             ("apr cache clear hf://openai/whisper-tiny", "remove one model"),
-            ("apr cache clear --all-hub", "remove what other programs fetched, too"),
+            ("apr cache clear --all-hub", "also remove files that other programs downloaded"),
         ],
     ),
     ("cache verify", &[("apr cache verify", "verify every file against its digest")]),

@@ -32,7 +32,7 @@ const OPTIONS: [(&[&str], &str); 13] = [
     ),
     (
         &["--to", "--target", "--output-format", "--to-format"],
-        "the output's extension says the format, or else --format",
+        "the output's extension sets the format; otherwise pass --format",
     ),
     (&["--input", "-i", "--model", "-m", "--in"], "the model needs no option: `apr COMMAND MODEL`"),
     (
@@ -207,8 +207,8 @@ fn of_missing(error: &Error, args: &[OsString]) -> Option<String> {
     };
     let lacks_quality = missing.iter().any(|arg| arg == "--quality");
     (command(args)? == "validate" && lacks_quality).then(|| {
-        "`apr validate` takes one model at a time; with --quality, two are compared by what they \
-         compute"
+        "`apr validate` takes one model at a time; with --quality, it compares the outputs of two \
+         models"
             .to_owned()
     })
 }
@@ -220,7 +220,7 @@ fn find(table: &[(&[&str], &str)], typed: &str) -> Option<String> {
 
 fn of_command(typed: &str) -> Option<String> {
     let is_path = Path::new(typed).exists() || typed.contains(['/', '.']);
-    let of_path = || is_path.then(|| format!("a command comes first: `apr inspect {typed}`"));
+    let of_path = || is_path.then(|| format!("the command must be first: `apr inspect {typed}`"));
     let of_similar = || {
         let name = similar(typed, GROUPS.iter().flat_map(|(_, names)| *names).copied())?;
         Some(format!("did you mean `apr {name}`?"))
@@ -245,9 +245,9 @@ fn of_option(typed: &str, args: &[OsString]) -> Option<String> {
         (
             "quantize",
             "--quantize" | "--qtype" | "--quant" | "--outtype" | "--ftype" | "--dtype",
-        ) => Some("-t TYPE (--type) says what to quantize to".to_owned()),
+        ) => Some("-t TYPE (--type) sets the quantization type".to_owned()),
         ("shard", "--shard-size" | "--max-shard-size") => {
-            Some("--size SIZE says how large a shard may be".to_owned())
+            Some("--size SIZE sets the maximum size of a shard".to_owned())
         }
         _ => find(&OPTIONS, name),
     }

@@ -210,7 +210,7 @@ impl Inputs {
         let mut files = self.files.borrow_mut();
         let at = files.iter().position(|(name, _)| name == file);
         let at = at.ok_or_else(|| {
-            Error::io(IoCause::NotFound, "it is no input of this canary").in_file(file)
+            Error::io(IoCause::NotFound, "it is not an input of this canary").in_file(file)
         })?;
         Ok(files.swap_remove(at).1)
     }

@@ -102,8 +102,8 @@ pub(super) fn distilled(
             if let (Err(_), true, Some(state)) = (&done, shown.has_saved, &state) {
                 let folder = state.folder.display();
                 context.printer.warn(&format!(
-                    "the last state of the training is in {folder}: the same command with --resume \
-                     goes on from it"
+                    "the last training state is in {folder}: run the same command with --resume to \
+                     continue from it"
                 ));
             }
             Ok::<_, Failure>(done?)
@@ -211,7 +211,7 @@ fn cut_down(
     let chooses_layers = !matches!(size, Size::Listed(_)) && !cut.dropped.is_empty();
     let narrows = cut.heads > 0 || cut.neurons > 0;
     if !chooses_layers && !narrows {
-        context.printer.warn("--distill-by effect changed nothing: the layers are listed");
+        context.printer.warn("--distill-by has no effect: the layers are listed");
     }
     let influence = match chooses_layers {
         true => {
@@ -309,7 +309,7 @@ fn size(asked: &DistillArgs) -> Outcome<Size> {
             }
             let text = read_text(path)?;
             let config: Map<String, Json> = serde_json::from_str(&text).map_err(|error| {
-                Error::format(format!("it is no JSON object: {error}")).in_file(path.display())
+                Error::format(format!("not a JSON object: {error}")).in_file(path.display())
             })?;
             Size::Configured(config)
         }
@@ -344,7 +344,7 @@ pub(super) fn clean_up(args: &ConvertArgs, context: &Context) {
     // Whatever else is in the folder is not of the training.
     if let Err(error) = removed.and_then(|()| std::fs::remove_dir(&folder)) {
         let folder = folder.display();
-        context.printer.warn(&format!("the state of the training stays in {folder}: {error}"));
+        context.printer.warn(&format!("the training state in {folder} was not removed: {error}"));
     }
 }
 
@@ -360,12 +360,12 @@ impl StateFile {
         let state = Self { folder, resume };
         match (state.path().exists(), resume) {
             (true, false) => Err(Failure::Usage(format!(
-                "{} has the state of a training: pass --resume to go on from it, remove it, or \
+                "{} contains a training state: pass --resume to continue from it, remove it, or \
                  pass another folder as --checkpoint",
                 state.folder.display()
             ))),
             (false, true) => Err(Failure::Usage(format!(
-                "--resume: {} has no state of a training",
+                "--resume: {} has no training state",
                 state.folder.display()
             ))),
             _ => Ok(Some(state)),
@@ -507,7 +507,7 @@ pub(super) fn render(out: &mut dyn Write, report: &DistillReport) -> io::Result<
     }
     if !report.frozen.is_empty() {
         let names = Escaped(&report.frozen.join(", ")).to_string();
-        writeln!(out, "  {ODD}not trained{ODD:#}, as the encoder uses them, too: {names}")?;
+        writeln!(out, "  {ODD}not trained{ODD:#} (the encoder uses them): {names}")?;
     }
     if report.recomputed {
         let why = "the forward pass was computed again for the gradients, to fit the memory limit";

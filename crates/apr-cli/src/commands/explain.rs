@@ -200,7 +200,7 @@ fn render_resemblance(out: &mut dyn Write, nearest: &Resemblance) -> io::Result<
     let Resemblance { family, title, known, total, .. } = nearest;
     writeln!(
         out,
-        "{known} of {total} tensors are named as in {}, which may compute something else.",
+        "{known} of {total} tensor names match {}, which may compute something else.",
         strong(&Escaped(title).to_string())
     )?;
     for (label, names) in [
@@ -215,8 +215,7 @@ fn render_resemblance(out: &mut dyn Write, nearest: &Resemblance) -> io::Result<
     }
     writeln!(
         out,
-        "A table for --arch-file FILE that says `extends = \"{}\"` can begin with it \
-         (docs/families.md).",
+        "A table for --arch-file FILE can build on it with `extends = \"{}\"` (docs/families.md).",
         Escaped(family)
     )
 }

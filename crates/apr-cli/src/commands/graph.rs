@@ -57,7 +57,7 @@ pub(super) fn run(args: &GraphArgs, context: &Context) -> Outcome {
             found = found.in_onnx(&source)?.upgraded(opset)?;
         }
         if args.with_past {
-            context.printer.warn("--with-past changed nothing: the file has its own graph");
+            context.printer.warn("--with-past has no effect: the file has its own graph");
         }
     }
 
@@ -251,9 +251,7 @@ fn unknown_sizes(graph: &GraphReport, sizes: &[(String, u64)], context: &Context
     let known =
         |symbol: &str| graph.parts.iter().any(|part| part.summary.cost.sizes.contains_key(symbol));
     for (symbol, _) in sizes.iter().filter(|(symbol, _)| !known(symbol)) {
-        context
-            .printer
-            .warn(&format!("--size changed nothing: no input has a dimension '{symbol}'"));
+        context.printer.warn(&format!("--size has no effect: no input has a dimension '{symbol}'"));
     }
 }
 

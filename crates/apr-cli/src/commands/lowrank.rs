@@ -71,9 +71,9 @@ pub(super) fn factorized(
         let idle = match (job.target.target()?.seals, has_layouts) {
             (true, true) => None,
             (true, false) => Some("the model has no sparse tensors and no factors"),
-            (false, _) => Some("other formats than .apr have dense tensors alone"),
+            (false, _) => Some("other formats than .apr have dense tensors only"),
         };
-        let idle = idle.map(|why| format!("--dense changed nothing: {why}"));
+        let idle = idle.map(|why| format!("--dense has no effect: {why}"));
         job.weights.warnings.extend(idle);
     }
 
@@ -122,7 +122,7 @@ fn idle(job: &Job, report: &FactorReport) -> Outcome<Option<String>> {
     let scheme = job.weights.quantize.as_ref().map(|quantize| quantize.choices.scheme);
     let scheme = scheme.filter(|scheme| scheme.kind() != SchemeKind::Cast);
     Ok(if report.tensors.is_empty() {
-        Some("--lowrank changed nothing: no tensor is smaller as factors".to_owned())
+        Some("--lowrank has no effect: no tensor is smaller as factors".to_owned())
     } else if !job.target.target()?.seals {
         let format = job.target.format.name;
         Some(format!("{format} stores no factors: their products are written, at full size"))

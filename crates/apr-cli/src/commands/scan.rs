@@ -125,9 +125,9 @@ fn check_outputs(args: &ScanArgs) -> Outcome {
     }
     let is_stdout = |file: &Option<PathBuf>| file.as_deref().is_some_and(Output::is_stdout);
     match is_stdout(&args.sarif) && is_stdout(&args.sbom) {
-        true => {
-            Err(Failure::Usage("--sarif and --sbom can't both go to standard output".to_owned()))
-        }
+        true => Err(Failure::Usage(
+            "--sarif and --sbom can't both be written to standard output".to_owned(),
+        )),
         false => Ok(()),
     }
 }

@@ -61,7 +61,7 @@ impl<'c> Calibration<'c> {
         let layers = layers.within(self.context.max_memory());
         if layers.layers.is_empty() {
             return Err(Failure::Usage(format!(
-                "nothing to {verb}: a run of the model meets none of the matrices"
+                "nothing to {verb}: the calibration run uses none of the selected matrices"
             )));
         }
         self.tell_memory(&layers)?;

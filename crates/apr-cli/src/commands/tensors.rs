@@ -352,7 +352,7 @@ fn render_values(out: &mut dyn Write, report: &ValuesReport) -> io::Result<()> {
     }
 
     if report.values.is_empty() {
-        writeln!(out, "There are no values.")?;
+        writeln!(out, "No values.")?;
     }
 
     Ok(())
@@ -414,7 +414,7 @@ fn render_histogram(out: &mut dyn Write, report: &HistogramReport) -> io::Result
     }
 
     let Some(&peak) = report.counts.iter().max() else {
-        return writeln!(out, "There are no finite values.");
+        return writeln!(out, "No finite values.");
     };
     let label_width = human::count(peak).len();
     for row in (1..=BIN_HEIGHT).rev() {

@@ -109,7 +109,7 @@ fn add_asked(
 ) -> Outcome {
     if let Some(expected) = &args.sha256 {
         let found = match check_sha256(&args.model, model, expected, context) {
-            Ok(()) => Ok("the one that was asked for".to_owned()),
+            Ok(()) => Ok("as expected".to_owned()),
             Err(Failure::Model(error)) if error.code() == Code::Checksum => Err(error),
             Err(failure) => return Err(failure),
         };

@@ -93,7 +93,7 @@ fn with_scheme(
     ];
     let is_idle = scheme.kind() != SchemeKind::Blocks && layout.is_none();
     let idle = given.iter().find(|(_, given)| *given && is_idle);
-    let idle = idle.map(|(option, _)| format!("{option} changed nothing: {scheme} has no blocks"));
+    let idle = idle.map(|(option, _)| format!("{option} has no effect: {scheme} has no blocks"));
     Ok(Weights {
         quantize: Some(quantize),
         warnings: idle.into_iter().chain(notes).collect(),
@@ -118,8 +118,8 @@ pub(super) fn check_rounding(job: &Job, options: &QuantizeOptions) -> Outcome {
     match rounding(job, options) {
         None => Ok(()),
         Some(_) => Err(Failure::Usage(
-            "--calibration rounds weights by the inputs that they meet in the model as it is: \
-             write the changed model first, and quantize that"
+            "--calibration rounds weights by their inputs in the unchanged model: write the \
+             changed model first, then quantize it"
                 .to_owned(),
         )),
     }
@@ -220,8 +220,8 @@ pub(super) fn check_for_parts(options: &QuantizeOptions) -> Outcome {
     match is_table(path) {
         true => Ok(()),
         false => Err(Failure::Usage(
-            "--calibration runs the model, which each part would do anew: measure with \
-             `apr imatrix`, and pass --imatrix"
+            "--calibration would run the model again in each part: measure with `apr imatrix`, and \
+             pass --imatrix"
                 .to_owned(),
         )),
     }

@@ -199,7 +199,7 @@ fn canaries_of_other_models_and_broken_ones_are_refused() {
         ("\"llama\"", "\"bert\"", 2, "of type 'bert'"),
         ("\"vocab_size\": 259", "\"vocab_size\": 300", 2, "vocabulary of 300"),
         ("\"version\": 1", "\"version\": 9", 4, "E003"),
-        ("apr-canary", "other", 4, "is no canary file"),
+        ("apr-canary", "other", 4, "not a canary file"),
         ("\"character_error_rate\": 0.0", "\"character_error_rate\": -1.0", 4, "tolerance"),
         ("\"prompt\"", "\"prompts\"", 4, "E001"),
     ];

@@ -63,7 +63,7 @@ fn an_unknown_family_is_reported_with_the_nearest_and_how_to_define_it() {
     let sandbox = llama(|config| {
         config.insert("model_type".to_owned(), "exotic".into());
     });
-    let said = ["E003", "'exotic'", "named as in LLaMA", "--arch-file", "docs/families.md"];
+    let said = ["E003", "'exotic'", "tensor names match LLaMA", "--arch-file", "docs/families.md"];
     for line in [RUN, "graph m", "export m -o m.onnx"] {
         let failed = sandbox.apr(line).fails(4, &said);
         // A model of another type may compute something else.

@@ -103,7 +103,7 @@ fn a_training_goes_on_to_the_same_bits() {
     sandbox.apr(&format!("{line} -o a.safetensors --checkpoint run")).ok();
     sandbox
         .apr(&format!("{line} -o b.safetensors --checkpoint run"))
-        .fails(2, &["has the state of a training: pass --resume"]);
+        .fails(2, &["contains a training state: pass --resume"]);
     first.get_or_insert(sandbox.read("run/state.safetensors"));
     sandbox.apr(&format!("{line} -o c.safetensors --checkpoint run --resume")).ok();
     let whole = sandbox.read("whole.safetensors");
@@ -117,7 +117,7 @@ fn a_training_goes_on_to_the_same_bits() {
         .fails(4, &["of another distillation"]);
     sandbox
         .apr(&format!("{line} -o e.safetensors --checkpoint none --resume"))
-        .fails(2, &["none has no state of a training"]);
+        .fails(2, &["none has no training state"]);
 }
 
 #[test]
@@ -137,12 +137,12 @@ fn a_training_stays_until_its_output_is_there() {
     // The output has no configuration, so that it can't be run.
     sandbox
         .apr(&format!("{line} -o s.safetensors --canary canary.json"))
-        .fails(4, &["the weights come without a configuration"]);
+        .fails(4, &["the weights have no configuration"]);
     assert!(!sandbox.path("s.safetensors").exists());
     assert!(sandbox.path("s.safetensors.training/state.safetensors").exists());
     sandbox
         .apr(&format!("{line} -o s.safetensors"))
-        .fails(2, &["s.safetensors.training has the state of a training: pass --resume"]);
+        .fails(2, &["s.safetensors.training contains a training state: pass --resume"]);
     sandbox.apr(&format!("{line} -o s.safetensors --resume")).ok();
     assert_eq!(sandbox.read("s.safetensors"), sandbox.read("whole.safetensors"));
     assert!(!sandbox.path("s.safetensors.training").exists());
@@ -186,7 +186,7 @@ fn what_a_student_cannot_learn_from_is_refused_before_anything_is_written() {
     sandbox
         .apr(&line("--distill small --data sums.jsonl --steps 9 --lr 1e30"))
         .fails(4, &["step 2: the first value that is not finite is 'layers.0/"])
-        .says(&["the last state of the training is in x.apr.training", "--resume"]);
+        .says(&["the last training state is in x.apr.training", "--resume"]);
     assert!(!sandbox.path("x.apr").exists());
     fs::remove_dir_all(sandbox.path("x.apr.training")).expect("its state");
     sandbox
@@ -247,7 +247,7 @@ fn layers_and_neurons_can_be_selected_by_their_effect() {
     assert_ne!(by_gradients["widths"]["layers"], by_magnitude["widths"]["layers"]);
 
     run("--distill-layers 0, --distill-by effect")
-        .says(&["--distill-by effect changed nothing: the layers are listed"]);
+        .says(&["--distill-by has no effect: the layers are listed"]);
     sandbox
         .apr("distill bert --distill CONFIG -o b.apr --data sums.jsonl --distill-by size")
         .fails(2, &["spacing", "effect"]);
@@ -357,8 +357,8 @@ fn unsuitable_training_data_of_a_decoder_are_rejected() {
     for (options, code, message) in [
         ("--distill small --data texts.jsonl", 4, "line 2: expected \"prompt\" or \"tokens\""),
         ("--distill small --data tokens.jsonl", 4, "token 126 is not one of the model's 126"),
-        ("--distill tiny --data rows.jsonl", 2, "fewer layers in its decoder alone"),
-        ("--distill-layers 1-1 --data rows.jsonl", 4, "layer 0 must stay"),
+        ("--distill tiny --data rows.jsonl", 2, "only has fewer decoder layers"),
+        ("--distill-layers 1-1 --data rows.jsonl", 4, "layer 0 can't be dropped"),
         ("--distill small --distill-by effect --data rows.jsonl", 2, "models of one part"),
     ] {
         let line = format!("distill teacher {options} -o student.apr");

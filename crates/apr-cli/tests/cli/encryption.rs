@@ -339,12 +339,12 @@ fn a_password_file_locks_what_is_encrypted_for_recipients_too() {
         .apr("convert plain.apr -o a.apr --recipient owner.pub --password-file password")
         .ok();
     run.says(&[
-        "warning: --password-file changed nothing",
-        "only recipients can decrypt the output; add --encrypt to use the password too",
+        "warning: --password-file has no effect",
+        "only recipients can decrypt the output; add --encrypt to also use the password",
         "--encrypt",
     ]);
     let run = sandbox.apr("convert plain.apr -o b.apr --password-file password").ok();
-    run.says(&["warning: --password-file changed nothing", "the output is not encrypted"]);
+    run.says(&["warning: --password-file has no effect", "the output is not encrypted"]);
     sandbox
         .apr("convert plain.apr -o c.apr --encrypt --recipient owner.pub --password-file password")
         .clean();

@@ -628,5 +628,5 @@ fn lint_requires_a_pinned_revision() {
     sandbox
         .run(&["edit", "m.apr", "--set", r#"source={"url":"hf://tiny/llama","revision":"main"}"#])
         .ok();
-    sandbox.apr("lint m.apr").says(&["the model comes from hf://tiny/llama", "not pinned"]);
+    sandbox.apr("lint m.apr").says(&["the model's source is hf://tiny/llama", "not pinned"]);
 }

@@ -584,8 +584,8 @@ fn jobs_that_cannot_be_split_are_rejected_with_a_reason() {
         .fails(2, &["--threads is an option of the run, not of the job: pass it to"]);
     plan("convert m.safetensors -o out.apr --sign key").fails(2, &["`apr sign`"]);
     plan("convert m.safetensors -o out.apr --parts 2")
-        .fails(2, &["options of `apr plan` come before the job"]);
-    plan("convert m.safetensors -o out.apr --dry-run").fails(2, &["writes nothing but the plan"]);
+        .fails(2, &["write options of `apr plan` before the job"]);
+    plan("convert m.safetensors -o out.apr --dry-run").fails(2, &["writes only the plan"]);
     plan("convert gone.safetensors -o out.apr").fails(3, &["gone.safetensors"]);
     sandbox.write("out-00001-of-00002.apr", "mine");
     plan("convert m.safetensors -o out.apr").fails(1, &["exists already"]);

@@ -112,13 +112,10 @@ fn the_report_lists_the_merged_tensors_and_their_changes() {
     sandbox
         .apr("merge llama --lora embeddings --lora saved -o both")
         .ok()
-        .says(&["'lm_head.weight' takes the place of what earlier adapters changed"]);
+        .says(&["'lm_head.weight' replaces the changes of earlier adapters"]);
 
     // What a tensor that was trained as a whole can't do.
-    sandbox
-        .apr("merge llama --lora saved:0.5 -o half")
-        .ok()
-        .says(&["taken as it is, not 0.5 times"]);
+    sandbox.apr("merge llama --lora saved:0.5 -o half").ok().says(&["copied, not scaled by 0.5"]);
 }
 
 #[test]
@@ -199,7 +196,7 @@ fn what_can_not_be_merged_is_refused_before_anything_is_written() {
         (json!({"alora_invocation_tokens": [1, 2]}), "from some tokens on only"),
         (json!({"peft_type": "PROMPT_TUNING"}), "'PROMPT_TUNING' can't be merged"),
         (json!({"r": 8}), "rank 4, but adapter_config.json states 8"),
-        (json!({"lora_alpha": "x"}), "no number under lora_alpha"),
+        (json!({"lora_alpha": "x"}), "lora_alpha must be a number"),
     ] {
         config(&sandbox, &|config| {
             for (key, value) in change.as_object().expect("an object") {
@@ -289,7 +286,11 @@ fn adapters_of_peft_and_llama_cpp_become_one_another() {
     for (line, code, part) in [
         ("lora convert dora --base llama -o no.gguf", 4, "only pairs of LoRA's matrices"),
         ("lora convert saved --base llama -o no.gguf", 4, "was trained as a whole"),
-        ("lora convert gpt2_lora --base gpt2 -o no.gguf", 4, "lies otherwise in the other form"),
+        (
+            "lora convert gpt2_lora --base gpt2 -o no.gguf",
+            4,
+            "has another layout in the other form",
+        ),
         ("lora convert lora --base gpt2 -o no.gguf", 4, "the base has no weight"),
         ("lora convert lora --base llama -o no", 2, "the adapter is a folder already"),
         ("lora convert a.gguf --base llama -o no.gguf", 2, "the adapter is a GGUF file already"),

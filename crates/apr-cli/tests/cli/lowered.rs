@@ -184,7 +184,7 @@ fn operators_that_are_not_translated_are_listed_and_nothing_is_written() {
     let refused = [
         (fixture("keras").join("refused.keras"), "Keras", KERAS),
         (fixture("tensorflow").join("refused.pb"), "TensorFlow", "MatrixInverse"),
-        (fixture("coreml").join("network.mlmodel"), "Core ML", "a graph that returns nothing"),
+        (fixture("coreml").join("network.mlmodel"), "Core ML", "a graph without outputs"),
     ];
     for (file, program, names) in refused {
         copy(&sandbox, &file, "m");

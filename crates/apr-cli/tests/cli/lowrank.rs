@@ -159,9 +159,9 @@ fn factors_survive_a_copy_and_every_reader_gets_their_products() {
     assert_eq!(factors(&sandbox, "dense.apr"), Vec::<String>::new());
     sandbox.apr("diff m.apr dense.apr").ok().says(&["Similarity: 100%"]);
     let idle = sandbox.apr("convert dense.apr -o again.apr --dense");
-    idle.ok().says(&["--dense changed nothing: the model has no sparse tensors"]);
+    idle.ok().says(&["--dense has no effect: the model has no sparse tensors"]);
     let idle = sandbox.apr("convert m.apr -o idle.safetensors --dense");
-    idle.ok().says(&["--dense changed nothing: other formats than .apr"]);
+    idle.ok().says(&["--dense has no effect: other formats than .apr"]);
 
     // The engine multiplies them, and exports have the products.
     let logits = |model: &str| {
@@ -256,5 +256,5 @@ fn what_can_not_be_factorized_is_refused_before_anything_is_written() {
         .apr("factorize llama -o out.apr --rank 8 --max-memory 300K")
         .fails(4, &["E008", "bytes of memory"]);
     let idle = sandbox.apr("factorize llama -o out.apr --energy 1");
-    idle.ok().says(&["--lowrank changed nothing: no tensor is smaller as factors"]);
+    idle.ok().says(&["--lowrank has no effect: no tensor is smaller as factors"]);
 }

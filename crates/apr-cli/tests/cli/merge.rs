@@ -275,7 +275,7 @@ fn parameters_out_of_range_and_of_the_wrong_number_are_refused() {
         ("-s linear --weights 1,-1,0", 4, &["weights whose sum is not zero"]),
         ("-s average --density 0.5", 2, &["average has no parameter 'density'"]),
         ("--base a-f32 -s ties --parameter gamma=1", 2, &["ties has no parameter 'gamma'"]),
-        ("--base a-f32 -s della --density 0.1", 4, &["must lie between 0 and 1"]),
+        ("--base a-f32 -s della --density 0.1", 4, &["must be between 0 and 1"]),
         ("-s blend", 2, &["blend"]),
     ] {
         sandbox.apr(&format!("merge a-f32 b-f32 c-f32 {options} -o m")).fails(code, parts);
@@ -440,7 +440,7 @@ fn rows_of_tokens_move_as_mergekit_moves_them() {
     sandbox.write("merge.yml", choice);
     sandbox
         .apr("merge merge.yml -o no")
-        .fails(4, &["'e' is to come from a, which has no such token"]);
+        .fails(4, &["'e' must be taken from a, which has no such token"]);
     assert!(!sandbox.files().iter().any(|file| file.starts_with("no")));
 }
 

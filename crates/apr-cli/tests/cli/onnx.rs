@@ -74,14 +74,14 @@ fn config_applies_to_a_model_without_a_configuration() {
     let odd = format!("import {model} --config none.json -o odd.apr");
     sandbox.apr(&odd).fails(4, &["none.json"]);
     let own = format!("inspect {}/hf --config none.json", exports());
-    sandbox.apr(&own).ok().says(&["--config changed nothing: the model has its own config.json"]);
+    sandbox.apr(&own).ok().says(&["--config has no effect: the model has its own config.json"]);
 }
 
 #[test]
 fn names_and_transpositions_found_through_the_graph_are_reported() {
     let sandbox = Sandbox::new();
     let expected =
-        "15 tensors got names from the graph, of which 15 are transposed to what the modules had";
+        "15 tensors renamed by the graph, of which 15 are transposed to the layout of the modules";
     let shown = ["model.layers.1.self_attn.q_proj.weight", expected];
     sandbox.apr(&format!("tensors {}/script.onnx", exports())).ok().says(&shown);
     sandbox.apr(&format!("diff {0}/hf {0}/script.onnx", exports())).ok().says(&["SAME: 21 of 21"]);

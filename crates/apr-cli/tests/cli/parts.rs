@@ -26,7 +26,7 @@ fn a_single_shard_is_reported_with_the_index_of_the_whole_model() {
         sandbox
             .apr(line)
             .ok()
-            .says(&["only shard 1 of 4; model.safetensors.index.json stands for the model"]);
+            .says(&["only shard 1 of 4; open model.safetensors.index.json instead"]);
     }
 }
 

@@ -162,10 +162,10 @@ fn gradients_weigh_weights_as_torch_measures_them() {
     sandbox.apr("convert llama -o m.gguf").ok();
     sandbox
         .apr("prune m.gguf -o n.gguf --calibration rows.jsonl --prune-by fisher --prune 0.5")
-        .fails(2, &["convert the GGUF file in a run before"]);
+        .fails(2, &["convert the GGUF file in an earlier run"]);
     sandbox
         .apr("prune llama -o n.apr --prune-method fisher --prune 0.5")
-        .fails(2, &["it goes with that"]);
+        .fails(2, &["--prune-method requires --calibration"]);
 }
 
 fn number(value: &Value) -> u64 {
@@ -315,12 +315,12 @@ fn sparse_tensors_come_back_as_they_were() {
     sandbox
         .apr("convert llama -o sparse.apr -f --sparse csr")
         .ok()
-        .says(&["--sparse changed nothing"]);
+        .says(&["--sparse has no effect"]);
     sandbox.apr("convert llama -o m.apr --sparse csr --quantize q8_0").fails(2, &["choose one"]);
     sandbox.apr("convert llama -o m.safetensors --sparse csr").fails(2, &[".apr output"]);
     sandbox
         .apr("convert llama -o m.apr --sparse csr --precision fp16")
-        .fails(2, &["cast or dequantize in a run before"]);
+        .fails(2, &["cast or dequantize them in an earlier run"]);
 }
 
 #[test]
@@ -339,7 +339,7 @@ fn what_can_not_be_pruned_is_refused_before_anything_is_written() {
         ("llama --prune-layers 0", "no layer is to be dropped"),
         ("llama --prune-layers 7,", "there is no layer 7"),
         ("m.gguf --prune-layers 1", "layers of GGUF files can't be dropped"),
-        ("llama --prune-nm 2:3", "no groups of 3"),
+        ("llama --prune-nm 2:3", "is not a multiple of 3"),
     ] {
         sandbox.apr(&format!("convert {line} -o out.apr")).fails(2, &[said]);
         // Where nothing else is asked for, that is what it says.
@@ -391,7 +391,7 @@ fn sparsegpt_prunes_a_model_as_a_transcription_of_the_paper_does() {
     for (line, expected) in [
         ("prune llama -o m.apr --prune 0.5 --prune-method sparsegpt", "--calibration"),
         (&format!("{line} --prune 0.5 --prune-scope global"), "--prune-scope tensor"),
-        (&format!("{line} --prune 0.5 --dequantize f16"), "dequantize in a run before"),
+        (&format!("{line} --prune 0.5 --dequantize f16"), "dequantize in an earlier run"),
     ] {
         sandbox.apr(line).fails(2, &[expected]);
     }
@@ -415,7 +415,7 @@ fn calibration_data_choose_the_layers_that_change_least_as_in_transformers() {
     // The last layer of this model changes less than the first, which would go without inputs.
     assert_eq!(report["layers"]["dropped"], serde_json::json!([1]));
     sandbox.apr("prune llama -o n.apr --prune-layers 1").ok().says(&["dropped 1 of 2 layers (0)"]);
-    sandbox.apr(&format!("{line} -f --prune-neurons 1")).fails(2, &["where nothing else goes"]);
+    sandbox.apr(&format!("{line} -f --prune-neurons 1")).fails(2, &["if nothing else is pruned"]);
     sandbox.apr(&format!("{line} -f --quality-check")).fails(5, &["which was removed"]);
     let listed = "prune llama -o m.apr -f --prune-layers 0, --calibration text.txt";
     sandbox.apr(listed).fails(2, &["--calibration"]);
@@ -426,10 +426,10 @@ fn calibration_goes_with_rows_of_the_whole_model() {
     let sandbox = with_llama().with("t.txt", "12+34=46\n".repeat(60));
     for (line, said) in [
         ("--prune 0.5 --prune-scope global", "--prune-scope tensor"),
-        ("--prune-threshold 0.1", "--prune-threshold is for magnitudes alone"),
-        ("--prune 0.5 --prune-layers 1", "in a run of its own"),
-        ("--prune-heads 2", "with --prune-method fisher heads and neurons"),
-        ("--prune-layers 1, --prune-neurons 8", "in a run of its own"),
+        ("--prune-threshold 0.1", "--prune-threshold applies to magnitudes only"),
+        ("--prune 0.5 --prune-layers 1", "in a separate run"),
+        ("--prune-heads 2", "heads and neurons with --prune-method fisher"),
+        ("--prune-layers 1, --prune-neurons 8", "in a separate run"),
     ] {
         let line = format!("prune llama -o m.apr --calibration t.txt {line}");
         sandbox.apr(&line).fails(2, &[said]);

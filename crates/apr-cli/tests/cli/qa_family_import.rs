@@ -427,7 +427,7 @@ fn qa_95_a_family_that_does_not_fit_or_does_not_exist_is_refused() {
 fn qa_95_a_configuration_that_the_tensors_belie_is_refused() {
     let sandbox = TinyModel::new("bert").configured("model_type", "llama").sandbox();
     let what = "the configuration has LLaMA, but 0 of";
-    refused(&sandbox, &[what, "named as in a model of family bert"]);
+    refused(&sandbox, &[what, "the tensor names match family bert"]);
     sandbox.apr("import m -o m.apr --arch bert").clean().says(&["BERT family"]);
     let run = sandbox.apr("import m -o r.apr --relaxed").ok();
     assert!(run.to_string().contains(what), "{run}");

@@ -140,7 +140,7 @@ fn models_that_cannot_be_compared_are_rejected() {
     sandbox.run(&line).fails(2, &["the text has 1 token, fewer than two windows"]);
     let sound = locate::fixture("sound/a.wav").display().to_string();
     let line = ["validate", "llama", "coarse", "--quality", "--input", &sound];
-    sandbox.run(&line).fails(2, &["the model takes text, and the input ", "a.wav has none"]);
+    sandbox.run(&line).fails(2, &["the model takes text, but the input ", "a.wav has none"]);
     let vit = locate::fixture("run/tiny-vit").display().to_string();
     let different = "the models take different inputs: A has text input, and B image input";
     sandbox.run(&["validate", "llama", &vit, "--quality"]).fails(2, &[different]);

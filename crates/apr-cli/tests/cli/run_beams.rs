@@ -91,8 +91,8 @@ fn beam_search_options_work_and_excluded_options_are_reported() {
     assert_eq!(text.text(), "46\n");
     run(&["--beams", "2", "--temperature", "1"]).fails(2, &["--temperature"]);
     run(&["--beams", "65"]).fails(2, &["1..=64"]);
-    run(&["--length-penalty", "2"]).ok().says(&["--length-penalty changed nothing without beams"]);
-    run(&["--beams", "2", "--top-k", "5"]).ok().says(&["--top-k changed nothing with beam search"]);
+    run(&["--length-penalty", "2"]).ok().says(&["--length-penalty has no effect without beams"]);
+    run(&["--beams", "2", "--top-k", "5"]).ok().says(&["--top-k had no effect with beam search"]);
     let draws = json!({ "eos_token_id": 257, "num_beams": 3, "do_sample": true });
     with_settings(&sandbox, LLAMA, &draws);
     let line = ["run", "m", "--prompt", "12+34=", "--json"];
@@ -193,7 +193,7 @@ fn an_unlikely_window_is_written_again_at_higher_temperatures() {
 #[test]
 fn each_of_several_answers_has_the_warnings_of_the_command() {
     let sandbox = Sandbox::new().with("texts.txt", "12+34=\n20+22=\n11+11=\n");
-    let expected = json!(["--length-penalty changed nothing without beams: pass --beams 4"]);
+    let expected = json!(["--length-penalty has no effect without beams: pass --beams 4"]);
     for batch in ["1", "8"] {
         let line = ["run", LLAMA, "--input", "texts.txt", "--lines", "--json"];
         let options = ["--max-tokens", "4", "--length-penalty", "2", "--batch", batch];

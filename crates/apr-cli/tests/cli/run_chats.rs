@@ -76,7 +76,7 @@ fn a_template_gets_all_of_a_chat() {
     for part in [
         "chat.json: not used: model",
         "the chat template does not read: other",
-        "tool calls of this chat template are not known: they stay text",
+        "the form of this chat template's tool calls is unknown: they are returned as text",
     ] {
         assert!(report["warnings"].to_string().contains(part), "{part}: {report}");
     }

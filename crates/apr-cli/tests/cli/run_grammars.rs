@@ -159,7 +159,7 @@ fn a_truncated_text_is_reported() {
         let report = made.json();
         assert_eq!(report["grammar"]["complete"], false, "{report}");
         assert_eq!(report["ended"], ended);
-        made.says(&["the text ends before it is what the grammar says"]);
+        made.says(&["the text ends before it matches the grammar"]);
     }
     // What may end may be cut.
     let (text, report) = whole(&sandbox, &["--regex", "a+", "--max-tokens", "1"]);

@@ -124,8 +124,7 @@ fn penalties_and_probabilities_are_options() {
     let idle = run(&["--top-k", "3", "--seed", "4"]);
     assert!(
         idle.stderr.contains(
-            "--top-k, --seed changed nothing with greedy decoding: pass \
-                                  --temperature 1 to sample"
+            "--top-k, --seed had no effect with greedy decoding: pass --temperature 1 to sample"
         ),
         "{}",
         idle.stderr
@@ -258,8 +257,8 @@ fn the_inputs_are_written() {
         .apr(&format!("run {FIXTURES}/run/tiny-vit -i {picture} --want features --want logits"))
         .fails(
             2,
-            &["--want features can't be combined with other values: it is the preprocessed \
-                     input, and nothing runs"],
+            &["--want features can't be combined with other values: it returns the preprocessed \
+               input and does not run the model"],
         );
 }
 
@@ -307,5 +306,5 @@ fn options_of_other_tasks_are_rejected_or_reported_as_without_effect() {
     let top = format!("{line} --top 3");
     sandbox.apr(&top).fails(2, &["--top applies to labels and ranked documents"]);
     let one = sandbox.apr(&format!("{line} --separator ;")).ok();
-    one.says(&["--separator changed nothing: there is one text"]);
+    one.says(&["--separator has no effect: there is only one text"]);
 }

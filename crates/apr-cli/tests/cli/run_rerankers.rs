@@ -203,11 +203,11 @@ fn what_does_nothing_beside_a_query_is_refused() {
     rank(&["--output", "x.npy"]).fails(2, &["--query makes scores: use --json"]);
     rank(&["--prompt-name", "query"]).fails(2, &["the model has no prompts"]);
     rank(&["--max-tokens", "3"]).fails(2, &["apply to text generation"]);
-    cases.rank(&sandbox, "three", &["--top", "1"]).fails(2, &["several labels for a pair"]);
+    cases.rank(&sandbox, "three", &["--top", "1"]).fails(2, &["several labels per pair"]);
     sandbox.apr("run m --query x").fails(2, &["--query needs documents"]);
 
     let bert = locate::fixture("run/tiny-bert").display().to_string();
-    cases.rank(&sandbox, &bert, &[]).fails(2, &["the model is no reranker"]);
+    cases.rank(&sandbox, &bert, &[]).fails(2, &["the model is not a reranker"]);
     let llama = locate::fixture("tiny-llama").display().to_string();
     cases.rank(&sandbox, &llama, &[]).fails(4, &["E003", "no token 'yes'"]);
 

@@ -108,7 +108,7 @@ fn an_export_contains_the_vectors_and_reports_what_it_cannot_store() {
     }
     sandbox.apr("convert gemma -o m.gguf -f").ok().says(&["'use_bidirectional_attention' is true"]);
     let late = sandbox.apr("export late_skip --format onnx -o late").ok();
-    late.says(&["the modules that make those that are compared stay"]);
+    late.says(&["the modules that compute the compared vectors remain"]);
 }
 
 #[test]

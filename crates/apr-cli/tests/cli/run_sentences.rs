@@ -110,7 +110,7 @@ fn steps_that_an_onnx_file_leaves_to_its_caller_are_reported() {
     let sandbox = Sandbox::new();
     write(&sandbox, "m", case("6-prompt_apart"));
     let run = sandbox.apr("convert m -o m.onnx").ok();
-    run.says(&["the default prompt 'query' is to be put before a text", "include_prompt"]);
+    run.says(&["put the default prompt 'query' before each text", "include_prompt"]);
 }
 
 #[test]

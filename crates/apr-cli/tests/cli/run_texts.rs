@@ -157,14 +157,14 @@ fn texts_are_generated_in_a_batch_unless_disabled() {
     assert_eq!(run("").ok().text(), run("--batch 1").ok().text());
     run("--verbose").says(&["batch 8", "tokens/s"]);
 
-    run("--beams 2 --batch 4").says(&["--batch changed nothing", "beams"]);
+    run("--beams 2 --batch 4").says(&["--batch has no effect", "beams"]);
     let one = |rest: &str| sandbox.apr(&format!("run {LLAMA} {rest}"));
-    one("--prompt 1+2= --batch 4").says(&["--batch changed nothing: there is one text"]);
+    one("--prompt 1+2= --batch 4").says(&["--batch has no effect: there is only one text"]);
     one("--tokens 1,2 --batch 4").fails(2, &["--batch", "--tokens"]);
     one("--input sums.txt --lines --batch 0").fails(2, &["--batch"]);
     sandbox
         .apr(&format!("run {T5} --prompt a --prompt b --batch 2"))
-        .says(&["--batch changed nothing", "encoders with decoders"]);
+        .says(&["--batch has no effect", "encoders with decoders"]);
     sandbox
         .apr(&format!("run {BERT} --prompt a --batch 2"))
         .fails(2, &["--batch", "text generation"]);

@@ -89,8 +89,8 @@ fn a_cast_that_changes_nothing_says_so() {
     tiny_llama(&sandbox, "m");
     sandbox.apr("convert m --precision bf16 -o b.safetensors").ok();
     for (options, said) in [
-        ("--precision bf16", "--precision bf16 changed nothing: all floats are bf16 before"),
-        ("--dequantize f32", "--dequantize f32 changed nothing: no tensor is quantized"),
+        ("--precision bf16", "--precision bf16 has no effect: all floats are bf16 before"),
+        ("--dequantize f32", "--dequantize f32 has no effect: no tensor is quantized"),
     ] {
         let line = format!("convert b.safetensors {options} -o c.safetensors -f");
         sandbox.apr(&line).ok().says(&[said]);
@@ -101,8 +101,8 @@ fn a_cast_that_changes_nothing_says_so() {
     sandbox
         .apr("convert q.apr --precision bf16 -o p.apr")
         .ok()
-        .says(&["--precision bf16 changed nothing", "are quantized, which --dequantize changes"]);
+        .says(&["--precision bf16 has no effect", "are quantized, which --dequantize changes"]);
     sandbox.apr("convert q.apr --dequantize bf16 -o p.apr -f").ok().clean();
     let report = sandbox.apr("convert b.safetensors -o c.safetensors -f --precision fp16 --json");
-    assert!(!report.ok().json()["warnings"].to_string().contains("changed nothing"));
+    assert!(!report.ok().json()["warnings"].to_string().contains("has no effect"));
 }

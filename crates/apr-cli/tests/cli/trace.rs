@@ -301,7 +301,7 @@ fn nan_in_a_model_of_two_parts_is_reported_and_no_error() {
     let line = format!("trace broken --input {sound}");
     sandbox
         .apr(&format!("{line} --detect-anomalies"))
-        .fails(5, &["ANOMALY at layers.0/mlp", "NaN or infinity", "nothing is generated"]);
+        .fails(5, &["ANOMALY at layers.0/mlp", "NaN or infinity", "no text is generated"]);
     let report = sandbox.apr(&format!("{line} --json")).ok().json();
     let parts = report["passes"].as_array().expect("a list").len();
     assert_eq!(parts, 2, "encoder and decoder");

@@ -148,9 +148,9 @@ fn models_that_cannot_be_compared_are_reported() {
     let line = format!("trace broken {LLAMA} --diff --prompt 12+34= --json");
     let diff = sandbox.apr(&line).ok().json();
     let recommendation = diff["recommendation"].as_str().expect("a sentence");
-    assert!(recommendation.contains("The first model makes NaN from final_norm"), "{diff}");
+    assert!(recommendation.contains("The first model computes NaN from final_norm"), "{diff}");
     let warning = diff["warnings"][0].to_string();
-    assert!(warning.contains("nothing is generated"), "{diff}");
+    assert!(warning.contains("no text is generated"), "{diff}");
 }
 
 #[test]

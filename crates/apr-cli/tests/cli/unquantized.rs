@@ -105,23 +105,23 @@ fn options_without_effect_are_reported() {
     let cases = [
         (
             "m --type q8_0 --embedding-type q8_0",
-            "--embedding-type q8_0 changed nothing for the token embeddings: they have",
+            "--embedding-type q8_0 has no effect on the token embeddings: they have",
         ),
         ("net.safetensors --type q4_0 --embedding-type q8_0", "no tensor is recognised as such"),
-        ("net.safetensors --type q4_0 --output-type q8_0", "--output-type q8_0 changed nothing"),
-        ("m --type int8 --pure", "--pure changed nothing: there is no mix with int8"),
+        ("net.safetensors --type q4_0 --output-type q8_0", "--output-type q8_0 has no effect"),
+        ("m --type int8 --pure", "--pure has no effect: there is no mix with int8"),
         (
             "m --type q8_0 --pure",
-            "--pure changed nothing: the mix has the same type for every tensor with q8_0",
+            "--pure has no effect: the mix has the same type for every tensor with q8_0",
         ),
         (
             "m --type q4_0 --tensor-type blk.0.attn_q.*=q4_0",
-            "--tensor-type blk.0.attn_q.*=q4_0 changed nothing",
+            "--tensor-type blk.0.attn_q.*=q4_0 has no effect",
         ),
         ("m --type q4_0 --tensor-type nowhere=q8_0", "no tensor's name matches nowhere"),
-        ("m --type q4_0 --requantize", "--requantize changed nothing"),
-        ("m --type fp16 --imatrix none.dat", "--imatrix changed nothing: fp16 has no blocks"),
-        ("m --type bf16 --calibration none.csv", "--calibration changed nothing"),
+        ("m --type q4_0 --requantize", "--requantize has no effect"),
+        ("m --type fp16 --imatrix none.dat", "--imatrix has no effect: fp16 has no blocks"),
+        ("m --type bf16 --calibration none.csv", "--calibration has no effect"),
     ];
     for (line, note) in cases {
         sandbox.apr(&format!("quantize {line} -o q.apr -f")).ok().says(&[note]);
@@ -137,7 +137,7 @@ fn options_without_effect_are_reported() {
         }
     }
     let run = sandbox.apr("quantize m --type q4_k_m --pure --embedding-type q8_0 -o q.apr -f").ok();
-    assert!(!run.stderr.contains("changed nothing"), "{run}");
+    assert!(!run.stderr.contains("has no effect"), "{run}");
 }
 
 #[test]

@@ -64,7 +64,7 @@ impl Header {
         let (size, quantization) = (fields.u8("the model type")?, fields.u8("the quantization")?);
         if usize::from(quantization) >= QUANTIZATIONS.len() {
             return Err(Error::format(format!(
-                "the quantization {quantization} is none of APR1's 4"
+                "the quantization {quantization} is not one of APR1's 4"
             ))
             .at(7));
         }

@@ -255,8 +255,7 @@ fn losses(metadata: &Metadata, has_vocabulary: bool) -> Vec<Loss> {
     let loss = |(key, _): (&str, &Value)| Loss {
         name: key.into(),
         what: "metadata".into(),
-        why: "an APR1 header holds ten hyperparameters, a vocabulary and a mel filterbank, and \
-            nothing else"
+        why: "an APR1 header holds only ten hyperparameters, a vocabulary and a mel filterbank"
             .into(),
     };
 

@@ -131,7 +131,7 @@ fn check_name(name: &str) -> Result<()> {
     if name.contains(stray) || name.split('/').any(|part| matches!(part, "" | "." | "..")) {
         let name = Escaped::short(name);
         return Err(Error::format(format!(
-            "'{name}' is not a plain file name; companions stay in the model's folder"
+            "'{name}' is not a plain file name; companion files must be in the model's folder"
         )));
     }
     Ok(())

@@ -185,7 +185,7 @@ fn check_order(previous: &str, name: &str) -> Result<()> {
             Err(Error::corrupt("the name appears twice in the index").for_tensor(name))
         }
         core::cmp::Ordering::Greater => Err(Error::corrupt(format!(
-            "the index is not sorted: the name stands after '{}'",
+            "the index is not sorted: the name follows '{}'",
             Escaped::short(previous)
         ))
         .for_tensor(name)),
@@ -284,8 +284,7 @@ fn check_sizes(entry: &IndexEntry, len: u64) -> Result<()> {
 
     if flags & LAYOUT == 0 && *raw_size != len {
         return Err(Error::corrupt(format!(
-            "the index says that it decodes to {raw_size} bytes, but {dtype} of shape {shape} \
-             takes {len}"
+            "the index states {raw_size} decoded bytes, but {dtype} of shape {shape} takes {len}"
         )));
     }
 

@@ -619,7 +619,7 @@ fn check_room(entries: &[IndexEntry], encryption: &Encryption) -> Result<()> {
     let inside = entries.iter().find(|entry| entry.size > 0 && entry.offset < encryption.block_len);
     match inside {
         Some(entry) => {
-            Err(Error::corrupt("it lies inside the ENCR block").for_tensor(&entry.info.name))
+            Err(Error::corrupt("it starts inside the ENCR block").for_tensor(&entry.info.name))
         }
         None => Ok(()),
     }

@@ -138,7 +138,7 @@ impl StoredTensor {
             offset.is_multiple_of(piece) && (end.is_multiple_of(piece) || end == raw_len)
         });
         let (Some(piece), false) = (piece, buf.is_empty()) else {
-            return Err(Error::corrupt(format!("bytes {offset} to {end} are no whole pieces"))
+            return Err(Error::corrupt(format!("bytes {offset} to {end} are not whole pieces"))
                 .at(self.place.offset));
         };
         let (first, beyond) = (offset / piece, end.div_ceil(piece));

@@ -11,7 +11,7 @@ pub static FORMAT: Format = Format {
     id: "aprn",
     name: "APRN",
     option: Some("aprn"),
-    about: "The typed container of aprender, for models that came from one",
+    about: "The typed container of aprender, for models that were read from one",
     extensions: &["apr"],
     recognises: |head| head.starts_with(&MAGIC),
     convention: Convention::Framework,

@@ -186,9 +186,7 @@ pub(super) fn put_together(
     if assembly.used < tensors.len() {
         let place = |tensor: &&TensorInfo| layout.iter().all(|field| field.name() != tensor.name);
         let stray = tensors.iter().find(place).map_or("", |tensor| tensor.name.as_str());
-        return Err(
-            Error::format(format!("a {kind} has no place for this tensor")).for_tensor(stray)
-        );
+        return Err(Error::format(format!("a {kind} can't hold this tensor")).for_tensor(stray));
     }
 
     assembly.flush();

@@ -128,7 +128,7 @@ impl ReaderRecord {
                 Ok(alloc::vec![Piece::Tensor(0)])
             }
             _ => Err(Error::format(format!(
-                "the model came as one tensor of bytes, '{PAYLOAD}', and has others now"
+                "the model was read as one tensor of bytes, '{PAYLOAD}', and now has others"
             ))),
         }
     }

@@ -359,7 +359,7 @@ fn cut() -> Error {
 
 fn copy_raw(body: &[u8], out: &mut [u8]) -> Result<()> {
     if body.len() != out.len() {
-        return Err(Error::corrupt("a block stored as it is has the wrong length"));
+        return Err(Error::corrupt("an uncompressed block has the wrong length"));
     }
     out.copy_from_slice(body);
     Ok(())

@@ -109,14 +109,14 @@ impl Header {
         }
 
         if self.flags & ENCRYPTED != 0 {
-            let message = "the header says that it is encrypted, which no published program does: \
-                there is no key to ask for";
+            let message = "the header declares encryption, which no published program writes: no \
+                           key can open it";
             return Err(Error::version(message).at(6));
         }
 
         if self.flags & COLUMN_MAJOR != 0 {
-            let message = "the header says that matrices are column-major, which the format \
-                forbids: shapes can't be trusted";
+            let message = "the header declares column-major matrices, which the format forbids: \
+                           shapes can't be trusted";
             return Err(Error::version(message).at(6));
         }
 
@@ -314,12 +314,12 @@ fn flag_warnings(
         match (is_set(flag), true_one) {
             (false, true) => {
                 warnings.push(format!(
-                    "the flag {name} is not set, though the file has what it stands for"
+                    "the flag {name} is not set, but the file has the data that it declares"
                 ));
             }
             (true, false) => {
                 warnings.push(format!(
-                    "the flag {name} is set, but the file has nothing that it stands for"
+                    "the flag {name} is set, but the file does not have the data that it declares"
                 ));
             }
             _ => {}

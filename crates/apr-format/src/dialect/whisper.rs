@@ -206,7 +206,7 @@ fn presented(code: u8, shape: &Shape, elements: u64, len: u64) -> Result<(DType,
         _ => {
             let name = DTYPES.get(usize::from(code));
             let known =
-                name.map(|name| format!("it is {name}, whose scales the format has no place for"));
+                name.map(|name| format!("it is {name}, whose scales the format can't store"));
             return Err(Error::version(
                 known.unwrap_or_else(|| format!("unknown dtype number {code}")),
             ));

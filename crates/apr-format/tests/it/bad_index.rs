@@ -89,10 +89,13 @@ fn dimensions_and_dtypes_that_are_not_allowed_are_e001() {
         (|entry| entry.dtype = 255, "dtype code 255"),
         (|entry| entry.dtype = 64, "dtype code 64"),
         (|entry| entry.dtype = 29, "dtype code 29"),
-        (|entry| entry.dims = vec![u64::MAX], "does not go with"),
-        (|entry| entry.dims = vec![4_194_305, 4_194_305, 211_106_198_978_564], "does not go with"),
-        (|entry| entry.dims = vec![1 << 32, 1 << 32], "does not go with"),
-        (|entry| entry.dtype = DType::Q4_K.apr2_code(), "does not go with"),
+        (|entry| entry.dims = vec![u64::MAX], "is not compatible with"),
+        (
+            |entry| entry.dims = vec![4_194_305, 4_194_305, 211_106_198_978_564],
+            "is not compatible with",
+        ),
+        (|entry| entry.dims = vec![1 << 32, 1 << 32], "is not compatible with"),
+        (|entry| entry.dtype = DType::Q4_K.apr2_code(), "is not compatible with"),
     ];
     for (change, message) in cases {
         let error = refused_for("b.weight", &changed(change));

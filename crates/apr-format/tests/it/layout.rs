@@ -138,8 +138,8 @@ fn plan_refuses_what_an_index_entry_cannot_hold() {
         (vec![info(&"n".repeat(65_536), DType::F32, &[1])], "65535 are allowed"),
         (vec![info("", DType::F32, &[1])], "empty name"),
         (vec![info("t", DType::F32, &[1; 9])], "9 dimensions"),
-        (vec![info("t", DType::F32, &[u64::MAX, 2])], "does not go with"),
-        (vec![info("t", DType::Q8_0, &[33])], "does not go with"),
+        (vec![info("t", DType::F32, &[u64::MAX, 2])], "is not compatible with"),
+        (vec![info("t", DType::Q8_0, &[33])], "is not compatible with"),
         (
             vec![
                 info("t", DType::U8, &[1]),

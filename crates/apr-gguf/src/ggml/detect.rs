@@ -157,7 +157,7 @@ fn explain(
             error
         }
         (None, Some(name)) => {
-            let message = format!("files of {name} do not come as {}", container.origin());
+            let message = format!("files of {name} are not stored as {}", container.origin());
             Error::format(message).at(0)
         }
         _ => unknown(container),

@@ -189,7 +189,7 @@ impl Rules<'_> {
             .map_err(|error| error.for_tensor(&name))?;
         let dtype = encoding.dtype();
         let stored_len = encoding.stored_len(&shape).ok_or_else(|| {
-            let message = format!("the shape {shape} does not go with the tensor's type");
+            let message = format!("the shape {shape} is not compatible with the tensor's type");
             Error::format(message).for_tensor(&name).at(start)
         })?;
         let offset = cursor.at();

@@ -236,7 +236,7 @@ impl Attempt<'_> {
             if layout.fields.is_empty() { silero(cursor)? } else { fields(cursor, layout.fields)? };
         if self.plausible && !plausible(layout, &hyperparameters) {
             return Err(
-                Error::format("the hyperparameters do not go together").at(self.container.len())
+                Error::format("the hyperparameters contradict each other").at(self.container.len())
             );
         }
 

@@ -263,7 +263,7 @@ fn tensors_that_share_bytes_are_refused() {
     let long = GgufEntry::new("a", 24, &[40], &[1; 40]);
     let within = GgufEntry { offset: Some(32), ..GgufEntry::i8("b", &[2]) };
     let error =
-        refused(&of_tensor(long.clone()).entry(within), Code::Corrupt, "overlap those of 'a'");
+        refused(&of_tensor(long.clone()).entry(within), Code::Corrupt, "overlap the bytes of 'a'");
     assert_eq!(error.tensor(), Some("b"));
     let same = GgufEntry { name: b"b".to_vec(), offset: Some(0), ..long.clone() };
     refused(&of_tensor(long.clone()).entry(same), Code::Corrupt, "overlap");

@@ -142,7 +142,7 @@ fn unusual_but_harmless_files_have_warnings() {
     );
     let mut swapped = two();
     (swapped.entries[0].offset, swapped.entries[1].offset) = (Some(32), Some(0));
-    assert_warned(&swapped, "not lie in the order of the header");
+    assert_warned(&swapped, "not stored in the order of the header");
     let mut hole = two();
     hole.entries.remove(0);
     hole.entries[0].offset = Some(32);

@@ -108,7 +108,7 @@ fn parts_that_do_not_fit_together_are_refused() {
     );
     let error = refused(
         &with(1, part(1, 3, 3).entry(GgufEntry::i8("a", &[2]))),
-        "'m-00001-of-00003.gguf' has a tensor of",
+        "'m-00001-of-00003.gguf' also has a tensor of",
     );
     assert_eq!(error.tensor(), Some("a"));
     refused(

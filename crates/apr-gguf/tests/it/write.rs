@@ -133,7 +133,7 @@ fn models_that_llama_cpp_can_not_load_are_rejected() {
     );
     refused(tensor(&"n".repeat(64), DType::F32, &[1]), "63 at most");
     refused(tensor("t", DType::F32, &[1; 5]), "5 dimensions");
-    refused(tensor("t", DType::Q8_0, &[32, 31]), "does not go with");
+    refused(tensor("t", DType::Q8_0, &[32, 31]), "is not compatible with");
     let twice = [tensor("t", DType::F32, &[1]), tensor("t", DType::F16, &[1])];
     assert_refused(
         plan(&twice, &Metadata::new(), &WriteOptions::default()),

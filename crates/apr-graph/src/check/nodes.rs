@@ -58,7 +58,7 @@ impl Checker<'_> {
             None => match Operator::versions(domain, &node.op.name).first() {
                 Some(first) => {
                     vec![format!(
-                        "'{}' came with version {} of {named}, and this is {version}",
+                        "'{}' was added in version {} of {named}, and this is {version}",
                         node.op.name, first.since
                     )]
                 }

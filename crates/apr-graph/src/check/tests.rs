@@ -126,7 +126,7 @@ fn an_operator_of_another_version_is_reported_with_its_versions() {
     let found = messages(&chain(&["Swish", "Upsample"]));
     assert_eq!(
         found[0],
-        "error: node 'layers.0': 'Swish' came with version 24 of ai.onnx, and this is 17"
+        "error: node 'layers.0': 'Swish' was added in version 24 of ai.onnx, and this is 17"
     );
     assert_eq!(found[1], "error: node 'layers.1': 'Upsample' is gone since version 10 of ai.onnx");
 }

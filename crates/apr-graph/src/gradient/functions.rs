@@ -99,7 +99,7 @@ impl<'g> Functions<'g> {
 
         let inference = self.inference;
         let signature = inference.signatures.get(call).ok_or("its types are not known")?;
-        let function = self.graph.function(&node.op).ok_or("it is no function")?;
+        let function = self.graph.function(&node.op).ok_or("it is not a function")?;
         if function.opsets.iter().any(|set| self.version(&set.domain) != Some(set.version)) {
             return Err("the function has operators of other versions than the graph".to_owned());
         }

@@ -151,7 +151,7 @@ impl Engine<'_> {
             calls.truncate(marks.1);
         }
 
-        Err("its states have no types that stay".to_owned())
+        Err("the types of its states do not converge".to_owned())
     }
 
     /// The body as it was, while there is work left for following it again.

@@ -347,7 +347,7 @@ fn broadcast_dim(a: &Dim, b: &Dim) -> Result<Dim, String> {
         _ if a == b => Ok(a.clone()),
         (Some(1), _) => Ok(b.clone()),
         (_, Some(1)) => Ok(a.clone()),
-        (Some(_), Some(_)) => Err(format!("sizes {a} and {b} do not go together")),
+        (Some(_), Some(_)) => Err(format!("sizes {a} and {b} can't be broadcast")),
         // The other is 1 or the same.
         (Some(_), None) => Ok(a.clone()),
         (None, Some(_)) => Ok(b.clone()),

@@ -181,7 +181,7 @@ fn reshaped(from: Option<&[Dim]>, target: &[Dim], zero_is_zero: bool) -> Result<
                 }
                 Dim::Unknown
             }
-            Some(size) if size < 0 => return Err(format!("the size {size} has no meaning")),
+            Some(size) if size < 0 => return Err(format!("invalid size {size}")),
             _ => dim.clone(),
         };
         shape.push(dim);
@@ -242,7 +242,7 @@ fn what_is_left(from: &[Dim], others: &[&Dim]) -> Result<Dim, String> {
             (0, _) => Ok(Dim::fixed(0)),
             (_, 0) => Err("it has elements".to_owned()),
             (a, b) if a.checked_rem(b) == Some(0) => Ok(Dim::integer(a / b)),
-            _ => Err(format!("{a} elements are no multiple of {b}")),
+            _ => Err(format!("{a} elements are not a multiple of {b}")),
         };
     }
 

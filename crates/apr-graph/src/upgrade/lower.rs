@@ -69,7 +69,7 @@ pub(super) fn node(edit: &mut Edit<'_>, from: i64, to: i64) -> Result<(), String
             drop_defaults(edit, now, before);
             edit.fits(before)?;
         } else if &*edit.node.op.name == name {
-            return Err(format!("it came with version {since}"));
+            return Err(format!("it was added in version {since}"));
         }
     }
 
@@ -105,7 +105,8 @@ fn input_to_ints(edit: &mut Edit<'_>, name: &str, position: usize) -> Result<(),
         edit.node.inputs.truncate(position);
         return Ok(());
     }
-    let values = ints_of(edit, position).ok_or_else(|| format!("its '{name}' are no constants"))?;
+    let values =
+        ints_of(edit, position).ok_or_else(|| format!("its '{name}' must be constants"))?;
     edit.node.inputs.truncate(position);
     edit.set(name, AttributeValue::Ints(values));
     Ok(())
@@ -190,7 +191,7 @@ fn extreme_of_integers(edit: &mut Edit<'_>) -> Result<(), String> {
         return Ok(());
     }
     let &[Some(a), Some(b)] = edit.node.inputs.as_slice() else {
-        return Err("it takes other than two inputs, which are no floats".to_owned());
+        return Err("it must have two inputs, or inputs of floats".to_owned());
     };
     let order = if &*edit.node.op.name == "Max" { "Greater" } else { "Less" };
     let (first, compare) = edit.made(order, "order", vec![Some(a), Some(b)], Vec::new());

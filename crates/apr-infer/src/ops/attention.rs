@@ -127,7 +127,7 @@ pub(super) fn attend(
     if !fits || k.heads == 0 || !q.heads.is_multiple_of(k.heads) {
         let shapes = [q, k, v].map(|heads| heads.tensor.shape().to_vec());
         return Err(Error::format(format!(
-            "queries, keys and values of {shapes:?} do not go together"
+            "queries, keys and values of shapes {shapes:?} do not match"
         )));
     }
 

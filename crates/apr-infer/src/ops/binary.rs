@@ -128,7 +128,7 @@ pub(crate) fn join(call: &Call<'_>, a: &Tensor, b: &Tensor, join: impl Join) -> 
 }
 
 fn mismatch(a: &Tensor, b: &Tensor) -> Error {
-    Error::format(format!("{} and {} don't go together", a.element(), b.element()))
+    Error::format(format!("element types {} and {} do not match", a.element(), b.element()))
 }
 
 fn arithmetic(call: &mut Call<'_>, by: impl Join + Sync) -> Result<Vec<Value>> {

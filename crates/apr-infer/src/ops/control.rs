@@ -225,7 +225,7 @@ fn padded(call: &Call<'_>, tensor: &Tensor, len: usize) -> Result<Tensor> {
     call.room_like(&shape, tensor)?;
     shape[0] = len
         .checked_sub(tensor.shape()[0])
-        .ok_or_else(|| Error::format("an output is longer than what is scanned"))?;
+        .ok_or_else(|| Error::format("an output is longer than the scanned input"))?;
     let zeros = crate::moving::filled_like(tensor, shape)?;
     crate::moving::joined(&[tensor, &zeros], 0)
 }

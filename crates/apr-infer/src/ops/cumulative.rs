@@ -34,7 +34,7 @@ fn run(call: &mut Call<'_>, join: impl Join, first: u8) -> Result<Vec<Value>> {
             order.run(values, first.into(), |a, b| join.unsigned(a.into(), b.into()) as u32);
         }
         Data::U64(values) => order.run(values, first.into(), |a, b| join.unsigned(a, b)),
-        _ => return Err(Error::format(format!("there are no running sums of {element}"))),
+        _ => return Err(Error::format(format!("cumulative sums of {element} are not supported"))),
     }
 
     Ok(vec![crate::Tensor::with_type(element, shape, data)?.into()])

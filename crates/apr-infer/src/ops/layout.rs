@@ -63,7 +63,7 @@ pub(super) fn wanted_shape(from: &[usize], wanted: &[i64], allow_zero: bool) -> 
             }
             0 if !allow_zero => {
                 let missing =
-                    || Error::format(format!("dimension {position} is kept, and there is none"));
+                    || Error::format(format!("dimension {position} is kept, but does not exist"));
                 *from.get(position).ok_or_else(missing)?
             }
             size => usize::try_from(size)

@@ -168,7 +168,7 @@ fn matches(call: &mut Call<'_>) -> Result<Vec<Value>> {
 
     let pattern = call.text("pattern", "");
     let wrong = |error: &dyn std::fmt::Display| {
-        Error::format(format!("'{pattern}' is no pattern: {error}"))
+        Error::format(format!("'{pattern}' is not a valid pattern: {error}"))
     };
     let compiler = thompson::Config::new().nfa_size_limit(Some(LARGEST));
 

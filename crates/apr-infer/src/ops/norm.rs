@@ -43,7 +43,7 @@ pub(super) fn normalise_rows(
     then: impl Fn(&mut [f32]) + Sync,
 ) -> Result<(Vec<f32>, Vec<f32>)> {
     if len == 0 {
-        return Err(Error::format("rows of no elements have no mean"));
+        return Err(Error::format("empty rows have no mean"));
     }
 
     let mut statistics = vec![(0.0_f32, 0.0_f32); values.len() / len];
@@ -283,7 +283,7 @@ fn grouped(call: &Call<'_>, groups: usize, by_group: bool) -> Result<Vec<Value>>
         || bias.len() != expected
     {
         return Err(Error::format(format!(
-            "{channels} channels, {groups} groups and the scale do not go together"
+            "{channels} channels, {groups} groups and the scale do not match"
         )));
     }
 

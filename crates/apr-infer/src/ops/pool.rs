@@ -83,7 +83,7 @@ fn max(call: &mut Call<'_>) -> Result<Vec<Value>> {
     let offset =
         |(at, found): (usize, &Option<usize>)| found.map(|found| at / places * image + found);
     let offsets: Option<Vec<_>> = found.iter().enumerate().map(offset).collect();
-    let offsets = offsets.ok_or_else(|| Error::format("a window lies outside of the image"))?;
+    let offsets = offsets.ok_or_else(|| Error::format("a window is outside the image"))?;
     let data = crate::moving::picked(x.data(), offsets.len(), |visit| {
         offsets.iter().for_each(|&at| visit(at));
     });

@@ -240,7 +240,7 @@ fn resize(call: &mut Call<'_>) -> Result<Vec<Value>> {
             let policy = call.text("keep_aspect_ratio_policy", "stretch");
             lines_by_sizes(x.shape(), &axes, &sizes(&wanted.integers()?)?, &policy)?
         }
-        (None, None) => return Err(Error::format("there are neither scales nor sizes")),
+        (None, None) => return Err(Error::format("missing scales or sizes")),
     };
 
     let method = Method {

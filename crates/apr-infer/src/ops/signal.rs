@@ -252,7 +252,7 @@ fn stft(call: &mut Call<'_>) -> Result<Vec<Value>> {
         (Some(frame), _) => size(frame)?,
         (None, Some(weights)) => weights.len(),
         (None, None) => {
-            return Err(Error::format("there is neither a window nor the length of a frame"));
+            return Err(Error::format("missing window or frame length"));
         }
     };
 

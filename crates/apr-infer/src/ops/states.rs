@@ -47,7 +47,7 @@ impl Sizes {
             && v[..2] == [batch, len]
             && v[2].is_multiple_of(kv_heads);
         if !fits {
-            return Err(Error::format("queries, keys, values and heads do not go together"));
+            return Err(Error::format("queries, keys, values and heads do not match"));
         }
         Ok(Self { batch, len, heads, kv_heads, key: q / heads, value: v[2] / kv_heads })
     }

@@ -95,7 +95,7 @@ impl<'a> File<'a> {
             bytes.address()?;
         }
         let root = bytes.address()?;
-        let root = root.ok_or_else(|| Error::corrupt("there is no root group").at(at))?;
+        let root = root.ok_or_else(|| Error::corrupt("missing root group").at(at))?;
         let work = Work::of_file(limits.max_index.min(source.len().saturating_mul(64) + (1 << 20)));
         Ok(Self { source, base, sizes, root, work, texts: Mutex::default() })
     }

@@ -140,7 +140,9 @@ fn read_messages(file: &File<'_>, address: u64) -> Result<Vec<Message>> {
             }
             let mut target = file.bytes(&message.data, message.address);
             let (to, len) = (target.address()?, target.length()?);
-            let to = to.ok_or_else(|| Error::corrupt("a header goes on nowhere").at(at))?;
+            let to = to.ok_or_else(|| {
+                Error::corrupt("the continuation block of a header has no address").at(at)
+            })?;
             blocks.push_back((to, len, if is_new { 8 } else { 0 }));
         }
     }

@@ -93,7 +93,7 @@ pub(super) fn other_activation(
     (of_ggml(&told) != of_ggml(&computed)).then(|| {
         format!(
             "config.json's '{key}' is '{told}', but llama.cpp computes '{computed}' in all models \
-             of this architecture, and GGUF has no key to say otherwise: results will differ"
+             of this architecture, and GGUF has no key for it: results will differ"
         )
     })
 }

@@ -91,8 +91,8 @@ impl Comparison<'_> {
             let causes = self.causes(config, name, (&own[place], &computed[place]));
             if causes.is_empty() {
                 warnings.push(format!(
-                    "llama.cpp computes with another '{name}' than the configuration says, and \
-                     GGUF can't say otherwise for this architecture: results will differ"
+                    "llama.cpp computes with another '{name}' than the configuration states, and \
+                     GGUF has no key for it in this architecture: results will differ"
                 ));
             }
             entries.extend(causes);
@@ -109,8 +109,8 @@ impl Comparison<'_> {
             _ => "as if it were not there".to_owned(),
         };
         format!(
-            "config.json's '{entry}' is {own}, but llama.cpp computes {instead}, and GGUF can't \
-             say otherwise for this architecture: results will differ"
+            "config.json's '{entry}' is {own}, but llama.cpp computes {instead}, and GGUF has no \
+             key for it in this architecture: results will differ"
         )
     }
 
@@ -228,7 +228,7 @@ fn rotary_settings(config: &Map<String, Value>, held: &Map<String, Value>) -> Ve
         );
         format!(
             "config.json's '{key}' of rotary positions is {own}, but llama.cpp computes {instead}, \
-             and GGUF can't say otherwise for this architecture: results will differ"
+             and GGUF has no key for it in this architecture: results will differ"
         )
     };
     differing.map(sentence).collect()

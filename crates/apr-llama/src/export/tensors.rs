@@ -124,7 +124,7 @@ impl<'p, 'a> ExportPlan<'p, 'a> {
         let position = position.ok_or_else(|| Error::format("the model has no head"))?;
         let info = &self.reader.tensors()[position];
         let [rows, width] = info.shape.dims()[..] else {
-            return Err(Error::format("the head is no matrix").for_tensor(&info.name));
+            return Err(Error::format("the head must be a matrix").for_tensor(&info.name));
         };
         let mut bytes = Vec::new();
         for token in [answers.yes, answers.no] {
@@ -232,7 +232,7 @@ impl<'p, 'a> ExportPlan<'p, 'a> {
         }
 
         if name.starts_with("cls.") && !self.classifies_texts() {
-            self.lose(own, "llama.cpp classifies texts, and nothing smaller");
+            self.lose(own, "llama.cpp classifies whole texts only");
             return Ok(());
         }
 

@@ -50,7 +50,7 @@ impl Gram {
     pub fn add(&mut self, inputs: &[f32]) -> Result<()> {
         if self.columns == 0 || !inputs.len().is_multiple_of(self.columns) {
             let len = self.columns;
-            return Err(Error::format(format!("its inputs are no rows of {len} numbers")));
+            return Err(Error::format(format!("its inputs must be rows of {len} numbers")));
         }
         if let Some(odd) = inputs.iter().find(|value| !value.is_finite()) {
             return Err(Error::format(format!("its inputs have the value {odd}")));

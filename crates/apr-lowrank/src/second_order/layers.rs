@@ -87,7 +87,7 @@ impl Layers {
                     }
                 }
                 ([_, _], None) => "its inputs were not measured",
-                _ => "it is no matrix",
+                _ => "it is not a matrix",
             };
             left.push((tensor, why));
         }

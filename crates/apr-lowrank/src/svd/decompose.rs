@@ -71,7 +71,7 @@ fn dimensions(rank: usize) -> usize {
 /// converge.
 pub fn truncated_svd(matrix: &[f32], rows: usize, columns: usize, extent: Extent) -> Result<Svd> {
     if rows.checked_mul(columns) != Some(matrix.len()) || matrix.is_empty() {
-        return Err(Error::format("the numbers are not those of the matrix"));
+        return Err(Error::format("the number of values does not match the matrix"));
     }
     let energy = matrix.iter().map(|value| f64::from(*value).powi(2)).sum::<f64>();
     if !energy.is_finite() {

@@ -95,7 +95,7 @@ impl<'a> Moe<'a> {
         warnings.extend(degenerate(&conditions, gates.is_same()));
         if !recipe.experts.len().is_power_of_two() {
             warnings.push(format!(
-                "{} experts are no power of two, which some programs need",
+                "the number of experts, {}, is not a power of two, which some programs require",
                 recipe.experts.len()
             ));
         }
@@ -322,7 +322,7 @@ fn degenerate(conditions: &[Option<f64>], is_same: bool) -> Option<String> {
         count if is_same || count == conditions.len() => "all layers".to_owned(),
         _ => format!("layers {}", layers.join(", ")),
     };
-    Some(format!("the prompts of experts are alike in {place}: some experts may stay idle"))
+    Some(format!("the prompts of experts are similar in {place}: some experts may never be used"))
 }
 
 impl CheckpointReader for Moe<'_> {

@@ -166,7 +166,7 @@ impl<'r, 'a> MixturePlanner<'r, 'a> {
         let embedding = self.source(self.base, EMBEDDING)?;
         match *embedding.reader.tensors()[embedding.tensor].shape.dims() {
             [_, hidden] => Ok((layers, hidden)),
-            _ => Err(wrong("its embedding is no matrix")),
+            _ => Err(wrong("its embedding must be a matrix")),
         }
     }
 
@@ -187,7 +187,7 @@ impl<'r, 'a> MixturePlanner<'r, 'a> {
     fn leave_out(&self, name: &str, plan: &mut MixturePlan<'_>) -> Result<()> {
         // What older versions of transformers stored beside the weights is computed.
         if !self.relaxed && !name.ends_with(".rotary_emb.inv_freq") {
-            let message = format!("{} has no place for it", self.target.name());
+            let message = format!("{} can't store it", self.target.name());
             let file = &self.models[self.base].name;
             return Err(Error::format(message).for_tensor(name).in_file(file));
         }

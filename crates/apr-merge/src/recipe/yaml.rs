@@ -75,7 +75,7 @@ impl<'a> Reader<'a> {
             Event::Alias(anchor) => {
                 // Only what is complete is there: nothing contains itself.
                 let value = self.anchors.get(&anchor).cloned();
-                let value = value.ok_or_else(|| Error::format("an alias stands within itself"))?;
+                let value = value.ok_or_else(|| Error::format("an alias refers to itself"))?;
                 self.count(size(&value))?;
                 return Ok(value);
             }

@@ -100,7 +100,7 @@ fn drawn(rule: &Rule, input: usize, model: usize) -> Result<Option<Sparse>> {
     if density + epsilon >= 1.0 || density - epsilon <= 0.0 {
         let message = format!(
             "density {density} with epsilon {epsilon}: density - epsilon and density + epsilon \
-             must lie between 0 and 1"
+             must be between 0 and 1"
         );
         return Err(Error::format(message).for_tensor(&rule.name));
     }

@@ -217,11 +217,13 @@ fn chosen(choice: &TokenChoice, token: &str, members: &[Member<'_, '_>]) -> Resu
     let of = |name: &str| {
         let found = members.iter().enumerate().find(|(_, member)| member.model.name == name);
         let short = Escaped::short(name);
-        found.ok_or_else(|| Error::format(format!("'{short}' is none of the models")))
+        found.ok_or_else(|| Error::format(format!("'{short}' is not one of the models")))
     };
     let lacks = |name: &str, what: &str| {
         let (name, token) = (Escaped::short(name), Escaped::short(token));
-        Error::format(format!("the row of '{token}' is to come from {name}, which has no {what}"))
+        Error::format(format!(
+            "the row of '{token}' must be taken from {name}, which has no {what}"
+        ))
     };
     match &choice.source {
         TokenRow::Zero => Ok(Row::Zero),

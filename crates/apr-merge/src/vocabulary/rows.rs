@@ -60,7 +60,8 @@ impl<'a> Aligned<'a> {
                 Row::Own(_) | Row::Zero => false,
             });
             if missing {
-                let message = "rows of it come from another model, which does not have it";
+                let message =
+                    "some of its rows are taken from another model, which does not have it";
                 return Err(Error::format(message).for_tensor(&info.name));
             }
             let mut dims = info.shape.dims().to_vec();

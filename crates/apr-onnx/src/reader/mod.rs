@@ -247,8 +247,8 @@ impl OnnxReader {
             self.companion = Some(Companion { name: COMPANION.to_owned(), len });
         } else {
             self.warnings.push(format!(
-                "without the data of its tensors the file has {len} bytes: too many to travel with \
-                 them, so the graph stays behind"
+                "without the data of its tensors the file has {len} bytes: too many to copy, so \
+                 the graph is not kept"
             ));
         }
     }
@@ -269,8 +269,8 @@ impl OnnxReader {
         if renamed().next().is_some() {
             let turned = renamed().filter(|(_, found)| found.transposed).count();
             let warning = format!(
-                "{} got names from the graph, of which {turned} are transposed to what the modules \
-                 had",
+                "{} renamed by the graph, of which {turned} are transposed to the layout of the \
+                 modules",
                 counted(renamed().count())
             );
             self.warnings.push(warning);

@@ -73,7 +73,7 @@ impl Sparse {
             for index in bytes.chunks_exact(usize::try_from(one).unwrap_or(1)) {
                 let position = self.position(index).filter(|&position| position < elements);
                 let position = position
-                    .ok_or_else(|| Error::corrupt("one of its elements lies outside its shape"))?;
+                    .ok_or_else(|| Error::corrupt("one of its elements is outside its shape"))?;
                 // ONNX demands this order, and `read` searches by halves.
                 if positions.last().is_some_and(|&last| last >= position) {
                     return Err(Error::corrupt("its elements are not in ascending order"));

@@ -183,7 +183,8 @@ impl Restoration {
             return Ok(());
         }
         let kept = self.skeleton.own.kept(start, len).ok_or_else(|| {
-            let message = "the skeleton of the ONNX file lacks bytes that are no tensor's";
+            let message =
+                "the skeleton of the ONNX file lacks bytes that do not belong to a tensor";
             Error::corrupt(message).at(start).in_file(COMPANION)
         })?;
         pieces.push(Piece::Bytes(kept.to_vec()));

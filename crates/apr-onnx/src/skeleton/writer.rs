@@ -84,8 +84,8 @@ impl RestoredWriter {
             return Ok(());
         }
 
-        let message = "its values changed, and its form in the ONNX file has no room for others; \
-                       only tensors whose bytes lie side by side can change";
+        let message = "its values changed, but its form in the ONNX file can't store others; only \
+                       tensors with contiguous bytes can change";
         Err(Error::version(message).for_tensor(&self.names[position]))
     }
 }

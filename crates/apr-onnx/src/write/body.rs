@@ -38,9 +38,7 @@ impl<'a> Scope<'a> {
     /// ONNX has no shadowing.
     pub(crate) fn new(body: &'a Body, outer: Option<&'a Self>) -> Result<Self> {
         if outer.map_or(0, Self::depth) >= MAX_DEPTH {
-            return Err(Error::memory(format!(
-                "graphs lie within each other more than {MAX_DEPTH} deep"
-            )));
+            return Err(Error::memory(format!("graphs are nested more than {MAX_DEPTH} deep")));
         }
 
         let mut scope = Self {

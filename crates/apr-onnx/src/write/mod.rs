@@ -139,7 +139,7 @@ pub fn plan(models: &[Model], tensors: &[TensorInfo], options: WriteOptions) -> 
     let losses = unused.map(|(info, _)| Loss {
         name: info.name.clone(),
         what: "tensor".into(),
-        why: "what the model computes does not use it".into(),
+        why: "the graph does not use it".into(),
     });
     Ok(OnnxWriter::new(files, tensors, losses.collect(), options.named_files))
 }
@@ -171,7 +171,9 @@ fn encoded<'a>(
     }
 
     let advice = match asked {
-        ExternalData::Never => "; without `external_data` never the tensors lie beside it",
+        ExternalData::Never => {
+            "; without `external_data` never the tensors are stored in a file next to it"
+        }
         _ => ", its tensors not counted",
     };
     let len = message.len();

@@ -130,7 +130,7 @@ fn merges_detail(left: &[String], right: &[String]) -> String {
     let first = left.iter().zip(right).position(|(a, b)| a != b);
     let Some(rank) = first else {
         let [a, b] = [left.len(), right.len()].map(|len| grouped(len as u64));
-        return format!("{a} -> {b} of them, the same as far as both go");
+        return format!("{a} -> {b} of them; the longer list begins with the shorter one");
     };
     let texts = [left.get(rank), right.get(rank)].map(|text| text.map_or("", String::as_str));
     let [a, b] = texts.map(Escaped::short);

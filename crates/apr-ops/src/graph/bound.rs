@@ -46,8 +46,8 @@ pub(crate) fn bound_graphs(
     let mut bound = run_graphs(source, family, &written)?;
     if sentence.keeps_tokens() {
         bound.warnings.push(
-            "the graph ends with the model's vectors of tokens: the modules that make those that \
-             are compared stay in their folders"
+            "the graph ends with the model's token vectors: the modules that compute the compared \
+             vectors remain in their folders"
                 .to_owned(),
         );
         return Ok(bound);
@@ -55,21 +55,21 @@ pub(crate) fn bound_graphs(
     for part in &mut bound.graphs.parts {
         if !add_sentence(&mut part.graph, source.reader(), &sentence)? {
             bound.warnings.push(format!(
-                "the graph has no output {SENTENCE_OUTPUT}: it does not make vectors of tokens \
-                 that a mask goes with"
+                "the graph has no output {SENTENCE_OUTPUT}: it does not compute token vectors that \
+                 match a mask"
             ));
         } else if !sentence.includes_prompt() {
             bound.warnings.push(format!(
-                "{SENTENCE_OUTPUT} counts the tokens of prompts, which the model leaves out \
-                 (include_prompt): no input of the graph tells them apart"
+                "{SENTENCE_OUTPUT} includes the tokens of prompts, which the model excludes \
+                 (include_prompt): no input of the graph marks them"
             ));
         }
         if let Some(name) = sentence.default_prompt.as_deref()
             && sentence.prompts.get(name).is_some_and(|prompt| !prompt.is_empty())
         {
             bound.warnings.push(format!(
-                "{SENTENCE_OUTPUT} is that of the tokens that are given: the default prompt '{}' \
-                 is to be put before a text",
+                "{SENTENCE_OUTPUT} covers only the given tokens: put the default prompt '{}' \
+                 before each text",
                 Escaped::short(name)
             ));
         }

@@ -193,8 +193,8 @@ pub(crate) fn unknown_family(source: &Source<'_>) -> String {
     let nearest = nearest.map_or_else(String::new, |nearest| {
         let Resemblance { title, known, total, .. } = nearest;
         format!(
-            " {known} of {total} tensors are named as in {title}, which may compute something \
-             else; `apr explain MODEL` shows what differs."
+            " {known} of {total} tensor names match {title}, which may compute something else; \
+             `apr explain MODEL` shows the differences."
         )
     });
     format!(

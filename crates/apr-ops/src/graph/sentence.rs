@@ -188,7 +188,7 @@ impl Modules<'_> {
         // Tokens keep their vectors where those are compared.
         let made = vector.or_else(|| sentence.keeps_tokens().then_some(tokens));
         made.ok_or_else(|| {
-            let message = "no module makes one vector of those of the tokens";
+            let message = "no module pools the token vectors into one vector";
             Error::format(message).in_file(apr_source::sentence::MODULES)
         })
     }
@@ -402,7 +402,7 @@ fn constant(tensor: ModuleTensor) -> Constant {
 /// The matrix of a linear layer as a factor from the right.
 fn transposed(tensor: &ModuleTensor, folder: &str) -> Result<Constant> {
     let [rows, columns] = tensor.shape[..] else {
-        return Err(Error::format("the weight of the module is no matrix").in_file(folder));
+        return Err(Error::format("the weight of the module must be a matrix").in_file(folder));
     };
     let width = usize::try_from(columns).unwrap_or(usize::MAX).max(1);
     let turned: Vec<f32> = (0..width)

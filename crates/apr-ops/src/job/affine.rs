@@ -46,7 +46,7 @@ pub(super) fn dequantize(
                 position.map(Some).ok_or_else(|| bad("its scales or zero points are not there"))
             }
         };
-        let scales = position("scales")?.ok_or_else(|| bad("nothing names its scales"))?;
+        let scales = position("scales")?.ok_or_else(|| bad("missing name of its scales"))?;
         let zero_points = position("zero_points")?;
         let number = |key: &str| entry.get(key).and_then(Value::as_u64);
         let unit = match (number("axis"), number("block_size")) {

@@ -140,8 +140,8 @@ fn without_blocks(content: &dyn CheckpointReader, chosen: &[Chosen]) -> Option<S
     let (first, _) = of_values.next()?;
     let count = counted(1 + of_values.count() as u64, "weight");
     Some(format!(
-        "{count} of four-bit floats became values of {}, as '{}': its rows are no whole blocks, or \
-         llama.cpp has it in another layout",
+        "{count} of four-bit floats became values of {}, such as '{}': its rows are not whole \
+         blocks, or llama.cpp stores it in another layout",
         first.dtype, first.name
     ))
 }

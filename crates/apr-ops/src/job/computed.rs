@@ -298,7 +298,7 @@ fn release_weights(body: &mut Body) -> usize {
 /// Returns the warning about weights that callers can no longer replace by inputs.
 fn no_inputs_any_more(count: usize) -> String {
     let weights = counted(count as u64, "weight");
-    format!("{weights} can't be given as inputs any more: their type is that of `precision` now")
+    format!("{weights} can't be given as inputs any more: `precision` changed the type")
 }
 
 /// The first thing that makes a graph one that ONNX does not allow. Types of values are inferred.
@@ -325,7 +325,7 @@ fn fitting(graph: &Graph, own: i64) -> i64 {
 
 /// Returns the error for a translated graph that no runtime would load.
 fn inexact(file: &str, error: &str) -> JobError {
-    let message = format!("the graph has no valid form in operators of ONNX: {error}");
+    let message = format!("the graph can't be expressed in ONNX operators: {error}");
     Error::version(message).in_file(file).into()
 }
 

@@ -97,7 +97,7 @@ fn fit(
         }
         let canonical = family.canonical(*position);
         if !canonical.is_some_and(|canonical| is_in_rows(family, canonical)) {
-            return Ok(BlockFit::Rounded("llama.cpp has it in another layout"));
+            return Ok(BlockFit::Rounded("llama.cpp stores it in another layout"));
         }
     }
     Ok(BlockFit::Exact)

@@ -77,7 +77,7 @@ fn importance(
     let Some(weighting) = &asked.weighting else { return Ok((Vec::new(), None)) };
     let what = called(weighting);
     if !layout.searches_scales() {
-        let idle = format!("{what} changed nothing: the layout {scheme} searches no scales");
+        let idle = format!("{what} has no effect: the layout {scheme} does not search scales");
         return Ok((Vec::new(), Some(idle)));
     }
     let found: Vec<Option<Arc<[f32]>>> = match weighting {
@@ -365,8 +365,8 @@ impl Job {
         let scheme = asked.choices.scheme;
         if !self.target.folder && self.target.format.convention != Convention::Canonical {
             let message = format!(
-                "{scheme} in safetensors is a folder: its config.json says how the weights are \
-                 read. Name a folder as the output"
+                "{scheme} in safetensors requires a folder, whose config.json states how the \
+                 weights are read: pass a folder as the output"
             );
             return Err(JobError::Request(message));
         }
@@ -375,7 +375,7 @@ impl Job {
         let mut chosen = layout.choose(&content, family.as_ref(), names);
         if !chosen.weights.contains(&true) {
             let message = format!(
-                "nothing to quantize: the model has no matrices of floats that {scheme} takes"
+                "nothing to quantize: the model has no matrices of floats that {scheme} supports"
             );
             return Err(JobError::Request(message));
         }

@@ -141,7 +141,7 @@ impl Weights {
         let mut idle = Vec::new();
         if let Some(to) = self.dequantize.filter(|_| !decodes && self.quantize.is_none()) {
             idle.push(format!(
-                "`dequantize` {to} changed nothing: no tensor is quantized or of 8-bit floats"
+                "`dequantize` {to} has no effect: no tensor is quantized or of 8-bit floats"
             ));
         }
         if let Some(to) = self.precision.filter(|&to| !is_cast(to)) {
@@ -155,7 +155,7 @@ impl Weights {
                     format!("{count} are quantized, which `dequantize` changes")
                 }
             };
-            idle.push(format!("`precision` {to} changed nothing: {why}"));
+            idle.push(format!("`precision` {to} has no effect: {why}"));
         }
         idle
     }
@@ -226,7 +226,7 @@ fn for_format(asked: &Quantization, format: &Format) -> Quantization {
 /// llama.cpp does not warn.
 fn without_blocks(weighting: &Weighting, scheme: Scheme) -> Option<String> {
     let has_blocks = scheme.kind() == SchemeKind::Blocks;
-    (!has_blocks).then(|| format!("{} changed nothing: {scheme} has no blocks", called(weighting)))
+    (!has_blocks).then(|| format!("{} has no effect: {scheme} has no blocks", called(weighting)))
 }
 
 /// Returns the name of a weighting in reports.

@@ -57,8 +57,8 @@ impl GraphWishes {
         }
         let (Some(first), Some(next)) = (place(FIRST), place(NEXT)) else {
             let takes_past = self.idle_past(&models).is_none();
-            let idle = "`merged` changed nothing: the model is a single graph, written as with \
-                        `with_past`";
+            let idle =
+                "`merged` has no effect: the model is a single graph, written as with `with_past`";
             return Ok((models, takes_past.then(|| idle.to_owned())));
         };
 
@@ -93,7 +93,7 @@ impl GraphWishes {
             graph.body.nodes.iter().any(|node| &*node.op.name == "MatMulNBits")
         };
         (self.blocks == Blocks::MatMulNBits && !models.iter().any(has)).then(|| {
-            "`matmul_nbits` changed nothing: no matrix of the model is multiplied in GGUF's blocks"
+            "`matmul_nbits` has no effect: no matrix of the model is multiplied in GGUF's blocks"
                 .to_owned()
         })
     }
@@ -113,7 +113,7 @@ impl GraphWishes {
             Some(task) => task,
             None => return None,
         };
-        Some(format!("{asked} changed nothing: the model has no key-value cache"))
+        Some(format!("{asked} has no effect: the model has no key-value cache"))
     }
 
     /// Returns a warning if a cache of latent attention was requested but there is none.
@@ -122,9 +122,9 @@ impl GraphWishes {
         let why = if self.options(0).past {
             "the model has no latent attention"
         } else {
-            "there is no cache without `with_past`"
+            "the graph has no cache without `with_past`"
         };
-        is_idle.then(|| format!("{why}, so `latent_cache` changes nothing"))
+        is_idle.then(|| format!("{why}, so `latent_cache` has no effect"))
     }
 
     /// Returns the opset version for a new graph: what the weights require, or the default.

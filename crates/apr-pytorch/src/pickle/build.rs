@@ -233,7 +233,7 @@ impl Vm<'_> {
             | Node::List(_)
             | Node::Set(_)
             | Node::Opaque => {}
-            _ => return Err(self.bad("gives a state to a value that has none")),
+            _ => return Err(self.bad("sets the state of a value that has none")),
         }
 
         Ok(())

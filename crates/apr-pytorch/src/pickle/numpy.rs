@@ -130,7 +130,7 @@ impl Vm<'_> {
     /// `scalar(dtype, bytes)`, as the number it is.
     pub(super) fn numpy_scalar(&mut self, args: &[Id]) -> Result<Id> {
         let [dtype, value @ ..] = args else {
-            return Err(self.bad("makes a NumPy number of nothing"));
+            return Err(self.bad("makes a NumPy number without data"));
         };
         let Node::NumpyDType(ArrayDType { number, .. }) = *self.heap.get(*dtype) else {
             return Err(self.bad("makes a NumPy number without a dtype"));

@@ -61,7 +61,7 @@ fn sparse_tensors_that_make_no_sense_are_refused_by_name() {
         (
             sparse(&format!("L{huge}L\nL{huge}L\n"), 2, &[1, 0, 0, 1]),
             Code::Corrupt,
-            "no possible number",
+            "no valid length",
         ),
         (sparse("I2\nI2\n", 2, &[1, 0, 0]), Code::Corrupt, "past the end"),
     ];

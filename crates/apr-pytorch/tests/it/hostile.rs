@@ -38,7 +38,7 @@ fn sizes_and_places_may_be_wide() {
 #[test]
 fn opcodes_and_ids_that_no_checkpoint_uses_are_rejected() {
     let cases: &[(&str, &[u8], &str)] = &[
-        ("EXT1", b"\x80\x02\x82\x01.", "number that only the loading program knows"),
+        ("EXT1", b"\x80\x02\x82\x01.", "number that only the loading program defines"),
         ("EXT2", b"\x80\x02\x83\x01\x00.", "number"),
         ("EXT4", b"\x80\x02\x84\x01\x00\x00\x00.", "number"),
         ("STACK_GLOBAL of numbers", b"\x80\x04K\x01K\x02\x93.", "not short text"),

@@ -142,12 +142,7 @@ fn index_and_shards_must_agree() {
         "this shard has no such tensor",
     );
     refuse(r#"{"weight_map":{"a":"1","d":"1","b":"2"}}"#, "2", "c", "does not list it");
-    refuse(
-        r#"{"weight_map":{"a":"1","d":"1","b":"1","c":"2"}}"#,
-        "2",
-        "b",
-        "says that it is in '1'",
-    );
+    refuse(r#"{"weight_map":{"a":"1","d":"1","b":"1","c":"2"}}"#, "2", "b", "lists it in '1'");
     let absent = open(&two_shards(), r#"{"weight_map":{"a":"1","d":"1","b":"3"}}"#);
     let error = assert_refused(
         absent,

@@ -139,7 +139,7 @@ impl<'r> Task<'r> {
         if is_whole && runner.has_decoder() && form != Form::Arrays {
             return match form {
                 Form::Audio if !Transcriber::fits(runner) => {
-                    Err(RunError::request("the model takes no audio"))
+                    Err(RunError::request("the model does not take audio"))
                 }
                 Form::Audio => {
                     let options = TranscriptionOptions { sampling: greedy, ..Default::default() };

@@ -219,7 +219,7 @@ impl Canary {
     /// use apr_quality::Canary;
     ///
     /// let error = Canary::from_json(b"{\"format\": \"apr-canary\"").unwrap_err();
-    /// assert!(error.to_string().contains("is no canary file"));
+    /// assert!(error.to_string().contains("not a canary file"));
     /// ```
     ///
     /// # Errors
@@ -231,11 +231,10 @@ impl Canary {
             format: String,
             version: u32,
         }
-        let wrong =
-            |error: serde_json::Error| Error::format(format!("it is no canary file: {error}"));
+        let wrong = |error: serde_json::Error| Error::format(format!("not a canary file: {error}"));
         let head: Head = serde_json::from_slice(bytes).map_err(wrong)?;
         if head.format != FORMAT {
-            return Err(Error::format(format!("it is no canary file: 'format' is not {FORMAT}")));
+            return Err(Error::format(format!("not a canary file: 'format' is not {FORMAT}")));
         }
         if head.version != VERSION {
             return Err(Error::version(format!(
@@ -303,24 +302,24 @@ impl Expected {
                     return Some("has an answer of over 100,000 bytes or tokens");
                 }
                 let is_log = |one: &TokenProbability| one.logprob <= 0.0;
-                (!first.iter().all(is_log)).then_some("has probabilities that are none")
+                (!first.iter().all(is_log)).then_some("has invalid probabilities")
             }
             Self::Labels { labels } if labels.is_empty() => {
-                Some("expects labels, and has none: every answer would pass")
+                Some("expects labels, but lists none: every answer would pass")
             }
             Self::Labels { labels } => {
                 let is_share = |one: &LabelScore| (0.0..=1.0).contains(&one.score);
-                (!labels.iter().all(is_share)).then_some("has probabilities that are none")
+                (!labels.iter().all(is_share)).then_some("has invalid probabilities")
             }
             Self::Tokens { tokens } if tokens.is_empty() => {
-                Some("expects tokens, and has none: every answer would pass")
+                Some("expects tokens, but lists none: every answer would pass")
             }
             Self::Tokens { tokens } => {
                 let len: usize = tokens.iter().map(|token| token.len().max(1)).sum();
                 (len > LONGEST).then_some("has an answer of over 100,000 bytes or tokens")
             }
             Self::Arrays { arrays } if arrays.iter().all(|array| array.values.is_empty()) => {
-                Some("expects arrays, and has no values: every answer would pass")
+                Some("expects arrays, but has no values: every answer would pass")
             }
             Self::Arrays { arrays } if !arrays.iter().all(Numbers::fits) => {
                 Some("has an array whose shape does not fit its values")
@@ -328,7 +327,7 @@ impl Expected {
             Self::Arrays { arrays } => {
                 let mut values = arrays.iter().flat_map(|array| &array.values);
                 let is_odd = values.any(|value| !value.is_finite());
-                is_odd.then_some("has an array with NaN or infinity, which is no reference")
+                is_odd.then_some("has an array with NaN or infinity, which can't be a reference")
             }
         }
     }

@@ -208,7 +208,7 @@ impl Imatrix {
                 return Ok(None);
             }
             let message = format!(
-                "the importance matrix has {} values for it, which does not go with shape {shape}",
+                "the importance matrix has {} values for it, which does not match shape {shape}",
                 values.len()
             );
             return Err(Error::format(message).for_tensor(name));

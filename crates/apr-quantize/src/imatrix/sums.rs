@@ -63,12 +63,13 @@ impl ColumnSums {
     /// not finite.
     pub fn add(&mut self, expert: usize, rows: &[f32]) -> Result<()> {
         if self.columns == 0 || !rows.len().is_multiple_of(self.columns) {
-            let message = format!("inputs of {} numbers meet {} columns", rows.len(), self.columns);
+            let message =
+                format!("inputs of {} numbers do not match {} columns", rows.len(), self.columns);
             return Err(Error::format(message));
         }
         let sums = self.sums.chunks_exact_mut(self.columns).nth(expert);
         let (Some(sums), Some(count)) = (sums, self.counts.get_mut(expert)) else {
-            return Err(Error::format(format!("there is no expert {expert}")));
+            return Err(Error::format(format!("unknown expert {expert}")));
         };
         for row in rows.chunks_exact(self.columns) {
             for (sum, value) in sums.iter_mut().zip(row) {

@@ -137,7 +137,7 @@ impl<'a> Laid<'a> {
         let mut companions = base.companions().to_vec();
         let config = companions.iter().position(|companion| companion.name == CONFIG);
         let config = config.ok_or_else(|| {
-            Error::format("there is no config.json, which has to say how the weights are read")
+            Error::format("missing config.json, which must state how the weights are read")
         })?;
         let text = base.read_companion(config)?;
         let mut stated: Map<String, Value> = from_python(&text)

@@ -148,7 +148,7 @@ fn dequantize(quant_type: QuantType, dtype: DType, stored: &QuantizedBlock) -> R
 
     if values.len() != stored.elements()? {
         return Err(corrupt(&format!(
-            "the blocks hold {} values, not those of {}",
+            "the blocks hold {} values, which does not match {}",
             values.len(),
             stored.shape
         )));

@@ -177,7 +177,7 @@ impl QuantizedBlock {
 
         if bytes != Some(self.blocks.len() as u64) {
             return Err(corrupt(&format!(
-                "{} bytes of blocks do not go with shape {}",
+                "{} bytes of blocks do not match shape {}",
                 self.blocks.len(),
                 self.shape
             )));

@@ -83,7 +83,10 @@ impl Generator<'_> {
             warn_unread(&self.runner, &made);
             let has_tools = options.tools.is_some() && !made.unread.iter().any(|it| it == "tools");
             if has_tools && !self.answers()?.has_calls() {
-                self.runner.warn("tool calls of this chat template are not known: they stay text");
+                self.runner.warn(
+                    "the form of this chat template's tool calls is unknown: they are \
+                                  returned as text",
+                );
             }
         }
         Ok(made.text)
@@ -116,8 +119,10 @@ impl Generator<'_> {
         }
         match answer.unreadable.len() {
             0 => {}
-            1 => self.runner.warn("a tool call can't be read, and stays in the text"),
-            count => self.runner.warn(&format!("{count} tool calls can't be read, and stay text")),
+            1 => self.runner.warn("a tool call can't be parsed and is left in the text"),
+            count => self
+                .runner
+                .warn(&format!("{count} tool calls can't be parsed and are left in the text")),
         }
         made.answer = Some(answer);
         Ok(made)

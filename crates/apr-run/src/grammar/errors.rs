@@ -47,8 +47,8 @@ pub(super) fn unfit(message: &str) -> Error {
     let is = |reason: StopReason| message.contains(&reason.to_string());
     if is(StopReason::NoExtensionBias) {
         return Error::version(
-            "no token of the vocabulary goes on as the grammar says: it has characters that the \
-             model can't write",
+            "no token of the vocabulary continues the text as the grammar requires: it has \
+             characters that the model can't write",
         );
     }
     let shown = Escaped::short(&message);

@@ -212,7 +212,7 @@ fn index_and_shards_must_agree() {
         "this shard has no such tensor",
     );
     refuse(r#"{"weight_map":{"a":"1","b":"2"}}"#, "2", "c", "does not list it");
-    refuse(r#"{"weight_map":{"a":"1","b":"1","c":"2"}}"#, "2", "b", "says that it is in '1'");
+    refuse(r#"{"weight_map":{"a":"1","b":"1","c":"2"}}"#, "2", "b", "lists it in '1'");
 
     let mut folder = two_shards();
     folder.0.insert("3".into(), folder.0["1"].clone());
@@ -220,7 +220,7 @@ fn index_and_shards_must_agree() {
     assert_refused(
         both,
         Code::Corrupt,
-        "E002: 3: tensor 'a': model.safetensors.index.json says that it is in '1'",
+        "E002: 3: tensor 'a': model.safetensors.index.json lists it in '1'",
     );
 }
 

@@ -46,7 +46,7 @@ pub(super) fn is_node(object: &Map<String, Value>) -> bool {
 fn of_size(size: &str) -> Option<(FileVerdict, String)> {
     let why = symbolic::reject(size)?;
     let size = Escaped::short(size);
-    let message = format!("sympy evaluates what is no symbolic size, because it {why}: {size}");
+    let message = format!("sympy evaluates a size that is not symbolic, because it {why}: {size}");
     Some((FileVerdict::Dangerous, message))
 }
 

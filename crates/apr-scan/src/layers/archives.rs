@@ -76,7 +76,7 @@ impl Scan<'_> {
                 && place.entry.is_empty()
                 && self.report.path.ends_with(".distcp"))
         {
-            self.warn(place, &format!("{shift} bytes stand in front of the archive"));
+            self.warn(place, &format!("{shift} bytes precede the archive"));
         }
         for what in odd {
             self.warn(place, &what);

@@ -267,7 +267,7 @@ impl<'a> Scan<'a> {
     /// Examines bytes of any kind. Returns the detected format, if any.
     fn look(&mut self, place: &ScannedBytes<'_>) -> Option<&'static str> {
         if place.depth > MAX_DEPTH {
-            self.problem(place, "lies in more layers than are looked through");
+            self.problem(place, "is nested in more layers than are examined");
             return None;
         }
         if !self.may_look(place) {

@@ -59,7 +59,7 @@ pub(super) fn read(place: &ScannedBytes<'_>, head: &[u8]) -> Result<Array> {
 
     let values = place.start + first + len;
     if !is_usual(&header) {
-        let odd = Some("the header of the array is written as NumPy never writes it");
+        let odd = Some("the header of the array is not written as NumPy writes it");
         return Ok(Array { values, holds: Holds::Unknown, odd });
     }
     Ok(Array { values, holds: holds(&header), odd: None })

@@ -133,7 +133,7 @@ impl<'a> Reader<'a> {
                 return Ok(());
             }
             Field::Kept(_) | Field::TooLarge => {
-                format!("the field '{name}' is long; it stays in the file")
+                format!("the field '{name}' is too long; it is kept in the file only")
             }
         };
 
@@ -283,8 +283,10 @@ mod tests {
         let long = "x".repeat(MAX_SCALAR + 1);
         let found = read(&format!("---\na: b\na: c\nprompt: {long}\n---\n")).unwrap().unwrap();
         assert_eq!(found.fields, Map::from_iter([("a".to_owned(), "b".into())]));
-        let expected =
-            ["the field 'a' appears twice", "the field 'prompt' is long; it stays in the file"];
+        let expected = [
+            "the field 'a' appears twice",
+            "the field 'prompt' is too long; it is kept in the file only",
+        ];
         assert_eq!(found.warnings, expected);
         let many: String = (0..200_000).map(|i| format!("k{i}: v\n")).collect();
         let found = read(&format!("---\n{many}---\n")).unwrap().unwrap();

@@ -384,7 +384,7 @@ fn malformed_companions_are_reported() {
         (
             "vocab.json",
             r#"{"a": 3, "b": 3}"#,
-            "the token id 3 stands for both 'a' and 'b'; no vocabulary is taken",
+            "the token id 3 is assigned to both 'a' and 'b'; the vocabulary is ignored",
         ),
         ("vocab.txt", "", "it holds no tokens"),
         ("tokenizer.model", "\u{7f}\u{7f}", "not a SentencePiece model, or cut short"),
@@ -392,7 +392,7 @@ fn malformed_companions_are_reported() {
         (
             "x.tiktoken",
             "IQ== 0\nIg== 0\n",
-            "the token id 0 stands for both '!' and '\"'; no vocabulary is taken",
+            "the token id 0 is assigned to both '!' and '\"'; the vocabulary is ignored",
         ),
         ("x.tiktoken", "IQ== 99999999\n", "the token id 99,999,999 is out of range for 1 token"),
         ("config.json", "[]", "it is JSON, but not an object"),
@@ -443,7 +443,7 @@ fn truncated_and_exceeding_vocabularies_are_noticed() {
                  complete?",
             ),
         ),
-        (899, Some("vocab.txt: its ids go up to 899, but config.json's vocab_size is 899")),
+        (899, Some("vocab.txt: its largest id is 899, but config.json's vocab_size is 899")),
         (900, None),
         (940, None),
     ] {

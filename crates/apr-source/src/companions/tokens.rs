@@ -50,7 +50,8 @@ fn describe(tokenizer: &Tokenizer, files: &Files<'_>, learnt: &mut Learnt) {
         learnt.warn(
             file,
             &format!(
-                "the token id {id} stands for both '{one}' and '{other}'; no vocabulary is taken"
+                "the token id {id} is assigned to both '{one}' and '{other}'; the vocabulary is \
+                 ignored"
             ),
         );
     } else {
@@ -99,7 +100,7 @@ fn check_size(tokenizer: &Tokenizer, files: &Files<'_>, learnt: &mut Learnt) {
         let last = grouped(last);
         learnt.warn(
             &tokenizer.file,
-            &format!("its ids go up to {last}, but config.json's vocab_size is {expected}"),
+            &format!("its largest id is {last}, but config.json's vocab_size is {expected}"),
         );
     } else if leaves_rows_unused(tokens, rows) {
         learnt.warn(

@@ -202,7 +202,7 @@ impl SparseReader {
             for (column, entry) in columns.iter().zip(entry..) {
                 let column = u64::from(u32::from_le_bytes(*column));
                 if column < least || column >= self.sections.block_columns {
-                    let why = if column < least { "does not ascend" } else { "lies outside of it" };
+                    let why = if column < least { "does not ascend" } else { "is outside it" };
                     let message =
                         alloc::format!("column {column} in row {row} of the sparse matrix {why}");
                     return Err(Error::corrupt(message).at(self.sections.columns + 4 * entry));

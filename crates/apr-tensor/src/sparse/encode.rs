@@ -81,7 +81,7 @@ struct Grid<'a> {
 impl<'a> Grid<'a> {
     fn new(matrix: Matrix, layout: SparseLayout, dense: &'a [u8]) -> Result<Self> {
         if dense.len() as u64 != matrix.dense_len() {
-            return Err(Error::format("the bytes are not those of the matrix"));
+            return Err(Error::format("the number of bytes does not match the matrix"));
         }
 
         let sections = Sections::new(matrix, layout, 0)

@@ -33,7 +33,7 @@ impl Matrix {
     pub fn new(dtype: DType, shape: &Shape) -> Result<Self> {
         if dtype.is_quantized() || dtype.block_len() != 1 {
             return Err(Error::format(alloc::format!(
-                "{dtype} elements do not stand alone, as sparse layouts need them"
+                "{dtype} elements share bytes or scales, which sparse layouts do not support"
             )));
         }
         let (Some(&rows), Some(len)) = (shape.dims().first(), dtype.stored_len(shape)) else {

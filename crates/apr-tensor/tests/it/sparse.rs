@@ -149,7 +149,7 @@ fn contradictions_are_reported() {
     refused(csr, 24, &[9], "row 1 of the sparse matrix has entries 2 to 9");
     refused(csr, 40, &[4], "column 4 in row 0 of the sparse matrix does not ascend");
     refused(csr, 44, &[0], "column 0 in row 0 of the sparse matrix does not ascend");
-    refused(csr, 48, &[5], "column 5 in row 2 of the sparse matrix lies outside of it");
+    refused(csr, 48, &[5], "column 5 in row 2 of the sparse matrix is outside it");
     refused(BSR_2, 0, &[0], "missing block size");
     refused(BSR_2, 5, &[1], "missing block size");
     refused(BSR_2, 0, &[0xff; 4], "do not take");

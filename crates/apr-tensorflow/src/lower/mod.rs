@@ -66,7 +66,7 @@ pub fn lower(
     let body = &flat.body;
     let signature = Signature::of(body, metadata);
     if signature.outputs.is_empty() {
-        return Err([("a graph that returns nothing".to_owned(), 1)].into());
+        return Err([("a graph without outputs".to_owned(), 1)].into());
     }
     let functions = Functions::new(graph);
     let mut lowering = Lowering::new(body, weights, &functions, &signature);

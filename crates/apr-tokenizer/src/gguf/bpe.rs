@@ -51,7 +51,7 @@ pub(super) fn from_vocab_json(context: &mut Context<'_>) -> Result<()> {
         _ if context.architecture == "gpt2" => "gpt-2",
         _ => {
             let Some(pre) = context.pre else {
-                let message = "there is no tokenizer.json, which states how it splits a text";
+                let message = "missing tokenizer.json, which states how a text is split";
                 return Err(Error::format(message).in_file("vocab.json"));
             };
             pre
@@ -96,7 +96,8 @@ fn write_for_architecture(context: &mut Context<'_>, tokens: &Tokens) {
 fn check_model(context: &mut Context<'_>, json: &TokenizerJson) -> Result<()> {
     let has = |text: &Option<String>| text.as_ref().is_some_and(|text| !text.is_empty());
     if has(&json.model.continuing_subword_prefix) || has(&json.model.end_of_word_suffix) {
-        let message = "llama.cpp's BPE has no letters that mark where a word goes on or ends";
+        let message =
+            "llama.cpp's BPE does not support characters that mark where a word continues or ends";
         return Err(Error::format(message).in_file("tokenizer.json"));
     }
     check_normalizer(context, &json.normalizer)?;
@@ -152,10 +153,7 @@ fn find_pre(context: &Context<'_>, json: &TokenizerJson) -> Result<String> {
             return Error::format(message).in_file("tokenizer.json");
         }
         let what = Escaped(&what).to_string();
-        let message = format!(
-            "it splits a text by {what}, for which llama.cpp has no name that is \
-            known here"
-        );
+        let message = format!("it splits a text by {what}, for which llama.cpp has no known name");
         Error::format(message).in_file("tokenizer.json")
     })
 }

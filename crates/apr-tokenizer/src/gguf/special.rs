@@ -77,10 +77,11 @@ impl Special {
             {
                 special.adds_by_default(role, adds);
                 if special.adds.contains(&(role, !adds)) {
-                    let (says, does) = if adds { ("says", "does not") } else { ("denies", "does") };
+                    let (says, does) =
+                        if adds { ("states", "does not") } else { ("denies", "does") };
                     context.warn(format!(
-                        "tokenizer_config.json {says} that a {role} token is added, the \
-                         post-processor {does}: it counts"
+                        "tokenizer_config.json {says} that a {role} token is added, but the \
+                         post-processor {does} add it: the post-processor counts"
                     ));
                 }
             }

@@ -138,8 +138,8 @@ fn set_scores(context: &mut Context<'_>, json: &TokenizerJson, tokens: &mut Toke
     if let (count, Some(text)) = mixed {
         let (tokens, text) = (counted(count as u64, "merge"), Escaped::short(&text).to_string());
         context.warn(format!(
-            "{tokens} of a token that others stand between can't be ordered by \
-                scores, as of '{text}'"
+            "{tokens} of a token with others in between can't be ordered by scores, such as of \
+             '{text}'"
         ));
     }
 }

@@ -185,8 +185,7 @@ fn read_normalizer(
         }
         "Nmt" | "NFKC" => {
             context.warn(
-                "llama.cpp has NFKC and SentencePiece's rules only as a charsmap, which \
-                there is none of",
+                "llama.cpp has NFKC and SentencePiece's rules only as a charsmap, which is missing",
             );
             Ok(())
         }

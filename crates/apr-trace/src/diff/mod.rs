@@ -186,7 +186,7 @@ pub fn diff(
     // ends a run ends that of the comparison, too.
     let written = match generated(one, &options.run, host, payload, most) {
         Err(RunError::Model(error)) if error.code() == Code::Format => {
-            host.warn(&format!("nothing is generated: {}", error.message()), None);
+            host.warn(&format!("no text is generated: {}", error.message()), None);
             None
         }
         written => written?,

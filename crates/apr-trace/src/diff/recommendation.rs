@@ -10,7 +10,7 @@ use super::{Divergence, TraceDiff};
 /// The recommendation for a comparison.
 pub(super) fn recommended(diff: &TraceDiff) -> String {
     if let Some(path) = diff.passes.iter().find_map(|pass| pass.nan_in_original.as_ref()) {
-        return format!("The first model makes NaN from {path} on, and is no reference");
+        return format!("The first model computes NaN from {path} on and can't be a reference");
     }
     if let Some(change) = diff.settings.first() {
         return of_setting(change, diff.settings.len() - 1);
@@ -30,7 +30,7 @@ pub(super) fn recommended(diff: &TraceDiff) -> String {
         _ if steps().all(|step| step.drift.is_none()) => "No value of both is a float".to_owned(),
         (true, None) => "Nothing to do: no value differs".to_owned(),
         (true, Some(_)) => "Nothing to do: no value that both have differs".to_owned(),
-        (false, _) => "No step stands out: drift comes from all of them alike".to_owned(),
+        (false, _) => "No step stands out: drift grows evenly over all steps".to_owned(),
     }
 }
 
@@ -46,7 +46,7 @@ fn of_setting(change: &OptionChange, more: usize) -> String {
     };
     let more = match more {
         0 => String::new(),
-        more => format!("; {} too", counted(more as u64, "other setting")),
+        more => format!("; also {}", counted(more as u64, "other setting")),
     };
     format!(
         "Check the configuration before the weights: {}{place} is {} in the first model and {} in \
@@ -63,7 +63,7 @@ fn of_divergence(found: &Divergence) -> String {
         return match (found.weights.first(), found.not_compared.first()) {
             (_, Some(first)) => format!("Check the weights that {path} reads: {first}"),
             (Some(_), None) => format!("Check the graph before {path}: its weights are equal"),
-            (None, None) => format!("Check the graph before {path}: it reads no weights"),
+            (None, None) => format!("Check the graph before {path}: it does not read weights"),
         };
     };
     let (name, dtype) = (&weight.tensor, weight.other_dtype);

@@ -32,7 +32,7 @@ impl Explorer<'_> {
     /// Draws a text in place of a missing report: the error, or the progress.
     pub(crate) fn draw_waiting<T>(&self, frame: &mut Frame<'_>, area: Rect, loaded: &Loaded<T>) {
         let line = match loaded {
-            Loaded::Nothing => Line::styled(" nothing was computed", self.palette.faint()),
+            Loaded::Nothing => Line::styled(" not computed", self.palette.faint()),
             Loaded::Waiting => Line::styled(format!(" {}", self.progress()), self.palette.faint()),
             Loaded::Failed(error) => Line::styled(format!(" {}", clean(error)), self.palette.bad()),
             Loaded::Ready(_) => return,

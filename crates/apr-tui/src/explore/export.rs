@@ -50,7 +50,7 @@ impl Explorer<'_> {
     /// The report that a file of this name has.
     fn report(&self, file: &str) -> Content {
         fn ready<R>(report: Option<R>) -> Result<R, String> {
-            report.ok_or_else(|| "there is no report yet".to_owned())
+            report.ok_or_else(|| "no report yet".to_owned())
         }
         fn text<R: serde::Serialize>(report: &R) -> Content {
             json(report).map_err(|error| error.to_string())
@@ -87,7 +87,7 @@ impl Explorer<'_> {
 
     /// Returns the report of `apr tensors --stats --json`, once all tensors are measured.
     fn statistics_report(&self) -> Result<TensorsReport, String> {
-        let list = self.list.ready().ok_or("there is no report yet")?;
+        let list = self.list.ready().ok_or("no report yet")?;
         let (known, all) = (self.statistics.len(), list.tensors.len());
         if known < all {
             return Err(format!("{known} of {all} tensors are measured; wait for the others"));

@@ -106,7 +106,7 @@ fn distribution(frame: &mut Frame<'_>, area: Rect, value: &ValueTrace, palette: 
             chart.draw(frame.buffer_mut(), inner);
         }
         (Some(_), None) => {
-            frame.render_widget(Line::styled("nothing is finite", palette.bad()), inner);
+            frame.render_widget(Line::styled("no finite values", palette.bad()), inner);
         }
         (None, _) => {}
     }
@@ -124,7 +124,7 @@ fn foot_lines(step: &StepTrace, palette: Palette) -> Vec<Line<'static>> {
             }
             Line::from(spans)
         }
-        None => Line::styled(" Weight Stats: it reads no weights", palette.faint()),
+        None => Line::styled(" Weight Stats: it does not read weights", palette.faint()),
     }];
     for weight in weights.iter().flat_map(|weights| &weights.weights) {
         let text = format!("   {} {} {}", clean(&weight.tensor), weight.dtype, weight.shape);

@@ -167,7 +167,7 @@ fn a_step_with_nan_is_marked_and_found() {
     let mut screen = TraceScreen::new(TraceView { trace, diff: None }, options(true));
     press(&mut screen, &[KeyCode::Char('a')]);
     let text = drawn(&mut screen, (80, 24));
-    for part in ["Current Layer: layers.0/attention", "✗", "9 NaN, 0 infinite", "nothing is finite"]
+    for part in ["Current Layer: layers.0/attention", "✗", "9 NaN, 0 infinite", "no finite values"]
     {
         assert!(text.contains(part), "no {part} in\n{text}");
     }

@@ -264,7 +264,7 @@ impl Walk {
         });
         let mut lines = Vec::new();
         match step.and_then(|step| Some((step, step.drift.as_ref()?))) {
-            None => lines.push(Line::styled(" nothing is compared here", self.palette.faint())),
+            None => lines.push(Line::styled(" not compared", self.palette.faint())),
             Some((step, drift)) => {
                 let [l2, cosine, most] =
                     [drift.relative_l2, drift.cosine, drift.max_abs].map(|it| shown(Some(it)));

@@ -33,8 +33,8 @@ fn find(tensors: &Tensors<'_>, stated: &Stated, codes: usize) -> Option<Result<W
         // As it would be in BitNet; nothing else has one such scale for a matrix of bytes.
         None if found.dtype == DType::BF16 && found.shape.dims() == [1] => {
             let message = format!(
-                "it may be one of BitNet, with '{}' by which some layers multiply and others \
-                 divide: no configuration says which",
+                "it may be a weight of BitNet, with '{}' by which some layers multiply and others \
+                 divide: no configuration states which",
                 found.name
             );
             Some(Err(Error::version(message).for_tensor(&info.name)))
@@ -61,7 +61,7 @@ fn weight(
         Some("autobitlinear") => false,
         Some(other) => {
             let message = format!(
-                "the configuration's linear_class '{}' is not known: it says whether the scale \
+                "the configuration's linear_class '{}' is unknown: it determines whether the scale \
                  multiplies or divides",
                 Escaped::short(other)
             );

@@ -210,7 +210,7 @@ impl FourBits {
     /// Returns the 16 values that the codes represent.
     fn map(&self, base: &dyn CheckpointReader) -> Result<[f32; 16]> {
         let map = scales_of(base, self.map, DType::F32, 0..16)?;
-        map.try_into().map_err(|_| Error::format("its codes stand for 16 numbers"))
+        map.try_into().map_err(|_| Error::format("its codes must represent 16 numbers"))
     }
 
     /// The factors of a range of blocks.

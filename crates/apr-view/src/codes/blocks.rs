@@ -114,7 +114,7 @@ impl<'a> Blocks<'a> {
             let Some(dtype) = dtype else { continue };
             let coding = base.stored(position).coding();
             if coding.is_none_or(|coding| coding.in_blocks.is_none()) {
-                return Err(Error::format("its codes are no integers").for_tensor(&info.name));
+                return Err(Error::format("its codes must be integers").for_tensor(&info.name));
             }
             info.dtype = *dtype;
         }

@@ -324,7 +324,7 @@ impl CodesInBlocks for Decoded {
     ) -> Result<()> {
         match self.decode.grouped() {
             Some(of) => integers::read(of, base, &self.shape, (dtype, first), out),
-            None => Err(Error::format("its codes are no integers in groups")),
+            None => Err(Error::format("its codes must be integers in groups")),
         }
     }
 }

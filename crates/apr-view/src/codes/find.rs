@@ -192,8 +192,8 @@ pub(super) fn unscaled(tensors: &Tensors<'_>, found: &[Found]) -> Option<String>
     let first = &tensors.tensors[plain.next()?].name;
     let count = apr_core::counted(1 + plain.count() as u64, "weight");
     Some(format!(
-        "{count} of 8-bit floats without a scale, although '{}' marks the file as scaled: read as \
-         they are, such as '{first}'",
+        "{count} of 8-bit floats without a scale, although '{}' marks the file as scaled: read \
+         unscaled, such as '{first}'",
         tensors.tensors[marker].name
     ))
 }
@@ -281,7 +281,8 @@ impl<'a> Tensors<'a> {
     /// Returns the same errors as [`required`](Self::required).
     pub(super) fn required_of(&self, weight: &str, stem: &str, end: &str) -> Result<usize> {
         self.beside(stem, &[end]).ok_or_else(|| {
-            let message = format!("its part '{stem}{end}' is missing: codes mean nothing without");
+            let message =
+                format!("its part '{stem}{end}' is missing: codes can't be decoded without it");
             Error::format(message).for_tensor(weight)
         })
     }
@@ -312,7 +313,7 @@ impl<'a> Tensors<'a> {
         if weight.parts.iter().any(|part| taken.contains(part)) {
             Some("a tensor is part of two weights, so that neither can be decoded")
         } else if names.contains(name) || is_there() {
-            Some("its codes stand for a tensor of a name that another has")
+            Some("its codes represent a tensor whose name another tensor has")
         } else {
             None
         }

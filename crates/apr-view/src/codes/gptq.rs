@@ -100,15 +100,15 @@ fn zeros_less_one(stated: &Stated, bits: u64) -> Result<bool> {
         None if stated.number("bits").is_some() => {}
         Some(method) => {
             let message = format!(
-                "its parts are GPTQ's, and the configuration says '{}': which zero points they \
-                 have can't be told",
+                "its parts are GPTQ's, but the configuration states '{}': the version of its zero \
+                 points is unknown",
                 Escaped::short(method)
             );
             return Err(Error::version(message));
         }
         None => {
-            let message = "its parts are GPTQ's, and no configuration says which zero points they \
-                           have, of version 1 or 2: config.json or quantize_config.json is needed";
+            let message = "its parts are GPTQ's, and no configuration states the version of their \
+                           zero points, 1 or 2: config.json or quantize_config.json is needed";
             return Err(Error::version(message));
         }
     }
@@ -205,7 +205,7 @@ impl Grouped for Gptq {
         let over = groups.iter().find(|&&group| u64::from(group) >= self.count);
         if let Some(&over) = over {
             let message = format!(
-                "'{}' says group {} where there are {}",
+                "'{}' refers to group {} of {}",
                 base.tensors()[g_idx].name,
                 over.cast_signed(),
                 self.count
@@ -347,7 +347,7 @@ mod tests {
         let scales = u16s(&[0x3800; 16]);
         let error_of_shape = changed(2, ("up.scales", "F16", &[2, 8], &scales));
         assert!(error_of_shape.contains("E001"), "{error_of_shape}");
-        assert!(error_of_shape.contains("do not go together"), "{error_of_shape}");
+        assert!(error_of_shape.contains("do not match"), "{error_of_shape}");
         let of_dtype = changed(2, ("up.scales", "I16", &[1, 8], &layer.scales));
         assert!(of_dtype.contains("E001") && of_dtype.contains("'up.scales'"), "{of_dtype}");
         for nan in [0x7e00, 0x7c00] {

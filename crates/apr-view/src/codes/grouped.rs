@@ -366,7 +366,7 @@ impl KeptCodes for Kept {
         let codes = match &self.codes {
             Codes::Own(codes) => codes,
             Codes::InBase(tensor) => base.tensor_slice(*tensor).ok_or_else(|| {
-                let message = "its codes were in memory, and are no longer";
+                let message = "its codes are no longer in memory";
                 Error::format(message).for_tensor(&base.tensors()[*tensor].name)
             })?,
         };

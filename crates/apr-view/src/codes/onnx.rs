@@ -97,8 +97,8 @@ fn axes(tensors: &Tensors<'_>, name: &str, codes: usize, scale: usize) -> Result
                     .ok_or_else(|| tensors.unfit(scale, name, needed()));
             }
             let message = format!(
-                "its {len} scales may go along {} of its codes, which only the graph of the ONNX \
-                 model says; convert the model into a folder, which keeps the graph",
+                "its {len} scales may be along {} of its codes, which only the graph of the ONNX \
+                 model states; convert the model into a folder, which keeps the graph",
                 listed(&axes).replace(" and ", " or ")
             );
             Err(Error::version(message).for_tensor(name))

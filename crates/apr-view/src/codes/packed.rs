@@ -171,8 +171,8 @@ fn packing(
         }
         [packing] => Ok(packing),
         _ => the_only(fitting.iter().filter(is_stated)).copied().ok_or_else(|| {
-            let message = "its codes may be of several numbers of bits, and no configuration with \
-                           'config_groups' says which of them";
+            let message = "its codes fit several numbers of bits, and no configuration with \
+                           'config_groups' states which";
             Error::version(message).for_tensor(name)
         }),
     }
@@ -292,7 +292,7 @@ impl Grouped for Packed {
             Some(over) => {
                 let name = &base.tensors()[g_idx].name;
                 let (over, count) = (over.cast_signed(), self.count);
-                let message = format!("'{name}' says group {over} where there are {count}");
+                let message = format!("'{name}' refers to group {over} of {count}");
                 Err(Error::corrupt(message))
             }
             None => Ok(Some(groups.into_iter().map(u64::from).collect())),
@@ -409,7 +409,7 @@ mod tests {
         let other = with([1, 0, 1, 0, 1, 0, 1, 0]).expect("values");
         assert_eq!(other, [-16.0, -7.0, -12.0, -5.0, -8.0, -3.0, -4.0, -1.0]);
         let over = with([0, 0, 0, 0, 0, 0, 0, 2]).expect_err("no group").to_string();
-        assert!(over.contains("E002") && over.contains("says group 2"), "{over}");
+        assert!(over.contains("E002") && over.contains("refers to group 2"), "{over}");
     }
 
     #[test]

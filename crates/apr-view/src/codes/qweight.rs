@@ -86,7 +86,7 @@ fn checked<'a>(
 
     let layout = shapes.layout(stated, is_fast, g_idx.is_some()).map_err(|why| match why {
         Unclear::None => Error::format(format!(
-            "its parts '{}' {}, '{}' {} and '{}' {} do not go together, as GPTQ or as AWQ",
+            "its parts '{}' {}, '{}' {} and '{}' {} do not match, as GPTQ or as AWQ",
             codes_info.name,
             codes_info.shape,
             zeros_info.name,
@@ -95,11 +95,11 @@ fn checked<'a>(
             scales_info.shape
         )),
         Unclear::Many => Error::version(format!(
-            "the shapes of its parts are those of GPTQ and of AWQ, and {}: a configuration with \
-             'quant_method' is needed beside the weights",
+            "the shapes of its parts fit both GPTQ and AWQ, and {}: a configuration with \
+             'quant_method' is needed next to the weights",
             match stated.method() {
                 Some(method) => format!("the method '{}' is neither", Escaped::short(&method)),
-                None => "no configuration says which".to_owned(),
+                None => "no configuration states which".to_owned(),
             }
         )),
     });
@@ -225,7 +225,7 @@ mod tests {
         ];
         for config in ["", r#"{"quantization_config":{"quant_method":"new"}}"#] {
             let error = error(&parts, config);
-            assert!(error.contains("E003") && error.contains("GPTQ and of AWQ"), "{error}");
+            assert!(error.contains("E003") && error.contains("both GPTQ and AWQ"), "{error}");
         }
         for (config, kind, value) in [
             (r#"{"quantization_config":{"quant_method":"awq","version":"gemv"}}"#, "awq", 1.0),

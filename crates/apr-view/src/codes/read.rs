@@ -63,7 +63,7 @@ pub(super) fn floats_of(
     let info = &base.tensors()[tensor];
     let width = info.dtype.block_bytes();
     if info.dtype.block_len() != 1 || matches!(info.dtype, DType::I32 | DType::U32) || width > 4 {
-        let message = format!("its elements are {}, which are none of scales", info.dtype);
+        let message = format!("its elements are {}, which is not a dtype of scales", info.dtype);
         return Err(Error::format(message).for_tensor(&info.name));
     }
     let len = usize_of((elements.end.saturating_sub(elements.start)) * width)?;

@@ -142,7 +142,7 @@ pub(super) fn add_left_over(
         } else if let Some(codes) = parts.iter().find(|part| part.is_bare()) {
             let is_scaled = || says_scaled(tensors, marker, (stem, &parts));
             let who = match stated.is_any() {
-                true => Some("the configuration says that weights are quantized".to_owned()),
+                true => Some("the configuration states that weights are quantized".to_owned()),
                 false => is_scaled().filter(|_| codes.is_float()),
             };
             found.extend(
@@ -164,15 +164,15 @@ fn says_scaled(
     const HEADER: &str = "_quantization_metadata";
     if let Some(marker) = marker {
         let name = &tensors.info(marker).name;
-        return Some(format!("'{name}' says that weights are scaled"));
+        return Some(format!("'{name}' states that weights are scaled"));
     }
     if let Some(part) = parts.iter().find(|part| part.last == "comfy_quant") {
         let name = &tensors.info(part.position).name;
-        return Some(format!("'{name}' says that the weight is quantized"));
+        return Some(format!("'{name}' states that the weight is quantized"));
     }
     let described: Value = serde_json::from_str(tensors.header_text(HEADER)?).ok()?;
     described.get("layers")?.get(stem)?;
-    Some(format!("'{HEADER}' of the header says that the weight is quantized"))
+    Some(format!("'{HEADER}' of the header states that the weight is quantized"))
 }
 
 /// Returns the error for codes without scales in a checkpoint that states that its weights are
@@ -180,7 +180,7 @@ fn says_scaled(
 fn bare(tensors: &Tensors<'_>, codes: &Part<'_>, who: &str) -> Error {
     let info = tensors.info(codes.position);
     let message = format!(
-        "{who}, and beside these codes, {} {}, are no scales: codes mean nothing without",
+        "{who}, but these codes, {} {}, have no scales: they can't be decoded without scales",
         info.dtype, info.shape
     );
     Error::format(message).for_tensor(&info.name)
@@ -349,7 +349,7 @@ mod tests {
         assert_eq!(error(&[weight]), "");
         for parts in [[weight, marker], [weight, described]] {
             let found = error(&parts);
-            assert!(found.contains(parts[1].0) && found.contains("are no scales"), "{found}");
+            assert!(found.contains(parts[1].0) && found.contains("have no scales"), "{found}");
         }
         // A scale that is missing beside others is 1, and said.
         let parts = [weight, other, scale, marker];

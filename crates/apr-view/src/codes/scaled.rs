@@ -314,7 +314,7 @@ fn zeros_of(base: &dyn CheckpointReader, tensor: usize, range: Range<u64>) -> Re
         let zero = i64::from_le_bytes(*bytes);
         i16::try_from(zero).map(f32::from).map_err(|_| {
             let name = &base.tensors()[tensor].name;
-            Error::corrupt(format!("'{name}' holds {zero}, which is no zero point of 8 bits"))
+            Error::corrupt(format!("'{name}' holds {zero}, which is not an 8-bit zero point"))
         })
     };
     bytes.as_chunks().0.iter().map(zero).collect()

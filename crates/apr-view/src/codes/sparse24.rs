@@ -114,7 +114,8 @@ impl Sparse {
         let all = base.tensors()[self.kept].shape.row_len();
         if offset > all {
             let name = &base.tensors()[offsets].name;
-            let message = format!("row {row} begins at {offset} of {all} values, says '{name}'");
+            let message =
+                format!("row {row} begins at {offset} of {all} values, according to '{name}'");
             return Err(Error::corrupt(message));
         }
         Ok(offset)
@@ -142,8 +143,8 @@ impl Sparse {
         }
         let name = &info.name;
         Err(Error::corrupt(format!(
-            "row {row} keeps {kept} values from {first} on, but the next begins at {next}, says \
-             '{name}'"
+            "row {row} keeps {kept} values from {first} on, but the next begins at {next}, \
+             according to '{name}'"
         )))
     }
 

@@ -300,10 +300,10 @@ fn warn_of_idle_password(job: &Job, reader: &dyn CheckpointReader, context: &Con
     let takes_password = |stanza: &Stanza| matches!(stanza, Stanza::Password { .. });
     let advice = match locks {
         Some(locks) if locks.iter().any(takes_password) => return,
-        Some(_) => "only recipients can decrypt the output; add --encrypt to use the password too",
+        Some(_) => "only recipients can decrypt the output; add --encrypt to also use the password",
         None => "the output is not encrypted; add --encrypt to use the password",
     };
-    context.printer.warn(&format!("--password-file changed nothing: {advice}"));
+    context.printer.warn(&format!("--password-file has no effect: {advice}"));
 }
 
 /// Replaces the names of settings in warnings by the names of options.

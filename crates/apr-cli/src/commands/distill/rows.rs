@@ -71,7 +71,7 @@ pub(in crate::commands) fn rows(
         ));
     }
     if !InputKind::Text.fits(&teacher.part()?.graph.body) {
-        return Err(Failure::Usage("rows are texts, and the model takes none".to_owned()));
+        return Err(Failure::Usage("rows are texts, but the model does not take text".to_owned()));
     }
     let is_json = is_json(path);
     let texts = Texts { runner: teacher, tokenizer: teacher.tokenizer()? };

@@ -209,7 +209,7 @@ fn merge<R>(
     let mut models = inputs(&sources, opened, recipes)?;
     let adapted = adapters::merge_into(&mut models, opened, &sources, relaxed, &poll)?;
     let Some((last, before)) = recipes.split_last() else {
-        return Err(Failure::Usage("there is nothing to merge".to_owned()));
+        return Err(Failure::Usage("nothing to merge".to_owned()));
     };
     let mut files = files_of(opened);
     for recipe in before {
@@ -242,7 +242,7 @@ fn origin_of<'a>(recipe: &Recipe, opened: &'a [Opened]) -> Outcome<&'a Model> {
     let named = recipe.base.as_deref().into_iter().chain(recipe.models());
     let mut found = named.filter_map(|name| opened.iter().find(|one| one.name == name));
     let first = found.next().or(opened.first());
-    let one = first.ok_or_else(|| Failure::Usage("there is nothing to merge".to_owned()))?;
+    let one = first.ok_or_else(|| Failure::Usage("nothing to merge".to_owned()))?;
     Ok(&one.model)
 }
 

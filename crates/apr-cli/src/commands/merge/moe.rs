@@ -56,7 +56,7 @@ pub(super) fn with_made<R>(
     let files = files_of(&opened).concat();
     let (job, reader, inputs) = (&job, &mixture, inputs_of(&opened));
     let base = opened.iter().find(|one| one.name == recipe.base).or(opened.first());
-    let origin = &base.ok_or_else(|| Failure::Usage("there is nothing to mix".to_owned()))?.model;
+    let origin = &base.ok_or_else(|| Failure::Usage("nothing to mix".to_owned()))?.model;
     then(Made { job, reader, name: &name, inputs, origin, files, extras, context })
 }
 

@@ -59,8 +59,8 @@ pub(super) fn run(args: &PageArgs, context: &Context) -> Outcome {
         Some(folder) => Site::of_folder(folder)?,
         None => Site::built().ok_or_else(|| {
             Failure::General(
-                "the page's files are neither beside this program nor in it: --site FOLDER names \
-                 them, and `cargo xtask web` makes them in target/web"
+                "this program does not include the page's files: build them with `cargo xtask \
+                 web`, then pass --site target/web"
                     .to_owned(),
             )
         })?,

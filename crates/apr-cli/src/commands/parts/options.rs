@@ -103,7 +103,7 @@ const OPTIONS: &[Declared] = &[
     finish("quality-check"),
     finish("max-drift"),
     Declared { kind: Kind::Path, ..finish("canary") },
-    whole("dry-run", "`apr plan` writes nothing but the plan"),
+    whole("dry-run", "`apr plan` writes only the plan"),
     part("prefix"),
     part("rename"),
     part("drop"),

@@ -38,8 +38,8 @@ impl Document for PlanReport {
 /// Cuts a job into parts.
 pub(in crate::commands) fn plan(args: &PlanArgs, context: &Context) -> Outcome {
     if context.has_job_options() {
-        let message = "options of the model and of reading it belong to the job: they come after \
-                       its name";
+        let message =
+            "options of the model and of reading it belong to the job: write them after its name";
         return Err(Failure::Usage(message.to_owned()));
     }
 
@@ -67,7 +67,7 @@ pub(in crate::commands) fn plan(args: &PlanArgs, context: &Context) -> Outcome {
 
     if let Some(asked) = args.parts.filter(|asked| *asked != plan.parts.len()) {
         let why = if plan.parts.len() < asked {
-            "tensors stay whole"
+            "tensors are not split"
         } else {
             "a part would be too large otherwise"
         };

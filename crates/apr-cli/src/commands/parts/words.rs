@@ -25,7 +25,7 @@ pub(super) fn typed(
 ) -> Outcome<(JobWords, Cli)> {
     let (matches, command) = parse(words.iter().map(String::as_str))?;
     let Some((name, chosen)) = matches.subcommand() else {
-        return Err(Failure::Usage("there is no job".to_owned()));
+        return Err(Failure::Usage("missing job".to_owned()));
     };
     if !COMMANDS.contains(&name) {
         let message =
@@ -141,7 +141,7 @@ fn parse<'a>(words: impl Iterator<Item = &'a str>) -> Outcome<(ArgMatches, clap:
         let message = message_of(&error);
         let is_own =
             ["'--parts'", "'--max-part'", "'--no-digests'"].iter().any(|own| message.contains(own));
-        let advice = if is_own { "; options of `apr plan` come before the job" } else { "" };
+        let advice = if is_own { "; write options of `apr plan` before the job" } else { "" };
         Failure::Usage(format!("the job: {message}{advice}"))
     })?;
     Ok((matches, command))

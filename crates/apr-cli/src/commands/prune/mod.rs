@@ -93,8 +93,8 @@ fn more_heads(asked: u64, report: &WidthReport) -> Option<String> {
     let gone = before - now;
     (gone > asked).then(|| {
         format!(
-            "{gone} heads dropped instead of {asked}: heads of queries go with those that share \
-             one of keys and values with them"
+            "{gone} heads dropped instead of {asked}: query heads that share a key-value head are \
+             dropped together"
         )
     })
 }
@@ -133,7 +133,7 @@ pub(super) fn stored_sparse(
     drop(bar);
     model.reader = reader;
     if report.tensors.is_empty() {
-        let idle = "--sparse changed nothing: no tensor is smaller without its zeros";
+        let idle = "--sparse has no effect: no tensor is smaller without its zeros";
         job.weights.warnings.push(idle.to_owned());
     }
     found.sparse = Some(report);
@@ -155,7 +155,7 @@ fn check_sparse(job: &Job) -> Outcome {
         ),
         (
             job.weights.precision.is_some() || job.weights.dequantize.is_some(),
-            "--sparse stores tensors as they are: cast or dequantize in a run before",
+            "--sparse stores tensors unchanged: cast or dequantize them in an earlier run",
         ),
     ];
     match wrong.iter().find(|(is_wrong, _)| *is_wrong) {
@@ -232,24 +232,25 @@ fn check(args: &ConvertArgs) -> Outcome {
     let has_method = args.has_zeros() || args.weighs_units();
     if args.prune_method.is_some() && (options.calibration.is_none() || !has_method) {
         return Err(Failure::Usage(
-            "--prune-method says what --calibration is for: it goes with that, and with --prune or \
-             --prune-nm; fisher with --prune-heads and --prune-neurons, too"
+            "--prune-method requires --calibration, and --prune or --prune-nm; fisher also \
+             supports --prune-heads and --prune-neurons"
                 .to_owned(),
         ));
     }
     if args.prune_method == Some(PruneMethod::Sparsegpt) && requantize.dequantize.is_some() {
         return Err(Failure::Usage(
-            "--prune-method sparsegpt runs the model and prunes floats: dequantize in a run before"
-                .to_owned(),
+            "--prune-method sparsegpt runs the model and prunes floats: dequantize in an earlier \
+             run"
+            .to_owned(),
         ));
     }
     if options.calibration.is_some() && args.has_less() {
         let is_alone = !args.has_zeros() && !units;
         if !(args.counts_layers() && is_alone || args.weighs_units()) {
             return Err(Failure::Usage(
-                "--calibration measures the whole model: drop layers, heads and neurons in a run \
-                 of its own; it chooses the layers of --prune-layers N, where nothing else goes, \
-                 and with --prune-method fisher heads and neurons"
+                "--calibration measures the whole model: drop layers, heads and neurons in a \
+                 separate run; it chooses the layers of --prune-layers N if nothing else is \
+                 pruned, and heads and neurons with --prune-method fisher"
                     .to_owned(),
             ));
         }
@@ -257,14 +258,15 @@ fn check(args: &ConvertArgs) -> Outcome {
     let by_rows = options.calibration.is_some() && args.prune_method != Some(PruneMethod::Fisher);
     if by_rows && args.prune_scope == Some(PruneScope::Global) {
         return Err(Failure::Usage(
-            "--calibration weighs the weights of a row: it goes with --prune-scope tensor or \
+            "--calibration ranks the weights of each row: use it with --prune-scope tensor or \
              --prune-nm"
                 .to_owned(),
         ));
     }
     if options.calibration.is_some() && args.threshold().is_some() {
         return Err(Failure::Usage(
-            "--calibration weighs the weights of a row: --prune-threshold is for magnitudes alone"
+            "--calibration ranks the weights of each row: --prune-threshold applies to magnitudes \
+             only"
                 .to_owned(),
         ));
     }

@@ -111,10 +111,10 @@ fn print(job: &Job<'_>, loaded: &timing::Loaded, made: Completion, is_one: bool)
 fn side_by_side(job: &Job<'_>, texts: usize) -> Option<usize> {
     let most = job.args.batch.map_or(BATCH, |batch| usize::from(batch.get()));
     if texts < 2 && job.args.batch.is_some() {
-        job.warn("--batch changed nothing: there is one text");
+        job.warn("--batch has no effect: there is only one text");
     }
     if texts < 2 && job.args.separator.is_some() {
-        job.warn("--separator changed nothing: there is one text");
+        job.warn("--separator has no effect: there is only one text");
     }
     (texts > 1 && most > 1 && job.args.prompt_cache.is_none()).then_some(most)
 }
@@ -138,8 +138,8 @@ fn all(
     let alone = made.iter().all(|made| made.batch.is_none());
     if alone && job.args.batch.is_some() {
         job.warn(
-            "--batch changed nothing: beams, encoders with decoders, and graphs without an \
-             attention mask and positions take one text after the other",
+            "--batch has no effect: beams, encoders with decoders, and graphs without an attention \
+             mask and positions process one text at a time",
         );
     }
     Ok(made)

@@ -34,8 +34,8 @@ pub(super) fn is_a_value(parts: &[Runnable], args: &RunArgs) -> bool {
 /// Computes the features, and shows or writes them. The model itself does not run.
 pub(super) fn run(job: &Job<'_>, given: &Given) -> Outcome {
     if job.args.want.len() > 1 {
-        let message = "--want features can't be combined with other values: it is the \
-                       preprocessed input, and nothing runs";
+        let message = "--want features can't be combined with other values: it returns the \
+                       preprocessed input and does not run the model";
         return Err(Failure::Usage(message.to_owned()));
     }
     let part = job.runner.part_taking(given.kind())?;

@@ -23,10 +23,10 @@ pub(super) fn warn_idle(job: &Job<'_>, settings: &Generation) {
     if !settings.samples() && !idle.is_empty() && !args.fallback {
         let (names, search) = (idle.join(", "), settings.beams().map(|_| "beam search"));
         let search = search.unwrap_or("greedy decoding");
-        job.warn(&format!("{names} changed nothing with {search}: pass --temperature 1 to sample"));
+        job.warn(&format!("{names} had no effect with {search}: pass --temperature 1 to sample"));
     }
     if args.length_penalty.is_some() && settings.beams().is_none() {
-        job.warn("--length-penalty changed nothing without beams: pass --beams 4");
+        job.warn("--length-penalty has no effect without beams: pass --beams 4");
     }
 }
 

@@ -79,7 +79,7 @@ fn described(anomaly: &Anomaly) -> String {
         AnomalyKind::Unnormalized => "Attention: rows do not sum to 1".to_owned(),
         AnomalyKind::Repetition { phrase, times } => {
             let ids: Vec<String> = phrase.iter().map(ToString::to_string).collect();
-            format!("Repetition: tokens {} stand {times} times in a row", ids.join(", "))
+            format!("Repetition: tokens {} occur {times} times in a row", ids.join(", "))
         }
         AnomalyKind::WordsInSilence { text } => {
             format!("Words in silence: \"{}\"", Escaped::short(text))

@@ -176,8 +176,8 @@ fn steps(out: &mut dyn Write, pass: &PassDiff) -> io::Result<()> {
     }
     writeln!(
         out,
-        "{DIM}drift: |difference| / |original|, each model with its own values; added: what the \
-         step alone adds to equal inputs{DIM:#}"
+        "{DIM}drift: |difference| / |original|, each model with its own values; added: the drift \
+         of the step alone for equal inputs{DIM:#}"
     )
 }
 

@@ -150,8 +150,7 @@ impl Activations {
         if !self.left_out.is_empty() {
             let (count, first) = (self.left_out.len(), &self.left_out[0]);
             printer.warn(&format!(
-                "{count} values are no arrays that .npy has a type for, and are not written, such \
-                 as {first}"
+                "{count} values have no .npy type and are not written, such as {first}"
             ));
         }
         Ok(())

@@ -62,8 +62,7 @@ pub(in crate::commands) fn of_asked(
         return Ok(Payload::Tokens(asked.tokens.to_vec()));
     }
     let Some(prompt) = given.texts.first() else {
-        let message = "nothing to trace: --prompt TEXT, --tokens IDS, or --input FILE gives an \
-                       input";
+        let message = "nothing to trace: pass --prompt TEXT, --tokens IDS or --input FILE";
         return Err(Failure::Usage(message.to_owned()));
     };
     Ok(Payload::Text { prompt: prompt.clone(), chat: None, context: None })

@@ -74,7 +74,7 @@ fn hints_name_commands_that_work() {
     }
     assert!(tried >= 16, "{tried}");
 
-    let refused = sandbox.apr("m.apr").fails(2, &["a command comes first"]);
+    let refused = sandbox.apr("m.apr").fails(2, &["the command must be first"]);
     shell(&sandbox, &backquoted(&refused)[0]).ok();
     let refused = sandbox.apr("convert w.safetensors out.apr").fails(2, &["-o names the output"]);
     shell(&sandbox, &filled(&backquoted(&refused)[0])).ok();
@@ -97,7 +97,11 @@ fn hints_name_options_that_work() {
             "--precision f16",
             "convert m.apr --precision f16 -o b.apr",
         ),
-        ("convert m.apr --to gguf -o c", "or else --format", "convert m.apr --format gguf -o c"),
+        (
+            "convert m.apr --to gguf -o c",
+            "otherwise pass --format",
+            "convert m.apr --format gguf -o c",
+        ),
         ("inspect -m m.apr", "`apr COMMAND MODEL`", "inspect m.apr"),
         (
             "convert m.apr --qtype q8_0 -o d.apr",

@@ -114,7 +114,7 @@ pub(super) const OUTPUTS: &[Advice] = &[
     (
         "apr export q.gguf -o folder --format safetensors",
         4,
-        "integers and scales do not say what q5_0 does; --dequantize f16 makes it floats",
+        "integers and scales can't represent q5_0; --dequantize f16 makes it floats",
         "apr export q.gguf -o folder3 --format safetensors --dequantize f16",
     ),
     (
@@ -212,13 +212,13 @@ pub(super) const MODELS: &[Advice] = &[
         "apr convert other -o o.gguf",
         4,
         "`apr explain MODEL` names the nearest known family, --arch-file FILE defines another",
-        "apr explain other | grep -q 'named as in .*LLaMA'",
+        "apr explain other | grep -q 'tensor names match .*LLaMA'",
     ),
     (
         "apr graph other",
         4,
-        "`apr explain MODEL` shows what differs",
-        "apr explain other | grep -q 'named as in .*LLaMA'",
+        "`apr explain MODEL` shows the differences",
+        "apr explain other | grep -q 'tensor names match .*LLaMA'",
     ),
     (
         "apr import other -o o.apr",

@@ -95,7 +95,7 @@ pub(super) const RUNS: &[Advice] = &[
     (
         "apr trace m.apr",
         2,
-        "nothing to trace: --prompt TEXT, --tokens IDS, or --input FILE gives an input",
+        "nothing to trace: pass --prompt TEXT, --tokens IDS or --input FILE",
         "apr trace m.apr --prompt 1+; apr trace m.apr --tokens 1,15,7; \
          apr trace m.apr --input template.txt",
     ),

@@ -146,7 +146,7 @@ pub(super) const SEALS: &[Advice] = &[
     (
         "apr convert m.apr -o p9.apr --recipient reader.pub --password-file word",
         0,
-        "only recipients can decrypt the output; add --encrypt to use the password too",
+        "only recipients can decrypt the output; add --encrypt to also use the password",
         "apr convert m.apr -o p10.apr --recipient reader.pub --password-file word --encrypt; \
          apr decrypt p10.apr -o p11.apr --password-file word; \
          apr decrypt p10.apr -o p12.apr --key reader",
@@ -213,7 +213,7 @@ pub(super) const JOBS: &[Advice] = &[
     (
         "apr plan --parts 2 -o q.json convert m.apr -o q.apr --dry-run",
         2,
-        "`apr plan` writes nothing but the plan",
+        "`apr plan` writes only the plan",
         "apr plan --parts 2 -o q.json convert m.apr -o q.apr; test ! -e q.apr",
     ),
     (
@@ -248,7 +248,7 @@ pub(super) const JOBS: &[Advice] = &[
     (
         "apr plan -o w.json --max-part 1MB validate m.apr --parts 2",
         2,
-        "options of `apr plan` come before the job",
+        "write options of `apr plan` before the job",
         "apr plan -o w.json --parts 2 validate m.apr",
     ),
 ];

@@ -149,7 +149,7 @@ fn importance_weighs_errors_where_scales_are_searched() {
     }
     for layout in ["fp8", "w8a8", "nvfp4", "mlx-4"] {
         let line = format!("quantize llama --type {layout} --format safetensors --imatrix i.dat");
-        let said = format!("the importance matrix changed nothing: the layout {layout} searches");
+        let said = format!("the importance matrix has no effect: the layout {layout} searches");
         sandbox.apr(&format!("{line} -o {layout}")).ok().says(&[&said]);
     }
 }
@@ -223,7 +223,7 @@ fn quantized_weights_are_converted_to_another_layout_only_on_request() {
         sandbox.apr(&format!("{line} --requantize")).ok().says(&["14 tensors quantized"]);
         fs::remove_dir_all(sandbox.path("out")).expect("it is there");
     }
-    let idle = "--requantize changed nothing: no quantized tensor";
+    let idle = "--requantize has no effect: no quantized tensor";
     let line = format!("quantize llama --type w4a16 {layout} --requantize");
     sandbox.apr(&line).ok().says(&[idle]);
     sandbox.apr(&format!("{line} --calibration text.txt")).ok().says(&[idle]);

@@ -35,9 +35,10 @@ fn qa_34_a_quant_of_minus_128_is_an_error_that_names_its_tensor() {
             sandbox.write("m", sound);
             sandbox.apr(line).clean();
             sandbox.write("m", odd);
-            sandbox
-                .apr(line)
-                .fails(5, &["tensor 'w': 1 quant of -128", "quants of q8_0 lie in [-127, 127]"]);
+            sandbox.apr(line).fails(
+                5,
+                &["tensor 'w': 1 quant of -128", "quants of q8_0 must be in [-127, 127]"],
+            );
         }
     }
     // Nothing is written of such a model either, unless that is what is wanted.

@@ -34,7 +34,7 @@ pub(super) fn lower(body: &Body) -> Result<Graph, Untranslated> {
         }
     }
     if body.outputs.is_empty() {
-        lowering.untranslated.insert("a graph that returns nothing".into(), 1);
+        lowering.untranslated.insert("a graph without outputs".into(), 1);
     }
     for id in &body.outputs {
         if lowering.returned(*id).is_none() {

@@ -37,7 +37,7 @@ pub(super) fn lower(body: &Body, weights: &dyn Weights) -> Result<Graph, Untrans
     let mut lowering = Lowering::new(body, weights);
     lowering.operations();
     if body.outputs.iter().all(|id| is_label(body, *id)) {
-        lowering.untranslated.insert("a graph that returns nothing".into(), 1);
+        lowering.untranslated.insert("a graph without outputs".into(), 1);
     }
     for id in body.outputs.iter().filter(|id| !is_label(body, **id)) {
         let name = &body.value(*id).name;

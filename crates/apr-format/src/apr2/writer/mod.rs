@@ -221,7 +221,7 @@ impl Apr2Writer {
         let planned = self.encoder.expected(self.due);
         let end = self.received + len as u64;
         if end > planned {
-            let message = format!("{end} bytes came, but {planned} were planned");
+            let message = format!("received {end} bytes, but {planned} were planned");
             return Err(Error::corrupt(message).for_tensor(&self.entries[self.due].info.name));
         }
         self.received = end;
@@ -310,7 +310,7 @@ impl CheckpointWriter for Apr2Writer {
         }
         if self.due >= self.visible {
             return Err(Error::corrupt(format!(
-                "{} bytes came after the last tensor",
+                "received {} bytes after the last tensor",
                 bytes.len()
             )));
         }
@@ -334,7 +334,7 @@ impl CheckpointWriter for Apr2Writer {
         if self.due < self.visible {
             let planned = self.encoder.expected(self.due);
             let missing = planned - self.received;
-            let message = format!("{missing} of {planned} bytes never came");
+            let message = format!("{missing} of {planned} bytes are missing");
             return Err(Error::corrupt(message).for_tensor(&self.entries[self.due].info.name));
         }
 

@@ -77,7 +77,7 @@ impl<'de> Decoder<'de> {
         match self.array()? {
             [0] => Ok(false),
             [1] => Ok(true),
-            [other] => Err(self.error(&format!("{other} is no {what}"))),
+            [other] => Err(self.error(&format!("{other} is not a valid {what}"))),
         }
     }
 
@@ -225,7 +225,7 @@ impl<'de> de::Deserializer<'de> for &mut Decoder<'de> {
     }
 
     fn deserialize_ignored_any<V: Visitor<'de>>(self, _visitor: V) -> Result<V::Value> {
-        Err(self.error("a payload has nothing that could be skipped"))
+        Err(self.error("a payload has no fields that can be skipped"))
     }
 
     fn is_human_readable(&self) -> bool {

@@ -210,7 +210,8 @@ fn only_what_came_from_aprn_and_still_is_that_model_becomes_aprn() {
     let error = aprn::plan(std::slice::from_ref(&weight), &Metadata::new(), "m")
         .expect_err("never was APRN");
     assert!(
-        error.message().contains("came") || error.message().contains("converted from APRN"),
+        error.message().contains("was read as one tensor")
+            || error.message().contains("converted from APRN"),
         "{error}"
     );
     assert_eq!(error.code().id(), "E001");

@@ -243,7 +243,7 @@ fn flags_of_the_dialect_that_contradict_the_file_are_reported() {
     assert_eq!(warnings(0x400, floats), [""; 0]);
     assert_eq!(
         warnings(0x420, floats),
-        ["the flag QUANTIZED is set, but the file has nothing that it stands for"]
+        ["the flag QUANTIZED is set, but the file does not have the data that it declares"]
     );
     assert_eq!(
         warnings(0, floats),
@@ -271,7 +271,7 @@ fn flags_of_the_dialect_that_contradict_the_file_are_reported() {
         assert_eq!(with(0x600, &metadata), [""; 0]);
         assert_eq!(
             with(0x400, &metadata),
-            ["the flag VOCABULARY is not set, though the file has what it stands for"]
+            ["the flag VOCABULARY is not set, but the file has the data that it declares"]
         );
     }
 }

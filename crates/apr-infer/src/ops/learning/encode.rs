@@ -168,7 +168,7 @@ pub(super) fn one_hot(call: &mut Call<'_>) -> Result<Vec<Value>> {
         match places.get(key) {
             Some(place) => out[row * width + place] = 1.0,
             None if call.flag("zeros", true) => {}
-            None => return Err(Error::format(format!("element {row} is of no category"))),
+            None => return Err(Error::format(format!("element {row} is not in any category"))),
         }
     }
     Ok(vec![Tensor::new(shape, out)?.into()])

@@ -121,7 +121,12 @@ pub(super) fn join(call: &mut Call<'_>) -> Result<Vec<Value>> {
         let (rows, width) = match *tensor.shape() {
             [width] => (1, width),
             [rows, width] => (rows, width),
-            _ => return Err(Error::format(format!("{:?} are no columns", tensor.shape()))),
+            _ => {
+                return Err(Error::format(format!(
+                    "expected columns, found shape {:?}",
+                    tensor.shape()
+                )));
+            }
         };
         if widths.get(at).is_some_and(|&said| usize::try_from(said) != Ok(width)) {
             return Err(Error::format(format!(

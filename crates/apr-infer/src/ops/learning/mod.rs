@@ -57,7 +57,12 @@ impl Rows {
         let (count, width) = match *x.shape() {
             [width] => (1, width),
             [count, width] => (count, width),
-            _ => return Err(Error::format(format!("{:?} are no rows of features", x.shape()))),
+            _ => {
+                return Err(Error::format(format!(
+                    "expected rows of features, found shape {:?}",
+                    x.shape()
+                )));
+            }
         };
         call.room_for(x.shape(), size_of::<f64>() as u64)?;
         call.work(&[x.len()])?;

@@ -113,7 +113,7 @@ struct Machine {
 
 impl Machine {
     fn of(call: &Call<'_>, counts: &[i64], width: usize) -> Result<Self> {
-        let wrong = || Error::format("vectors, coefficients and classes do not go together");
+        let wrong = || Error::format("vectors, coefficients and classes do not match");
         let mut starts = vec![0_usize];
         for &count in counts {
             let last = starts.last().copied().unwrap_or(0);

@@ -210,7 +210,7 @@ impl Vm<'_> {
         };
         // What the number means is decided by the program that loads the file.
         self.record("copyreg", &format!("extension {code}"), Action::Import, Verdict::Dangerous);
-        self.refuse("names a class by a number that only the loading program knows")?;
+        self.refuse("refers to a class by a number that only the loading program defines")?;
         self.push(OPAQUE)
     }
 }

@@ -216,9 +216,7 @@ impl<'a> TokenizerKeys<'a> {
         };
         let keys = self.key_values.iter().map(|there| &there.key);
         let unplaced = keys.filter(|key| key.starts_with("tokenizer.") && !has_place(key));
-        unplaced
-            .map(|key| format!("{}: the files have no place for it", Escaped::short(key)))
-            .collect()
+        unplaced.map(|key| format!("{}: the files can't store it", Escaped::short(key))).collect()
     }
 }
 

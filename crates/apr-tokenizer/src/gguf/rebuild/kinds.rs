@@ -112,7 +112,8 @@ pub(super) fn characters<'a>(
     let mut scores = keys.scores.unwrap_or_default().iter().copied();
     if scores.any(|score| score != 0.0) {
         warnings.push(
-            "tokenizer.ggml.scores: the files keep their order, as that of merges, not the numbers"
+            "tokenizer.ggml.scores: the files keep their order, as the order of merges, not the \
+             numbers"
                 .to_owned(),
         );
     }
@@ -210,9 +211,9 @@ pub(super) fn unigram<'a>(
     keys: &TokenizerKeys<'a>,
     warnings: &mut Vec<String>,
 ) -> Result<TokenizerFile<'a>> {
-    let scores = keys.scores.ok_or_else(|| {
-        Error::format("tokenizer.ggml.scores is missing, and Unigram goes by them")
-    })?;
+    let scores = keys
+        .scores
+        .ok_or_else(|| Error::format("tokenizer.ggml.scores is missing, which Unigram requires"))?;
 
     // Ids are positions: only what fills up the end can be left out.
     let count = keys.filled().last().map_or(0, |(id, ..)| id + 1);

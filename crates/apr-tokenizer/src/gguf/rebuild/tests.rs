@@ -39,7 +39,7 @@ fn key_values_of_other_programs_give_the_same_files_or_a_warning() {
     };
     warned(
         change("gpt2", "merges", &|merges| texts(merges, 0, "no token")),
-        "1 merge of what is not a token",
+        "1 merge of unknown tokens",
     );
     warned(
         change("gpt2", "tokens", &|tokens| texts(tokens, 3, "\"")),

@@ -51,8 +51,7 @@ impl TokenizerFile<'_> {
 /// Returns the warning about merges of texts that are not tokens, if there are any.
 #[must_use]
 pub fn unknown_merges(count: usize) -> Option<String> {
-    (count > 0)
-        .then(|| format!("{} of what is not a token: left out", counted(count as u64, "merge")))
+    (count > 0).then(|| format!("{} of unknown tokens: left out", counted(count as u64, "merge")))
 }
 
 /// A token that is found before anything else.

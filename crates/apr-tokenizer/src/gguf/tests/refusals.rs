@@ -34,7 +34,7 @@ fn a_splitting_without_a_name_is_rejected_unless_the_user_gives_one() {
     let error = unknown().error();
     assert_eq!(error.code(), Code::Format);
     assert!(
-        error.message().contains(r"\w+") && error.message().contains("llama.cpp has no name"),
+        error.message().contains(r"\w+") && error.message().contains("llama.cpp has no known name"),
         "{error}"
     );
     let case = unknown();

@@ -74,6 +74,6 @@ fn a_graph_without_the_tensor_reports_that() {
     with_screen(&[&*reader], |screen| {
         screen.settle();
         press(screen, "gu");
-        assert!(drawn(screen, (80, 24)).contains("reads no tensors"));
+        assert!(drawn(screen, (80, 24)).contains("does not read tensors"));
     });
 }

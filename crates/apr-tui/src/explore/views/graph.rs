@@ -23,7 +23,7 @@ use crate::zones::Target;
 pub(crate) const HELP: [Key; 8] = [
     ("↑ ↓  k j", "previous, next box"),
     ("Enter", "open the group"),
-    ("Esc  Backspace", "back to what is around it; no marks"),
+    ("Esc  Backspace", "back to the outer group; no marks"),
     ("/", "find a box by name, in all groups"),
     ("[ ]", "previous, next part of the model"),
     ("PgUp PgDn  G", "a page up, down; the last box"),

@@ -113,7 +113,7 @@ fn draw(frame: &mut Frame<'_>, area: Rect, found: &Judged<HistogramReport>, pale
 /// Bars beside an axis of counts.
 fn distribution(frame: &mut Frame<'_>, area: Rect, report: &HistogramReport, palette: Palette) {
     if report.counts.is_empty() {
-        frame.render_widget(Line::styled(" nothing is finite", palette.bad()), area);
+        frame.render_widget(Line::styled(" no finite values", palette.bad()), area);
         return;
     }
     let most = report.counts.iter().copied().max().unwrap_or_default();

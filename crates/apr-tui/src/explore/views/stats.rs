@@ -24,10 +24,10 @@ use crate::zones::Target;
 
 pub(crate) const HELP: [Key; 5] = [
     ("↑ ↓  k j", "previous, next tensor"),
-    ("a", "all tensors; norms and what is odd"),
+    ("a", "all tensors; norms and findings"),
     ("Enter", "histogram of the tensor"),
     ("u", "its path through the graph"),
-    ("Esc  r", "stop measuring, go on"),
+    ("Esc  r", "stop, resume measuring"),
 ];
 
 /// Columns of the bar of a role.
@@ -215,7 +215,7 @@ impl Explorer<'_> {
             self.zones.add(line_area, Target::Item(at));
         }
         if len == 0 && known == all {
-            let text = " no norms, and nothing odd; a lists all tensors";
+            let text = " no norms and no findings; a lists all tensors";
             let line_area = Rect { y: inner.y + 1, height: inner.height.min(1), ..inner };
             frame.render_widget(Line::styled(text, self.palette.faint()), line_area);
         }

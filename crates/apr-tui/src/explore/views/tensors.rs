@@ -159,7 +159,7 @@ impl Explorer<'_> {
     pub(crate) fn list_chosen(&mut self, tensors: Vec<usize>, what: &str) {
         let Loaded::Ready(list) = &self.list else { return };
         if tensors.is_empty() {
-            self.message = Some(format!("{what} reads no tensors"));
+            self.message = Some(format!("{what} does not read tensors"));
             return;
         }
         self.order.text.clear();

@@ -83,7 +83,7 @@ pub(super) fn run(job: &Job<'_>) -> Outcome {
             }
             Said::System("") => {
                 chat.set_system(None);
-                note(job, "there is no system prompt")?;
+                note(job, "no system prompt")?;
             }
             Said::System(text) => {
                 chat.set_system(Some(text.to_owned()));
