@@ -1,5 +1,8 @@
 //! Rerankers in GGUF files: the classifier that llama.cpp makes of a language model that answers
 //! yes or no, and what llama.cpp computes otherwise.
+//!
+//! GGUF has no key for the activation of scores, so they are logits, as in llama.cpp, except for
+//! the softmax of Qwen3's `yes` and `no`.
 
 use apr_gguf::{Array, KeyValue, Value as Typed};
 use apr_registry::{Escaped, Loss};

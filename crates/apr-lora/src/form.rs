@@ -169,6 +169,9 @@ fn turned(first: usize, second: usize) -> Pair {
 }
 
 /// The ways in which two matrices may be meant, the likeliest first.
+///
+/// Shapes decide, and `fan_in_fan_out` only for square weights, because PEFT stores one flag for
+/// layers of both kinds.
 fn candidates(
     first: usize,
     second: usize,

@@ -22,7 +22,8 @@ pub(crate) struct Contents {
     pub(crate) heap: Heap,
     pub(crate) root: Id,
     pub(crate) storages: HashMap<String, Range>,
-    /// CRC-32 of storages, by offset and length.
+    /// CRC-32 of storages, by offset and length. It is checked for every tensor that is made of the
+    /// storage, such as a view or a scale.
     pub(crate) checksums: Checksums,
     pub(crate) header_fields: Map<String, Value>,
     pub(crate) warnings: Vec<String>,

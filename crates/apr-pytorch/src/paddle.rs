@@ -5,6 +5,8 @@
 //! 'w@@.0', 'w@@.1', ...       arrays
 //! 'UnpackBigParamInfor@@'     {'w': {'OriginShape': (...), 'slices': ['w@@.0', 'w@@.1', ...]}}
 //! ```
+//!
+//! Paddle writes `bfloat16` and `uint16` alike, so both are read as `u16`.
 
 use std::collections::HashMap;
 

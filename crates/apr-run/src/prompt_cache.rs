@@ -15,6 +15,7 @@
 //! names, dtypes, shapes and the digest of each tensor. For a file without digests it covers
 //! samples of the tensors and the state of the files, such as length, time and number, which the
 //! caller knows ([`Generator::read_from_files`]); without that state, all bytes of the tensors.
+//! Answers are not in the file, because their keys and values are products of single rows.
 
 use std::fmt::{self, Write};
 

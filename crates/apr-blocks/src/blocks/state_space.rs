@@ -83,6 +83,9 @@ impl Writer<'_> {
     /// token and the last `h`.
     ///
     /// The time step `t`, `B` and `C` depend on the token. `x` is `[batch, sequence, channels]`.
+    ///
+    /// This is a `Scan`, because the closed form by cumulated sums loses all digits, and the memory
+    /// of the form over pairs of tokens grows with the square of the length.
     fn scanned(
         &mut self,
         place: BlockPosition<'_>,

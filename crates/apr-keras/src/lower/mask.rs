@@ -3,7 +3,8 @@
 //! A mask is `[batch, steps]`, goes with the value that a layer makes, and from layer to layer.
 //! Layers that do not know masks compute with all steps and end the mask, as in Keras. Keras 3
 //! also writes the functions that compute masks among the layers, and names the result as an
-//! argument where it is read.
+//! argument where it is read. Masks follow the program of Keras, not its documentation; a layer is
+//! not translated if the order of two layers stays open.
 
 use std::collections::HashMap;
 

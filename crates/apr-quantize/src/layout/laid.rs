@@ -55,7 +55,8 @@ pub struct LaidErrors {
     /// Errors of pieces, by position in the base and offset. The key order makes sums independent
     /// of threads.
     drifts: Mutex<BTreeMap<(usize, u64), Drift>>,
-    /// Weights that were rounded before, whose drift counts.
+    /// Weights that were rounded before, whose drift counts. Measured while they are encoded, it
+    /// would be zero.
     rounded: BTreeMap<usize, Rounded>,
     names: Vec<String>,
     bytes: Vec<u64>,

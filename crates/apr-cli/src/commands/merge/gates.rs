@@ -1,4 +1,7 @@
 //! Router weights of a mixture of experts: random, or token embeddings or hidden states of prompts.
+//!
+//! Hidden states are computed in single precision, one prompt at a time: mergekit runs `bf16` and
+//! pads prompts, and `hidden_avg` then counts the padding.
 
 use apr_core::{Error, Result};
 use apr_infer::Value;
