@@ -109,16 +109,15 @@ enum Wants {
 
 /// Returns the runs in which a text-generating graph reads a prompt of `tokens` tokens.
 #[must_use]
-pub fn prompt_runs(body: &Body, tokens: usize) -> Vec<PromptRun> {
+pub fn prompt_runs(body: &Body, tokens: usize) -> impl Iterator<Item = PromptRun> + use<> {
     let reading = Reading::of(body);
-    let mut runs = Vec::new();
     let mut past = 0;
-    while past < tokens {
-        let run = reading.run(past, tokens - past, tokens, 0);
-        runs.push(run);
+    std::iter::from_fn(move || {
+        let left = tokens.checked_sub(past).filter(|left| *left > 0)?;
+        let run = reading.run(past, left, tokens, 0);
         past += run.tokens;
-    }
-    runs
+        Some(run)
+    })
 }
 
 /// Method by which a graph reads prompts.

@@ -18,7 +18,7 @@ mod report;
 mod tokens;
 
 use apr_core::Progress;
-use apr_registry::{CheckpointReader, Pipeline, Result};
+use apr_registry::{CheckpointReader, Error, Escaped, Pipeline, Result};
 
 pub(crate) use alike::{Alike, alike};
 pub(crate) use drift::drift;
@@ -65,6 +65,14 @@ fn judged(
     pairing: Pairing,
     compared: &[Comparison],
 ) -> Result<DiffReport> {
+    let is_empty =
+        pairing.pairs.is_empty() && pairing.removed.is_empty() && pairing.added.is_empty();
+    if let Some(filter) = options.filter.as_ref().filter(|_| is_empty) {
+        // A gate that compares nothing must not pass.
+        let message = format!("no tensor matches `tensors` {}", Escaped::short(filter.text()));
+        return Err(Error::format(message));
+    }
+
     let mut warnings = Vec::new();
     let vocab = vocab_changes(left.original, right.original, &mut warnings)?;
     let Side { reader: left, name: left_name, .. } = left;
@@ -94,7 +102,8 @@ fn judged(
     // A distance is one where every tensor has a counterpart, and every value is a number.
     let is_whole =
         !lonely && tensors.iter().all(|tensor| tensor.max_delta.is_some_and(f64::is_finite));
-    let l2 = norms.sums.difference.sqrt();
+    let is_number = norms.sums.max_delta.is_finite();
+    let l2 = if is_number { norms.sums.difference.sqrt() } else { f64::INFINITY };
     let gate = |limit| L2Gate { limit, passed: is_whole && l2 <= limit };
     Ok(DiffReport {
         path: left_name.to_owned(),
@@ -157,6 +166,9 @@ fn describe(
     let norms = (sums.left * sums.right).sqrt();
     let norm = sums.left.max(sums.right).sqrt();
     let share = |of: f64| Some(of / norm).filter(|share| room > 0.0 && share.is_finite());
+    // With NaN or infinity there is no distance.
+    let is_number = sums.max_delta.is_finite();
+    let difference = if is_number { sums.difference.sqrt() } else { f64::INFINITY };
     TensorDiff {
         name: a.name.clone(),
         other_name: (a.name != b.name).then(|| b.name.clone()),
@@ -167,9 +179,9 @@ fn describe(
         dtypes: [a.dtype, b.dtype],
         shapes: [a.shape.clone(), b.shape.clone()],
         max_delta: compared(sums.max_delta, 0.0),
-        l2: compared(sums.difference.sqrt(), 0.0),
-        cosine: compared(sums.dot / norms, 1.0).filter(|cosine| cosine.is_finite()),
-        relative_error: share(sums.difference.sqrt()),
+        l2: compared(difference, 0.0),
+        cosine: compared(sums.dot / norms, 1.0).filter(|cosine| is_number && cosine.is_finite()),
+        relative_error: share(difference),
         allowed: share(room),
     }
 }

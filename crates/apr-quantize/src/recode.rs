@@ -324,8 +324,8 @@ fn non_finite(values: &[f32]) -> (u64, u64) {
 
 /// Returns the plan for a tensor, or `None` if its elements do not need one.
 ///
-/// A tensor that is copied does not need a plan. Neither does a cast from float to float without
-/// measured errors.
+/// A tensor that is copied does not need a plan. Neither does a cast from float to float, except to
+/// 8-bit floats, whose error is measured.
 ///
 /// # Errors
 /// Returns the errors of [`Recode::plan`].
@@ -333,15 +333,14 @@ pub fn needed(
     reader: &dyn CheckpointReader,
     tensor: usize,
     target: &TensorTarget,
-    gated: bool,
 ) -> Result<Option<Recode>> {
     let info = &reader.tensors()[tensor];
     if info.dtype == target.dtype {
         return Ok(None);
     }
     let is_block = |dtype: DType| dtype.is_quantized();
-    let measured = (gated || target.dtype.kind() == DTypeKind::MiniFloat)
-        && can_cast(info.dtype, target.dtype);
+    let measured =
+        target.dtype.kind() == DTypeKind::MiniFloat && can_cast(info.dtype, target.dtype);
     if !(measured || is_block(info.dtype) || is_block(target.dtype)) {
         return Ok(None);
     }

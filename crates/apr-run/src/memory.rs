@@ -98,6 +98,9 @@ pub struct PartMemory {
     pub tokens_at_once: Option<u64>,
 }
 
+/// Longest context that is estimated: the runs of a prompt are counted one by one.
+const LONGEST_CONTEXT: usize = 1 << 27;
+
 /// Estimates the memory that a run takes, without reading weights. For a model without a graph, the
 /// estimate covers only its weights.
 ///
@@ -141,6 +144,10 @@ fn of_parts(
         (None, Some(own)) => (own, ContextOrigin::Model),
         (None, None) => (to_usize(usual_size("sequence")), ContextOrigin::Default),
     };
+    if context > LONGEST_CONTEXT {
+        let message = format!("a context of {context} tokens; {LONGEST_CONTEXT} are the most");
+        return Err(RunError::request(message));
+    }
     let mut warnings = Vec::new();
     if let Some(own) = own.filter(|own| *own < context) {
         warnings.push(format!("the model was made for at most {own} tokens"));
@@ -280,14 +287,17 @@ impl Estimator {
             let past = if keeps(body) { self.context.saturating_sub(1) } else { 0 };
             return vec![RunSize { past, tokens: 1, has_logits: true }];
         }
+        // Of pieces without logits, those with most tokens and with most scores need most.
+        let scores = |run: &RunSize| run.tokens.saturating_mul(run.past + run.tokens);
+        let (mut widest, mut longest, mut last) = (None::<RunSize>, None::<RunSize>, None);
         let mut past = 0;
-        let mut runs: Vec<RunSize> = Vec::new();
-        let mut last = None;
         for run in prompt_runs(body, to_usize(self.context)) {
             let (tokens, logits) = (run.tokens as u64, run.logits as u64);
             let all_logits = logits == tokens;
             if !all_logits {
-                runs.push(RunSize { past, tokens, has_logits: false });
+                let run = RunSize { past, tokens, has_logits: false };
+                widest = widest.filter(|widest| widest.tokens > tokens).or(Some(run));
+                longest = longest.filter(|longest| scores(longest) > scores(&run)).or(Some(run));
             }
             past += tokens;
             if logits > 0 {
@@ -295,10 +305,6 @@ impl Estimator {
                 last = Some(RunSize { past: past - logits, tokens: logits, has_logits: true });
             }
         }
-        // Of pieces without logits, those with most tokens and with most scores need most.
-        let scores = |run: &&RunSize| run.tokens.saturating_mul(run.past + run.tokens);
-        let widest = runs.iter().max_by_key(|run| run.tokens).copied();
-        let longest = runs.iter().max_by_key(scores).copied();
         [widest, longest, last].into_iter().flatten().collect()
     }
 

@@ -114,7 +114,9 @@ impl ScanSummary {
         let count = |verdict| counted().filter(|file| file.verdict == verdict).count();
         let clean = count(FileVerdict::Clean);
         let accepted = files.iter().filter(|file| file.accepted).count();
-        let worst = counted().map(|file| file.verdict).max().unwrap_or(FileVerdict::Clean);
+        // Of no file at all, nothing was examined.
+        let least = if files.is_empty() { FileVerdict::NotExamined } else { FileVerdict::Clean };
+        let worst = counted().map(|file| file.verdict).max().unwrap_or(least);
         let verdict = match worst {
             FileVerdict::NotRun if clean > 0 => FileVerdict::Clean,
             worst => worst,

@@ -39,14 +39,15 @@ pub fn scan(path: impl AsRef<Path>) -> Result<ScanSummary> {
 
 /// Returns the files to scan: the given files, and the files in given folders and below, in order.
 ///
-/// Links to files are followed, links to folders are not.
+/// Links to files are followed, links to folders are not: one that leads elsewhere is listed as a
+/// file, which can't be read.
 ///
 /// # Errors
 /// E007 when a folder can't be read.
 pub fn files_below(paths: &[PathBuf]) -> Result<Vec<PathBuf>> {
     let mut files = Vec::new();
     for path in paths {
-        if path.is_dir() { list(path, 0, &mut files)? } else { files.push(path.clone()) }
+        if path.is_dir() { list(path, path, 0, &mut files)? } else { files.push(path.clone()) }
     }
     Ok(files)
 }
@@ -101,20 +102,35 @@ pub fn unreadable(error: &Error) -> Option<String> {
     (error.cause() != Some(IoCause::Interrupted)).then(|| error.to_string())
 }
 
-fn list(folder: &Path, depth: usize, files: &mut Vec<PathBuf>) -> Result<()> {
+/// Returns `true` for a link to a folder that is listed anyway, because it is within `root`.
+fn is_link_within(path: &Path, root: &Path) -> bool {
+    let target = path.canonicalize().ok().filter(|target| target.is_dir());
+    let is_below = |root: PathBuf| target.is_some_and(|target| target.starts_with(root));
+    root.canonicalize().is_ok_and(is_below)
+}
+
+fn list(root: &Path, folder: &Path, depth: usize, files: &mut Vec<PathBuf>) -> Result<()> {
     if depth == MAX_DEPTH {
         let message = format!("folders are nested more than {MAX_DEPTH} deep");
         return Err(Error::io(IoCause::Other, message).in_file(folder.display()));
     }
 
     let failed = |error: io::Error| io_error(&error, folder);
-    let mut names = list_folder(folder).map_err(failed)?;
+    let mut names = match list_folder(folder) {
+        // The report lists a folder below that can't be read.
+        Err(_) if depth > 0 => {
+            files.push(folder.to_owned());
+            return Ok(());
+        }
+        names => names.map_err(failed)?,
+    };
     names.sort_unstable();
     for name in names {
         let path = folder.join(name);
         if path.symlink_metadata().map_err(failed)?.is_dir() {
-            list(&path, depth + 1, files)?;
-        } else if path.is_file() {
+            list(root, &path, depth + 1, files)?;
+        } else if !is_link_within(&path, root) {
+            // A link to nothing, a pipe and the like are in the report as unreadable.
             files.push(path);
         }
     }

@@ -148,8 +148,14 @@ fn render(
 }
 
 fn render_changes(out: &mut dyn Write, report: &DiffReport) -> io::Result<()> {
-    if report.tensors.is_empty() && !(report.added.is_empty() && report.removed.is_empty()) {
+    let is_incomparable = |tensor: &TensorDiff| tensor.verdict == Verdict::Incomparable;
+    let has_lonely = !(report.added.is_empty() && report.removed.is_empty());
+    if report.tensors.is_empty() && has_lonely {
         writeln!(out, "Weight Changes: nothing to compare: the models have no tensor in common")?;
+    } else if !report.tensors.is_empty() && report.tensors.iter().all(is_incomparable) {
+        writeln!(out, "Weight Changes: nothing to compare: no tensor has the same shape in both")?;
+    } else if !report.max_delta.is_finite() {
+        writeln!(out, "Weight Changes: no distance, because values are NaN or infinite")?;
     } else {
         writeln!(
             out,
@@ -285,8 +291,9 @@ fn render_verdict(out: &mut dyn Write, report: &DiffReport) -> io::Result<()> {
     let count =
         |is: fn(&TensorDiff) -> bool| report.tensors.iter().filter(|tensor| is(tensor)).count();
     let (alike, rounded) = (count(matches), count(|tensor| tensor.verdict == Verdict::Rounded));
+    let verb = if report.tensors.len() == 1 { "matches" } else { "match" };
     let mut verdict =
-        format!("{alike} of {} match", counted(report.tensors.len() as u64, "tensor"));
+        format!("{alike} of {} {verb}", counted(report.tensors.len() as u64, "tensor"));
     if rounded > 0 {
         verdict.push_str(&format!(", {rounded} within the precision of their types"));
     }
@@ -306,12 +313,8 @@ fn render_verdict(out: &mut dyn Write, report: &DiffReport) -> io::Result<()> {
     render_digests(out, count(|tensor| tensor.by_digest), count(|tensor| tensor.damaged))?;
     let Some(gate) = report.l2_gate else { return Ok(()) };
     let (style, word) = if gate.passed { (GOOD, "PASS") } else { (BAD, "FAIL") };
-    writeln!(
-        out,
-        "L2 distance: {} (limit: {}) {style}{word}{style:#}",
-        number(report.l2),
-        number(gate.limit)
-    )
+    let l2 = if report.l2.is_finite() { number(report.l2) } else { "none".to_owned() };
+    writeln!(out, "L2 distance: {l2} (limit: {}) {style}{word}{style:#}", number(gate.limit))
 }
 
 /// Renders the number of tensors compared by digest only, and the number with wrong digests.
@@ -367,6 +370,9 @@ fn render_tensor(out: &mut dyn Write, tensor: &TensorDiff, tolerance: f64) -> io
                 out,
                 "{ODD}ROUNDED{ODD:#} ({from} and {to}, error {off}, within the types' {room})"
             )
+        }
+        Verdict::Drift if tensor.max_delta.is_some_and(|delta| !delta.is_finite()) => {
+            writeln!(out, "{BAD}DRIFT{BAD:#} (NaN or infinity in one of the two) !!!")
         }
         Verdict::Drift => {
             let cosine =

@@ -7,7 +7,7 @@ use apr_ops::inline::ValidationConfig;
 use apr_ops::job::Job;
 use apr_registry::Error;
 
-use super::convert::{Destination, Extras, contain, write};
+use super::convert::{Destination, Extras, check_is_native, contain, write};
 use crate::args::{ContainerArgs, DecryptArgs, EncryptArgs};
 use crate::context::Context;
 use crate::failure::{Failure, Outcome};
@@ -22,6 +22,7 @@ pub(super) fn encrypt(args: &EncryptArgs, context: &Context) -> Outcome {
 
 /// Returns the job of an encryption and its model.
 pub(super) fn encrypt_job(args: &EncryptArgs, context: &Context) -> Outcome<(Job, Model)> {
+    check_is_native("encrypt", Some(&args.output))?;
     // Standard input can be read once.
     let opened = model::open_to_look(&args.model, context)?;
     if model::is_encrypted(&*opened.reader) {
@@ -43,6 +44,7 @@ pub(super) fn encrypt_job(args: &EncryptArgs, context: &Context) -> Outcome<(Job
 
 /// Writes a copy that is not encrypted.
 pub(super) fn decrypt(args: &DecryptArgs, context: &Context) -> Outcome {
+    check_is_native("decrypt", Some(&args.output))?;
     let opened = model::open(&args.model, context)?;
     if !model::is_encrypted(&*opened.reader) {
         return Err(Error::format("the model is not encrypted")

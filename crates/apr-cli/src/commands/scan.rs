@@ -206,12 +206,8 @@ fn render(out: &mut dyn Write, summary: &ScanSummary, all: bool) -> io::Result<(
         .filter(|(count, _)| *count > 0)
         .map(|(count, word)| format!("{count} {word}"))
         .collect();
-    writeln!(
-        out,
-        "{BOLD}{}{BOLD:#}: {}",
-        counted(summary.files.len() as u64, "file"),
-        counts.join(", ")
-    )
+    let counts = if counts.is_empty() { "nothing to scan".to_owned() } else { counts.join(", ") };
+    writeln!(out, "{BOLD}{}{BOLD:#}: {counts}", counted(summary.files.len() as u64, "file"))
 }
 
 /// The names of files that loading the model does not run, in one line.

@@ -10,7 +10,7 @@ use apr_registry::{CheckpointReader, Format, PlanOptions, Sharding, target_by_ex
 
 use apr_ops::inline::ValidationConfig;
 
-use super::convert::{Destination, Extras, layout, open_for, write};
+use super::convert::{Destination, Extras, check_is_native, layout, open_for, write};
 use crate::args::{JoinArgs, ShardArgs};
 use crate::context::Context;
 use crate::failure::{Failure, Outcome};
@@ -64,6 +64,7 @@ pub(super) fn join(args: &JoinArgs, context: &Context) -> Outcome {
         return Err(Failure::Usage(message));
     }
 
+    check_is_native("join", Some(&args.output))?;
     check_output(&model, &args.manifest, &args.output)?;
     let target = as_it_is(&*model.reader, &args.output);
     copy(&model, target, Destination::at(&args.output, args.overwrite), context)

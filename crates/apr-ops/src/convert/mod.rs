@@ -62,8 +62,6 @@ pub struct ConvertOptions {
     ///
     /// If it is empty, no tensor has a target.
     pub targets: Vec<Option<TensorTarget>>,
-    /// `true` to measure the error of casts in addition.
-    pub measures_casts: bool,
     /// Warnings from choosing the targets, for the report.
     pub warnings: Vec<String>,
     /// Decompress tensors that are otherwise unchanged.
@@ -152,10 +150,7 @@ pub fn plan(
     let infos = reader.tensors().iter().enumerate();
     let targets: Vec<TensorTarget> =
         infos.map(|(tensor, info)| options.target(tensor, info, &fixed)).collect();
-    let recipes = targets
-        .iter()
-        .enumerate()
-        .map(|(tensor, target)| recipe(reader, tensor, target, options.measures_casts));
+    let recipes = targets.iter().enumerate().map(|(tensor, target)| recipe(reader, tensor, target));
     let recipes = recipes.collect::<Result<Vec<_>>>()?;
     let target_infos: Vec<TensorInfo> = reader
         .tensors()

@@ -32,13 +32,12 @@ pub(super) fn recipe(
     reader: &dyn CheckpointReader,
     tensor: usize,
     target: &TensorTarget,
-    gated: bool,
 ) -> Result<Recipe> {
     let info = &reader.tensors()[tensor];
     if info.dtype == target.dtype {
         return Ok(Recipe::Keep);
     }
-    if let Some(recode) = recode::needed(reader, tensor, target, gated)? {
+    if let Some(recode) = recode::needed(reader, tensor, target)? {
         return Ok(Recipe::Recode(recode));
     }
     if can_cast(info.dtype, target.dtype) {

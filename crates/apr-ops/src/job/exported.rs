@@ -52,7 +52,6 @@ impl Job {
         let room = skeleton::tensors(bytes.unwrap_or_default(), &Limits::default())?;
         let options = ConvertOptions {
             targets: targets(view.tensors(), &room),
-            measures_casts: self.weights.gate.is_some(),
             warnings: self.weights.warnings.clone(),
             ..ConvertOptions::default()
         };

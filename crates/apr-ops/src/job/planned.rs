@@ -101,7 +101,6 @@ impl Parts {
     ) -> Self {
         let options = ConvertOptions {
             targets,
-            measures_casts: job.weights.gate.is_some(),
             warnings: job.weights.warnings.clone(),
             ..ConvertOptions::default()
         };

@@ -99,7 +99,6 @@ impl Weights {
             precision,
             dequantize: self.dequantize,
             targets: dtypes.into_iter().map(|dtype| dtype.map(TensorTarget::from)).collect(),
-            measures_casts: self.gate.is_some(),
             warnings: self.warnings.clone(),
             decompress: self.decompress,
             dense: self.dense,

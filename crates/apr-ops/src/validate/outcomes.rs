@@ -7,6 +7,7 @@ use apr_graph::Severity;
 use apr_registry::keys;
 
 use crate::graph::GraphPart;
+use crate::physics::expectation;
 
 use super::pass::Pass;
 use super::{Check, CheckOutcome, Finding, Level, Status, ValidateOptions};
@@ -100,15 +101,25 @@ impl Pass<'_> {
 
     fn physics_detail(&self) -> Detail {
         self.read(self.options.physics, String::new())?;
-        Ok(self
-            .family("ranges")
-            .unwrap_or_else(|_| "layer norms and projections, guessed from names".to_owned()))
+        if let Ok(ranges) = self.family("ranges") {
+            return Ok(ranges);
+        }
+        let mut infos = self.reader.tensors().iter().enumerate();
+        let has_range = infos.any(|(tensor, info)| expectation(None, tensor, info).is_some());
+        if has_range || self.has(Check::Physics) {
+            Ok("layer norms and projections, guessed from names".to_owned())
+        } else {
+            Err("unknown family, and no name of a layer norm or projection")
+        }
     }
 
     /// Returns the detail of a check that reads the weights.
     fn read(&self, is_asked: bool, detail: String) -> Detail {
         if is_asked && self.reader.container().is_locked() {
             return Err("the tensors are encrypted: no key given");
+        }
+        if self.reader.tensors().is_empty() {
+            return asked(is_asked, String::new()).and(Err("the model has no tensors"));
         }
         asked(is_asked, detail)
     }

@@ -1,9 +1,11 @@
 //! What an output must pass before it appears: one process asks it of what it wrote, and
 //! `apr finish` of what the parts did.
 
+use std::io::{self, Write};
 use std::path::Path;
 
 use apr::job::Output;
+use apr_core::counted;
 use apr_ops::diff::DriftReport;
 use apr_ops::job::{Gate, Job};
 use apr_registry::{CheckpointReader, Code};
@@ -157,6 +159,16 @@ fn check_opens(job: &Job, option: &str, context: &Context) -> Outcome {
         ))),
         Err(error) => Err(error.into()),
     }
+}
+
+/// Renders the drift that a gate measured.
+///
+/// An output that exceeds a limit was not written, unless the user forced it, with a warning.
+pub(crate) fn render_drift(out: &mut dyn Write, drift: &DriftReport) -> io::Result<()> {
+    let DriftReport { tensor_count, changed, total, .. } = drift;
+    let (tensors, percent) =
+        (counted(*tensor_count as u64, "tensor"), 100.0 * total.relative_error);
+    writeln!(out, "  drift: {changed} of {tensors} changed, relative error {percent:.3} %")
 }
 
 /// Returns the name of an output in reports.

@@ -56,14 +56,7 @@ pub(super) fn import_job(args: &ImportArgs, context: &Context) -> Outcome<(Job, 
     }
 
     let output = args.write.output.as_deref();
-    let foreign =
-        |extension: &&str| *extension != "apr" && target_by_extension(extension).is_some();
-    if let Some(extension) =
-        output.and_then(Path::extension).and_then(|text| text.to_str()).filter(foreign)
-    {
-        let message = format!("import writes .apr files; `apr convert` writes .{extension}");
-        return Err(Failure::Usage(message));
-    }
+    check_is_native("import", output)?;
     let target = layout(Output::layout(&apr_registry::apr2::FORMAT, output), args.align, None)?;
     let job = Job {
         prefix: args.prefix.clone(),
@@ -247,8 +240,7 @@ pub(super) fn export(args: &ExportArgs, context: &Context) -> Outcome {
         args.shard_size,
     )?;
 
-    // What went through an import was judged there; an export gives back what is in the file.
-    let stop = validation(&args.write).stop;
+    let judged = validation(&args.write);
     let job = Job {
         weights: weights::asked(
             (&args.model, target.format),
@@ -258,12 +250,17 @@ pub(super) fn export(args: &ExportArgs, context: &Context) -> Outcome {
             context,
         )?,
         graph: args.graph.wishes(),
-        validation: ValidationConfig { stop, ..ValidationConfig::integrity() },
+        validation: judged,
         ..Job::new(contain(target, &args.container, context)?)
     };
 
     expect_whole(None, context);
-    let opened = opened(job, &args.model, context)?;
+    let mut opened = opened(job, &args.model, context)?;
+    if std::ptr::eq(opened.1.reader.format(), &apr_registry::apr2::FORMAT) {
+        // An import judged the model; an export gives back what is in the file.
+        let stop = judged.stop;
+        opened.0.validation = ValidationConfig { stop, ..ValidationConfig::integrity() };
+    }
     let options = &args.requantize.options;
     let ChangedJob { job, model, changed, origin } =
         rounded_job(opened, &args.model, options, context)?;
@@ -287,6 +284,19 @@ pub(super) fn rounded_job(
     let (job, model, report) = rounding::rounded(opened, path, asked, context)?;
     let changed = Changed { calibrated_rounding: Some(report), ..Changed::default() };
     Ok(ChangedJob { job, model, changed, origin })
+}
+
+/// Rejects the extension of another format for a command that writes .apr files only.
+pub(super) fn check_is_native(command: &str, output: Option<&Path>) -> Outcome {
+    let foreign =
+        |extension: &&str| *extension != "apr" && target_by_extension(extension).is_some();
+    let extension = output.and_then(Path::extension).and_then(|text| text.to_str());
+    match extension.filter(foreign) {
+        Some(extension) => Err(Failure::Usage(format!(
+            "{command} writes .apr files; `apr convert` writes .{extension}"
+        ))),
+        None => Ok(()),
+    }
 }
 
 /// Announces that the whole model is going to be read, unless only the tensors of a prefix are.

@@ -226,7 +226,14 @@ fn render_casts(out: &mut dyn Write, report: &ConvertReport) -> io::Result<()> {
 ///
 /// With `all`, it also renders the worst tensors and the reasons for their types.
 fn render_quantization(out: &mut dyn Write, report: &ConvertReport, all: bool) -> io::Result<()> {
-    let Some(quantization) = &report.quantization else { return Ok(()) };
+    let Some(quantization) = &report.quantization else {
+        let others = report.tensors.iter().filter(|tensor| tensor.why.is_some()).count();
+        if others > 0 {
+            let others = counted(others as u64, "tensor");
+            writeln!(out, "  {ODD}{others} of another type than requested{ODD:#}:")?;
+        }
+        return render_exceptions(out, report);
+    };
     let bits = report.bits_per_weight().unwrap_or_default();
     let tensors = counted(quantization.tensors.len() as u64, "tensor");
     writeln!(out, "  {tensors} quantized; {bits:.2} bits per weight over all tensors")?;

@@ -17,7 +17,7 @@ use apr_registry::{CheckpointReader, Escaped};
 use serde::Serialize;
 use serde_json::{Map, Value, json};
 
-use super::gates::{Gates, Judged, name_of};
+use super::gates::{Gates, Judged, name_of, render_drift};
 use super::render::{
     SHOWN, WriteReport, render, render_coded, render_family, render_plan, render_validation,
 };
@@ -268,6 +268,7 @@ pub(crate) fn write_subject(
         report.search.iter().try_for_each(|found| search::render(out, found))?;
         render_coded(out, report)?;
         render_family(out, report)?;
+        report.job.drift.iter().try_for_each(|drift| render_drift(out, drift))?;
         report.canary.iter().try_for_each(|canary| canary::render_line(out, canary))?;
         render_validation(out, report)
     };

@@ -222,6 +222,7 @@ fn render(out: &mut dyn Write, report: &FinishReport) -> io::Result<()> {
         writeln!(out, "  {tensors} quantized, relative error {error:.3} %")?;
     }
 
+    report.drift.iter().try_for_each(|drift| gates::render_drift(out, drift))?;
     report.canary.iter().try_for_each(|found| canary::render_line(out, found))?;
     let (bad, odd) = (found.violations.len(), found.odd.len());
     if bad + odd > 0 {
