@@ -44,8 +44,10 @@ pub(crate) enum Failure {
         /// Tensors that do not fit.
         misfits: Vec<ValidationError>,
     },
-    /// An output that fails a gate; nothing was written.
+    /// An output that fails a gate; nothing was put in place.
     Gate {
+        /// `true` if the parts of a job had written files before.
+        of_parts: bool,
         /// Failures of the gate.
         failures: Vec<String>,
         /// Everything that was measured: `drift`, `canary`, `quantization`, what was changed
@@ -83,7 +85,7 @@ impl From<JobError> for Failure {
             JobError::Gate { failures, report } => {
                 let measured =
                     Box::new([("drift".to_owned(), json!(report))].into_iter().collect());
-                Self::Gate { failures, measured }
+                Self::Gate { of_parts: false, failures, measured }
             }
             other => Self::General(other.to_string()),
         }
@@ -184,8 +186,15 @@ impl Failure {
                         .into(),
                 );
             }
-            Self::Gate { .. } => {
+            Self::Gate { of_parts: false, .. } => {
                 return Some("nothing was written; --force ignores the gate".into());
+            }
+            Self::Gate { of_parts: true, .. } => {
+                return Some(
+                    "the files of the parts stay, and nothing joins them; a plan with --force \
+                     ignores the gate"
+                        .into(),
+                );
             }
             Self::Unhealthy { file, source_tensor, unfit, .. } => {
                 let mut advice = "nothing was written".to_owned();
@@ -218,7 +227,7 @@ impl Failure {
                 let details = FailureDetails::Misfit { file, family: family.as_deref(), misfits };
                 (None, self.message(), details)
             }
-            Self::Gate { failures, measured } => {
+            Self::Gate { failures, measured, .. } => {
                 let details = FailureDetails::Gate { failures, measured };
                 (None, "quality gate failed".to_owned(), details)
             }

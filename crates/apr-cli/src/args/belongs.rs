@@ -15,6 +15,8 @@ enum Need {
     Remote,
     /// A command that opens models.
     Model,
+    /// A command that runs a model.
+    Run,
 }
 
 /// The options of every command that some have no use for, by the ids of their arguments.
@@ -26,7 +28,7 @@ const NEEDS: [(&str, Need); 14] = [
     ("insecure", Need::Remote),
     ("timeout", Need::Remote),
     ("max_metadata", Need::Model),
-    ("no_verify", Need::Model),
+    ("no_verify", Need::Run),
     ("key", Need::Model),
     ("password_file", Need::Model),
     ("pickle_class", Need::Model),
@@ -44,6 +46,10 @@ const WITHOUT_MODELS: [(&str, &[&str]); 6] = [
     ("man", &[]),
     ("version", &[]),
 ];
+
+/// Commands that run a model in every case, or with some of their options.
+const RUNS: [&str; 9] =
+    ["bench", "canary", "distill", "imatrix", "page", "run", "trace", "tui", "validate"];
 
 /// Commands whose models stand in a file, or are named later.
 const NAMED_ELSEWHERE: [&str; 5] = ["finish", "merge", "page", "run-part", "tui"];
@@ -84,6 +90,9 @@ pub(crate) fn check_use<'a>(
             }
             (Need::Model, Some((_, used))) if !used.contains(id) => {
                 "is about how models are opened, and this command opens none"
+            }
+            (Need::Run, _) if !RUNS.contains(&first) => {
+                "applies to commands that run a model: what is written is always compared"
             }
             _ => continue,
         };
@@ -173,6 +182,7 @@ mod tests {
             let wanted = match need {
                 Need::Remote => !NAMED_ELSEWHERE.contains(&first),
                 Need::Model => !opens,
+                Need::Run => !RUNS.contains(&first),
             };
             assert_eq!(is_refused, wanted, "{words:?} {id}");
         }

@@ -15,7 +15,7 @@ use crate::args::{SignArgs, VerifyArgs};
 use crate::context::Context;
 use crate::documents::Document;
 use crate::failure::{Failure, Outcome};
-use crate::printer::{BAD, GOOD, ODD};
+use crate::printer::{BAD, DIM, GOOD, ODD};
 use crate::progress::Bar;
 use crate::{revise, secrets, signals};
 
@@ -26,7 +26,12 @@ struct SignReport {
     signatures: usize,
     dropped_signatures: usize,
     dropped_licence: bool,
+    /// Parts of the model that were not read and are therefore unverified.
+    unverified: &'static str,
 }
+
+/// What signing does not read: a signature covers the digests of tensors.
+const UNREAD: &str = "tensors";
 
 impl Document for SignReport {
     const SCHEMA: &'static str = "sign";
@@ -64,7 +69,10 @@ pub(super) fn sign(args: &SignArgs, context: &Context) -> Outcome {
         if report.dropped_licence {
             writeln!(out, "Dropped the licence, which was issued for the unsigned file.")?;
         }
-        Ok(())
+        writeln!(
+            out,
+            "{DIM}unverified: the tensors were not read; `apr validate` reads them{DIM:#}"
+        )
     })
 }
 
@@ -80,6 +88,7 @@ fn sign_file(args: &SignArgs, key: SigningKey, context: &Context) -> Outcome<Sig
         signatures: revision.signatures,
         dropped_signatures: revision.dropped_signatures,
         dropped_licence: revision.dropped_licence,
+        unverified: UNREAD,
     })
 }
 
@@ -112,6 +121,7 @@ fn sign_manifest(args: &SignArgs, key: SigningKey, context: &Context) -> Outcome
         signatures: block.signatures().len(),
         dropped_signatures,
         dropped_licence: false,
+        unverified: UNREAD,
     })
 }
 

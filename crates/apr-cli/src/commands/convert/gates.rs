@@ -142,7 +142,7 @@ impl<'g> Gates<'g> {
         let mut measured = measured();
         let (key, report) = report();
         measured.insert(key.to_owned(), report);
-        Err(Failure::Gate { failures, measured: Box::new(measured) })
+        Err(Failure::Gate { of_parts: false, failures, measured: Box::new(measured) })
     }
 }
 

@@ -91,7 +91,7 @@ pub(super) fn with_made<R>(
     // It is the merge's, and no model's.
     let context = &context.without_config();
     let folder = recipe::models_dir(args);
-    let (recipes, named) = match description {
+    let (mut recipes, named) = match description {
         Description::Moe(recipe) => return moe::with_made(&recipe, args, context, then),
         Description::Options(recipe) => {
             let given = |name| Location::given(name, args);
@@ -107,6 +107,9 @@ pub(super) fn with_made<R>(
     let opened = open_all(named, |path| convert::open_for(target.format, path, context), context)?;
     let first = opened.first().map(|first| &first.model);
     let job = job(first, target, args, context)?;
+    if let Some(precision) = job.weights.precision {
+        recipes.iter_mut().for_each(|recipe| recipe::compute_for(recipe, precision));
+    }
     merge(&recipes, &opened, &job, args, context, then)
 }
 

@@ -4,7 +4,7 @@ use std::path::{Component, Path, PathBuf};
 
 use apr_io::is_remote;
 use apr_merge::{Method, Recipe, Setting, Settings, Source, Tokenizer, moe, parse};
-use apr_registry::{ByteSource, Error, Escaped, read_vec};
+use apr_registry::{ByteSource, DType, Error, Escaped, read_vec};
 
 use crate::args::MergeArgs;
 use crate::context::Context;
@@ -112,6 +112,11 @@ fn of_options(args: &MergeArgs) -> Outcome<Recipe> {
             "{method} needs the base that the models were trained from: name it with --base MODEL"
         )));
     }
+    if args.base.is_some() && !method.compares() {
+        return Err(Failure::Usage(format!(
+            "{method} compares no models with a base: drop --base"
+        )));
+    }
     let first = args.models.first().filter(|_| method.begins_at_first());
     let base = args.base.as_ref().or(first).map(|path| name(path));
     let sources = args.models.iter().map(|path| Source { model: name(path), ..Source::default() });
@@ -158,6 +163,16 @@ pub(super) fn named(path: &Path, args: &MergeArgs) -> String {
 pub(super) fn models_dir(args: &MergeArgs) -> Option<&Path> {
     let of_plan = Some(args.plan_folder.as_path()).filter(|path| !path.as_os_str().is_empty());
     args.models_dir.as_deref().or(of_plan)
+}
+
+/// Lets values be computed in single precision and rounded once, to the dtype that is requested.
+pub(super) fn compute_for(recipe: &mut Recipe, precision: DType) {
+    let is_computed = recipe.method != Method::Passthrough;
+    if is_computed && [DType::F64, DType::F32, DType::F16, DType::BF16].contains(&precision) {
+        let wide = if precision == DType::F64 { precision } else { DType::F32 };
+        recipe.dtype.get_or_insert(wide);
+        recipe.out_dtype.get_or_insert(precision);
+    }
 }
 
 /// Assigns each model its weight and density.
