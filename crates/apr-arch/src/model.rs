@@ -43,6 +43,21 @@ pub struct FamilyModel<'a> {
     /// Whether values lie as GGUF has them.
     in_gguf_layout: bool,
     is_guessed: bool,
+    /// The same checkpoint as the part for images beside the language model.
+    vision: Option<Box<FamilyModel<'a>>>,
+}
+
+/// How images stand in the prompts of a model.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct ImageText<'a> {
+    /// What stands for an image in a prompt or a chat. In both texts, `{image}` is the text of the
+    /// token that the vector of a piece of an image takes the place of.
+    pub placeholder: &'a str,
+    /// What is read in the place of it; `{images}` is `{image}` as often as an image has vectors.
+    pub prompt: &'a str,
+    /// The id of that token.
+    pub token: u64,
 }
 
 impl<'a> FamilyModel<'a> {
@@ -104,6 +119,7 @@ impl<'a> FamilyModel<'a> {
             auxiliary,
             in_gguf_layout,
             is_guessed: false,
+            vision: None,
         };
 
         model.compute_shapes();
@@ -121,6 +137,28 @@ impl<'a> FamilyModel<'a> {
                 self.shapes.insert(tensor, self.computed_dims(tensor, &[]));
             }
         }
+    }
+
+    /// The same beside its part for images.
+    pub(crate) fn with_vision(self, vision: Option<Self>) -> Self {
+        Self { vision: vision.map(Box::new), ..self }
+    }
+
+    /// The same checkpoint as the part for images beside the language model: its family is the
+    /// table of the tower and what leads from there to the language model. `None` where no table
+    /// describes the part, or there is none.
+    #[must_use]
+    pub fn vision(&self) -> Option<&Self> {
+        self.vision.as_deref()
+    }
+
+    /// How images stand in prompts, where the table of the part for images says so.
+    #[must_use]
+    pub fn image_text(&self) -> Option<ImageText<'_>> {
+        let vision = self.vision()?;
+        let images = vision.family.file.images.as_ref()?;
+        let token = vision.graph_settings(None)?.option("", "image_token", &[])?.as_u64()?;
+        Some(ImageText { placeholder: &images.placeholder, prompt: &images.prompt, token })
     }
 
     /// The same, taken for a member of the family because of its names alone.

@@ -17,7 +17,8 @@ use crate::dimensions::Config;
 const TEXT: &str = "text_config";
 
 /// Configurations of the other parts.
-const OTHERS: [&str; 3] = ["vision_config", "audio_config", "encoder_config"];
+const OTHERS: [&str; 3] = [VISION, "audio_config", "encoder_config"];
+const VISION: &str = "vision_config";
 
 /// Entries that are about the model as a whole, also where the language model's configuration has
 /// them: its class, and whether the head is the table of tokens.
@@ -54,6 +55,11 @@ pub(crate) fn text_type(config: &Config) -> Option<&str> {
 /// Whether the configuration is of a model that has other parts than a language model.
 pub(crate) fn has_others(config: &Config) -> bool {
     text_type(config).is_some() || OTHERS.iter().any(|part| config.get(*part).is_some())
+}
+
+/// Whether the configuration is of a model that has a part for images.
+pub(crate) fn sees(config: &Config) -> bool {
+    config.get(VISION).is_some_and(Json::is_object)
 }
 
 /// Whether a tensor is of a part for images, video or sound, by the modules that it is in. Modules
