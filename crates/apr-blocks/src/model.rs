@@ -25,7 +25,7 @@ pub(crate) struct Model<'m> {
     /// Heads that are not the table of tokens, whatever the configuration says.
     untied: &'m [String],
     pub(crate) latent_cache: LatentCache,
-    used: RefCell<BTreeSet<String>>,
+    pub(crate) used: RefCell<BTreeSet<String>>,
     /// Those of the graph that is being written.
     pub(crate) functions: RefCell<Vec<Function>>,
 }

@@ -24,6 +24,9 @@ pub(crate) const DECODER_SEQUENCE: &str = "decoder_sequence_length";
 /// What it wrote before.
 pub(crate) const PAST_DECODER_SEQUENCE: &str = "past_decoder_sequence_length";
 
+/// Vectors that take the place of tokens.
+pub(crate) const IMAGE_TOKENS: &str = "image_tokens";
+
 /// Options that some block reads.
 const OPTIONS: &[&str] = &[
     "activation",
@@ -70,6 +73,8 @@ const OPTIONS: &[&str] = &[
     "heads",
     "hidden",
     "image",
+    "image_sight",
+    "image_token",
     "image_width",
     "inner",
     "inner_activation",
@@ -92,6 +97,7 @@ const OPTIONS: &[&str] = &[
     "norms",
     "padding_id",
     "patch",
+    "patches_alone",
     "pool",
     "pooler_activation",
     "position_groups",
@@ -103,6 +109,8 @@ const OPTIONS: &[&str] = &[
     "position_resize",
     "position_table",
     "position_to_content",
+    "projector",
+    "projector_tokens",
     "qkv_limit",
     "query_growth",
     "query_growth_first",
@@ -233,6 +241,10 @@ const WEIGHTS: &[&str] = &[
     "probe_qkv_bias",
     "probe_up",
     "projection",
+    "projector",
+    "projector_down",
+    "projector_norm",
+    "projector_up",
     "qkv",
     "query",
     "query_down",
