@@ -120,8 +120,11 @@ const TEXTS: [&str; 104] = [
 
 /// Parts for images, of models whose language model is of another family. Each extends the table
 /// of its tower.
-const VISION: [&str; 2] =
-    [include_str!("../families/vision/llava.toml"), include_str!("../families/vision/gemma3.toml")];
+const VISION: [&str; 3] = [
+    include_str!("../families/vision/llava.toml"),
+    include_str!("../families/vision/gemma3.toml"),
+    include_str!("../families/vision/idefics3.toml"),
+];
 
 /// The families as far as they have been read: most runs need one of them.
 static READ: [OnceLock<Family>; TEXTS.len()] = [const { OnceLock::new() }; TEXTS.len()];

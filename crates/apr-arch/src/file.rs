@@ -48,6 +48,9 @@ pub(crate) struct ImagesEntry {
     pub(crate) placeholder: String,
     /// What the processor makes of it; `{images}` is `{image}` as often as an image has vectors.
     pub(crate) prompt: String,
+    /// What it makes of a tile of an image that is split, where it splits some: `{row}` and
+    /// `{column}` count from 1.
+    pub(crate) tile: Option<String>,
 }
 
 #[derive(Debug, Clone, Deserialize)]

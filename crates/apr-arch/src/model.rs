@@ -56,6 +56,9 @@ pub struct ImageText<'a> {
     pub placeholder: &'a str,
     /// What is read in the place of it; `{images}` is `{image}` as often as an image has vectors.
     pub prompt: &'a str,
+    /// What is read in front for a tile of an image that is split; `{row}` and `{column}` count
+    /// from 1.
+    pub tile: Option<&'a str>,
     /// The id of that token.
     pub token: u64,
 }
@@ -152,13 +155,27 @@ impl<'a> FamilyModel<'a> {
         self.vision.as_deref()
     }
 
+    /// What the tensor at this position is for.
+    #[must_use]
+    pub fn role(&self, tensor: usize) -> Option<String> {
+        match self.canonical(tensor) {
+            Some(canonical) => self.family.role(canonical),
+            None => self.vision()?.role(tensor),
+        }
+    }
+
     /// How images stand in prompts, where the table of the part for images says so.
     #[must_use]
     pub fn image_text(&self) -> Option<ImageText<'_>> {
         let vision = self.vision()?;
         let images = vision.family.file.images.as_ref()?;
         let token = vision.graph_settings(None)?.option("", "image_token", &[])?.as_u64()?;
-        Some(ImageText { placeholder: &images.placeholder, prompt: &images.prompt, token })
+        Some(ImageText {
+            placeholder: &images.placeholder,
+            prompt: &images.prompt,
+            tile: images.tile.as_deref(),
+            token,
+        })
     }
 
     /// The same, taken for a member of the family because of its names alone.
@@ -260,7 +277,8 @@ impl<'a> FamilyModel<'a> {
     /// Statistics that the tensor at this position should have.
     #[must_use]
     pub fn expectation(&self, tensor: usize) -> Option<TensorExpectation> {
-        let member = self.members.get(tensor)?.as_ref()?.tensor;
+        let Some(member) = self.member(tensor) else { return self.vision()?.expectation(tensor) };
+        let member = member.tensor;
         let mut expectation =
             self.family.tensors[member].expectation.for_width(self.inputs[tensor]);
 
@@ -301,6 +319,9 @@ impl<'a> FamilyModel<'a> {
     /// how it is made up: `[vocab, hidden]`.
     #[must_use]
     pub fn expected_shape(&self, tensor: usize) -> Option<(Shape, String)> {
+        if self.member(tensor).is_none() {
+            return self.vision()?.expected_shape(tensor);
+        }
         let dims = self.expected_dims(tensor)?.into_owned();
         let member = self.members.get(tensor)?.as_ref()?;
         let mut formula = self.family.file.tensors[member.tensor].shape.clone()?;

@@ -38,7 +38,9 @@ pub(crate) fn write(model: &Model<'_>, w: &mut Writer<'_>) -> Result<()> {
 /// - `two_layers`: a linear layer, option `activation`, and another linear layer (LLaVA 1.5: Liu et
 ///   al. 2023, <https://arxiv.org/abs/2310.03744>);
 /// - `average`: the means of squares of patches, as many as option `projector_tokens` says, a norm,
-///   and a matrix of `[inputs, outputs]` (Gemma 3: <https://arxiv.org/abs/2503.19786>).
+///   and a matrix of `[inputs, outputs]` (Gemma 3: <https://arxiv.org/abs/2503.19786>);
+/// - `joined`: the patches of squares in a row, as many squares as option `projector_tokens` says,
+///   and a linear layer (Idefics 3: Laurençon et al. 2024, <https://arxiv.org/abs/2408.12637>).
 fn projected(w: &mut Writer<'_>, place: BlockPosition<'_>, x: ValueId) -> Result<ValueId> {
     match place.text("projector")?.as_str() {
         "two_layers" => {
@@ -52,22 +54,19 @@ fn projected(w: &mut Writer<'_>, place: BlockPosition<'_>, x: ValueId) -> Result
             let matrix = w.matrix(&place.module("projector")?, true)?;
             Ok(w.make("MatMul", "projected", [x, matrix]))
         }
+        "joined" => {
+            let x = joined(w, place, x)?;
+            w.outer_linear("projected", x, &place.module("projector")?)
+        }
         other => Err(place.unknown("projector", other)),
     }
 }
 
 /// The means of squares of patches. Options `image`, `patch` and `projector_tokens`.
 fn averaged(w: &mut Writer<'_>, place: BlockPosition<'_>, x: ValueId) -> Result<ValueId> {
-    let [rows, columns] = vision::sides_in_patches(place)?;
-    let tokens = place.size("projector_tokens")?;
-    let side = tokens.isqrt();
-    if side == 0 || side * side != tokens || rows < side || rows % side != 0 || rows != columns {
-        return Err(Error::version(format!(
-            "{rows} x {columns} patches can't be averaged to {tokens} vectors in a square"
-        )));
-    }
-    let width = *w.model.using(&place.module("projector")?)?.first().unwrap_or(&1);
-    let (width, rows, step) = (signed(width), signed(rows), signed(rows / side));
+    let (side, step) = squares(place)?;
+    let width = signed(place.model.place(TOWER).size("hidden")?);
+    let rows = side * step;
     let by_channel = w.transpose("by_channel", x, [0, 2, 1]);
     let map = w.reshape("map", by_channel, &[0, width, rows, rows]);
     let means = w
@@ -77,4 +76,27 @@ fn averaged(w: &mut Writer<'_>, place: BlockPosition<'_>, x: ValueId) -> Result<
         .output("means");
     let means = w.reshape("means_in_a_row", means, &[0, width, -1]);
     Ok(w.transpose("averaged", means, [0, 2, 1]))
+}
+
+/// The vectors of each square of patches in a row, row by row of the square. Options as for
+/// [`averaged`].
+fn joined(w: &mut Writer<'_>, place: BlockPosition<'_>, x: ValueId) -> Result<ValueId> {
+    let (side, step) = squares(place)?;
+    let width = signed(place.model.place(TOWER).size("hidden")?) * step;
+    let by_square = w.reshape("by_square", x, &[0, side, step, side, width]);
+    let by_square = w.transpose("squares", by_square, [0, 1, 3, 2, 4]);
+    Ok(w.reshape("joined", by_square, &[0, side * side, step * width]))
+}
+
+/// Squares below each other, and patches along a side of each. Options `image`, `patch` and
+/// `projector_tokens`, the number of squares.
+fn squares(place: BlockPosition<'_>) -> Result<(i64, i64)> {
+    let [rows, columns] = vision::sides_in_patches(place)?;
+    let tokens = place.size("projector_tokens")?;
+    let side = tokens.isqrt();
+    if side == 0 || side * side != tokens || rows < side || rows % side != 0 || rows != columns {
+        let message = format!("{rows} x {columns} patches are not {tokens} squares");
+        return Err(Error::version(message));
+    }
+    Ok((signed(side), signed(rows / side)))
 }
