@@ -13,10 +13,12 @@ mod decode;
 mod jpeg;
 mod prepare;
 mod resize;
+mod tiles;
 
 pub use decode::decode;
 pub use prepare::{PixelSettings, Side};
 pub use resize::Filter;
+pub use tiles::{Tiled, Tiles};
 
 /// Pixels of a picture that a preprocessor asks for: far more than any model takes.
 const MAX_PIXELS: usize = 1 << 25;
