@@ -633,3 +633,37 @@ impl<'s, 'a> LanguageModel<'s, 'a> {
         self.cache.iter().map(|(id, _)| empty(id)).collect()
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const IMAGE: i64 = 9;
+
+    fn rows(count: usize) -> TokenRows {
+        let values = (0..count).map(|row| row as f32).collect::<Vec<_>>();
+        let rows = Tensor::new(vec![count, 1], values).expect("a tensor");
+        TokenRows { input: "rows".to_owned(), token: IMAGE, rows }
+    }
+
+    #[test]
+    fn a_run_gets_the_rows_of_its_own_tokens() {
+        let of = |past: &[i64], tokens: &[i64]| {
+            let rows = rows(3).behind(past, tokens).expect("rows");
+            rows.floats().expect("floats").to_vec()
+        };
+        assert_eq!(of(&[], &[1, IMAGE, 2, IMAGE]), [0.0, 1.0]);
+        assert_eq!(of(&[IMAGE, 1, IMAGE], &[3, IMAGE, 4]), [2.0]);
+        assert_eq!(of(&[1, 2], &[3]), []);
+        // What the model itself writes is of no image.
+        assert_eq!(of(&[IMAGE; 3], &[IMAGE]), []);
+        assert_eq!(of(&[IMAGE; 2], &[IMAGE; 4]), [2.0]);
+    }
+
+    #[test]
+    fn an_image_is_read_in_one_run() {
+        let text = [1, IMAGE, IMAGE, IMAGE, 2, IMAGE];
+        let whole = |tokens| rows(4).whole_image(&text, tokens);
+        assert_eq!([1, 2, 3, 4, 5, 6].map(whole), [1, 4, 4, 4, 5, 6]);
+    }
+}

@@ -421,8 +421,10 @@ impl<'g> Generator<'g> {
     /// Whether it can hold a conversation.
     ///
     /// # Errors
-    /// E003 where it has an encoder and a decoder, or no chat template.
+    /// E003 where it has an encoder and a decoder, or no chat template; [`RunError::Request`] where
+    /// it has images.
     pub(crate) fn check_chat(&self) -> RunResult<()> {
+        self.check_no_images()?;
         self.causal()?;
         chat_template(&self.runner, false).map(drop)
     }

@@ -13,6 +13,7 @@ use super::chat::chat_template;
 use super::{GenerateOptions, Generator, Prompt};
 use crate::error::{RunError, RunResult};
 use crate::features::ImageFeatures;
+use crate::images::TiledPixels;
 use crate::runner::{Prepared, Runner};
 
 /// The part that continues texts, beside the one for images.
@@ -21,9 +22,48 @@ const MODEL: &str = "model";
 /// The images of a prompt.
 pub(super) struct PromptImages<'i> {
     text: ImageText<'i>,
-    /// Vectors of each image.
-    counts: Vec<usize>,
+    shown: Vec<Shown>,
     rows: TokenRows,
+}
+
+/// An image of a prompt.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Shown {
+    /// Vectors of each of its pictures.
+    vectors: usize,
+    /// Rows of tiles before the picture as a whole; 0 without any.
+    rows: usize,
+    /// Tiles of a row.
+    columns: usize,
+}
+
+impl Shown {
+    /// Its vectors.
+    fn count(&self) -> usize {
+        self.vectors * (self.rows * self.columns + 1)
+    }
+
+    /// What is read for it, where `token` stands for a vector. A row of tiles ends with a line
+    /// feed, and so do all rows together.
+    fn text(&self, text: ImageText<'_>, token: &str) -> RunResult<String> {
+        let vectors = token.repeat(self.vectors);
+        let mut whole = String::new();
+        for row in 1..=self.rows {
+            let tile = text
+                .tile
+                .ok_or_else(|| Error::version("the model's prompts have no place for tiles"))?;
+            let tile = tile.replace("{row}", &row.to_string());
+            for column in 1..=self.columns {
+                whole +=
+                    &tile.replace("{column}", &column.to_string()).replace("{images}", &vectors);
+            }
+            whole.push('\n');
+        }
+        if self.rows > 0 {
+            whole.push('\n');
+        }
+        Ok(whole + &text.prompt.replace("{images}", &vectors))
+    }
 }
 
 impl<'i> PromptImages<'i> {
@@ -32,21 +72,27 @@ impl<'i> PromptImages<'i> {
         let text = runner.image_text.ok_or_else(takes_no_images)?;
         let encoder = named(runner, IMAGE_ENCODER)?;
         let features = ImageFeatures::of(runner, encoder.body(), &[])?;
-        let (mut counts, mut values, mut width) = (Vec::new(), Vec::new(), 0);
+        let (mut shown, mut values, mut width) = (Vec::new(), Vec::new(), 0);
         for (name, bytes) in files {
-            let made = encoder.one(features.inputs(name, bytes)?, IMAGE_FEATURES)?;
-            let &[1, count, size] = made.shape() else {
-                return Err(Error::format("the part for images makes no rows").into());
-            };
-            counts.push(count);
-            width = size;
-            values.extend_from_slice(&made.floats()?);
+            let TiledPixels { pixels, rows, columns } = features.tiled(name, bytes)?;
+            let mut vectors = 0;
+            for pixels in pixels {
+                let inputs = vec![(features.input().to_owned(), pixels.into())];
+                let made = encoder.one(inputs, IMAGE_FEATURES)?;
+                let &[1, count, size] = made.shape() else {
+                    return Err(Error::format("the part for images makes no rows").into());
+                };
+                (vectors, width) = (count, size);
+                values.extend_from_slice(&made.floats()?);
+            }
+            shown.push(Shown { vectors, rows, columns });
         }
         let token = i64::try_from(text.token)
             .map_err(|_| Error::format(format!("the image token {} is too large", text.token)))?;
-        let rows = Tensor::new(vec![counts.iter().sum(), width], values)?;
+        let count = shown.iter().map(Shown::count).sum();
+        let rows = Tensor::new(vec![count, width], values)?;
         let rows = TokenRows { input: IMAGE_FEATURES.to_owned(), token, rows };
-        Ok(Self { text, counts, rows })
+        Ok(Self { text, shown, rows })
     }
 
     /// What the images' tokens stand for.
@@ -61,20 +107,19 @@ impl<'i> PromptImages<'i> {
         let mut pieces = text.split(placeholder.as_str());
         let mut whole = pieces.next().unwrap_or_default().to_owned();
         let rest: Vec<&str> = pieces.collect();
-        if rest.len() != self.counts.len() {
+        if rest.len() != self.shown.len() {
             return Err(RunError::request(format!(
                 "the prompt has {} of '{}', and {} given: there must be one for each image",
                 rest.len(),
                 Escaped::short(&placeholder),
-                match self.counts.len() {
+                match self.shown.len() {
                     1 => "1 image is".to_owned(),
                     count => format!("{count} images are"),
                 }
             )));
         }
-        for (piece, count) in rest.into_iter().zip(&self.counts) {
-            let prompt = self.text.prompt.replace("{images}", &token.repeat(*count));
-            whole.extend([prompt.as_str(), piece]);
+        for (piece, shown) in rest.into_iter().zip(&self.shown) {
+            whole.extend([shown.text(self.text, token)?.as_str(), piece]);
         }
         Ok(whole)
     }
@@ -105,6 +150,17 @@ impl<'g> Generator<'g> {
         Ok(generator)
     }
 
+    /// Keys and values are kept for tokens, and those of images are the same for all of them.
+    ///
+    /// # Errors
+    /// [`RunError::Request`] where prompts show images.
+    pub(crate) fn check_no_images(&self) -> RunResult<()> {
+        match self.images {
+            Some(_) => Err(RunError::request("conversations and prompt caches take no images")),
+            None => Ok(()),
+        }
+    }
+
     /// A chat as its template writes it, and the tokens of the prompt with those of its images.
     pub(super) fn encoded_with_images(
         &self,
@@ -120,9 +176,9 @@ impl<'g> Generator<'g> {
             return Err(Error::format(message).into());
         }
         let placeholder = images.placeholder(&token);
-        let (chat, text) = self.prompt_with_images(prompt, &placeholder, images.counts.len())?;
+        let (chat, text) = self.prompt_with_images(prompt, &placeholder, images.shown.len())?;
         let ids = tokenizer.encode(&images.expanded(&text, &token)?, !chat)?;
-        let wanted: usize = images.counts.iter().sum();
+        let wanted: usize = images.shown.iter().map(Shown::count).sum();
         let found = ids.iter().filter(|id| **id == images.rows.token).count();
         if found != wanted {
             let token = Escaped::short(&token);
