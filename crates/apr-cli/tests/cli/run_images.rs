@@ -105,6 +105,7 @@ fn images_that_nothing_shows_are_refused() {
         .fails(2, &["the model takes no images beside texts"]);
     run(&sandbox, &model, &["--prompt", "a", "--prompt", "b"], &["a.png"])
         .fails(2, &["--image goes with one prompt"]);
+    run(&sandbox, &model, &[], &["a.png"]).fails(2, &["--image needs a text: pass --prompt"]);
     run(&sandbox, &model, &["--prompt", "<image>?", "--beams", "2"], &["a.png"])
         .fails(2, &["--beams"]);
     sandbox.apr(&format!("run {model} --prompt <image>? --image text.png")).fails(4, &["text.png"]);

@@ -12,8 +12,7 @@ pub(super) fn check(given: &Given, family: Option<&FamilyModel<'_>>) -> Outcome 
     let usage = |message: &str| Err(Failure::Usage(message.to_owned()));
     if family.and_then(FamilyModel::image_text).is_none() {
         return usage(
-            "--image: the model takes no images beside texts, or its part for images is not \
-             supported; --input takes the image for a model that reads images alone",
+            "the model takes no images beside texts, or its part for images is not supported",
         );
     }
     match given.texts.len() {
