@@ -120,6 +120,14 @@ const TEXTS: [&str; 104] = [
     include_str!("../families/modernbert_decoder.toml"),
 ];
 
+/// Parts for images, of models whose language model is of another family. Each extends the table
+/// of its tower.
+const VISION: [&str; 3] = [
+    include_str!("../families/vision/llava.toml"),
+    include_str!("../families/vision/gemma3.toml"),
+    include_str!("../families/vision/idefics3.toml"),
+];
+
 /// The families as far as they have been read: most runs need one of them.
 static READ: [OnceLock<Family>; TEXTS.len()] = [const { OnceLock::new() }; TEXTS.len()];
 
@@ -160,6 +168,21 @@ pub(crate) fn tables() -> &'static [Table] {
         }
         tables
     })
+}
+
+/// The tables of parts for images. They are read together, for a model that has such a part.
+///
+/// # Panics
+/// When a table is malformed; a test reads them all.
+pub(crate) fn vision_parts() -> &'static [Family] {
+    static PARTS: OnceLock<Vec<Family>> = OnceLock::new();
+
+    let base = |name: &str| tables().iter().find(|table| table.name() == name).map(Table::family);
+    let read = |text: &&str| match Family::read(text, base) {
+        Ok(family) => family,
+        Err(_) => unreachable!("a table of a part for images is malformed"),
+    };
+    PARTS.get_or_init(|| VISION.iter().map(read).collect())
 }
 
 /// Returns the lines of a section, without the lines of its subsections.
@@ -281,6 +304,15 @@ mod tests {
             assert_eq!(table.name(), family.name());
             let base = table.base().map(|base| base.family().name());
             assert_eq!(base, family.file.extends.as_deref(), "{}", family.name());
+        }
+    }
+
+    #[test]
+    fn parts_for_images_are_of_no_model_by_themselves() {
+        for part in vision_parts() {
+            assert!(!part.file.vision_of.is_empty(), "{}", part.name());
+            assert!(part.file.images.is_some(), "{}", part.name());
+            assert!(part.file.model_types.is_empty(), "{}", part.name());
         }
     }
 

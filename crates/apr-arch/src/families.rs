@@ -12,7 +12,7 @@ use crate::expression::Value;
 use crate::family::{Family, HUGGING_FACE, Naming, Refused};
 use crate::model::FamilyModel;
 use crate::names::NameGroups;
-use crate::text_part::{is_of_others, text_type};
+use crate::text_part::{is_of_others, sees, text_type};
 
 /// Minimum share of a checkpoint's tensors that must match a family, as a fraction.
 ///
@@ -202,7 +202,9 @@ impl Families {
                 let names = NameGroups::of(tensors);
                 match names.best_naming(family, fewest_told(family, tensors, metadata)) {
                     Some((naming, _)) => {
-                        Some(FamilyModel::new(family, naming, &names, tensors, metadata))
+                        let vision = self.vision(&names, tensors, metadata);
+                        let model = FamilyModel::new(family, naming, &names, tensors, metadata);
+                        Some(model.with_vision(vision))
                     }
                     None => of_module(family, tensors, metadata),
                 }
@@ -325,7 +327,26 @@ impl Families {
         let names = NameGroups::of(tensors);
         let best = names.best_naming(family, 0).map(|(naming, _)| naming);
         let naming = best.unwrap_or_else(|| Naming::new(HUGGING_FACE, ""));
-        Ok(FamilyModel::new(family, naming, &names, tensors, metadata))
+        let vision = self.vision(&names, tensors, metadata);
+        Ok(FamilyModel::new(family, naming, &names, tensors, metadata).with_vision(vision))
+    }
+
+    /// The part for images of the model whose checkpoint this is, where its table is known.
+    fn vision<'a>(
+        &'a self,
+        names: &NameGroups<'_>,
+        tensors: &[TensorInfo],
+        metadata: &'a Metadata,
+    ) -> Option<FamilyModel<'a>> {
+        let config = metadata.object(keys::ARCHITECTURE).filter(|config| sees(config))?;
+        // Of a language model's family, the metadata may have that family's type.
+        let own = config.get("model_type").and_then(Json::as_str);
+        let kind = own.or_else(|| metadata.text(keys::MODEL_TYPE))?;
+        let brought = self.brought.iter().map(|family| &**family);
+        let mut parts = brought.chain(builtin::vision_parts());
+        let family = parts.find(|part| part.file.vision_of.iter().any(|name| name == kind))?;
+        let (naming, _) = names.best_naming(family, 1)?;
+        Some(FamilyModel::new(family, naming, names, tensors, metadata))
     }
 
     fn unknown(&self, name: &str) -> Error {

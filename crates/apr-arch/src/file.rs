@@ -39,6 +39,20 @@ pub(crate) struct RangesEntry {
     pub(crate) std_by_width: Option<Range>,
 }
 
+/// How images stand in prompts, as the model's processor writes them. `{image}` is the text of the
+/// token that the vector of a piece of an image takes the place of.
+#[derive(Debug, Clone, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct ImagesEntry {
+    /// What stands for an image in a prompt or a chat.
+    pub(crate) placeholder: String,
+    /// What the processor makes of it; `{images}` is `{image}` as often as an image has vectors.
+    pub(crate) prompt: String,
+    /// What it makes of a tile of an image that is split, where it splits some: `{row}` and
+    /// `{column}` count from 1.
+    pub(crate) tile: Option<String>,
+}
+
 #[derive(Debug, Clone, Deserialize)]
 pub(crate) struct TensorEntry {
     pub(crate) name: String,
@@ -69,6 +83,12 @@ pub(crate) struct FamilyFile {
     pub(crate) aliases: Vec<String>,
     /// `true` if the table describes all parts of models whose configuration has `text_config`.
     pub(crate) parts: Option<bool>,
+    /// Types of the models whose part for images the table describes, beside a language model of
+    /// another family.
+    #[serde(default)]
+    pub(crate) vision_of: Vec<String>,
+    /// How images stand in prompts.
+    pub(crate) images: Option<ImagesEntry>,
     pub(crate) purpose: Option<String>,
     pub(crate) architecture: Option<String>,
     pub(crate) input: Option<String>,
@@ -121,6 +141,7 @@ impl FamilyFile {
             graph: self.graph.map(|graph| graph.on_top_of(&inherited)),
             tensors,
             parts: self.parts.or(base.parts),
+            images: self.images.or_else(|| base.images.clone()),
             purpose: self.purpose.or_else(|| base.purpose.clone()),
             architecture: self.architecture.or_else(|| base.architecture.clone()),
             input: self.input.or_else(|| base.input.clone()),

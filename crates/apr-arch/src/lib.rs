@@ -40,7 +40,7 @@ pub use graph::{GraphSettings, OptionChange, OptionSource, OptionValues, are_ali
 pub use kind::{Range, TensorExpectation, TensorKind};
 pub use layer_stack::LayerStack;
 pub use mapper::TensorNameMapper;
-pub use model::{Description, FamilyModel, Mismatch};
+pub use model::{Description, FamilyModel, ImageText, Mismatch};
 pub use names::without_numbers;
 pub use resemblance::Resemblance;
 pub use text_part::{text_part, text_task};

@@ -43,6 +43,24 @@ pub struct FamilyModel<'a> {
     /// `true` if values are in GGUF's layout.
     in_gguf_layout: bool,
     is_guessed: bool,
+    /// The same checkpoint as the part for images beside the language model.
+    vision: Option<Box<FamilyModel<'a>>>,
+}
+
+/// How images stand in the prompts of a model.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct ImageText<'a> {
+    /// What stands for an image in a prompt or a chat. In both texts, `{image}` is the text of the
+    /// token that the vector of a piece of an image takes the place of.
+    pub placeholder: &'a str,
+    /// What is read in the place of it; `{images}` is `{image}` as often as an image has vectors.
+    pub prompt: &'a str,
+    /// What is read in front for a tile of an image that is split; `{row}` and `{column}` count
+    /// from 1.
+    pub tile: Option<&'a str>,
+    /// The id of that token.
+    pub token: u64,
 }
 
 impl<'a> FamilyModel<'a> {
@@ -104,6 +122,7 @@ impl<'a> FamilyModel<'a> {
             auxiliary,
             in_gguf_layout,
             is_guessed: false,
+            vision: None,
         };
 
         model.compute_shapes();
@@ -121,6 +140,42 @@ impl<'a> FamilyModel<'a> {
                 self.shapes.insert(tensor, self.computed_dims(tensor, &[]));
             }
         }
+    }
+
+    /// The same beside its part for images.
+    pub(crate) fn with_vision(self, vision: Option<Self>) -> Self {
+        Self { vision: vision.map(Box::new), ..self }
+    }
+
+    /// The same checkpoint as the part for images beside the language model: its family is the
+    /// table of the tower and what leads from there to the language model. `None` where no table
+    /// describes the part, or there is none.
+    #[must_use]
+    pub fn vision(&self) -> Option<&Self> {
+        self.vision.as_deref()
+    }
+
+    /// What the tensor at this position is for.
+    #[must_use]
+    pub fn role(&self, tensor: usize) -> Option<String> {
+        match self.canonical(tensor) {
+            Some(canonical) => self.family.role(canonical),
+            None => self.vision()?.role(tensor),
+        }
+    }
+
+    /// How images stand in prompts, where the table of the part for images says so.
+    #[must_use]
+    pub fn image_text(&self) -> Option<ImageText<'_>> {
+        let vision = self.vision()?;
+        let images = vision.family.file.images.as_ref()?;
+        let token = vision.graph_settings(None)?.option("", "image_token", &[])?.as_u64()?;
+        Some(ImageText {
+            placeholder: &images.placeholder,
+            prompt: &images.prompt,
+            tile: images.tile.as_deref(),
+            token,
+        })
     }
 
     /// Marks the model as one whose family was guessed from the names of the tensors alone.
@@ -224,7 +279,8 @@ impl<'a> FamilyModel<'a> {
     /// Statistics that the tensor at this position should have.
     #[must_use]
     pub fn expectation(&self, tensor: usize) -> Option<TensorExpectation> {
-        let member = self.members.get(tensor)?.as_ref()?.tensor;
+        let Some(member) = self.member(tensor) else { return self.vision()?.expectation(tensor) };
+        let member = member.tensor;
         let mut expectation =
             self.family.tensors[member].expectation.for_width(self.inputs[tensor]);
 
@@ -266,6 +322,9 @@ impl<'a> FamilyModel<'a> {
     /// `[vocab, hidden]`.
     #[must_use]
     pub fn expected_shape(&self, tensor: usize) -> Option<(Shape, String)> {
+        if self.member(tensor).is_none() {
+            return self.vision()?.expected_shape(tensor);
+        }
         let dims = self.expected_dims(tensor)?.into_owned();
         let member = self.members.get(tensor)?.as_ref()?;
         let mut formula = self.family.file.tensors[member.tensor].shape.clone()?;

@@ -17,7 +17,8 @@ use crate::dimensions::Config;
 const TEXT: &str = "text_config";
 
 /// Configurations of the other parts.
-const OTHERS: [&str; 3] = ["vision_config", "audio_config", "encoder_config"];
+const OTHERS: [&str; 3] = [VISION, "audio_config", "encoder_config"];
+const VISION: &str = "vision_config";
 
 /// Entries about the whole model, even if the language model's configuration has them.
 ///
@@ -55,6 +56,11 @@ pub(crate) fn text_type(config: &Config) -> Option<&str> {
 /// Returns `true` if the configuration is of a model with other parts than a language model.
 pub(crate) fn has_others(config: &Config) -> bool {
     text_type(config).is_some() || OTHERS.iter().any(|part| config.get(*part).is_some())
+}
+
+/// Whether the configuration is of a model that has a part for images.
+pub(crate) fn sees(config: &Config) -> bool {
+    config.get(VISION).is_some_and(Json::is_object)
 }
 
 /// Returns `true` if a tensor belongs to a part for images, video or audio, judged by its module

@@ -48,8 +48,14 @@ use crate::model::Model;
 use crate::writer::Writer;
 
 pub use crate::blocks::activation::activate;
+pub use crate::kinds::image_features::IMAGE_FEATURES;
 pub use crate::task::{class_for, task_asks_past};
 pub use crate::unused::UnusedTensor;
+
+/// The part of a model that makes vectors of images for its decoder. It takes `pixel_values` and
+/// gives [`IMAGE_FEATURES`], `[images, tokens, hidden]`; the decoder takes these without images in
+/// front, and a row of them replaces the vector of each token that stands for images, in order.
+pub const IMAGE_ENCODER: &str = "vision_encoder";
 
 /// Lowest and highest version of ONNX's operators that blocks are written in.
 const OPSETS: std::ops::RangeInclusive<i64> = 17..=23;
@@ -80,6 +86,9 @@ pub struct GraphOptions {
     /// ties them to ([`tied_heads`]): they count, as in transformers. `None` where nobody compared
     /// them; they are then taken for copies.
     pub untied: Option<Vec<String>>,
+    /// Whether the model's part for images is a graph as well, [`IMAGE_ENCODER`], whose vectors go
+    /// into the decoder ([`IMAGE_FEATURES`]). Without it, the graph is that of the texts alone.
+    pub images: bool,
 }
 
 /// The cache of multi-head latent attention (DeepSeek-V2 and later).
@@ -116,6 +125,7 @@ impl Default for GraphOptions {
             task: None,
             is_own_task: false,
             untied: None,
+            images: false,
         }
     }
 }
@@ -180,10 +190,18 @@ pub fn graphs(
     let past = options.past || asked.is_some_and(task_asks_past);
     let untied = options.untied.as_deref().unwrap_or_default();
     let written = options.opset.clamp(*OPSETS.start(), *OPSETS.end());
-    let model = Model::new(settings, tensors, (written, options.opset))
+    let opsets = (written, options.opset);
+    let vision = match options.images {
+        true => Some(vision_part(model, tensors, opsets)?),
+        false => None,
+    };
+    let model = Model::new(settings, tensors, opsets)
         .with_untied(untied)
         .with_latent_cache(options.latent_cache);
-    let mut parts = parts(&model, &kind, past)?;
+    let mut parts = match &vision {
+        Some(vision) => parts_with_images(&model, &kind, past, vision)?,
+        None => parts(&model, &kind, past)?,
+    };
     if !OPSETS.contains(&options.opset) {
         for part in &mut parts {
             // Some operators are changed by the types of what they read.
@@ -193,8 +211,44 @@ pub fn graphs(
     }
     let is_latent = past && blocks::latent::is_latent(model.place(""))?;
     let latent_cache = is_latent.then_some(options.latent_cache);
-    let unused = model.unused(tensors, asked.is_some() && !options.is_own_task);
+    let is_chosen = asked.is_some() && !options.is_own_task;
+    let unused = model.unused(tensors, is_chosen, vision.as_ref());
     Ok(Graphs { parts, latent_cache, unused })
+}
+
+/// The part for images of a model.
+fn vision_part<'m>(
+    model: &'m FamilyModel<'_>,
+    tensors: &[TensorInfo],
+    opsets: (i64, i64),
+) -> Result<Model<'m>> {
+    let settings = model.vision().and_then(|vision| vision.graph_settings(None));
+    let settings = settings.ok_or_else(|| {
+        let family = model.family().name();
+        Error::version(format!("the family {family} has no part for images in this model"))
+    })?;
+    names::check(&settings)?;
+    if let Some(why) = settings.refusal() {
+        return Err(Error::version(format!("the model's part for images: {why}")));
+    }
+    Ok(Model::new(settings, tensors, opsets))
+}
+
+/// The graphs of a decoder and of the part for images before it.
+fn parts_with_images(
+    model: &Model<'_>,
+    kind: &str,
+    past: bool,
+    vision: &Model<'_>,
+) -> Result<Vec<ModelPart>> {
+    if kind != "decoder" {
+        return Err(Error::version(format!("images before a model of kind '{kind}'")));
+    }
+    let images = Some(kinds::decoder::Images::of(vision)?);
+    Ok(vec![
+        part(vision, IMAGE_ENCODER, |w| kinds::image_features::write(vision, w))?,
+        part(model, "model", |w| kinds::decoder::write(model, w, past, images))?,
+    ])
 }
 
 /// The heads whose weights the graphs leave out in favour of the table of tokens, although the
@@ -236,7 +290,7 @@ fn parts(model: &Model<'_>, kind: &str, past: bool) -> Result<Vec<ModelPart>> {
 
     let one = |part: ModelPart| vec![part];
     Ok(match kind {
-        "decoder" => one(part(model, "model", |w| kinds::decoder::write(model, w, past))?),
+        "decoder" => one(part(model, "model", |w| kinds::decoder::write(model, w, past, None))?),
         "encoder" => one(part(model, "model", |w| kinds::encoder::write(model, w, ENCODER))?),
         "whole_encoder_decoder" => one(part(model, "model", |w| kinds::whole::write(model, w))?),
         "vision" => one(part(model, "model", |w| kinds::vision::write(model, w, "vision"))?),

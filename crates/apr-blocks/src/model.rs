@@ -25,7 +25,7 @@ pub(crate) struct Model<'m> {
     /// Heads that are not tied to the token table, even if the configuration declares it.
     untied: &'m [String],
     pub(crate) latent_cache: LatentCache,
-    used: RefCell<BTreeSet<String>>,
+    pub(crate) used: RefCell<BTreeSet<String>>,
     /// Functions of the graph that is being written.
     pub(crate) functions: RefCell<Vec<Function>>,
 }

@@ -25,6 +25,9 @@ pub(crate) const DECODER_SEQUENCE: &str = "decoder_sequence_length";
 /// Number of tokens that the decoder read before.
 pub(crate) const PAST_DECODER_SEQUENCE: &str = "past_decoder_sequence_length";
 
+/// Vectors that take the place of tokens.
+pub(crate) const IMAGE_TOKENS: &str = "image_tokens";
+
 /// Options that some block reads.
 const OPTIONS: &[&str] = &[
     "activation",
@@ -71,6 +74,8 @@ const OPTIONS: &[&str] = &[
     "heads",
     "hidden",
     "image",
+    "image_sight",
+    "image_token",
     "image_width",
     "inner",
     "inner_activation",
@@ -93,6 +98,7 @@ const OPTIONS: &[&str] = &[
     "norms",
     "padding_id",
     "patch",
+    "patches_alone",
     "pool",
     "pooler_activation",
     "position_groups",
@@ -104,6 +110,8 @@ const OPTIONS: &[&str] = &[
     "position_resize",
     "position_table",
     "position_to_content",
+    "projector",
+    "projector_tokens",
     "qkv_limit",
     "query_growth",
     "query_growth_first",
@@ -234,6 +242,10 @@ const WEIGHTS: &[&str] = &[
     "probe_qkv_bias",
     "probe_up",
     "projection",
+    "projector",
+    "projector_down",
+    "projector_norm",
+    "projector_up",
     "qkv",
     "query",
     "query_down",

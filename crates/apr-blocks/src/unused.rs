@@ -45,7 +45,13 @@ impl Model<'_> {
     /// Returns the tensors that no graph has used so far.
     ///
     /// `is_chosen` is true if the user requested the task, and so chose to leave out other heads.
-    pub(crate) fn unused(&self, tensors: &[TensorInfo], is_chosen: bool) -> Vec<UnusedTensor> {
+    /// `vision` is the part for images, if the graphs compute it.
+    pub(crate) fn unused(
+        &self,
+        tensors: &[TensorInfo],
+        is_chosen: bool,
+        vision: Option<&Model<'_>>,
+    ) -> Vec<UnusedTensor> {
         let family = self.family();
         let used = self.used();
         let heads = self.unused_heads(&used);
@@ -54,6 +60,10 @@ impl Model<'_> {
         let mut unused = Vec::new();
         for (position, info) in tensors.iter().enumerate() {
             let Some(name) = family.canonical(position) else {
+                if let Some(vision) = vision.filter(|_| family.is_of_other_part(&info.name)) {
+                    unused.extend(vision.unused_image_tensor(position, info));
+                    continue;
+                }
                 let is_extra = is_extra(&info.name);
                 let why = match family.is_of_other_part(&info.name) {
                     true => Some("for images, video or sound; only text is computed with"),
@@ -80,6 +90,16 @@ impl Model<'_> {
         }
         unused.sort_by(|one, other| one.name.cmp(&other.name));
         unused
+    }
+
+    /// The tensor at this position, where the graph of a part for images does not use it.
+    fn unused_image_tensor(&self, position: usize, info: &TensorInfo) -> Option<UnusedTensor> {
+        let name = self.family().canonical(position);
+        if name.is_some_and(|name| self.used.borrow().contains(name)) {
+            return None;
+        }
+        let why = name.and_then(|_| self.settings.may_be_unused(position)).map(str::to_owned);
+        Some(UnusedTensor { name: info.name.clone(), why, is_extra: false })
     }
 
     /// Modules and tensors of heads that no graph uses at all, and why.

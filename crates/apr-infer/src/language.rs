@@ -41,6 +41,43 @@ pub struct LanguageModel<'s, 'a> {
     cache_type: CacheType,
     /// The length of texts beyond which all of their tokens are turned otherwise.
     switch: Option<usize>,
+    /// What some of the tokens stand for.
+    rows: Option<TokenRows>,
+}
+
+/// Rows that take the place of a token's vector, in the order in which that token stands in a text:
+/// those of images.
+#[derive(Debug, Clone, PartialEq)]
+pub struct TokenRows {
+    /// Name of the input that they go into: those that belong to the tokens of a run.
+    pub input: String,
+    /// The token.
+    pub token: i64,
+    /// All rows of the text, `[rows, hidden]`.
+    pub rows: Tensor,
+}
+
+impl TokenRows {
+    fn count(&self, tokens: &[i64]) -> usize {
+        tokens.iter().filter(|token| **token == self.token).count()
+    }
+
+    /// The rows for `tokens` behind others. Fewer than there are tokens where no more are left: a
+    /// token that the model itself writes is none of an image.
+    fn behind(&self, past: &[i64], tokens: &[i64]) -> Result<Tensor> {
+        let rows = self.rows.shape().first().copied().unwrap_or_default();
+        let start = self.count(past).min(rows);
+        part(&self.rows, 0, start, self.count(tokens).min(rows - start))
+    }
+
+    /// The number of tokens to read of `left`, so that those of one image stay together where
+    /// `tokens` would tear them apart.
+    fn whole_image(&self, left: &[i64], mut tokens: usize) -> usize {
+        while tokens > 0 && left.get(tokens - 1..=tokens) == Some(&[self.token; 2]) {
+            tokens += 1;
+        }
+        tokens
+    }
 }
 
 /// Tokens so far, with the keys and values kept of them.
@@ -214,8 +251,14 @@ impl<'s, 'a> LanguageModel<'s, 'a> {
 
         let (mask, positions) = (input(Meaning::AttentionMask), input(Meaning::PositionIds));
         let cache_type = CacheType::F32;
-        let switch = None;
-        Ok(Self { session, tokens, mask, positions, logits, cache, cache_type, switch })
+        let (switch, rows) = (None, None);
+        Ok(Self { session, tokens, mask, positions, logits, cache, cache_type, switch, rows })
+    }
+
+    /// The same where rows take the place of a token's vectors.
+    #[must_use]
+    pub fn with_rows(self, rows: Option<TokenRows>) -> Self {
+        Self { rows, ..self }
     }
 
     /// Sets the type in which keys and values are kept.
@@ -423,7 +466,7 @@ impl<'s, 'a> LanguageModel<'s, 'a> {
         let mut left = tokens;
         loop {
             let run = reading.run(memory.len(), left.len(), tokens.len(), least);
-            let (piece, rest) = left.split_at(run.tokens);
+            let (piece, rest) = left.split_at(self.with_whole_images(left, run.tokens));
             let wants = if rest.is_empty() { Wants::Last } else { Wants::Nothing };
             let logits = self.run(memory, piece, wants, workers, tap)?;
             (left, least) = (rest, 0);
@@ -433,6 +476,17 @@ impl<'s, 'a> LanguageModel<'s, 'a> {
                 let logits = logits.floats()?;
                 return Ok(logits[logits.len().saturating_sub(vocabulary)..].to_vec());
             }
+        }
+    }
+
+    /// The number of tokens to read of `left`, with the whole of each image among them: its tokens
+    /// may see each other.
+    fn with_whole_images(&self, left: &[i64], tokens: usize) -> usize {
+        let Some(rows) = &self.rows else { return tokens };
+        let whole = rows.whole_image(left, tokens);
+        match left.len() - whole < last_rows::KEPT {
+            true => left.len(),
+            false => whole,
         }
     }
 
@@ -488,6 +542,11 @@ impl<'s, 'a> LanguageModel<'s, 'a> {
         }
         let past = memory.tokens.len();
         memory.tokens.extend(tokens);
+        let images = self.rows.as_ref().map(|rows| {
+            let past = if self.cache.is_empty() { &[] } else { &memory.tokens[..past] };
+            Ok::<_, Error>((rows.input.clone(), rows.behind(past, &memory.tokens[past.len()..])?))
+        });
+        let images = images.transpose()?;
 
         // Without a cache, everything is computed again.
         let (given, past) =
@@ -505,6 +564,7 @@ impl<'s, 'a> LanguageModel<'s, 'a> {
             ));
         }
 
+        inputs.extend(images.map(|(name, rows)| (name, Value::from(rows))));
         let kept = if memory.values.is_empty() {
             self.nothing()?
         } else {
@@ -579,5 +639,39 @@ impl<'s, 'a> LanguageModel<'s, 'a> {
         };
 
         self.cache.iter().map(|(id, _)| empty(id)).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const IMAGE: i64 = 9;
+
+    fn rows(count: usize) -> TokenRows {
+        let values = (0..count).map(|row| row as f32).collect::<Vec<_>>();
+        let rows = Tensor::new(vec![count, 1], values).expect("a tensor");
+        TokenRows { input: "rows".to_owned(), token: IMAGE, rows }
+    }
+
+    #[test]
+    fn a_run_gets_the_rows_of_its_own_tokens() {
+        let of = |past: &[i64], tokens: &[i64]| {
+            let rows = rows(3).behind(past, tokens).expect("rows");
+            rows.floats().expect("floats").to_vec()
+        };
+        assert_eq!(of(&[], &[1, IMAGE, 2, IMAGE]), [0.0, 1.0]);
+        assert_eq!(of(&[IMAGE, 1, IMAGE], &[3, IMAGE, 4]), [2.0]);
+        assert_eq!(of(&[1, 2], &[3]), []);
+        // What the model itself writes is of no image.
+        assert_eq!(of(&[IMAGE; 3], &[IMAGE]), []);
+        assert_eq!(of(&[IMAGE; 2], &[IMAGE; 4]), [2.0]);
+    }
+
+    #[test]
+    fn an_image_is_read_in_one_run() {
+        let text = [1, IMAGE, IMAGE, IMAGE, 2, IMAGE];
+        let whole = |tokens| rows(4).whole_image(&text, tokens);
+        assert_eq!([1, 2, 3, 4, 5, 6].map(whole), [1, 4, 4, 4, 5, 6]);
     }
 }

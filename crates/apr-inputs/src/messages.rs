@@ -192,6 +192,17 @@ impl Message {
         Self(Data::Object(vec![field("role", role), field("content", content)]))
     }
 
+    /// A message of so many images and the text behind them, as a list of parts.
+    #[must_use]
+    pub fn with_images(role: &str, images: usize, text: &str) -> Self {
+        let field = |key: &str, text: &str| (key.to_owned(), Data::Text(text.to_owned()));
+        let image = Data::Object(vec![field("type", "image")]);
+        let mut parts = vec![image; images];
+        parts.push(Data::Object(vec![field("type", "text"), field("text", text)]));
+        let content = ("content".to_owned(), Data::List(parts));
+        Self(Data::Object(vec![field("role", role), content]))
+    }
+
     /// Returns the role: `system`, `user`, `assistant`, `tool`.
     #[must_use]
     pub fn role(&self) -> &str {

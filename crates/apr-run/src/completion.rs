@@ -2,6 +2,7 @@
 
 mod batch;
 mod chat;
+mod images;
 mod search;
 mod writing;
 
@@ -17,6 +18,7 @@ use serde::Serialize;
 
 use self::chat::chat_template;
 pub use self::chat::chat_text;
+use self::images::PromptImages;
 use crate::beam_search::Hypothesis;
 use crate::encoder_decoder::EncoderDecoder;
 use crate::error::{Remedy, RunError, RunResult, absent};
@@ -174,6 +176,8 @@ pub struct Generator<'g> {
     told: Cell<bool>,
     /// The grammar of the options, once a text needs it.
     compiled: OnceCell<Compiled>,
+    /// What prompts show.
+    images: Option<PromptImages<'g>>,
 }
 
 enum Model<'g> {
@@ -262,8 +266,20 @@ impl<'g> Generator<'g> {
         warn_ignored(&runner, &settings);
         let (kept, identity) = (None, OnceCell::new());
         let (files, told, compiled) = (None, Cell::new(false), OnceCell::new());
-        let tokenizer = None;
-        Self { runner, model, settings, options, tokenizer, kept, identity, files, told, compiled }
+        let (tokenizer, images) = (None, None);
+        Self {
+            runner,
+            model,
+            settings,
+            options,
+            tokenizer,
+            kept,
+            identity,
+            files,
+            told,
+            compiled,
+            images,
+        }
     }
 
     /// Returns the settings for the choice of tokens, from the model's settings and the options.
@@ -365,6 +381,9 @@ impl<'g> Generator<'g> {
 
     /// A chat as its template writes it, and the tokens of the prompt.
     fn encoded(&self, prompt: Prompt<'_>) -> RunResult<(Option<String>, Vec<i64>)> {
+        if let Some(images) = &self.images {
+            return self.encoded_with_images(prompt, images);
+        }
         let (text, ids) = match prompt {
             Prompt::Tokens(ids) => return Ok((None, ids.to_vec())),
             Prompt::Text(text) => {
@@ -413,6 +432,7 @@ impl<'g> Generator<'g> {
     /// # Errors
     /// E003 if it has an encoder and a decoder, or no chat template.
     pub(crate) fn check_chat(&self) -> RunResult<()> {
+        self.check_no_images()?;
         self.causal()?;
         chat_template(&self.runner, false).map(drop)
     }
@@ -456,7 +476,8 @@ impl<'g> Generator<'g> {
         asked: Asked<'a>,
         kept: Kept<'_>,
     ) -> RunResult<Completion> {
-        let language = &part.language()?;
+        let rows = self.images.as_ref().map(PromptImages::rows);
+        let language = &part.language()?.with_rows(rows);
         let mut alone = Memory::default();
         let is_turn = matches!(kept, Kept::Conversation(_));
         let is_prompt = matches!(kept, Kept::Prompt(_));

@@ -3,7 +3,7 @@
 use apr_core::Escaped;
 use apr_graph::{Body, Dim, Meaning};
 use apr_infer::{Tensor, Value};
-use apr_inputs::picture::{Picture, PixelSettings, decode};
+use apr_inputs::picture::{Picture, PixelSettings, Tiled, decode};
 use apr_registry::Error;
 use serde::Serialize;
 use serde_json::{Value as Json, json};
@@ -150,6 +150,15 @@ impl<'e> ImageEncoder<'e> {
     }
 }
 
+/// The pictures that a model reads for an image, `[1, 3, height, width]` each.
+pub(crate) struct TiledPixels {
+    pub(crate) pixels: Vec<Tensor>,
+    /// Rows of tiles; 0 without any.
+    pub(crate) rows: usize,
+    /// Tiles of a row.
+    pub(crate) columns: usize,
+}
+
 /// Conversion of an image, and of the texts beside it, to the inputs of a graph.
 pub struct ImageFeatures<'f> {
     runner: Runner<'f>,
@@ -205,15 +214,36 @@ impl<'f> ImageFeatures<'f> {
         Ok(features)
     }
 
+    /// The pixels of each picture that the model reads for an image file, and the rows and columns
+    /// of tiles among them.
+    ///
+    /// # Errors
+    /// What decoding ends with.
+    pub(crate) fn tiled(&self, name: &str, bytes: &[u8]) -> RunResult<TiledPixels> {
+        let named = |error: Error| error.in_file(name);
+        let picture = self.runner.picture(name, bytes)?;
+        let Tiled { pictures, rows, columns, .. } = self.settings.tiled(picture).map_err(named)?;
+        let pixels = |picture: &Picture| {
+            let (values, height, width) = self.settings.apply(picture).map_err(named)?;
+            Tensor::new(vec![1, 3, height, width], values)
+        };
+        let pixels = pictures.iter().map(pixels).collect::<Result<_, Error>>()?;
+        Ok(TiledPixels { pixels, rows, columns })
+    }
+
+    /// Name of the input that takes pixels.
+    pub(crate) fn input(&self) -> &'f str {
+        meaning(self.body, &self.body.inputs, Meaning::Pixels).unwrap_or_default()
+    }
+
     /// The inputs for an image file, and for the one text beside it.
     ///
     /// # Errors
     /// What decoding ends with; [`RunError::Request`] for several texts.
     pub fn inputs(&self, name: &str, bytes: &[u8]) -> RunResult<Vec<(String, Value)>> {
         let (_, pixels) = self.runner.pixels(&self.settings, name, bytes)?;
-        let input = meaning(self.body, &self.body.inputs, Meaning::Pixels).unwrap_or_default();
         match &self.texts[..] {
-            [] => Ok(vec![(input.to_owned(), pixels.into())]),
+            [] => Ok(vec![(self.input().to_owned(), pixels.into())]),
             [(_, ids)] => pair_inputs(self.body, &pixels, ids),
             _ => Err(RunError::request("features take one text at a time")),
         }
@@ -265,6 +295,18 @@ impl Runner<'_> {
         bytes: &[u8],
     ) -> RunResult<(Picture, Tensor)> {
         let named = |error: Error| error.in_file(name);
+        if settings.tiles.is_some() {
+            let message = "images that are split into tiles go beside a prompt alone";
+            return Err(named(Error::version(message)).into());
+        }
+        let picture = self.picture(name, bytes)?;
+        let (values, height, width) = settings.apply(&picture).map_err(named)?;
+        Ok((picture, Tensor::new(vec![1, 3, height, width], values)?))
+    }
+
+    /// An image file as a picture.
+    fn picture(&self, name: &str, bytes: &[u8]) -> RunResult<Picture> {
+        let named = |error: Error| error.in_file(name);
 
         // The file and its pixels are in memory at the same time.
         let most = self.options.max_memory / 2;
@@ -272,9 +314,7 @@ impl Runner<'_> {
             let message = format!("the file has {} bytes, beyond the memory limit", bytes.len());
             return Err(named(Error::memory(message)).into());
         }
-        let picture = decode(bytes, most).map_err(named)?;
-        let (values, height, width) = settings.apply(&picture).map_err(named)?;
-        Ok((picture, Tensor::new(vec![1, 3, height, width], values)?))
+        Ok(decode(bytes, most).map_err(named)?)
     }
 }
 

@@ -50,8 +50,9 @@ impl Generator<'_> {
     ///
     /// # Errors
     /// E003 for an encoder with a decoder, and for a model that keeps states, which are those of
-    /// all tokens, or nothing.
+    /// all tokens, or nothing; [`RunError::Request`] where prompts show images.
     pub fn keep_prompts(&mut self) -> RunResult<()> {
+        self.check_no_images()?;
         if !self.causal()?.language()?.keeps_rows() {
             let message = "a prompt cache needs a model with keys and values of each token";
             return Err(Error::version(message).into());

@@ -1,5 +1,6 @@
 //! A model that is ready to run, and its parts.
 
+use apr_arch::{FamilyModel, ImageText};
 use apr_blocks::{GraphOptions, class_for};
 use apr_core::Escaped;
 use apr_graph::{Body, Graph, Meaning, Node, ValueId, ValueOrigin};
@@ -62,6 +63,9 @@ pub struct RunOptions {
     /// Storage type of the keys and values of earlier tokens. Default: single precision. In
     /// decoders that follow an encoder, it applies to the decoder's own tokens.
     pub cache_type: CacheType,
+    /// Whether images go into prompts: the model's part for images is one of its graphs, and its
+    /// decoder takes the vectors of that ([`Generator::with_images`](crate::Generator::with_images)).
+    pub images: bool,
 }
 
 impl Default for RunOptions {
@@ -82,6 +86,7 @@ impl Default for RunOptions {
             top: 5,
             arithmetic: Arithmetic::Exact,
             cache_type: CacheType::F32,
+            images: false,
         }
     }
 }
@@ -113,6 +118,7 @@ pub(crate) fn graph_options(facts: &Facts, options: &RunOptions) -> GraphOptions
         past: options.keeps_past,
         task: options.task.clone().or_else(own_task),
         is_own_task: options.task.is_none(),
+        images: options.images,
         ..GraphOptions::default()
     }
 }
@@ -128,10 +134,13 @@ fn with_weights<R, E: From<Error>>(
     let graph_options = graph_options(facts, options);
     let (graph_options, warnings) = with_untied(source, &graph_options)?;
     warnings.iter().for_each(|warning| host.warn(warning, None));
+    let family = source.family()?.filter(|_| options.images);
+    let image_text = family.and_then(FamilyModel::image_text);
     with_graphs(source, &graph_options, |weights, parts| {
         let warnings = parts.iter().flat_map(|part| &part.warnings);
         warnings.for_each(|warning| host.warn(warning, None));
-        then(&Runner { host, options, reader: source.reader(), weights, parts, facts })
+        let reader = source.reader();
+        then(&Runner { host, options, reader, weights, parts, facts, image_text })
     })
 }
 
@@ -146,6 +155,8 @@ pub struct Runner<'r> {
     weights: &'r dyn CheckpointReader,
     parts: &'r [Runnable],
     pub(crate) facts: &'r Facts,
+    /// How images stand in its prompts, where they are asked for.
+    pub(crate) image_text: Option<ImageText<'r>>,
 }
 
 impl<'r> Runner<'r> {

@@ -178,7 +178,21 @@ impl FamilyModel<'_> {
         };
 
         mismatches.extend(expected.missing(&present).into_iter().map(missing));
+        if let Some(vision) = self.vision() {
+            vision.add_mismatches(tensors, &mut mismatches);
+        }
         mismatches
+    }
+
+    /// Adds those of the part for images to those of the language model, to which its tensors are
+    /// unknown.
+    fn add_mismatches(&self, tensors: &[TensorInfo], mismatches: &mut Vec<Mismatch>) {
+        let known =
+            tensors.iter().enumerate().filter(|(position, _)| self.member(*position).is_some());
+        let known: BTreeSet<&str> = known.map(|(_, info)| info.name.as_str()).collect();
+        let is_unexpected = |it: &Mismatch| matches!(it, Mismatch::Unexpected { .. });
+        mismatches.retain(|it| !(is_unexpected(it) && known.contains(it.name())));
+        mismatches.extend(self.mismatches(tensors).into_iter().filter(|it| !is_unexpected(it)));
     }
 
     /// Returns the number of mismatches, without missing tensors of modules that are entirely

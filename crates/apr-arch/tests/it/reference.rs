@@ -100,6 +100,47 @@ fn the_language_model_within_a_model_that_sees_is_known() {
     }
 }
 
+#[test]
+fn parts_for_images_that_have_a_table_are_known() {
+    const DESCRIBED: [&str; 5] = ["gemma3_vision", "idefics3", "llava", "llava_model", "smolvlm"];
+    let families = Families::builtin();
+    for Case { name, mut tensors, metadata, .. } in cases_in("families/parts") {
+        let model = families.identify(&tensors, &metadata).expect("identified");
+        assert_eq!(model.vision().is_some(), DESCRIBED.contains(&name.as_str()), "{name}");
+        let Some(vision) = model.vision() else { continue };
+        assert_eq!(model.mismatches(&tensors), [], "{name}");
+        for (at, info) in tensors.iter().enumerate() {
+            let is_known = vision.canonical(at).is_some();
+            assert_eq!(is_known, model.is_of_other_part(&info.name), "{name}: {}", info.name);
+            assert!(!is_known || vision.expected_shape(at).is_some(), "{name}: {}", info.name);
+        }
+
+        let patches = |info: &&mut TensorInfo| info.name.ends_with("patch_embedding.weight");
+        let changed = tensors.iter_mut().find(patches).expect("there is a tower");
+        changed.shape = [7].into();
+        let model = families.identify(&tensors, &metadata).expect("identified");
+        let mismatches = model.mismatches(&tensors);
+        assert!(matches!(mismatches[..], [Mismatch::Shape { .. }]), "{name}: {mismatches:?}");
+    }
+}
+
+/// Before transformers 5, modules of towers were in `vision_model`.
+#[test]
+fn older_names_of_parts_for_images_are_known() {
+    let families = Families::builtin();
+    for Case { name, mut tensors, metadata, .. } in cases_in("families/parts") {
+        if !["gemma3_vision", "llava"].contains(&name.as_str()) {
+            continue;
+        }
+        for info in &mut tensors {
+            info.name = info.name.replace("vision_tower.", "vision_tower.vision_model.");
+        }
+        let model = families.identify(&tensors, &metadata).expect("identified");
+        assert!(model.vision().is_some(), "{name}");
+        assert_eq!(model.mismatches(&tensors), [], "{name}");
+    }
+}
+
 /// Checks names as transformers has them in memory, which torch saves in a state dict or exports.
 ///
 /// The names are from `fixtures/families/in_memory.py`.

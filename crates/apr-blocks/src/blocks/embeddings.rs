@@ -6,6 +6,15 @@ use apr_graph::{ElementType, ValueId};
 use crate::model::BlockPosition;
 use crate::writer::{Writer, signed};
 
+/// Vectors that take the place of a token's.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct ImageRows {
+    /// The token.
+    pub(crate) token: i64,
+    /// The vectors, `[rows, hidden]`.
+    pub(crate) features: ValueId,
+}
+
 impl Writer<'_> {
     /// A row of the table `tokens` for each token, times option `embedding_scale`, through the
     /// linear layer `token_projection` where the checkpoint has it.
@@ -19,6 +28,44 @@ impl Writer<'_> {
         let scale = place.number_or_none("embedding_scale")?.filter(|scale| *scale != 1.0);
         let x = scale.map_or(x, |scale| self.scaled("scaled", x, scale));
         self.projected("token_projection", x, place.module_or_none("token_projection"))
+    }
+
+    /// The same where `image_token` stands for the rows of `features`, `[rows, hidden]`, in the
+    /// order of the tokens: the first such token has the first row. One that no row is left for has
+    /// the vector of its token.
+    pub(crate) fn token_or_image_vectors(
+        &mut self,
+        place: BlockPosition<'_>,
+        tokens: ValueId,
+        images: ImageRows,
+    ) -> Result<ValueId> {
+        let hidden = signed(place.size("hidden")?);
+        let (flat, zero) = (self.ints(&[-1]), self.int(0));
+        let number = self.scope("image_rows", |w| {
+            let token = w.int(images.token);
+            let is_image = w.make("Equal", "is_image", [tokens, token]);
+            let counts = w.cast("counts", is_image, ElementType::I64);
+            let counts = w.make("Reshape", "in_a_row", [counts, flat]);
+            let so_far = w.make("CumSum", "so_far", [counts, zero]);
+            let number = w.make("Mul", "number", [so_far, counts]);
+            let rows = w.length("rows", images.features, 0);
+            let is_there = w.make("LessOrEqual", "is_there", [number, rows]);
+            let number = w.make("Where", "row", [is_there, number, zero]);
+            let shape = w.make("Shape", "shape", [tokens]);
+            w.make("Reshape", "row_of_token", [number, shape])
+        });
+
+        // The token may be none of the table, and row 0 is one that nothing has.
+        let is_text = self.make("Equal", "is_text", [number, zero]);
+        let words = self.make("Where", "words", [is_text, tokens, zero]);
+        let text = self.token_vectors(place, words)?;
+        let first = self.ints(&[1, hidden]);
+        let nothing = self.float(0.0);
+        let nothing = self.make("Expand", "no_row", [nothing, first]);
+        let rows = self.concat("rows_behind_none", &[nothing, images.features], 0);
+        let rows = self.make("Gather", "image_vectors", [rows, number]);
+        let is_text = self.unsqueeze("is_text_column", is_text, &[-1]);
+        Ok(self.make("Where", "vectors", [is_text, text, rows]))
     }
 
     /// Returns the linear layer of a module if the checkpoint has it, or else `x` itself.

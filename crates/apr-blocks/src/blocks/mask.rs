@@ -39,6 +39,8 @@ pub(crate) struct Field {
     pub(crate) keys: ValueId,
     /// Keys that are not padding, `[batch, 1, 1, keys]`.
     pub(crate) counts: Option<ValueId>,
+    /// Which pairs see each other whatever lies between, `[batch, 1, queries, keys]`.
+    pub(crate) pairs: Option<ValueId>,
 }
 
 impl Writer<'_> {
@@ -97,9 +99,13 @@ impl Writer<'_> {
     ///
     /// The mask is `None` if everything is visible.
     pub(crate) fn masks(&mut self, field: Field, reaches: &[Reach]) -> Vec<Option<ValueId>> {
-        let Field { sight, queries, keys, counts } = field;
+        let Field { sight, queries, keys, counts, pairs } = field;
         let causal =
             (sight == Sight::Before).then(|| self.make("LessOrEqual", "causal", [keys, queries]));
+        if let Some(pairs) = pairs {
+            let masks = reaches.iter().map(|reach| self.paired_mask(field, causal, pairs, *reach));
+            return masks.map(Some).collect();
+        }
         let whole = self.both("seen", causal, counts);
         let mask = |reach: &Reach| match reach {
             Reach::Whole => whole.map(|whole| self.additive("additive", whole)),
@@ -115,6 +121,71 @@ impl Writer<'_> {
             })),
         };
         reaches.iter().map(mask).collect()
+    }
+
+    /// The mask of a reach where some pairs see each other whatever it is.
+    fn paired_mask(
+        &mut self,
+        field: Field,
+        causal: Option<ValueId>,
+        pairs: ValueId,
+        reach: Reach,
+    ) -> ValueId {
+        let name = match reach {
+            Reach::Whole => "whole".to_owned(),
+            Reach::Window(window) => format!("window.{window}"),
+            Reach::Chunk(chunk) => format!("chunk.{chunk}"),
+        };
+        self.scope(&name, |w| {
+            let near = match reach {
+                Reach::Whole => None,
+                Reach::Window(window) => {
+                    Some(w.near(field.sight, field.queries, field.keys, window))
+                }
+                Reach::Chunk(chunk) => Some(w.together(field, chunk)),
+            };
+            let seen = match w.both("near_and_before", causal, near) {
+                Some(seen) => w.make("Or", "or_paired", [seen, pairs]),
+                None => pairs,
+            };
+            let seen = w.both("seen", Some(seen), field.counts).unwrap_or(seen);
+            w.additive("additive", seen)
+        })
+    }
+
+    /// Which pairs of the tokens that are given are of one run of `token`, `[batch, 1, queries,
+    /// keys]`. The keys may be of earlier tokens as well, of which none is in a pair.
+    pub(crate) fn pairs_of_runs(
+        &mut self,
+        tokens: ValueId,
+        attention_mask: ValueId,
+        token: i64,
+    ) -> ValueId {
+        let (token, zero, axis) = (self.int(token), self.int(0), self.int(1));
+        let is_it = self.make("Equal", "is_image", [tokens, token]);
+        let is_it = self.cast("image", is_it, ElementType::I64);
+        // A run starts where the token before is another.
+        let first = self.slice("first", is_it, 1, 0, 1);
+        let first = self.make("Mul", "before_first", [first, zero]);
+        let others = self.slice("others", is_it, 1, 0, -1);
+        let before = self.concat("before", &[first, others], 1);
+        let starts = self.make("Greater", "starts", [is_it, before]);
+        let starts = self.cast("start", starts, ElementType::I64);
+        let so_far = self.make("CumSum", "runs_so_far", [starts, axis]);
+        let run = self.make("Mul", "run", [so_far, is_it]);
+
+        // 0 for the keys of earlier tokens.
+        let earlier = self.make("Mul", "no_runs", [attention_mask, zero]);
+        let count = self.length("count", tokens, 1);
+        let end = self.make("Neg", "end", [count]);
+        let (start, axes) = (self.ints(&[0]), self.ints(&[1]));
+        let earlier = self.make("Slice", "earlier", [earlier, start, end, axes]);
+        let of_keys = self.concat("run_of_keys", &[earlier, run], 1);
+        let of_keys = self.unsqueeze("by_key", of_keys, &[1, 2]);
+        let of_queries = self.unsqueeze("by_query", run, &[1, 3]);
+        let same = self.make("Equal", "same", [of_queries, of_keys]);
+        let has_run = self.make("Greater", "has_run", [of_queries, zero]);
+        self.make("And", "pairs", [same, has_run])
     }
 
     /// Combines two conditions with a logical and; `None` is always true.

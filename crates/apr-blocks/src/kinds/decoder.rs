@@ -4,16 +4,18 @@ use apr_core::Result;
 use apr_graph::{Dim, ElementType, Meaning, ValueId};
 
 use super::head;
+use super::image_features::IMAGE_FEATURES;
 use super::stack::{Around, layers};
 use crate::blocks::attention::KeyValue;
+use crate::blocks::embeddings::ImageRows;
 use crate::blocks::latent::cache_dims;
 use crate::blocks::layer::Kept;
 use crate::blocks::mask::{Field, Sight};
 use crate::blocks::norm::Norm;
 use crate::blocks::short_convolution::ShortConvolution;
 use crate::model::{BlockPosition, Model};
-use crate::names::{BATCH, PAST, SEQUENCE};
-use crate::writer::Writer;
+use crate::names::{BATCH, IMAGE_TOKENS, PAST, SEQUENCE};
+use crate::writer::{Writer, signed};
 
 /// The one stack of layers, in the family's table.
 const STACK: &str = "";
@@ -24,17 +26,50 @@ struct Inputs {
     attention_mask: ValueId,
     positions: Option<ValueId>,
     past: Vec<Kept>,
+    images: Option<ImageRows>,
+}
+
+/// How a decoder takes vectors of images.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Images {
+    /// The token whose vectors they take the place of.
+    pub(crate) token: i64,
+    /// Whether the tokens of one image see each other.
+    pub(crate) see_each_other: bool,
+}
+
+impl Images {
+    /// Options `image_token` and `image_sight` of the table of the part for images.
+    pub(crate) fn of(part: &Model<'_>) -> Result<Self> {
+        let place = part.place(STACK);
+        let token = signed(place.size("image_token")?);
+        Ok(Self { token, see_each_other: place.truth("image_sight")? })
+    }
 }
 
 /// Writes the graph of a decoder. Option `causal`: whether a token sees only those before it, as it
 /// does unless the option says otherwise. `with_past`: earlier keys and values are inputs, all of
-/// them are outputs.
-pub(crate) fn write(model: &Model<'_>, w: &mut Writer<'_>, with_past: bool) -> Result<()> {
+/// them are outputs. `images`: vectors of images are an input.
+pub(crate) fn write(
+    model: &Model<'_>,
+    w: &mut Writer<'_>,
+    with_past: bool,
+    images: Option<Images>,
+) -> Result<()> {
     let place = model.place(STACK);
-    let inputs = inputs(w, place, with_past)?;
+    let mut inputs = inputs(w, place, with_past)?;
+    if let Some(Images { token, .. }) = images {
+        let shape = [Dim::symbol(IMAGE_TOKENS), Dim::fixed(place.size("hidden")?)];
+        let features =
+            w.body().input(IMAGE_FEATURES, ElementType::F32, shape, Meaning::HiddenStates);
+        inputs.images = Some(ImageRows { token, features });
+    }
     let has_final_norm = place.truth_or("final_norm", true)?;
     let x = w.scope("embeddings", |w| {
-        let x = w.token_vectors(place, inputs.tokens)?;
+        let x = match inputs.images {
+            Some(images) => w.token_or_image_vectors(place, inputs.tokens, images)?,
+            None => w.token_vectors(place, inputs.tokens)?,
+        };
         let x = match inputs.positions {
             Some(positions) => w.with_positions(place, x, positions)?,
             None => x,
@@ -46,7 +81,11 @@ pub(crate) fn write(model: &Model<'_>, w: &mut Writer<'_>, with_past: bool) -> R
         let queries = w.length("query_count", inputs.tokens, 1);
         let keys = w.length("key_count", inputs.attention_mask, 1);
         let (queries, keys) = w.positions(queries, keys);
-        Field { sight, queries, keys, counts: Some(w.counting(inputs.attention_mask)) }
+        let counts = Some(w.counting(inputs.attention_mask));
+        let paired = images.filter(|images| images.see_each_other);
+        let pairs = paired
+            .map(|images| w.pairs_of_runs(inputs.tokens, inputs.attention_mask, images.token));
+        Field { sight, queries, keys, counts, pairs }
     });
 
     let counts = has_convolutions(place)?
@@ -105,7 +144,7 @@ fn inputs(w: &mut Writer<'_>, place: BlockPosition<'_>, with_past: bool) -> Resu
             Some(other) => return Err(place.unknown("position_numbers", other)),
         }),
     };
-    let mut inputs = Inputs { tokens, attention_mask, positions, past: Vec::new() };
+    let mut inputs = Inputs { tokens, attention_mask, positions, past: Vec::new(), images: None };
     for layer in 0..if with_past { place.layers()? } else { 0 } {
         let place = place.layer(layer);
         inputs.past.push(match ShortConvolution::of(place)? {

@@ -91,7 +91,7 @@ pub(crate) fn encoded(
     let field = w.scope("mask", |w| {
         let counts = attention_mask.map(|mask| w.counting(mask));
         let (queries, keys) = w.positions(count, count);
-        Ok(Field { sight: sight(place)?, queries, keys, counts })
+        Ok(Field { sight: sight(place)?, queries, keys, counts, pairs: None })
     })?;
     let made = layers(
         w,

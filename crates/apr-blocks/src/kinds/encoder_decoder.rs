@@ -109,7 +109,7 @@ pub(crate) fn decoded(
     let field = w.scope("mask", |w| {
         let keys = before.map_or(queries, |before| w.make("Add", "key_count", [before, queries]));
         let (queries, keys) = w.positions(queries, keys);
-        Field { sight: Sight::Before, queries, keys, counts: None }
+        Field { sight: Sight::Before, queries, keys, counts: None, pairs: None }
     });
     let past: Vec<Kept> = past.iter().copied().map(Kept::KeyValue).collect();
     let around =

@@ -5,6 +5,7 @@ pub(crate) mod dual;
 pub(crate) mod encoder;
 pub(crate) mod encoder_decoder;
 pub(crate) mod head;
+pub(crate) mod image_features;
 pub(crate) mod sound;
 pub(crate) mod stack;
 pub(crate) mod stages;

@@ -1,7 +1,7 @@
 //! Language models within models that have parts for images, too (`fixtures/families/parts`).
 
 use apr_arch::Families;
-use apr_blocks::{GraphOptions, Graphs};
+use apr_blocks::{GraphOptions, Graphs, IMAGE_ENCODER, IMAGE_FEATURES};
 use apr_core::{Code, DType, TensorInfo};
 use serde_json::{Map, Value as Json};
 
@@ -61,6 +61,46 @@ fn tensors_for_images_are_left_out_by_name() {
         let is_seeing = |name: &str| name.contains("vision") || name.contains("visual");
         assert!(graphs.unused.iter().any(|tensor| is_seeing(&tensor.name)), "{}", case.name);
     }
+}
+
+#[test]
+fn images_are_a_graph_before_that_of_the_texts() {
+    let options = GraphOptions { images: true, ..GraphOptions::default() };
+    for name in ["parts/llava", "parts/gemma3_vision"] {
+        let case = Case::named(name);
+        let graphs = case.graphs(&options).expect("it has graphs");
+        let names: Vec<&str> = graphs.parts.iter().map(|part| part.name).collect();
+        assert_eq!(names, [IMAGE_ENCODER, "model"], "{name}");
+        let body = &graphs.parts[1].graph.body;
+        let mut inputs = body.inputs.iter().map(|id| body.value(*id).name.as_str());
+        assert!(inputs.any(|input| input == IMAGE_FEATURES), "{name}");
+        assert_eq!(graphs.check_complete(), Ok(()), "{name}");
+        let is_used = |part: &str| !graphs.unused.iter().any(|tensor| tensor.name.contains(part));
+        assert!(is_used("projector") && is_used("patch_embedding"), "{name}");
+    }
+}
+
+#[test]
+fn a_tensor_for_images_that_no_table_knows_makes_their_graph_incomplete() {
+    let mut case = Case::named("parts/llava");
+    let name = "vision_tower.encoder.layers.0.self_attn.sinks";
+    case.tensors.push(TensorInfo { name: name.to_owned(), dtype: DType::F32, shape: [4].into() });
+    let options = GraphOptions { images: true, ..GraphOptions::default() };
+    let error = case.graphs(&options).expect("graphs").check_complete().expect_err("no sinks");
+    assert_eq!((error.code(), error.tensor()), (Code::Format, Some(name)));
+}
+
+#[test]
+fn images_are_refused_where_nothing_describes_their_part() {
+    let options = GraphOptions { images: true, ..GraphOptions::default() };
+    for name in ["llama", "parts/qwen2_vl", "parts/llava_mistral"] {
+        let error = Case::named(name).graphs(&options).expect_err(name);
+        assert_eq!(error.code(), Code::Version, "{name}");
+        assert!(error.message().contains("no part for images"), "{name}: {error}");
+    }
+    let tower = serde_json::json!({ "model_type": "siglip_vision_model" });
+    let error = Case::named("parts/llava").with("vision_config", tower).graphs(&options);
+    assert!(error.expect_err("another tower").message().contains("its tower is not CLIP's"));
 }
 
 #[test]

@@ -205,6 +205,7 @@ const EXAMPLES: [(&str, &[Example]); 55] = [
             ("apr run llama.gguf --prompt \"Once upon a time\"", "generate text"),
             ("apr run chat.gguf --prompt \"What is a llama?\" --chat", "answer a chat message"),
             ("apr run chat.gguf --chat", "hold a conversation on a terminal"),
+            ("apr run llava --image photo.jpg --prompt \"What is this?\"", "ask about an image"),
             (
                 "apr run llama --lora adapter:0.5 --prompt Hello",
                 "apply half of an adapter, without merging it",

@@ -19,6 +19,16 @@ pub(crate) struct RunArgs {
     /// .tiff); NAME= names the graph input of an array
     #[arg(short, long, value_name = "[NAME=]FILE", value_parser = parse_named_file)]
     pub(crate) input: Vec<(Option<String>, PathBuf)>,
+    /// Image that the prompt shows, may be given several times: for models that read images beside
+    /// text, such as LLaVA and Gemma 3
+    #[arg(
+        long, value_name = "FILE",
+        conflicts_with_all = [
+            "input", "want", "part", "query", "lines", "batch", "context", "tokens",
+            "prompt_cache", "beams", "output",
+        ],
+    )]
+    pub(crate) image: Vec<PathBuf>,
     /// Value to return: an output, an activation by its path, such as layers.3/attention/probs, or
     /// `features`, the preprocessed input [default: all outputs]
     #[arg(

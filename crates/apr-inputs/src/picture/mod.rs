@@ -13,10 +13,12 @@ mod decode;
 mod jpeg;
 mod prepare;
 mod resize;
+mod tiles;
 
 pub use decode::decode;
 pub use prepare::{PixelSettings, Side};
 pub use resize::Filter;
+pub use tiles::{Tiled, Tiles};
 
 /// Maximum number of pixels of an image that a preprocessor requests, far more than any model
 /// accepts.

@@ -3,7 +3,7 @@
 use apr_core::{Error, Result};
 use serde_json::Value as Json;
 
-use super::{Filter, MAX_PIXELS, Picture};
+use super::{Filter, MAX_PIXELS, Picture, Tiled, Tiles};
 
 /// Size that a preprocessor requests.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -27,6 +27,8 @@ pub struct PixelSettings {
     pub size: Option<(Side, Filter)>,
     /// Size of the middle part that is cut out: rows, pixels in a row.
     pub crop: Option<(usize, usize)>,
+    /// In the place of both, the picture becomes several of one size.
+    pub tiles: Option<Tiles>,
     /// Factor of the values, which are from 0 to 255.
     pub factor: f64,
     /// Mean and standard deviation of each colour, for normalization.
@@ -46,7 +48,12 @@ impl PixelSettings {
         let flag =
             |key: &str, default: bool| config.get(key).and_then(Json::as_bool).unwrap_or(default);
         let by_shorter = config.get("crop_size").is_some();
-        let size = match config.get("size") {
+        let longest = |key: &str| {
+            let edge = config.get(key)?.get("longest_edge")?.as_u64()?;
+            usize::try_from(edge).ok()
+        };
+        let tile = longest("max_image_size");
+        let size = match config.get("size").filter(|_| tile.is_none()) {
             Some(size) => side(size, by_shorter)?,
             None => Side::Both { height: expected.0, width: expected.1 },
         };
@@ -72,16 +79,36 @@ impl PixelSettings {
             }
             (None, size) => (size, crop.filter(|_| flag("do_center_crop", true))),
         };
-        if flag("do_pad", false) {
+        let tiles = tile.map(|side| Tiles {
+            longest: longest("size").filter(|_| flag("do_resize", true)),
+            side,
+            splits: flag("do_image_splitting", true),
+            filter,
+        });
+        // Tiles are of one size, so that nothing is padded.
+        if flag("do_pad", false) && tiles.is_none() {
             return Err(Error::version("padding by the preprocessor is not supported"));
         }
 
         Ok(Self {
-            size: flag("do_resize", true).then_some((size, filter)),
+            size: (flag("do_resize", true) && tiles.is_none()).then_some((size, filter)),
             crop,
+            tiles,
             factor: if flag("do_rescale", true) { factor } else { 1.0 },
             normal,
         })
+    }
+
+    /// The pictures that a model reads for one, which are to be [applied](Self::apply): most often
+    /// the picture itself.
+    ///
+    /// # Errors
+    /// E001 for a size that can't be, E008 for one that is too large.
+    pub fn tiled(&self, picture: Picture) -> Result<Tiled> {
+        match &self.tiles {
+            Some(tiles) => tiles.of(picture),
+            None => Ok(Tiled { pictures: vec![picture], rows: 0, columns: 0 }),
+        }
     }
 
     /// The pixels of a picture as the model gets them, `[3, height, width]`, with these sides.

@@ -166,7 +166,7 @@ pub(crate) fn explain_tensor<P: Pipeline>(
     Ok(Ok(TensorExplanation {
         name: info.name.clone(),
         canonical: canonical.filter(|canonical| *canonical != info.name).map(str::to_owned),
-        role: canonical.and_then(|canonical| model?.family().role(canonical)),
+        role: model.and_then(|model| model.role(position)),
         kind: expected.map(|expected| expected.kind),
         dtype: info.dtype,
         shape: info.shape.clone(),

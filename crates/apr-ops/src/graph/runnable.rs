@@ -80,7 +80,10 @@ pub fn with_graphs<R, E: From<Error>>(
     if let Some(first) = parts.first_mut() {
         first.warnings.extend(warnings);
     }
-    let named = canonical(&view, family);
+    let mut named = canonical(&view, family);
+    if let Some(vision) = family.vision().filter(|_| options.images) {
+        named.rename(|position, _| vision.canonical(position).map(str::to_owned));
+    }
     then(&named, &parts)
 }
 

@@ -45,7 +45,7 @@ impl<'g> Generator<'g> {
     /// The texts are those of [`generate`](Self::generate) but for rounding, which can change a
     /// token where two are as likely: products of several rows are added up in another order. What
     /// can't go side by side goes one after the other, with [`Completion::batch`] `None`: beams,
-    /// prompts that are kept, encoders with decoders, and graphs without a mask and positions. So
+    /// prompts that are kept or have images, encoders with decoders, and graphs without a mask and positions. So
     /// do texts for whose keys and values there would be no memory.
     ///
     /// # Errors
@@ -82,7 +82,7 @@ impl<'g> Generator<'g> {
     /// Returns `true` if texts can grow side by side.
     fn can_batch(&self) -> RunResult<bool> {
         let Model::Decoder(part) = &self.model else { return Ok(false) };
-        let alone = self.settings.beams().is_some() || self.kept.is_some();
+        let alone = self.settings.beams().is_some() || self.kept.is_some() || self.images.is_some();
         Ok(!alone && part.language()?.takes_batches())
     }
 

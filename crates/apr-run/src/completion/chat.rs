@@ -29,7 +29,7 @@ pub fn chat_text(
     messages: &[Message],
     options: &TemplateOptions,
 ) -> RunResult<String> {
-    let made = rendered(runner, messages, options)?;
+    let made = rendered(runner, messages, options, false)?;
     warn_unread(runner, &made);
     Ok(made.text)
 }
@@ -38,12 +38,15 @@ fn rendered(
     runner: &Runner<'_>,
     messages: &[Message],
     options: &TemplateOptions,
+    takes_images: bool,
 ) -> RunResult<Rendered> {
     let template = chat_template(runner, options.tools.is_some())?;
     for (at, message) in messages.iter().enumerate() {
-        if let Some(kind) = message.media().next() {
+        let mut media = message.media().filter(|kind| !(takes_images && *kind == "image"));
+        if let Some(kind) = media.next() {
+            let takes = if takes_images { "text and images" } else { "text" };
             return Err(RunError::request(format!(
-                "message {}: a part of the type '{}' is not supported: chats take text only",
+                "message {}: a part of the type '{}' is not supported: chats take {takes} only",
                 at + 1,
                 Escaped::short(kind)
             )));
@@ -76,9 +79,9 @@ impl Generator<'_> {
     }
 
     /// Applies the model's template to messages. Problems with the options are reported only once.
-    fn chat(&self, messages: &[Message]) -> RunResult<String> {
+    pub(super) fn chat(&self, messages: &[Message]) -> RunResult<String> {
         let options = &self.options.template;
-        let made = rendered(&self.runner, messages, options)?;
+        let made = rendered(&self.runner, messages, options, self.images.is_some())?;
         if !self.told.replace(true) {
             warn_unread(&self.runner, &made);
             let has_tools = options.tools.is_some() && !made.unread.iter().any(|it| it == "tools");

@@ -6,8 +6,9 @@ use super::files::Files;
 use super::learnt::Learnt;
 
 /// Steps that are reported under their own names.
-const STEPS: [&str; 13] = [
+const STEPS: [&str; 15] = [
     "crop_pct",
+    "do_image_splitting",
     "do_resize",
     "do_rescale",
     "do_normalize",
@@ -18,6 +19,7 @@ const STEPS: [&str; 13] = [
     "resample",
     "size",
     "crop_size",
+    "max_image_size",
     "patch_size",
     "image_processor_type",
 ];

@@ -21,6 +21,11 @@ pub(super) fn run_pair(job: &Job<'_>, texts: &[String]) -> Outcome {
     run(job, texts, Generator::of(job.runner, options(job))?)
 }
 
+/// Generates with the part that continues texts, which show these images.
+pub(super) fn run_images(job: &Job<'_>, texts: &[String], images: &[(String, Vec<u8>)]) -> Outcome {
+    run(job, texts, Generator::with_images(job.runner, options(job), images)?)
+}
+
 pub(super) fn options(job: &Job<'_>) -> GenerateOptions {
     GenerateOptions {
         sampling: job.sampling(),

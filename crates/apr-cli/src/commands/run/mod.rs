@@ -11,6 +11,7 @@ mod conversation;
 mod features;
 mod generation;
 pub(super) mod given;
+mod images;
 mod job;
 mod messages;
 mod output;
@@ -98,10 +99,14 @@ fn run_reader(
     }
 
     // A head that is no language model's reads a text once, so that nothing is kept.
-    let converses = args.chat && given.is_empty() && std::io::stdin().is_terminal();
+    let converses =
+        args.chat && given.is_empty() && args.image.is_empty() && std::io::stdin().is_terminal();
     let goes_on =
         converses || given.has_text() || !(given.sounds.is_empty() && args.tokens.is_empty());
     let mut options = options(args, context);
+    if options.images {
+        images::check(&given, source.family()?)?;
+    }
     options.keeps_past = options.generates(&facts) && goes_on && args.want.is_empty();
     if options.keeps_past && !args.exact && args.query.is_none() {
         options.arithmetic = Arithmetic::Fast;
@@ -110,6 +115,11 @@ fn run_reader(
     with_runner(&source, &facts, &options, &host, |runner| {
         let grammar = grammar.as_ref();
         let job = Job { args, context, runner, name, begun, chat: &chat, grammar };
+        if options.images {
+            check_options(args, false, true)?;
+            check_vectors(args, false)?;
+            return images::run(&job, &given.texts);
+        }
         if converses {
             return conversation::run(&job);
         }
@@ -148,6 +158,7 @@ fn options(args: &RunArgs, context: &Context) -> RunOptions {
     options.dimensions = args.dimensions.map(NonZeroUsize::get);
     options.no_answer = args.no_answer;
     options.top = args.top.unwrap_or(options.top);
+    options.images = !args.image.is_empty();
     options.cache_type = args.cache_type.map(Into::into).unwrap_or_default();
     options
 }

@@ -52,6 +52,7 @@ const ELSEWHERE: &[(&str, &str)] = &[
     ),
     ("; --drop it to replace it", "arrays_become_tensors_of_every_format"),
     ("the arrays of --add exceed the memory limit", "arrays_become_tensors_of_every_format"),
+    ("--image needs a text: pass --prompt", "images_that_nothing_shows_are_refused"),
     (
         "--pooling and --dimensions apply to embeddings",
         "what_does_nothing_beside_a_query_is_refused",
@@ -251,6 +252,7 @@ const STATEMENTS: &[&str] = &[
     "--top applies to labels and ranked documents",
     "--lines applies to text files and pipes",
     "--context applies to extractive question answering",
+    "--image goes with one prompt",
     "--subtitles and --fallback apply to",
     "--subtitles takes one audio file at a time",
     "apply to text generation, which --want does not do",

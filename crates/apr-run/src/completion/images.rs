@@ -1,0 +1,241 @@
+//! Images in prompts: their vectors, and the tokens that these take the place of.
+//!
+//! A prompt has a placeholder for each image, or its chat template writes one. In the place of each
+//! stands what the model's processor writes: the image's token, once for each vector of the image.
+
+use apr_arch::ImageText;
+use apr_blocks::{IMAGE_ENCODER, IMAGE_FEATURES};
+use apr_infer::{Tensor, TokenRows};
+use apr_inputs::chat::Message;
+use apr_registry::{Error, Escaped};
+
+use super::chat::chat_template;
+use super::{GenerateOptions, Generator, Prompt};
+use crate::error::{RunError, RunResult};
+use crate::features::ImageFeatures;
+use crate::images::TiledPixels;
+use crate::runner::{Prepared, Runner};
+
+/// The part that continues texts, beside the one for images.
+const MODEL: &str = "model";
+
+/// The images of a prompt.
+pub(super) struct PromptImages<'i> {
+    text: ImageText<'i>,
+    shown: Vec<Shown>,
+    rows: TokenRows,
+}
+
+/// An image of a prompt.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Shown {
+    /// Vectors of each of its pictures.
+    vectors: usize,
+    /// Rows of tiles before the picture as a whole; 0 without any.
+    rows: usize,
+    /// Tiles of a row.
+    columns: usize,
+}
+
+impl Shown {
+    /// Its vectors.
+    fn count(&self) -> usize {
+        self.vectors * (self.rows * self.columns + 1)
+    }
+
+    /// What is read for it, where `token` stands for a vector. A row of tiles ends with a line
+    /// feed, and so do all rows together.
+    fn text(&self, text: ImageText<'_>, token: &str) -> RunResult<String> {
+        let vectors = token.repeat(self.vectors);
+        let mut whole = String::new();
+        for row in 1..=self.rows {
+            let tile = text
+                .tile
+                .ok_or_else(|| Error::version("the model's prompts have no place for tiles"))?;
+            let tile = tile.replace("{row}", &row.to_string());
+            for column in 1..=self.columns {
+                whole +=
+                    &tile.replace("{column}", &column.to_string()).replace("{images}", &vectors);
+            }
+            whole.push('\n');
+        }
+        if self.rows > 0 {
+            whole.push('\n');
+        }
+        Ok(whole + &text.prompt.replace("{images}", &vectors))
+    }
+}
+
+impl<'i> PromptImages<'i> {
+    /// Computes the vectors of image files: names for errors, and bytes.
+    fn of(runner: &Runner<'i>, files: &[(String, Vec<u8>)]) -> RunResult<Self> {
+        let text = runner.image_text.ok_or_else(takes_no_images)?;
+        let encoder = named(runner, IMAGE_ENCODER)?;
+        let features = ImageFeatures::of(runner, encoder.body(), &[])?;
+        let (mut shown, mut values, mut width) = (Vec::new(), Vec::new(), 0);
+        for (name, bytes) in files {
+            let TiledPixels { pixels, rows, columns } = features.tiled(name, bytes)?;
+            let mut vectors = 0;
+            for pixels in pixels {
+                let inputs = vec![(features.input().to_owned(), pixels.into())];
+                let made = encoder.one(inputs, IMAGE_FEATURES)?;
+                let &[1, count, size] = made.shape() else {
+                    return Err(Error::format("the part for images makes no rows").into());
+                };
+                (vectors, width) = (count, size);
+                values.extend_from_slice(&made.floats()?);
+            }
+            shown.push(Shown { vectors, rows, columns });
+        }
+        let token = i64::try_from(text.token)
+            .map_err(|_| Error::format(format!("the image token {} is too large", text.token)))?;
+        let count = shown.iter().map(Shown::count).sum();
+        let rows = Tensor::new(vec![count, width], values)?;
+        let rows = TokenRows { input: IMAGE_FEATURES.to_owned(), token, rows };
+        Ok(Self { text, shown, rows })
+    }
+
+    /// What the images' tokens stand for.
+    pub(super) fn rows(&self) -> TokenRows {
+        self.rows.clone()
+    }
+
+    /// The text with what the processor writes in the place of each placeholder. `token` is the
+    /// text of the images' token.
+    fn expanded(&self, text: &str, token: &str) -> RunResult<String> {
+        let placeholder = self.placeholder(token);
+        let mut pieces = text.split(placeholder.as_str());
+        let mut whole = pieces.next().unwrap_or_default().to_owned();
+        let rest: Vec<&str> = pieces.collect();
+        if rest.len() != self.shown.len() {
+            return Err(RunError::request(format!(
+                "the prompt has {} of '{}', and {} given: there must be one for each image",
+                rest.len(),
+                Escaped::short(&placeholder),
+                match self.shown.len() {
+                    1 => "1 image is".to_owned(),
+                    count => format!("{count} images are"),
+                }
+            )));
+        }
+        for (piece, shown) in rest.into_iter().zip(&self.shown) {
+            whole.extend([shown.text(self.text, token)?.as_str(), piece]);
+        }
+        Ok(whole)
+    }
+
+    fn placeholder(&self, token: &str) -> String {
+        self.text.placeholder.replace("{image}", token)
+    }
+}
+
+impl<'g> Generator<'g> {
+    /// A generator for prompts that show these images, in this order: names for errors, and the
+    /// bytes of image files. [`RunOptions::images`](crate::RunOptions::images) has to be set.
+    ///
+    /// # Errors
+    /// [`RunError::Request`] where the model takes no images beside texts, or for a beam search;
+    /// what decoding ends with, and those of [`Session::run`](apr_infer::Session::run).
+    pub fn with_images(
+        runner: &Runner<'g>,
+        options: GenerateOptions,
+        images: &[(String, Vec<u8>)],
+    ) -> RunResult<Self> {
+        let images = PromptImages::of(runner, images)?;
+        let mut generator = Self::of_part(named(runner, MODEL)?, options)?;
+        if generator.settings.beams().is_some() {
+            return Err(RunError::request("a beam search takes no images"));
+        }
+        generator.images = Some(images);
+        Ok(generator)
+    }
+
+    /// Keys and values are kept for tokens, and those of images are the same for all of them.
+    ///
+    /// # Errors
+    /// [`RunError::Request`] where prompts show images.
+    pub(crate) fn check_no_images(&self) -> RunResult<()> {
+        match self.images {
+            Some(_) => Err(RunError::request("conversations and prompt caches take no images")),
+            None => Ok(()),
+        }
+    }
+
+    /// A chat as its template writes it, and the tokens of the prompt with those of its images.
+    pub(super) fn encoded_with_images(
+        &self,
+        prompt: Prompt<'_>,
+        images: &PromptImages<'_>,
+    ) -> RunResult<(Option<String>, Vec<i64>)> {
+        let Some(tokenizer) = &self.tokenizer else {
+            return Err(RunError::request("images go with texts, and the prompt is tokens"));
+        };
+        let token = tokenizer.decode(&[images.rows.token], true)?;
+        if token.is_empty() {
+            let message = format!("the tokenizer has no token {} of images", images.rows.token);
+            return Err(Error::format(message).into());
+        }
+        let placeholder = images.placeholder(&token);
+        let (chat, text) = self.prompt_with_images(prompt, &placeholder, images.shown.len())?;
+        let ids = tokenizer.encode(&images.expanded(&text, &token)?, !chat)?;
+        let wanted: usize = images.shown.iter().map(Shown::count).sum();
+        let found = ids.iter().filter(|id| **id == images.rows.token).count();
+        if found != wanted {
+            let token = Escaped::short(&token);
+            return Err(Error::format(format!(
+                "the tokenizer makes {found} tokens of {wanted} times '{token}'"
+            ))
+            .into());
+        }
+        Ok((chat.then_some(text), ids))
+    }
+
+    /// The prompt with a placeholder for each image, and whether a chat template wrote it.
+    fn prompt_with_images(
+        &self,
+        prompt: Prompt<'_>,
+        placeholder: &str,
+        count: usize,
+    ) -> RunResult<(bool, String)> {
+        match prompt {
+            Prompt::Text(text) if text.contains(placeholder) => Ok((false, text.to_owned())),
+            Prompt::Text(text) if chat_template(&self.runner, false).is_err() => {
+                self.runner.warn(&format!(
+                    "the prompt has no '{}', and the model no chat template: it is put in front",
+                    Escaped::short(placeholder)
+                ));
+                Ok((false, format!("{}\n{text}", placeholder.repeat(count))))
+            }
+            Prompt::Text(message) => self.chat_with_images(None, message, placeholder, count),
+            Prompt::Chat { system, message } => {
+                self.chat_with_images(system, message, placeholder, count)
+            }
+            Prompt::Messages(messages) => Ok((true, self.chat(messages)?)),
+            Prompt::Tokens(_) => Err(RunError::request("images go with texts, not with tokens")),
+        }
+    }
+
+    fn chat_with_images(
+        &self,
+        system: Option<&str>,
+        message: &str,
+        placeholder: &str,
+        count: usize,
+    ) -> RunResult<(bool, String)> {
+        let count = if message.contains(placeholder) { 0 } else { count };
+        let system = system.map(|system| Message::with_images("system", 0, system));
+        let user = Message::with_images("user", count, message);
+        let messages: Vec<Message> = system.into_iter().chain([user]).collect();
+        Ok((true, self.chat(&messages)?))
+    }
+}
+
+/// A part of the model, ready to run.
+fn named<'r>(runner: &Runner<'r>, name: &str) -> RunResult<Prepared<'r>> {
+    let part = runner.parts().iter().find(|part| part.name == name);
+    runner.prepared(part.ok_or_else(takes_no_images)?)
+}
+
+fn takes_no_images() -> RunError {
+    RunError::request("the model takes no images beside its texts")
+}
