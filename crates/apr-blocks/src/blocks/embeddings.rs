@@ -34,9 +34,9 @@ impl Writer<'_> {
         }
     }
 
-    /// Whether vectors of positions are added to those of tokens: option `position_table` says
-    /// `sinusoids`, or the checkpoint has the table `positions`, and option `learned_positions` is
-    /// not false (DeBERTa v3 has a table that nothing uses).
+    /// Whether vectors of positions are added to those of tokens: option `position_table` says how
+    /// they are computed, or the checkpoint has the table `positions`, and option
+    /// `learned_positions` is not false (DeBERTa v3 has a table that nothing uses).
     pub(crate) fn has_positions(place: BlockPosition<'_>) -> Result<bool> {
         let is_learned = place.truth_or("learned_positions", true)?;
         Ok(is_learned && place.tensor_or_none("positions").is_some()
@@ -45,7 +45,8 @@ impl Writer<'_> {
 
     /// Adds a row of the table `positions` for each position, where the family has that. Option
     /// `position_offset`: rows before that of the first position. Where the checkpoint has no
-    /// table, option `position_table` may say that it is computed: `sinusoids`.
+    /// table, option `position_table` may say that it is computed: `sinusoids`, or
+    /// `spread_sinusoids`.
     pub(crate) fn with_positions(
         &mut self,
         place: BlockPosition<'_>,
@@ -60,6 +61,7 @@ impl Writer<'_> {
             Some(table) => self.tensor(&table)?,
             None => match place.text_or_none("position_table")?.as_deref() {
                 Some("sinusoids") => self.sinusoids(place)?,
+                Some("spread_sinusoids") => self.spread_sinusoids(place)?,
                 Some(other) => return Err(place.unknown("position_table", other)),
                 None => return Ok(x),
             },
@@ -92,11 +94,12 @@ impl Writer<'_> {
     }
 
     /// Positions that start behind option `padding_id`, which padding has itself,
-    /// `[batch, sequence]` (RoBERTa).
+    /// `[batch, sequence]` (RoBERTa). `past` tokens were read before, none of them padding.
     pub(crate) fn positions_behind_padding(
         &mut self,
         place: BlockPosition<'_>,
         tokens: ValueId,
+        past: Option<ValueId>,
     ) -> Result<ValueId> {
         let padding = self.int(signed(place.size("padding_id")?));
         let is_padding = self.make("Equal", "is_padding", [tokens, padding]);
@@ -104,6 +107,10 @@ impl Writer<'_> {
         let counts = self.cast("counts_as_number", counts, ElementType::I64);
         let axis = self.int(1);
         let so_far = self.make("CumSum", "so_far", [counts, axis]);
+        let so_far = match past {
+            Some(past) => self.make("Add", "so_far_with_past", [so_far, past]),
+            None => so_far,
+        };
         let number = self.make("Mul", "number", [so_far, counts]);
         Ok(self.make("Add", "position_numbers", [number, padding]))
     }

@@ -26,6 +26,8 @@ pub(crate) struct Around<'a> {
     pub(crate) past: &'a [Kept],
     /// What an encoder made, by layer or the same for all.
     pub(crate) encoded: &'a [Encoded],
+    /// What is added to what each layer makes, as far as there is something.
+    pub(crate) after: &'a [ValueId],
     /// Whether keys and values come out.
     pub(crate) is_cached: bool,
 }
@@ -38,6 +40,7 @@ impl Around<'_> {
         counts: None,
         past: &[],
         encoded: &[],
+        after: &[],
         is_cached: false,
     };
 }
@@ -87,6 +90,7 @@ pub(crate) fn layers(
     let mut stacked = Stacked { x, cache: Vec::new(), encoded: Vec::new(), inputs: Vec::new() };
     let counts = around.field.and_then(|field| field.counts);
     let mut table = None;
+    let mut after = around.after.iter();
     for layer in 0..count {
         let place = place.layer(layer);
         // A layer without a table of relative positions has that of the one before.
@@ -101,6 +105,9 @@ pub(crate) fn layers(
             around,
             &mut stacked,
         )?;
+        if let Some(term) = after.next() {
+            stacked.x = w.make("Add", "with_positions", [stacked.x, *term]);
+        }
         if layer == 0 {
             stacked.x = w.with_neighbours(place, x, stacked.x, counts)?;
         }
