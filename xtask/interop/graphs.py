@@ -100,7 +100,7 @@ TEST_OF_FAMILY = dict(
         "bert", "roberta", "distilbert", "modernbert", "electra", "albert", "mpnet", "deberta_v2", "nomic_bert",
         "eurobert", "ernie", "data2vec_text", "roberta_prelayernorm", "xlm_roberta_xl",
     )
-} | {family: "seq2seq" for family in ("t5", "whisper", "bart", "mbart", "marian", "pegasus", "blenderbot")} | {
+} | {family: "seq2seq" for family in ("t5", "whisper", "bart", "mbart", "marian", "pegasus", "blenderbot", "m2m_100")} | {
     family: "vision" for family in (
         "vit", "beit", "data2vec_vision", "deit", "vit_msn", "ijepa", "vit_mae", "resnet", "regnet", "convnext",
         "convnextv2", "dinov2", "dinov2_with_registers", "swin",

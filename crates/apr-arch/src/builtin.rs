@@ -11,7 +11,7 @@ use memchr::memmem;
 use crate::family::Family;
 
 /// Bases before the families that extend them. Where names alone can't tell, the first family wins.
-const TEXTS: [&str; 104] = [
+const TEXTS: [&str; 109] = [
     include_str!("../families/llama.toml"),
     include_str!("../families/mistral.toml"),
     include_str!("../families/qwen2.toml"),
@@ -116,6 +116,11 @@ const TEXTS: [&str; 104] = [
     include_str!("../families/persimmon.toml"),
     include_str!("../families/biogpt.toml"),
     include_str!("../families/modernbert_decoder.toml"),
+    include_str!("../families/m2m_100.toml"),
+    include_str!("../families/xglm.toml"),
+    include_str!("../families/granitemoe.toml"),
+    include_str!("../families/granitemoeshared.toml"),
+    include_str!("../families/phimoe.toml"),
 ];
 
 /// The families as far as they have been read: most runs need one of them.
