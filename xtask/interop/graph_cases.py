@@ -122,6 +122,11 @@ GRANITE_MOE = DECODER | dict(
     attention_multiplier=0.2,
 )
 PHIMOE = DECODER | dict(num_local_experts=6, router_jitter_noise=0.3)
+WAVLM = WAV2VEC2 | dict(num_buckets=14, max_bucket_distance=20)
+AST = dict(
+    hidden_size=320, intermediate_size=448, num_hidden_layers=3, num_attention_heads=5, patch_size=6, frequency_stride=4,
+    time_stride=5, max_length=37, num_mel_bins=17,
+)
 # transformers has no class for these: another one computes the same, and its configuration is changed.
 RENAMED = {
     "minicpm": dict(
@@ -484,6 +489,18 @@ CASES = {
         "longrope", factor=4.0, original_max_position_embeddings=64, short_mscale=1.25, long_mscale=1.25,
         short_factor=[1.0 + at / 32 for at in range(32)], long_factor=[2.0 + at / 8 for at in range(32)])),
     "phimoe_classifier": ("classifier", "PhimoeForSequenceClassification", PHIMOE | dict(num_labels=5)),
+    "wavlm": ("sound", "WavLMModel", WAVLM),
+    "wavlm_ctc": ("sound", "WavLMForCTC", WAVLM | dict(
+        feat_extract_norm="layer", do_stable_layer_norm=True, conv_bias=True, num_conv_pos_embeddings=7)),
+    "wavlm_layers": ("sound", "WavLMForSequenceClassification", WAVLM | dict(num_labels=5, use_weighted_layer_sum=True)),
+    "wavlm_frames": ("sound", "WavLMForAudioFrameClassification", WAVLM | dict(num_labels=5)),
+    "sew": ("sound", "SEWModel", WAV2VEC2),
+    "sew_ctc": ("sound", "SEWForCTC", WAV2VEC2 | dict(
+        squeeze_factor=3, num_conv_pos_embeddings=7, conv_dim=(24, 20, 320), feat_extract_norm="layer", conv_bias=True)),
+    "sew_classifier": ("sound", "SEWForSequenceClassification", WAV2VEC2 | dict(num_labels=5)),
+    "sew_layers": ("sound", "SEWForSequenceClassification", WAV2VEC2 | dict(num_labels=5, use_weighted_layer_sum=True)),
+    "ast": ("spectrogram", "ASTModel", AST),
+    "ast_classifier": ("spectrogram", "ASTForAudioClassification", AST | dict(num_labels=5, qkv_bias=False)),
     "modernbert_decoder": ("decoder", "ModernBertDecoderForCausalLM", MODERNBERT | dict(local_attention=10)),
     "modernbert_decoder_bias": ("decoder", "ModernBertDecoderForCausalLM", MODERNBERT | dict(
         norm_bias=True, attention_bias=True, mlp_bias=True, classifier_bias=True, decoder_bias=False, classifier_activation="relu",
