@@ -112,6 +112,21 @@ EXAONE_MOE = DECODER | dict(
     num_hidden_layers=5, head_dim=48, sliding_window=5, moe_intermediate_size=96, num_experts=6, num_experts_per_tok=2,
 )
 EXAONE4 = DECODER | dict(num_hidden_layers=5, sliding_window=5, sliding_window_pattern=4)
+M2M_100 = {name: value for name, value in BART.items() if name != "forced_eos_token_id"}
+XGLM = dict(
+    d_model=320, ffn_dim=448, vocab_size=1003, num_layers=3, attention_heads=5, max_position_embeddings=64, pad_token_id=1,
+    bos_token_id=0, eos_token_id=2,
+)
+GRANITE_MOE = DECODER | dict(
+    num_local_experts=5, num_experts_per_tok=2, embedding_multiplier=3.0, logits_scaling=4.0, residual_multiplier=0.5,
+    attention_multiplier=0.2,
+)
+PHIMOE = DECODER | dict(num_local_experts=6, router_jitter_noise=0.3)
+WAVLM = WAV2VEC2 | dict(num_buckets=14, max_bucket_distance=20)
+AST = dict(
+    hidden_size=320, intermediate_size=448, num_hidden_layers=3, num_attention_heads=5, patch_size=6, frequency_stride=4,
+    time_stride=5, max_length=37, num_mel_bins=17,
+)
 # transformers has no class for these: another one computes the same, and its configuration is changed.
 RENAMED = {
     "minicpm": dict(
@@ -454,6 +469,38 @@ CASES = {
         tie_word_embeddings=False, scale_embedding=False, hidden_act="relu", layer_norm_eps=0.01)),
     "biogpt_classifier": ("classifier", "BioGptForSequenceClassification", BIOGPT | dict(num_labels=5)),
     "biogpt_tokens": ("classifier", "BioGptForTokenClassification", BIOGPT | dict(num_labels=5)),
+    "m2m_100": ("seq2seq", "M2M100ForConditionalGeneration", M2M_100),
+    "m2m_100_padding": ("seq2seq", "M2M100ForConditionalGeneration", M2M_100 | dict(
+        pad_token_id=5, scale_embedding=False, activation_function="gelu", tie_word_embeddings=False)),
+    "m2m_100_model": ("seq2seq", "M2M100Model", M2M_100),
+    "xglm": ("decoder", "XGLMForCausalLM", XGLM),
+    "xglm_untied": ("decoder", "XGLMForCausalLM", XGLM | dict(
+        tie_word_embeddings=False, scale_embedding=False, pad_token_id=7, activation_function="relu")),
+    "xglm_model": ("decoder", "XGLMModel", XGLM),
+    "granitemoe": ("decoder", "GraniteMoeForCausalLM", GRANITE_MOE),
+    "granitemoe_tied": ("decoder", "GraniteMoeForCausalLM", GRANITE_MOE | dict(
+        attention_bias=True, tie_word_embeddings=True, num_experts_per_tok=3)),
+    "granitemoeshared": ("decoder", "GraniteMoeSharedForCausalLM", GRANITE_MOE | dict(shared_intermediate_size=96)),
+    "granitemoeshared_none": ("decoder", "GraniteMoeSharedForCausalLM", GRANITE_MOE | dict(shared_intermediate_size=0)),
+    "phimoe": ("decoder", "PhimoeForCausalLM", PHIMOE),
+    "phimoe_bias": ("decoder", "PhimoeForCausalLM", PHIMOE | dict(
+        attention_bias=True, lm_head_bias=True, sliding_window=5, router_jitter_noise=0.01)),
+    "phimoe_longrope": ("decoder", "PhimoeForCausalLM", PHIMOE | rope(
+        "longrope", factor=4.0, original_max_position_embeddings=64, short_mscale=1.25, long_mscale=1.25,
+        short_factor=[1.0 + at / 32 for at in range(32)], long_factor=[2.0 + at / 8 for at in range(32)])),
+    "phimoe_classifier": ("classifier", "PhimoeForSequenceClassification", PHIMOE | dict(num_labels=5)),
+    "wavlm": ("sound", "WavLMModel", WAVLM),
+    "wavlm_ctc": ("sound", "WavLMForCTC", WAVLM | dict(
+        feat_extract_norm="layer", do_stable_layer_norm=True, conv_bias=True, num_conv_pos_embeddings=7)),
+    "wavlm_layers": ("sound", "WavLMForSequenceClassification", WAVLM | dict(num_labels=5, use_weighted_layer_sum=True)),
+    "wavlm_frames": ("sound", "WavLMForAudioFrameClassification", WAVLM | dict(num_labels=5)),
+    "sew": ("sound", "SEWModel", WAV2VEC2),
+    "sew_ctc": ("sound", "SEWForCTC", WAV2VEC2 | dict(
+        squeeze_factor=3, num_conv_pos_embeddings=7, conv_dim=(24, 20, 320), feat_extract_norm="layer", conv_bias=True)),
+    "sew_classifier": ("sound", "SEWForSequenceClassification", WAV2VEC2 | dict(num_labels=5)),
+    "sew_layers": ("sound", "SEWForSequenceClassification", WAV2VEC2 | dict(num_labels=5, use_weighted_layer_sum=True)),
+    "ast": ("spectrogram", "ASTModel", AST),
+    "ast_classifier": ("spectrogram", "ASTForAudioClassification", AST | dict(num_labels=5, qkv_bias=False)),
     "modernbert_decoder": ("decoder", "ModernBertDecoderForCausalLM", MODERNBERT | dict(local_attention=10)),
     "modernbert_decoder_bias": ("decoder", "ModernBertDecoderForCausalLM", MODERNBERT | dict(
         norm_bias=True, attention_bias=True, mlp_bias=True, classifier_bias=True, decoder_bias=False, classifier_activation="relu",

@@ -94,13 +94,13 @@ def saved(case, kind, settings, folder):
 # Tasks and kinds of models of fixtures/families, by the end of the class's name and by the family.
 TEST_OF_FAMILY = dict(
     wav2vec2="sound", unispeech_sat="sound", hubert="sound", clip="dual", siglip="dual", chinese_clip="dual",
-    data2vec_audio="sound", mamba="recurrent", openai_gpt="uncached",
+    data2vec_audio="sound", wavlm="sound", sew="sound", mamba="recurrent", openai_gpt="uncached",
 ) | {
     family: "encoder" for family in (
         "bert", "roberta", "distilbert", "modernbert", "electra", "albert", "mpnet", "deberta_v2", "nomic_bert",
         "eurobert", "ernie", "data2vec_text", "roberta_prelayernorm", "xlm_roberta_xl",
     )
-} | {family: "seq2seq" for family in ("t5", "whisper", "bart", "mbart", "marian", "pegasus", "blenderbot")} | {
+} | {family: "seq2seq" for family in ("t5", "whisper", "bart", "mbart", "marian", "pegasus", "blenderbot", "m2m_100")} | {
     family: "vision" for family in (
         "vit", "beit", "data2vec_vision", "deit", "vit_msn", "ijepa", "vit_mae", "resnet", "regnet", "convnext",
         "convnextv2", "dinov2", "dinov2_with_registers", "swin",
@@ -114,6 +114,8 @@ def test_of(family, name):
     """The test for a class of a family; `None` where it has no graph."""
     if name.endswith(NO_GRAPH) and family != "electra":
         return None
+    if name.startswith("AST"):
+        return "spectrogram"
     if name.endswith("MultipleChoice"):
         return "choices"
     if name.endswith("ForAudioClassification"):
@@ -461,6 +463,16 @@ def sound(model, apr, folder, worst):
         compare_all(worst, f"batch {batch}", parts["model"](dict(input_values=waves)), theirs)
 
 
+def spectrogram(model, apr, folder, worst):
+    """A model that sees log-mel spectrograms."""
+    session = sessions(apr, folder)["model"]
+    for batch in (1, 3):
+        values = torch.randn(batch, model.config.max_length, model.config.num_mel_bins)
+        with torch.no_grad():
+            theirs = model(values)
+        compare_all(worst, f"batch {batch}", session(dict(input_values=values)), theirs)
+
+
 class Branch:
     """The decoder that both are in one file, as one of the two: what the other one reads is empty."""
 
@@ -588,7 +600,7 @@ def add_states(worst, where, results, cache):
 
 TESTS = dict(
     decoder=decoder, classifier=classifier, encoder=encoder, ended=ended, text=text, vision=vision, dual=dual,
-    sound=sound, seq2seq=seq2seq, recurrent=recurrent, choices=choices, mel=mel, uncached=uncached,
+    sound=sound, seq2seq=seq2seq, recurrent=recurrent, choices=choices, mel=mel, uncached=uncached, spectrogram=spectrogram,
 )
 
 

@@ -13,7 +13,7 @@ use crate::family::Family;
 /// Texts of the tables. Bases precede the families that extend them.
 ///
 /// If the names alone do not decide between families, the first one is used.
-const TEXTS: [&str; 104] = [
+const TEXTS: [&str; 112] = [
     include_str!("../families/llama.toml"),
     include_str!("../families/mistral.toml"),
     include_str!("../families/qwen2.toml"),
@@ -118,6 +118,14 @@ const TEXTS: [&str; 104] = [
     include_str!("../families/persimmon.toml"),
     include_str!("../families/biogpt.toml"),
     include_str!("../families/modernbert_decoder.toml"),
+    include_str!("../families/m2m_100.toml"),
+    include_str!("../families/xglm.toml"),
+    include_str!("../families/granitemoe.toml"),
+    include_str!("../families/granitemoeshared.toml"),
+    include_str!("../families/phimoe.toml"),
+    include_str!("../families/wavlm.toml"),
+    include_str!("../families/sew.toml"),
+    include_str!("../families/ast.toml"),
 ];
 
 /// Parts for images, of models whose language model is of another family. Each extends the table

@@ -294,6 +294,9 @@ fn parts(model: &Model<'_>, kind: &str, past: bool) -> Result<Vec<ModelPart>> {
         "encoder" => one(part(model, "model", |w| kinds::encoder::write(model, w, ENCODER))?),
         "whole_encoder_decoder" => one(part(model, "model", |w| kinds::whole::write(model, w))?),
         "vision" => one(part(model, "model", |w| kinds::vision::write(model, w, "vision"))?),
+        "spectrogram" => {
+            one(part(model, "model", |w| kinds::vision::write_spectrogram(model, w, "vision"))?)
+        }
         "stages" => one(part(model, "model", |w| kinds::stages::write(model, w))?),
         "windows" => one(part(model, "model", |w| kinds::windows::write(model, w))?),
         "state_space" => one(part(model, "model", |w| kinds::state_space::write(model, w, past))?),

@@ -32,7 +32,7 @@ const fn task(name: &'static str, classes: &'static [&'static str], goes_on: boo
     Task { name, classes, goes_on }
 }
 
-const TASKS: [Task; 15] = [
+const TASKS: [Task; 16] = [
     task("feature-extraction", &[""], true),
     task("text-generation", &["CausalLM"], true),
     task("text2text-generation", &["ConditionalGeneration"], true),
@@ -42,6 +42,7 @@ const TASKS: [Task; 15] = [
     task("question-answering", &["QuestionAnswering"], false),
     task("multiple-choice", &["MultipleChoice"], false),
     task("image-classification", &["ImageClassification", "ImageClassificationWithTeacher"], false),
+    task("object-detection", &["ObjectDetection"], false),
     task(COMPARES, &[""], false),
     task("automatic-speech-recognition", &["ConditionalGeneration", "CTC"], true),
     task("audio-classification", &["AudioClassification", "SequenceClassification"], false),
@@ -163,7 +164,7 @@ fn has_head(settings: &GraphSettings<'_>) -> bool {
     let Some(kind) = settings.kind() else { return false };
     let stack = match kind.as_str() {
         "encoder_decoder" | "whole_encoder_decoder" => "decoder",
-        "vision" => "vision",
+        "vision" | "spectrogram" => "vision",
         "encoder" | "mel" => "encoder",
         "decoder" | "sound" | "stages" | "windows" | "state_space" => "",
         // Those for two sides have states or a projection, and the side of pictures a classifier.

@@ -118,7 +118,12 @@ impl<'e> ImageEncoder<'e> {
         let input = self.part.input(Meaning::Pixels).unwrap_or_default();
         let inputs = vec![(input.to_owned(), pixels.into())];
         if let Some(logits) = self.part.output(Meaning::Logits) {
-            let labels = self.part.runner.labels(&self.one(inputs, logits)?);
+            let made = self.part.one(inputs, logits)?;
+            if made.rank() != 2 {
+                let message = "the model scores parts of an image, which no report has";
+                return Err(Error::version(message).into());
+            }
+            let labels = self.part.runner.labels(&made.floats()?);
             return Ok(ImageTask::Classification { labels });
         }
         let pooled = self.part.output(Meaning::Pooled);

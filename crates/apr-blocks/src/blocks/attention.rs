@@ -74,6 +74,8 @@ impl Writer<'_> {
     /// output. Returns that, and the keys and values of all tokens so far. Option
     /// `query_key_norm_place`: `before_rotary` (the default) or `behind_rotary`. `context_norm` is
     /// a norm before the output (BitNet, <https://arxiv.org/abs/2504.12285>).
+    /// `relative_gate` is a linear layer that weighs the terms of relative positions. Option
+    /// `query_key_norm` `unit`: scores are cosines, times a number of each head, `score_scale`.
     pub(crate) fn attention(
         &mut self,
         place: BlockPosition<'_>,
@@ -95,22 +97,52 @@ impl Writer<'_> {
                 query = w.norm_of_heads(place, "query_norm", query)?;
                 key = w.norm_of_heads(place, "key_norm", key)?;
             }
+            if place.text_or_none("query_key_norm")?.as_deref() == Some("unit") {
+                let scale = w.tensor(&place.module("score_scale")?)?;
+                query = w.unit("query_unit", query);
+                key = w.unit("key_unit", key);
+                query = w.with_score_scale(query, scale);
+            }
             if let Some(growth) = given.growth {
                 query = w.make("Mul", "query_grown", [query, growth]);
             }
             let all = w.with_past(KeyValue { key, value }, given.past);
             let sinks = place.tensor_or_none("sinks");
+            // Nothing is hidden where terms of the scores have gates.
+            let bias = match (given.mask, place.module_or_none("relative_gate")) {
+                (Some(bias), Some(gate)) => Some(w.gated_bias(place, &heads, x, bias, &gate)?),
+                (bias, _) => bias,
+            };
             let mask = match given.distances {
-                Some(distances) => {
-                    w.with_distances(place, &heads, query, key, given.mask, distances)?
-                }
-                None => given.mask,
+                Some(distances) => w.with_distances(place, &heads, query, key, bias, distances)?,
+                None => bias,
             };
             let context = w.context(&heads, query, all, mask, sinks.as_deref())?;
             let module = place.module_or_none("context_norm");
             let context = w.norm_part(Norm::of(place)?, "context_norm", context, module)?;
             let output = w.linear_part(place, "output", context)?;
             Ok((output, all))
+        })
+    }
+
+    /// Vectors along the last axis at length 1, or shorter where they are next to nothing.
+    fn unit(&mut self, name: &str, x: ValueId) -> ValueId {
+        self.scope(name, |w| {
+            let length = w.euclidean("length", x, [-1]);
+            let least = w.float(1e-12);
+            let length = w.make("Max", "length_or_least", [length, least]);
+            w.make("Div", "unit", [x, length])
+        })
+    }
+
+    /// Queries times `exp(min(scale, log(100)))` of their head (Swin V2: Liu et al. 2021,
+    /// <https://arxiv.org/abs/2111.09883>).
+    fn with_score_scale(&mut self, query: ValueId, scale: ValueId) -> ValueId {
+        self.scope("score_scale", |w| {
+            let most = w.float(100_f64.ln());
+            let scale = w.make("Min", "scale", [scale, most]);
+            let factor = w.make("Exp", "factor", [scale]);
+            w.make("Mul", "query_scaled", [query, factor])
         })
     }
 

@@ -111,6 +111,7 @@ impl Writer<'_> {
             Some(table) => self.tensor(&table)?,
             None => match place.text_or_none("position_table")?.as_deref() {
                 Some("sinusoids") => self.sinusoids(place)?,
+                Some("spread_sinusoids") => self.spread_sinusoids(place)?,
                 Some(other) => return Err(place.unknown("position_table", other)),
                 None => return Ok(x),
             },
@@ -143,11 +144,12 @@ impl Writer<'_> {
     }
 
     /// Positions that start behind option `padding_id`, which padding has itself,
-    /// `[batch, sequence]` (RoBERTa).
+    /// `[batch, sequence]` (RoBERTa). `past` tokens were read before, none of them padding.
     pub(crate) fn positions_behind_padding(
         &mut self,
         place: BlockPosition<'_>,
         tokens: ValueId,
+        past: Option<ValueId>,
     ) -> Result<ValueId> {
         let padding = self.int(signed(place.size("padding_id")?));
         let is_padding = self.make("Equal", "is_padding", [tokens, padding]);
@@ -155,6 +157,10 @@ impl Writer<'_> {
         let counts = self.cast("counts_as_number", counts, ElementType::I64);
         let axis = self.int(1);
         let so_far = self.make("CumSum", "so_far", [counts, axis]);
+        let so_far = match past {
+            Some(past) => self.make("Add", "so_far_with_past", [so_far, past]),
+            None => so_far,
+        };
         let number = self.make("Mul", "number", [so_far, counts]);
         Ok(self.make("Add", "position_numbers", [number, padding]))
     }

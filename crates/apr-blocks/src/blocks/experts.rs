@@ -67,6 +67,10 @@ impl Writer<'_> {
         self.scope("router", |w| {
             let scores = w.linear_part(place, "router", tokens)?;
             let kind = place.text("router")?;
+            if kind == "sparse_mixer" {
+                let (places, best) = w.sparse_mixer(place, scores)?;
+                return Ok(w.scattered(scores, places, best));
+            }
             let ranked = match kind.as_str() {
                 "softmax" => w.softmax("router_probs", scores),
                 "softmax_of_chosen" => scores,
@@ -93,6 +97,56 @@ impl Writer<'_> {
             }
             Ok(w.scattered(scores, places, best))
         })
+    }
+
+    /// The two best experts, and their weights (SparseMixer: Liu et al. 2023,
+    /// <https://arxiv.org/abs/2310.00811>, as PhiMoE infers with it). The weight of each is its
+    /// part of the softmax of those scores that are near enough to the best one: twice option
+    /// `router_jitter` of the larger of the two numbers. The best expert takes no part in the
+    /// second choice.
+    fn sparse_mixer(
+        &mut self,
+        place: BlockPosition<'_>,
+        scores: ValueId,
+    ) -> Result<(ValueId, ValueId)> {
+        let near = 2.0 * place.number("router_jitter")?;
+        let sizes = self.make("Abs", "sizes", [scores]);
+        let (first, best, weight) =
+            self.scope("first", |w| w.best_near(near, scores, sizes, scores));
+        let left = self.scope("second", |w| {
+            // ScatterElements takes values in the shape of their places.
+            let lowest = w.float(f64::from(f32::MIN));
+            let zero = w.make("Sub", "zero", [best, best]);
+            let nothing = w.make("Add", "nothing", [zero, lowest]);
+            w.op("ScatterElements", [scores, first, nothing]).attribute("axis", 1).output("left")
+        });
+        let (second, _, other_weight) =
+            self.scope("second", |w| w.best_near(near, scores, sizes, left));
+        let places = self.concat("places", &[first, second], 1);
+        Ok((places, self.concat("weights", &[weight, other_weight], 1)))
+    }
+
+    /// The place of the best of the scores that are `left`, that score, and its part of the softmax
+    /// of those that are near it, each `[tokens, 1]`.
+    fn best_near(
+        &mut self,
+        near: f64,
+        scores: ValueId,
+        sizes: ValueId,
+        left: ValueId,
+    ) -> (ValueId, ValueId, ValueId) {
+        let [best, place] = self.best("best", left, 1);
+        let larger = self.make("Max", "larger", [sizes, best]);
+        let less = self.make("Sub", "less", [best, scores]);
+        let distance = self.make("Div", "distance", [less, larger]);
+        let near = self.float(near);
+        let is_far = self.make("Greater", "is_far", [distance, near]);
+        let lowest = self.float(f64::from(f32::MIN));
+        let close = self.make("Where", "close", [is_far, lowest, left]);
+        let probs = self.softmax("probs", close);
+        let weight = self.op("GatherElements", [probs, place]).attribute("axis", 1);
+        let weight = weight.output("weight");
+        (place, best, weight)
     }
 
     fn softmax(&mut self, name: &str, x: ValueId) -> ValueId {
@@ -312,8 +366,9 @@ impl Writer<'_> {
         self.make("Slice", name, [x, start, end, axis, step])
     }
 
-    /// A linear layer by an expert's part of a tensor `[experts, inputs, outputs]`, and of a bias
-    /// `[experts, outputs]`.
+    /// A linear layer by an expert's part of a tensor of all, and of a bias `[experts, outputs]`.
+    /// Option `experts_linear` says how the tensor stands: `in_out` (the default, `[experts,
+    /// inputs, outputs]`) or `out_in`.
     fn stacked_linear(
         &mut self,
         place: BlockPosition<'_>,
@@ -321,16 +376,26 @@ impl Writer<'_> {
         part: &str,
         x: ValueId,
     ) -> Result<ValueId> {
-        let of_expert = |w: &mut Self, tensor: &str| -> Result<ValueId> {
+        let of_expert = |w: &mut Self, tensor: &str, is_turned: bool| -> Result<ValueId> {
             let dims = w.model.using(tensor)?;
             let shape = dims.get(1..).unwrap_or_default().to_vec();
             let slice = View::Slice { axis: 0, start: expert, len: 1 };
-            w.viewed(tensor, vec![slice, View::Reshaped(shape.clone())], shape)
+            let mut views = vec![slice, View::Reshaped(shape.clone())];
+            if let (true, &[outputs, inputs]) = (is_turned, shape.as_slice()) {
+                views.push(View::Transposed(vec![1, 0]));
+                return w.viewed(tensor, views, vec![inputs, outputs]);
+            }
+            w.viewed(tensor, views, shape)
         };
-        let weight = of_expert(self, &place.module(part)?)?;
+        let is_turned = match place.text_or_none("experts_linear")?.as_deref() {
+            None | Some("in_out") => false,
+            Some("out_in") => true,
+            Some(other) => return Err(place.unknown("experts_linear", other)),
+        };
+        let weight = of_expert(self, &place.module(part)?, is_turned)?;
         let product = self.make("MatMul", part, [x, weight]);
         let Some(bias) = place.tensor_or_none(&format!("{part}_bias")) else { return Ok(product) };
-        let bias = of_expert(self, &bias)?;
+        let bias = of_expert(self, &bias, false)?;
         Ok(self.scope(part, |w| w.make("Add", "bias", [product, bias])))
     }
 
@@ -344,11 +409,26 @@ impl Writer<'_> {
         x: ValueId,
         sum: ValueId,
     ) -> Result<ValueId> {
-        let Some(gate) = place.module_or_none("shared_gate") else { return Ok(sum) };
+        let both = place.module_or_none("shared_gate_up");
+        let gate = place.module_or_none("shared_gate");
+        if both.is_none() && gate.is_none() {
+            return Ok(sum);
+        }
         self.scope("shared", |w| {
             let activation = Activation::of(place, "activation")?;
-            let gate = w.linear(place, "gate", x, &gate)?;
-            let up = w.linear(place, "up", x, &place.module("shared_up")?)?;
+            let [gate, up] = match (both, gate) {
+                (Some(both), _) => {
+                    let rows = w.model.using(&format!("{both}.weight"))?;
+                    let width = rows.first().copied().unwrap_or(0) / 2;
+                    let both = w.linear(place, "gate_up", x, &both)?;
+                    w.split("parts", both, -1, [width, width])
+                }
+                (None, gate) => {
+                    let gate = gate.map_or_else(|| place.module("shared_gate"), Ok)?;
+                    let gate = w.linear(place, "gate", x, &gate)?;
+                    [gate, w.linear(place, "up", x, &place.module("shared_up")?)?]
+                }
+            };
             let gated = w.gated(activation, gate, up);
             let mut made = w.linear(place, "down", gated, &place.module("shared_down")?)?;
             if let Some(module) = place.module_or_none("shared_share") {

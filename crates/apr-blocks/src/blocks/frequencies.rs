@@ -54,9 +54,11 @@ const KNOWN: [&str; 19] = [
 ];
 
 /// Keys of the same entry that blocks read, each with the required option in the family's table.
-const READ_BY: [(&str, &str); 3] = [
+const READ_BY: [(&str, &str); 5] = [
     ("alpha", "rotary_alpha"),
     ("llama_4_scaling_beta", "query_growth"),
+    ("short_mscale", "rotary_scale"),
+    ("long_mscale", "rotary_scale"),
     // Ministral 3 has this length twice.
     ("max_position_embeddings", "query_growth"),
 ];

@@ -3,6 +3,7 @@
 use apr_core::{Error, Result};
 use apr_graph::{ElementType, ValueId, View};
 
+use crate::kinds::vision;
 use crate::model::BlockPosition;
 use crate::writer::{Writer, signed};
 
@@ -54,6 +55,7 @@ impl Writer<'_> {
         &mut self,
         place: BlockPosition<'_>,
         tensor: &str,
+        layer: Option<u64>,
         patches: ValueId,
     ) -> Result<ValueId> {
         let is_smooth = match place.text("position_resize")?.as_str() {
@@ -63,35 +65,56 @@ impl Writer<'_> {
         };
 
         let dims = self.model.using(tensor)?;
-        let &[1, count, hidden] = dims.as_slice() else {
-            return Err(Error::format(
-                "expected position embeddings of shape [1, patches, hidden]",
-            )
-            .for_tensor(tensor));
+        let wrong = || {
+            Error::format("expected position embeddings of shape [1, patches, hidden]")
+                .for_tensor(tensor.to_owned())
         };
-        let places = count.saturating_sub(1);
-        let side = places.isqrt();
-        if side == 0 || side * side != places {
+        let (count, hidden, first) = match (dims.as_slice(), layer) {
+            (&[1, count, hidden], None) => (count, hidden, Vec::new()),
+            (&[layers, 1, count, hidden], Some(layer)) if layer < layers => {
+                let slice = View::Slice { axis: 0, start: layer, len: 1 };
+                (count, hidden, vec![slice, View::Reshaped(vec![1, count, hidden])])
+            }
+            _ => return Err(wrong()),
+        };
+        let behind = vision::detections(place)?;
+        let places = count.saturating_sub(1 + behind);
+        let sides = match place.states("position_sides") {
+            true => place.sizes("position_sides")?,
+            false => vec![places.isqrt(); 2],
+        };
+        let &[rows, columns] = sides.as_slice() else { return Err(wrong()) };
+        let is_square = rows == columns;
+        if rows == 0 || rows.checked_mul(columns) != Some(places) || is_smooth && !is_square {
             return Err(Error::version("positions of images that are not square can't be resized")
                 .for_tensor(tensor));
         }
 
-        let class = View::Slice { axis: 1, start: 0, len: 1 };
-        let class = self.viewed(tensor, vec![class], vec![1, 1, hidden])?;
-        let views = vec![
+        let part = |w: &mut Self, start: u64, len: u64| {
+            let slice = View::Slice { axis: 1, start, len };
+            let views = first.iter().cloned().chain([slice]).collect();
+            w.viewed(tensor, views, vec![1, len, hidden])
+        };
+        let class = part(self, 0, 1)?;
+        let views = first.iter().cloned().chain([
             View::Slice { axis: 1, start: 1, len: places },
-            View::Reshaped(vec![1, side, side, hidden]),
+            View::Reshaped(vec![1, rows, columns, hidden]),
             View::Transposed(vec![0, 3, 1, 2]),
-        ];
-        let map = self.viewed(tensor, views, vec![1, hidden, side, side])?;
+        ]);
+        let map = self.viewed(tensor, views.collect(), vec![1, hidden, rows, columns])?;
+        let last = match behind {
+            0 => None,
+            behind => Some(part(self, 1 + places, behind)?),
+        };
         Ok(self.scope("positions", |w| {
             let map = match is_smooth {
-                true => w.smoothly_resized(map, patches, side),
+                true => w.smoothly_resized(map, patches, rows),
                 false => w.resized(map, patches, hidden),
             };
             let rows = w.reshape("rows", map, &[0, signed(hidden), -1]);
             let rows = w.transpose("by_patch", rows, [0, 2, 1]);
-            w.concat("with_class", &[class, rows], 1)
+            let all: Vec<ValueId> = [class, rows].into_iter().chain(last).collect();
+            w.concat("with_class", &all, 1)
         }))
     }
 

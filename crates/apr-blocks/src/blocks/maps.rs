@@ -13,6 +13,19 @@ use crate::writer::{Writer, signed};
 const MAX_CONVOLUTIONS: u64 = 64;
 
 impl Writer<'_> {
+    /// The convolution of a module over a map with a step down and one to the side, and no zeros
+    /// around.
+    pub(crate) fn stepping_convolution(
+        &mut self,
+        name: &str,
+        x: ValueId,
+        module: &str,
+        strides: Vec<u64>,
+    ) -> Result<ValueId> {
+        let convolution = Convolution { strides, padding: vec![0, 0], groups: 1 };
+        self.convolution(name, &convolution, x, module)
+    }
+
     /// Returns the convolution of a module over a map, with the given stride or the kernel's size
     /// as stride.
     ///

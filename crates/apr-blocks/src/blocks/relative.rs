@@ -4,6 +4,7 @@
 use apr_core::{Error, Result};
 use apr_graph::{ElementType, ValueId};
 
+use super::heads::Heads;
 use super::mask::{Field, Sight};
 use crate::model::BlockPosition;
 use crate::writer::{Writer, signed};
@@ -73,6 +74,38 @@ impl Writer<'_> {
         let wide = self.make("Min", "wide_or_last", [wide, last]);
         let is_near = self.make("Less", "is_near", [distance, first]);
         self.make("Where", "one_sided", [is_near, distance, wide])
+    }
+
+    /// The term of the scores times `a (b c - 1) + 2`, where `a` and `b` are sigmoids of what a
+    /// linear layer makes of a query's part of `x`, each the sum of half of its outputs, and `c` is
+    /// a number of each head (WavLM: Chen et al. 2021, <https://arxiv.org/abs/2110.13900>).
+    pub(crate) fn gated_bias(
+        &mut self,
+        place: BlockPosition<'_>,
+        heads: &Heads,
+        x: ValueId,
+        bias: ValueId,
+        module: &str,
+    ) -> Result<ValueId> {
+        let weight = format!("{module}.weight");
+        let rows = self.model.using(&weight)?.first().copied().unwrap_or(0);
+        self.scope("relative_gate", |w| {
+            let parts = w.heads_of("input", x, heads.heads, heads.head_dim);
+            let both = w.outer_linear("dense", parts, module)?;
+            let both = w.reshape("sides", both, &[0, 0, 0, 2, signed(rows / 2)]);
+            let sums = w.sum("sums", both, -1);
+            let axis = w.ints(&[-1]);
+            let sums = w.make("Squeeze", "sum_of_side", [sums, axis]);
+            let gates = w.make("Sigmoid", "gates", [sums]);
+            let [update, reset] = w.split("gate", gates, -1, [1, 1]);
+            let scale = w.tensor(&place.module("relative_gate_scale")?)?;
+            let scaled = w.make("Mul", "reset_scaled", [reset, scale]);
+            let (one, two) = (w.float(1.0), w.float(2.0));
+            let less = w.make("Sub", "reset_less_one", [scaled, one]);
+            let product = w.make("Mul", "product", [update, less]);
+            let factor = w.make("Add", "factor", [product, two]);
+            Ok(w.make("Mul", "bias", [factor, bias]))
+        })
     }
 
     /// The term of each head, `[1, heads, queries, keys]`, from a table `[buckets, heads]`.

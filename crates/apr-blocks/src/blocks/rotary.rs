@@ -76,7 +76,11 @@ impl Rotary {
                 format!("rotary positions turn {dim} dimensions of heads that have {head_dim}");
             return Err(Error::format(message));
         }
-        Ok(Some(Self { layout, dim, frequencies: rotation.frequencies(dim)? }))
+        let mut frequencies = rotation.frequencies(dim)?;
+        if let Some(factor) = place.number_or_none("rotary_scale")? {
+            frequencies.factor = factor;
+        }
+        Ok(Some(Self { layout, dim, frequencies }))
     }
 }
 

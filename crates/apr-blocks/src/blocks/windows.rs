@@ -1,7 +1,7 @@
 //! Attention within windows of a map (Swin: Liu et al. 2021, <https://arxiv.org/abs/2103.14030>).
 
 use apr_core::{Error, Result};
-use apr_graph::ValueId;
+use apr_graph::{Constant, ValueId};
 
 use super::attention::Given;
 use super::norm::Norm;
@@ -71,6 +71,23 @@ impl Windows {
             .collect()
     }
 
+    /// Each distance down and to the right of two places of a window, `[distances, 2]`, in the
+    /// order of the table: as a part of the longest in a window of side `trained`, eight of them to
+    /// a unit, and then by their logarithms.
+    #[expect(clippy::cast_possible_truncation, reason = "graphs compute in single precision")]
+    fn coordinates(self, trained: u64) -> Vec<f32> {
+        let side = signed(self.side);
+        let longest = signed(trained.saturating_sub(1).max(1)) as f64;
+        let coordinate = |distance: i64| {
+            let part = distance as f64 / longest * 8.0;
+            (part.signum() * (part.abs() + 1.0).log2() / 3.0) as f32
+        };
+        (1 - side..side)
+            .flat_map(|down| (1 - side..side).flat_map(move |right| [down, right]))
+            .map(|distance| if distance == 0 { 0.0 } else { coordinate(distance) })
+            .collect()
+    }
+
     /// Returns the region number of each position of each window, `[windows * area]`.
     ///
     /// Positions that a shift brings together from two sides of the map belong to different regions
@@ -102,25 +119,60 @@ impl Writer<'_> {
     }
 
     /// Returns the score terms that separate positions brought together by a shift, `[windows, 1,
-    /// area, area]`.
-    ///
-    /// Returns `None` if the windows are not shifted.
-    pub(crate) fn window_mask(&mut self, windows: Windows) -> Option<ValueId> {
+    /// area, area]`, or `None` if the windows are not shifted. Option `window_apart`: the term.
+    pub(crate) fn window_mask(
+        &mut self,
+        place: BlockPosition<'_>,
+        windows: Windows,
+    ) -> Result<Option<ValueId>> {
         if windows.shift == 0 {
-            return None;
+            return Ok(None);
         }
+        let apart = place.number_or_none("window_apart")?.unwrap_or(APART);
         let area = signed(windows.area());
         let regions = self.ints(&windows.regions());
         let row = self.reshape("regions", regions, &[-1, 1, 1, area]);
         let column = self.transpose("regions_transposed", row, [0, 1, 3, 2]);
         let together = self.make("Equal", "together", [row, column]);
-        let (zero, apart) = (self.float(0.0), self.float(APART));
-        Some(self.make("Where", "mask", [together, zero, apart]))
+        let (zero, apart) = (self.float(0.0), self.float(apart));
+        Ok(Some(self.make("Where", "mask", [together, zero, apart])))
+    }
+
+    /// The term of the scores by the distance of the places, `[1, heads, area, area]`: from the
+    /// table `relative`, or `16 sigmoid(down(relu(up(coordinates))))` of two linear layers,
+    /// `relative_up` and `relative_down` (Swin V2). Option `trained_window`: the side of windows in
+    /// training, if that is another one.
+    fn window_bias(
+        &mut self,
+        place: BlockPosition<'_>,
+        windows: Windows,
+        distances: ValueId,
+    ) -> Result<ValueId> {
+        let Some(up) = place.module_or_none("relative_up") else {
+            let table = place.name("relative").unwrap_or_default();
+            return self.relative_bias(distances, &table);
+        };
+        let down = place.module("relative_down")?;
+        let trained = place.size_or_none("trained_window")?.filter(|side| *side > 0);
+        self.scope("relative", |w| {
+            let coordinates = windows.coordinates(trained.unwrap_or(windows.side));
+            let coordinates = w.body().constant(Constant::floats(&coordinates));
+            let coordinates = w.reshape("coordinates", coordinates, &[-1, 2]);
+            let inner = w.outer_linear("up", coordinates, &up)?;
+            let inner = w.make("Relu", "activation", [inner]);
+            let table = w.outer_linear("down", inner, &down)?;
+            let table = w.make("Sigmoid", "share", [table]);
+            let table = w.scaled("table", table, 16.0);
+            let by_pair = w.make("Gather", "bias_by_pair", [table, distances]);
+            let by_head = w.transpose("bias_by_head", by_pair, [2, 0, 1]);
+            Ok(w.unsqueeze("bias", by_head, &[0]))
+        })
     }
 
     /// `x + attention(norm(x))` within windows, then the same with the feed-forward network. `x` is
-    /// `[batch, height * width, channels]`. Scores have a term by the distance of the places, from
-    /// the table `relative`.
+    /// `[batch, height * width, channels]`. Scores have a term by the distance of the places. Where
+    /// the checkpoint has an `attention_post_norm` and a `mlp_post_norm`, norms stand between the
+    /// blocks and their sums instead.
     pub(crate) fn window_layer(
         &mut self,
         place: BlockPosition<'_>,
@@ -129,11 +181,15 @@ impl Writer<'_> {
         distances: ValueId,
         mask: Option<ValueId>,
     ) -> Result<ValueId> {
-        let normal =
-            self.norm("attention_norm", Norm::of(place)?, x, &place.module("attention_norm")?)?;
+        let norm = Norm::of(place)?;
+        let post_norms = ["attention_post_norm", "mlp_post_norm"];
+        let [after_attention, after_mlp] = post_norms.map(|part| place.module_or_none(part));
+        let normal = match &after_attention {
+            Some(_) => x,
+            None => self.norm("attention_norm", norm, x, &place.module("attention_norm")?)?,
+        };
         let cut = self.scope("windows", |w| w.cut_into(windows, normal));
-        let table = place.name("relative").unwrap_or_default();
-        let bias = self.relative_bias(distances, &table)?;
+        let bias = self.window_bias(place, windows, distances)?;
         let mask = match mask {
             Some(mask) => self.scope("mask", |w| {
                 let heads = signed(place.size("heads")?);
@@ -152,10 +208,15 @@ impl Writer<'_> {
         let given = Given { mask: Some(mask), ..Given::NOTHING };
         let (made, _) = self.attention(place, cut, None, given)?;
         let made = self.scope("map", |w| w.put_together(windows, made));
+        let made = self.norm_part(norm, "attention_post_norm", made, after_attention)?;
         let x = self.make("Add", "attention_sum", [x, made]);
 
-        let normal = self.norm("mlp_norm", Norm::of(place)?, x, &place.module("mlp_norm")?)?;
+        let normal = match &after_mlp {
+            Some(_) => x,
+            None => self.norm("mlp_norm", norm, x, &place.module("mlp_norm")?)?,
+        };
         let made = self.feed_forward(place, "mlp", normal)?;
+        let made = self.norm_part(norm, "mlp_post_norm", made, after_mlp)?;
         Ok(self.make("Add", "mlp_sum", [x, made]))
     }
 
@@ -223,7 +284,8 @@ impl Writer<'_> {
     }
 
     /// Two by two places of a map as one, through a norm and a linear layer: `[batch, places / 4, 2
-    /// * channels]`.
+    /// * channels]`. The norm is behind the linear layer where it is called
+    /// `downsampling_post_norm`.
     pub(crate) fn merged_places(
         &mut self,
         place: BlockPosition<'_>,
@@ -239,6 +301,10 @@ impl Writer<'_> {
         let split = self.transpose("by_place", split, [0, 1, 3, 4, 2, 5]);
         let four = self.reshape("four", split, &[0, rows * columns, 4 * channels]);
         let norm = Norm::of(place)?.with_eps(1e-5);
+        if let Some(module) = place.module_or_none("downsampling_post_norm") {
+            let dense = self.outer_linear("dense", four, &place.module("downsampling")?)?;
+            return self.norm("norm", norm, dense, &module);
+        }
         let normal = self.norm("norm", norm, four, &place.module("downsampling_norm")?)?;
         self.outer_linear("dense", normal, &place.module("downsampling")?)
     }
@@ -255,6 +321,21 @@ mod tests {
         // Rows 0, 1 are one region, 2 another and 3 a third; columns likewise.
         let regions = [0, 0, 0, 0, 1, 2, 1, 2, 3, 3, 6, 6, 4, 5, 7, 8];
         assert_eq!(windows.regions(), regions);
+    }
+
+    /// As `Swinv2SelfAttention.create_coords_table_and_index` of transformers 5.24 has them.
+    #[test]
+    fn coordinates_are_those_of_transformers() {
+        let windows = Windows { height: 2, width: 2, side: 2, shift: 0, channels: 1 };
+        let near = |found: Vec<f32>, one: f32| {
+            let expected: Vec<f32> = (0..9)
+                .flat_map(|at| [(at / 3 - 1) as f32 * one, (at % 3 - 1) as f32 * one])
+                .collect();
+            let is_near = |(one, other): (&f32, &f32)| (one - other).abs() < 1e-6;
+            assert!(found.iter().zip(&expected).all(is_near), "{found:?}, not {expected:?}");
+        };
+        near(windows.coordinates(2), 1.056_641_7);
+        near(windows.coordinates(5), 0.528_320_8);
     }
 
     #[test]

@@ -74,7 +74,7 @@ pub(crate) fn encoded(
     let x = w.scope("embeddings", |w| {
         let x = w.token_vectors(place, tokens)?;
         let x = w.with_token_types(place, x, types)?;
-        let numbers = position_numbers(w, place, tokens, count)?;
+        let numbers = position_numbers(w, place, tokens, count, None)?;
         positions = Some(numbers);
         let x = w.with_positions(place, x, numbers)?;
         let x = w.norm_part(Norm::of(place)?, "norm", x, place.module_or_none("embedding_norm"))?;
@@ -107,16 +107,18 @@ fn sight(place: BlockPosition<'_>) -> Result<Sight> {
     Ok(if place.truth("causal")? { Sight::Before } else { Sight::All })
 }
 
-/// Option `position_numbers`: `from_zero` or `behind_padding`.
-fn position_numbers(
+/// Numbers of the positions of `count` tokens, after `past` ones. Option `position_numbers`:
+/// `from_zero` or `behind_padding`.
+pub(crate) fn position_numbers(
     w: &mut Writer<'_>,
     place: BlockPosition<'_>,
     tokens: ValueId,
     count: ValueId,
+    past: Option<ValueId>,
 ) -> Result<ValueId> {
     match place.text_or_none("position_numbers")?.as_deref() {
-        None | Some("from_zero") => Ok(w.positions_in_a_row(count, None)),
-        Some("behind_padding") => w.positions_behind_padding(place, tokens),
+        None | Some("from_zero") => Ok(w.positions_in_a_row(count, past)),
+        Some("behind_padding") => w.positions_behind_padding(place, tokens, past),
         Some(other) => Err(place.unknown("position_numbers", other)),
     }
 }

@@ -99,7 +99,7 @@ pub(crate) fn decoded(
 
         // Families with relative positions have no table of them.
         let x = if Writer::has_positions(place)? {
-            let numbers = w.positions_in_a_row(queries, before);
+            let numbers = encoder::position_numbers(w, place, tokens, queries, before)?;
             w.with_positions(place, x, numbers)?
         } else {
             x

@@ -1,6 +1,6 @@
 //! Heads: what becomes of the vectors after the last layer.
 
-use apr_core::Result;
+use apr_core::{Error, Result};
 use apr_graph::{ElementType, Meaning, ValueId, View};
 
 use super::vision;
@@ -8,6 +8,9 @@ use crate::blocks::activation::Activation;
 use crate::blocks::norm::Norm;
 use crate::model::BlockPosition;
 use crate::writer::{Writer, signed};
+
+/// Most layers of a head; YOLOS has three.
+const MAX_LAYERS: u64 = 64;
 
 /// The tokens that vectors are of.
 #[derive(Clone, Copy)]
@@ -27,8 +30,8 @@ impl From<ValueId> for Tokens {
 /// Writes the head that option `head` names, and its outputs:
 ///
 /// - `states`: the vectors themselves, and one for the whole where the checkpoint has a `pooler`,
-///   or option `pool` says which it is: the `first`, the `mean`, or the `normed_mean` of all but
-///   the first;
+///   or option `pool` says which it is: the `first`, the `mean`, the `normed_mean` of all but the
+///   first, or the `mean_of_two`, of the first and the second;
 /// - `language`: scores of the next token;
 /// - `masked_language`: scores of each token, from its vector through a dense layer and a norm;
 /// - `last_token`: scores of classes, from the last token that is no padding;
@@ -44,12 +47,17 @@ impl From<ValueId> for Tokens {
 ///   second;
 /// - `normed_mean`: scores of classes, from the mean of all vectors but the first, through the norm
 ///   `pooler_norm`;
+/// - `mean_of_two`: scores of classes, from the mean of the first vector and the second, through
+///   the norm `head_norm`;
 /// - `each_token`: scores of classes for each token;
 /// - `one_of_each_token`: one score for each token, through a dense layer where the checkpoint has
 ///   it;
 /// - `end_token`: scores of classes, from the last token that is option `end_id`, through a dense
 ///   layer;
 /// - `mean_frame`: scores of classes, from the mean of all vectors after a projection;
+/// - `boxes`: scores of classes and a box (middle, width and height, as parts of the picture's) for
+///   each of the `detection_vectors`, each through linear layers `class_layer` and `box_layer`, as
+///   many as option `head_layers` says;
 /// - `span`: scores of the first and the last token of an answer.
 ///
 /// # Errors
@@ -64,6 +72,7 @@ pub(crate) fn write(
     match head.as_str() {
         "states" => return states(w, place, x),
         "span" => return span(w, place, x),
+        "boxes" => return boxes(w, place, x),
         _ => {}
     }
     let logits = logits(w, place, &head, x, tokens)?;
@@ -138,6 +147,12 @@ fn logits(
             let mean = w.scope("pooler", |w| w.normed_mean(place, x))?;
             scores(w, place, mean)?
         }
+        ("mean_of_two", _) => {
+            let mean = w.scope("pooler", |w| w.mean_of_two(x));
+            let norm = place.module_or_none("head_norm");
+            let x = w.scope("head", |w| w.norm_part(Norm::of(place)?, "norm", mean, norm))?;
+            scores(w, place, x)?
+        }
         ("each_token", _) => {
             let x = w.scope("head", |w| dense(w, place, x))?;
             scores(w, place, x)?
@@ -157,6 +172,7 @@ fn states(w: &mut Writer<'_>, place: BlockPosition<'_>, x: ValueId) -> Result<()
             "first" => Ok(w.first_vector(x)),
             "mean" => Ok(w.mean_vector(x)),
             "normed_mean" => w.normed_mean(place, x),
+            "mean_of_two" => Ok(w.mean_of_two(x)),
             other => Err(place.unknown("pool", other)),
         })?;
         w.body().output("pooler_output", pooled, Meaning::Pooled);
@@ -169,6 +185,15 @@ impl Writer<'_> {
     pub(crate) fn first_vector(&mut self, x: ValueId) -> ValueId {
         let first = self.int(0);
         self.op("Gather", [x, first]).attribute("axis", 1).output("first")
+    }
+
+    /// The mean of the first vector and the second, `[batch, hidden]`.
+    fn mean_of_two(&mut self, x: ValueId) -> ValueId {
+        let first = self.first_vector(x);
+        let one = self.int(1);
+        let second = self.op("Gather", [x, one]).attribute("axis", 1).output("second");
+        let sum = self.make("Add", "sum", [first, second]);
+        self.scaled("mean", sum, 0.5)
     }
 
     /// The norm `pooler_norm` of the mean of all vectors but the first, `[batch, hidden]`.
@@ -302,6 +327,35 @@ fn mean_frame(w: &mut Writer<'_>, place: BlockPosition<'_>, x: ValueId) -> Resul
         Ok(w.mean_vector(projected))
     })?;
     scores(w, place, mean)
+}
+
+fn boxes(w: &mut Writer<'_>, place: BlockPosition<'_>, x: ValueId) -> Result<()> {
+    let count = place.size("head_layers")?;
+    let detections = signed(vision::detections(place)?);
+    if count > MAX_LAYERS {
+        return Err(Error::memory(format!("a head has {count} layers")));
+    }
+    let x = w.scope("head", |w| w.slice("detections", x, 1, -detections, i64::MAX));
+    let mut through = |part: &str| {
+        w.scope(part, |w| {
+            let mut x = x;
+            for number in 0..count {
+                let module = place
+                    .numbered(part, &[("number", number)])
+                    .ok_or_else(|| Error::format("a layer of a head has no name"))?;
+                if number > 0 {
+                    x = w.make("Relu", "activation", [x]);
+                }
+                x = w.outer_linear("dense", x, &module)?;
+            }
+            Ok::<_, Error>(x)
+        })
+    };
+    let (logits, boxes) = (through("class_layer")?, through("box_layer")?);
+    let boxes = w.scope("head", |w| w.make("Sigmoid", "boxes", [boxes]));
+    w.body().output("logits", logits, Meaning::Logits);
+    w.body().output("pred_boxes", boxes, Meaning::Unknown);
+    Ok(())
 }
 
 fn span(w: &mut Writer<'_>, place: BlockPosition<'_>, x: ValueId) -> Result<()> {

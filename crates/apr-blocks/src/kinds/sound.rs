@@ -8,6 +8,7 @@ use super::stack::{Around, layers};
 use crate::blocks::activation::Activation;
 use crate::blocks::convolution::Convolution;
 use crate::blocks::layer::Norms;
+use crate::blocks::mask::{Field, Sight};
 use crate::blocks::norm::Norm;
 use crate::model::{BlockPosition, Model};
 use crate::names::{BATCH, SEQUENCE};
@@ -101,29 +102,72 @@ pub(crate) fn write(model: &Model<'_>, w: &mut Writer<'_>) -> Result<()> {
             true => w.norm("norm", Norm::of(place)?, x, &place.module("feature_norm")?)?,
             false => x,
         };
-        w.outer_linear("dense", x, &place.module("feature_projection")?)
+        w.projected("dense", x, place.module_or_none("feature_projection"))
     })?;
+    let frames = x;
     let x = w.scope("embeddings", |w| with_positions(w, place, x))?;
+    let around = Around { field: field(w, place, x), ..Around::NOTHING };
     let (norm, module) = (Norm::of(place)?, place.module("stack_norm")?);
 
     // Where norms stand before their blocks, that of the stack is after its layers.
     let (made, last) = match Norms::of(place)? {
         Norms::After => {
             let x = w.norm("first_norm", norm, x, &module)?;
-            let made = layers(w, place, x, &Around::NOTHING)?;
+            let made = layers(w, place, x, &around)?;
             let last = made.x;
             (made, last)
         }
         Norms::Before => {
-            let made = layers(w, place, x, &Around::NOTHING)?;
+            let made = layers(w, place, x, &around)?;
             let last = w.norm("final_norm", norm, made.x, &module)?;
             (made, last)
         }
     };
 
     // Shares are of the states before the last norm, as transformers collects them here.
-    let x = w.shared_by_layers(place, &made.inputs, made.x)?.unwrap_or(last);
+    let shared = w.shared_by_layers(place, &made.inputs, made.x)?;
+    let x = match (shared, place.module_or_none("upsampling")) {
+        (Some(shared), _) => shared,
+        (None, Some(module)) => {
+            w.scope("upsampling", |w| upsampled(w, place, last, frames, &module))?
+        }
+        (None, None) => last,
+    };
     head::write(w, place, x, None)
+}
+
+/// Where the frames stand, if their distance is a term of the scores.
+fn field(w: &mut Writer<'_>, place: BlockPosition<'_>, x: ValueId) -> Option<Field> {
+    place.layer(0).tensor_or_none("relative")?;
+    Some(w.scope("mask", |w| {
+        let count = w.length("frame_count", x, 1);
+        let (queries, keys) = w.positions(count, count);
+        Field { sight: Sight::All, queries, keys, counts: None }
+    }))
+}
+
+/// As many frames as there were before option `squeeze` of them became one: a linear layer makes
+/// the vectors of so many frames of each, and zeros stand for what is left over (SEW: Wu et al.
+/// 2021, <https://arxiv.org/abs/2109.06870>).
+fn upsampled(
+    w: &mut Writer<'_>,
+    place: BlockPosition<'_>,
+    x: ValueId,
+    frames: ValueId,
+    module: &str,
+) -> Result<ValueId> {
+    let activation = Activation::of(place, "feature_activation")?;
+    let (squeeze, hidden) = (signed(place.size("squeeze")?), signed(place.size("hidden")?));
+    let made = w.outer_linear("dense", x, module)?;
+    let made = w.activate("activation", activation, made);
+
+    // One vector of zeros for each frame of a group that was cut off is enough for all lengths.
+    let (pads, zero) = (w.ints(&[0, 0, 0, 0, squeeze, 0]), w.float(0.0));
+    let made = w.reshape("by_frame", made, &[0, -1, hidden]);
+    let padded = w.make("Pad", "with_zeros", [made, pads, zero]);
+    let count = w.length("frame_count", frames, 1);
+    let (start, axis) = (w.ints(&[0]), w.ints(&[1]));
+    Ok(w.make("Slice", "upsampled", [padded, start, count, axis]))
 }
 
 /// Vectors of frames, `[batch, frames, features]`. Option `feature_norms`: `first` (a norm of each
@@ -173,7 +217,8 @@ fn features(w: &mut Writer<'_>, place: BlockPosition<'_>, samples: ValueId) -> R
 }
 
 /// Adds what a wide, grouped convolution makes of the frames around each. Option `position_norm`:
-/// `batch` where a norm stands before it, and the kernel is stored as it is.
+/// `batch` where a norm stands before it, and the kernel is stored as it is. Option `squeeze`: so
+/// many frames become one, their mean, and the convolution steps over as many.
 fn with_positions(w: &mut Writer<'_>, place: BlockPosition<'_>, x: ValueId) -> Result<ValueId> {
     if let Some(count) = place.size_or_none("position_layers")? {
         return with_deep_positions(w, place, x, count);
@@ -185,8 +230,9 @@ fn with_positions(w: &mut Writer<'_>, place: BlockPosition<'_>, x: ValueId) -> R
         // The epsilon is PyTorch's default, since transformers states none here.
         frames = w.batch_norm("norm", frames, &place.module("position_norm")?, 1e-5)?;
     }
+    let squeeze = place.size_or_none("squeeze")?.unwrap_or(1).max(1);
     let convolution = Convolution {
-        strides: vec![1],
+        strides: vec![squeeze],
         padding: vec![width / 2],
         groups: place.size("position_groups")?,
     };
@@ -196,8 +242,28 @@ fn with_positions(w: &mut Writer<'_>, place: BlockPosition<'_>, x: ValueId) -> R
     // An even kernel makes one frame too many.
     let made = if width % 2 == 0 { w.slice("same_length", made, 2, 0, -1) } else { made };
     let made = w.activate("activation", activation, made);
+    if squeeze > 1 {
+        return Ok(squeezed(w, frames, made, signed(squeeze)));
+    }
     let made = w.transpose("by_frame", made, [0, 2, 1]);
     Ok(w.make("Add", "with_positions", [x, made]))
+}
+
+/// The means of so many frames each and their positions, both `[batch, hidden, frames]`, as many as
+/// there are of both.
+fn squeezed(w: &mut Writer<'_>, frames: ValueId, positions: ValueId, squeeze: i64) -> ValueId {
+    let means = w
+        .op("AveragePool", [frames])
+        .attribute("kernel_shape", [squeeze])
+        .attribute("strides", [squeeze])
+        .output("means");
+    let counts = [means, positions].map(|it| w.length("frame_count", it, 2));
+    let count = w.make("Min", "count", counts);
+    let (start, axis) = (w.ints(&[0]), w.ints(&[2]));
+    let [means, positions] = [("means_of_all", means), ("positions_of_all", positions)]
+        .map(|(name, it)| w.make("Slice", name, [it, start, count, axis]));
+    let sum = w.make("Add", "with_positions", [means, positions]);
+    w.transpose("by_frame", sum, [0, 2, 1])
 }
 
 /// Adds positions by several convolutions in a row, each with a norm without weights and an

@@ -26,6 +26,8 @@ pub(crate) struct Around<'a> {
     pub(crate) past: &'a [Kept],
     /// Output of an encoder, by layer or shared by all layers.
     pub(crate) encoded: &'a [Encoded],
+    /// What is added to what each layer makes, as far as there is something.
+    pub(crate) after: &'a [ValueId],
     /// `true` if the stack returns keys and values.
     pub(crate) is_cached: bool,
 }
@@ -38,6 +40,7 @@ impl Around<'_> {
         counts: None,
         past: &[],
         encoded: &[],
+        after: &[],
         is_cached: false,
     };
 }
@@ -89,6 +92,7 @@ pub(crate) fn layers(
     let mut stacked = Stacked { x, cache: Vec::new(), encoded: Vec::new(), inputs: Vec::new() };
     let counts = around.field.and_then(|field| field.counts);
     let mut table = None;
+    let mut after = around.after.iter();
     for layer in 0..count {
         let place = place.layer(layer);
         // A layer without a table of relative positions has that of the one before.
@@ -103,6 +107,9 @@ pub(crate) fn layers(
             around,
             &mut stacked,
         )?;
+        if let Some(term) = after.next() {
+            stacked.x = w.make("Add", "with_positions", [stacked.x, *term]);
+        }
         if layer == 0 {
             stacked.x = w.with_neighbours(place, x, stacked.x, counts)?;
         }

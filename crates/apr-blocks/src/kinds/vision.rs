@@ -11,6 +11,23 @@ use crate::model::{BlockPosition, Model};
 use crate::names::{BATCH, HEIGHT, WIDTH};
 use crate::writer::{Writer, signed};
 
+/// Writes the graph of a model that sees sounds: a log-mel spectrogram of options `max_positions`
+/// frames and `mels` bands is an image, with bands from top to bottom (AST: Gong et al. 2021,
+/// <https://arxiv.org/abs/2104.01778>).
+pub(crate) fn write_spectrogram(model: &Model<'_>, w: &mut Writer<'_>, stack: &str) -> Result<()> {
+    let place = model.place(stack);
+    let shape = [
+        Dim::symbol(BATCH),
+        Dim::fixed(place.size("max_positions")?),
+        Dim::fixed(place.size("mels")?),
+    ];
+    let mel = w.body().input("input_values", ElementType::F32, shape, Meaning::Unknown);
+    let channel = w.unsqueeze("channel", mel, &[1]);
+    let image = w.transpose("image", channel, [0, 1, 3, 2]);
+    let x = encoded(w, place, image)?;
+    head::write(w, place, x, None)
+}
+
 /// Writes the graph of a model of images (ViT: Dosovitskiy et al. 2020,
 /// <https://arxiv.org/abs/2010.11929>).
 pub(crate) fn write(model: &Model<'_>, w: &mut Writer<'_>, stack: &str) -> Result<()> {
@@ -57,35 +74,101 @@ pub(crate) fn encoded(
     place: BlockPosition<'_>,
     pixels: ValueId,
 ) -> Result<ValueId> {
-    let x = w.scope("embeddings", |w| embeddings(w, place, pixels))?;
-    let made = layers(w, place, x, &Around::NOTHING)?;
+    let (x, patches) = w.scope("embeddings", |w| embeddings(w, place, pixels))?;
+    let after = positions_of_layers(w, place, patches)?;
+    let made = layers(w, place, x, &Around { after: &after, ..Around::NOTHING })?;
     w.norm_part(Norm::of(place)?, "final_norm", made.x, place.module_or_none("final_norm"))
 }
 
-/// A vector for each patch, by a convolution whose kernel is as large as its step; one or two for
-/// the whole in front, learned positions, registers, and a norm, where the family has them. Option
-/// `patch`: the side of one that is square, or no value.
-fn embeddings(w: &mut Writer<'_>, place: BlockPosition<'_>, pixels: ValueId) -> Result<ValueId> {
+/// A vector for each patch, by a convolution whose kernel is as large as its step, or with the
+/// steps of option `patch_strides`, down and to the side; one or two for the whole in front,
+/// learned positions, registers, and a norm, where the family has them. Option `patch`: the side of
+/// one that is square, or no value. Vectors that look for things, `detection_vectors`, stand behind
+/// the patches. Returns the map of the patches, too.
+fn embeddings(
+    w: &mut Writer<'_>,
+    place: BlockPosition<'_>,
+    pixels: ValueId,
+) -> Result<(ValueId, ValueId)> {
     let (patch, hidden) = (place.size_or_none("patch")?, signed(place.size("hidden")?));
     let module = place.module("patches")?;
-    let patches = w.map_convolution("patches", pixels, &module, patch, Some(0))?;
+    let patches = match place.states("patch_strides") {
+        true => {
+            let strides = place.sizes("patch_strides")?;
+            w.stepping_convolution("patches", pixels, &module, strides)?
+        }
+        false => w.map_convolution("patches", pixels, &module, patch, Some(0))?,
+    };
     let rows = w.reshape("rows", patches, &[0, hidden, -1]);
     let mut x = w.transpose("by_patch", rows, [0, 2, 1]);
     for name in ["distillation", "class"] {
         x = behind_vector(w, place, name, x)?;
     }
+    x = before_detections(w, place, x)?;
 
     if let Some(positions) = place.tensor_or_none("positions") {
-        let positions = if place.size_or_none("image")?.is_some() {
+        let is_fixed = place.states("patch_strides") || place.size_or_none("image")?.is_some();
+        let positions = if is_fixed {
             w.tensor(&positions)?
         } else {
-            w.resized_positions(place, &positions, patches)?
+            w.resized_positions(place, &positions, None, patches)?
         };
         x = w.make("Add", "with_positions", [x, positions]);
     }
 
     let x = with_registers(w, place, x)?;
-    w.norm_part(Norm::of(place)?, "norm", x, place.module_or_none("embedding_norm"))
+    let x = w.norm_part(Norm::of(place)?, "norm", x, place.module_or_none("embedding_norm"))?;
+    Ok((x, patches))
+}
+
+/// What is added behind each layer but the last: positions of its own, where the checkpoint has
+/// `layer_positions`.
+fn positions_of_layers(
+    w: &mut Writer<'_>,
+    place: BlockPosition<'_>,
+    patches: ValueId,
+) -> Result<Vec<ValueId>> {
+    let Some(tensor) = place.tensor_or_none("layer_positions") else { return Ok(Vec::new()) };
+    (0..place.layers()?.saturating_sub(1))
+        .map(|layer| {
+            w.scope(&format!("positions.{layer}"), |w| {
+                w.resized_positions(place, &tensor, Some(layer), patches)
+            })
+        })
+        .collect()
+}
+
+/// How many vectors look for things (YOLOS: Fang et al. 2021, <https://arxiv.org/abs/2106.00666>).
+pub(crate) fn detections(place: BlockPosition<'_>) -> Result<u64> {
+    let Some(tensor) = place.tensor_or_none("detection_vectors") else { return Ok(0) };
+    let dims = place.model.using(&tensor)?;
+    let &[1, count, _] = dims.as_slice() else {
+        return Err(Error::format("vectors of a model have three dimensions").for_tensor(tensor));
+    };
+    Ok(count)
+}
+
+/// `x` before the vectors `detection_vectors` of the checkpoint, where the family has them.
+fn before_detections(w: &mut Writer<'_>, place: BlockPosition<'_>, x: ValueId) -> Result<ValueId> {
+    let Some(tensor) = place.tensor_or_none("detection_vectors") else { return Ok(x) };
+    let vectors = repeated(w, place, "detections", &tensor, detections(place)?, x)?;
+    Ok(w.concat("with_detections", &[x, vectors], 1))
+}
+
+/// So many vectors of the checkpoint, `[1, count, hidden]`, for each picture of the batch of `x`.
+fn repeated(
+    w: &mut Writer<'_>,
+    place: BlockPosition<'_>,
+    name: &str,
+    tensor: &str,
+    count: u64,
+    x: ValueId,
+) -> Result<ValueId> {
+    let vectors = w.tensor(tensor)?;
+    let batch = w.length("batch", x, 0);
+    let rest = w.ints(&[signed(count), signed(place.size("hidden")?)]);
+    let shape = w.concat(&format!("{name}_shape"), &[batch, rest], 0);
+    Ok(w.make("Expand", name, [vectors, shape]))
 }
 
 /// Prepends the vector `NAME_vector` of the checkpoint to `x`, if the family has it.
@@ -115,12 +198,7 @@ fn behind_vector(
 /// <https://arxiv.org/abs/2309.16588>).
 fn with_registers(w: &mut Writer<'_>, place: BlockPosition<'_>, x: ValueId) -> Result<ValueId> {
     let Some(tensor) = place.tensor_or_none("registers") else { return Ok(x) };
-    let (count, hidden) = (signed(registers(place)?), signed(place.size("hidden")?));
-    let registers = w.tensor(&tensor)?;
-    let batch = w.length("batch", x, 0);
-    let rest = w.ints(&[count, hidden]);
-    let shape = w.concat("registers_shape", &[batch, rest], 0);
-    let registers = w.make("Expand", "registers", [registers, shape]);
+    let registers = repeated(w, place, "registers", &tensor, registers(place)?, x)?;
     let class = w.slice("class_alone", x, 1, 0, 1);
     let patches = w.slice("patches_alone", x, 1, 1, i64::MAX);
     Ok(w.concat("with_registers", &[class, registers, patches], 1))

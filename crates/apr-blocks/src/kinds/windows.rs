@@ -87,11 +87,13 @@ fn layers(
         let place = place.layer(layer);
         let windows = Windows::of(place, sides)?;
         let known = shared.iter().find(|(known, ..)| *known == windows).copied();
-        let (_, distances, mask) = known.unwrap_or_else(|| {
-            w.scope(&format!("{name}.windows"), |w| {
-                (windows, w.window_distances(windows), w.window_mask(windows))
-            })
-        });
+        let (_, distances, mask) = match known {
+            Some(known) => known,
+            None => w.scope(&format!("{name}.windows"), |w| {
+                let distances = w.window_distances(windows);
+                Ok::<_, Error>((windows, distances, w.window_mask(place, windows)?))
+            })?,
+        };
         if known.is_none() {
             shared.push((windows, distances, mask));
         }
