@@ -18,9 +18,10 @@ use apr_tensor::grouped::{Code, Decoding, Rule};
 
 use super::find::{Kind, Tensors, Weight};
 use super::grouped::{Form, Grouped, Numbers};
-use super::qweight::{Layout, Parts, exact, padded, parts, stated_group, the_only};
+use super::qweight::{Layout, Parts, check_stated, exact, padded, parts, stated_group, the_only};
 use super::read::{Tile, code_at, halves_in, scales_in, turned, usize_of, words_for, words_in};
 use super::stated::Stated;
+use super::zero::Scaling;
 
 pub(super) const KIND: Kind = Kind { id: "awq", find };
 
@@ -62,6 +63,8 @@ fn weight(tensors: &Tensors<'_>, stated: &Stated, parts: Parts<'_>) -> Result<We
         }
     };
     let group = group.ok_or_else(unfit)?;
+    let count = columns.div_ceil(group);
+    check_stated(tensors, stated, &name, (codes, BITS), (scales, columns, count))?;
 
     let dtype = tensors.info(scales).dtype;
     let of_layout = match layout {
@@ -73,14 +76,7 @@ fn weight(tensors: &Tensors<'_>, stated: &Stated, parts: Parts<'_>) -> Result<We
         description: format!("{of_layout}, {BITS} bits, groups of {group}"),
         info: TensorInfo { name, dtype, shape: vec![rows, columns].into() },
         parts: [codes, zeros, scales].into_iter().chain(tensors.of_activations(stem)).collect(),
-        decode: Box::new(Awq {
-            layout,
-            codes,
-            zeros,
-            scales,
-            group,
-            count: columns.div_ceil(group),
-        }),
+        decode: Box::new(Awq { layout, codes, zeros, scales, group, count }),
     })
 }
 
@@ -131,6 +127,10 @@ impl Awq {
 }
 
 impl Grouped for Awq {
+    fn scaling(&self) -> Vec<Scaling> {
+        vec![Scaling { scales: self.scales, codes: self.codes }]
+    }
+
     fn form(&self) -> Form {
         Form { bits: BITS, group: self.group, count: self.count }
     }

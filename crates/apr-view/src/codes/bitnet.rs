@@ -17,6 +17,7 @@ use super::find::{Kind, Tensors, Weight};
 use super::grouped::{Form, Grouped, Numbers};
 use super::read::{Folded, Tile, scales_of, usize_of};
 use super::stated::Stated;
+use super::zero::Scaling;
 
 pub(super) const KIND: Kind = Kind { id: "bitnet", find };
 
@@ -96,6 +97,13 @@ struct Ternary {
 }
 
 impl Grouped for Ternary {
+    fn scaling(&self) -> Vec<Scaling> {
+        if self.divides {
+            return Vec::new();
+        }
+        vec![Scaling { scales: self.scale, codes: self.codes.tensor }]
+    }
+
     fn form(&self) -> Form {
         Form { bits: 2, group: self.columns.max(1), count: 1 }
     }

@@ -24,6 +24,7 @@ use super::find::{Decode, Kind, Tensors, Weight};
 use super::grouped::{Form, Grouped, Numbers};
 use super::read::{Groups, Tile, bytes_of, scales_of, usize_of};
 use super::stated::Stated;
+use super::zero::Scaling;
 
 pub(super) const KIND: Kind = Kind { id: "bitsandbytes", find };
 
@@ -235,6 +236,13 @@ impl FourBits {
 }
 
 impl Decode for FourBits {
+    fn scaling(&self) -> Vec<Scaling> {
+        vec![match &self.nested {
+            None => Scaling { scales: self.absmax, codes: self.codes },
+            Some(nested) => Scaling { scales: nested.absmax, codes: self.absmax },
+        }]
+    }
+
     fn decode(&self, base: &dyn CheckpointReader, tile: Tile, out: &mut [f32]) -> Result<()> {
         let first = tile.row * self.columns + tile.column;
         let end = first + out.len() as u64;
@@ -251,6 +259,10 @@ impl Decode for FourBits {
 }
 
 impl Grouped for InRows {
+    fn scaling(&self) -> Vec<Scaling> {
+        self.0.scaling()
+    }
+
     fn form(&self) -> Form {
         let Self(of) = self;
         Form { bits: 4, group: of.block, count: of.columns / of.block }
@@ -341,6 +353,12 @@ mod tests {
             (STATE, "U8", &[json.len() as u64], &json),
         ];
         assert_eq!(first(&parts, "").expect("values").values, [2.5, 10.5, 21.5]);
+        // Without its outer factors, every factor would be the offset.
+        let outer = f32s(&[0.0, 0.0]);
+        let mut lost = parts;
+        lost[2].3 = &outer;
+        let found = error(&lost, "");
+        assert!(found.contains("E002") && found.contains("'up.weight.nested_absmax'"), "{found}");
         let outer = f32s(&[2.0, f32::NAN]);
         let mut broken = parts;
         broken[2].3 = &outer;

@@ -16,9 +16,9 @@ use apr_core::{
     CheckpointReader, Coding, Container, DType, Error, Result, Stored, TensorInfo, pass_on,
 };
 
-use super::NVFP4_BLOCKS;
 use super::find::is_of_activations;
 use super::read::{bytes_of, floats_of, usize_of};
+use super::{MXFP4_EXPERTS, NVFP4_BLOCKS};
 use crate::base::Base;
 use crate::four_bits::halves_apart;
 
@@ -74,6 +74,17 @@ impl<'a> Blocks<'a> {
         }
     }
 
+    /// Returns `true` if reading a weight rounds products of codes and scales to its dtype, which
+    /// its blocks keep as they are.
+    ///
+    /// Products of four-bit floats are exact in `bf16`, if no factor of the matrix is involved.
+    #[must_use]
+    pub fn omits_rounding(info: &TensorInfo, coding: &Coding<'_>) -> bool {
+        let is_of_floats = KINDS.contains(&coding.kind) || coding.kind == MXFP4_EXPERTS;
+        let has_factor = coding.names().any(|name| name.ends_with(".weight_global_scale"));
+        matches!(info.dtype, DType::F16 | DType::BF16) && (has_factor || !is_of_floats)
+    }
+
     /// Converts the `wanted` weights to blocks, unless no block type can represent them.
     ///
     /// # Errors
@@ -92,6 +103,8 @@ impl<'a> Blocks<'a> {
                 Some((dtype, true)) if wanted(position, &coding) => dtype,
                 _ => continue,
             };
+            // Scales that are lost are found before the first value.
+            base.read_tensor(position, 0, &mut [])?;
             let of_weight = factors_of(info, &coding).map_err(|error| error.for_tensor(&info.name));
             factors.insert(info.name.clone(), of_weight?);
             info.dtype = dtype;
@@ -331,6 +344,16 @@ mod tests {
         assert_eq!(bytes(&made).expect("bytes"), [first, second].concat());
         let factors = Factors { scale: Some(vec![0.25]), input_scale: Some(vec![0.125]) };
         assert_eq!(made.factors()["up.weight"], factors);
+        // A value is rounded to bf16 where it is read, and is not in a block.
+        let of = |made: &Blocks<'_>| {
+            let stored = made.base.stored(0);
+            let coding = stored.coding().expect("a weight in codes");
+            Blocks::omits_rounding(&made.base.tensors()[0], &coding)
+        };
+        assert!(of(&made));
+        let scales: Part<'_> = ("up.weight_scale", "U8", &[1, 4], &[127; 4]);
+        let exact = blocks(&[("up.weight_packed", "U8", &[1, 64], &codes), scales]);
+        assert!(!of(&exact.expect("blocks")));
     }
 
     #[test]

@@ -1,6 +1,6 @@
 //! A checkpoint whose weights are read as values, whatever they are stored as.
 
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use apr_core::{
     BlockFit, CheckpointReader, CodesInBlocks, Coding, CodingPart, Companion, Container,
@@ -10,7 +10,7 @@ use apr_core::{
 use apr_tensor::cast::cast_values;
 use serde_json::Value;
 
-use super::find::{Decode, Found, Tensors, Weight, find, unscaled};
+use super::find::{Decode, Found, Tensors, Weight, find};
 use super::read::{Tile, usize_of};
 use super::stated::{self, Stated};
 use super::{grouped, integers};
@@ -87,6 +87,8 @@ struct Decoded {
     shape: Shape,
     /// Name and shape of the weight, and the bytes of its codes in memory.
     kept: Option<(TensorInfo, u64)>,
+    /// Result of the check of its scales, once they have been read.
+    scales: OnceLock<Result<()>>,
 }
 
 /// Location of a companion file's bytes.
@@ -118,14 +120,12 @@ impl Coded {
         let stated = Stated::of(&*base);
         let tensors = Tensors::of(&*base);
         let found = find(&tensors, &stated);
-        let odd = unscaled(&tensors, &found);
         drop(tensors);
-        if found.is_empty() { base } else { Box::new(Self::new(base, found, odd)) }
+        if found.is_empty() { base } else { Box::new(Self::new(base, found)) }
     }
 
-    fn new(base: Box<dyn CheckpointReader>, found: Vec<Found>, odd: Option<String>) -> Self {
+    fn new(base: Box<dyn CheckpointReader>, found: Vec<Found>) -> Self {
         let mut warnings = base.warnings().to_vec();
-        warnings.extend(odd);
         let (mut tensors, mut origins) = (Vec::new(), Vec::new());
         let places = places(&*base, found, &mut warnings);
         for (position, (place, info)) in places.into_iter().zip(base.tensors()).enumerate() {
@@ -289,7 +289,21 @@ impl Decoded {
         let is_less = |len: &u64| info.byte_len().is_ok_and(|all| *len < all);
         let kept = kept_len.filter(is_less).map(|len| (info.clone(), len));
         let shape = info.shape.clone();
-        (info, Self { kind, description, name, parts, positions, decode, shape, kept })
+        let scales = OnceLock::new();
+        (info, Self { kind, description, name, parts, positions, decode, shape, kept, scales })
+    }
+
+    /// Checks the scales before they are first used.
+    ///
+    /// # Errors
+    /// E002 if all scales are zero although the codes differ, E007 when reading fails.
+    fn check_scales(&self, base: &dyn CheckpointReader) -> Result<()> {
+        let check = || {
+            let mut scaling = self.decode.scaling().into_iter();
+            let checked = scaling.try_for_each(|scaling| scaling.check(base));
+            checked.map_err(|error| error.for_tensor(&self.name))
+        };
+        self.scales.get_or_init(check).clone()
     }
 }
 
@@ -303,12 +317,14 @@ impl KeepCodes for Decoded {
         else {
             return Err(Error::version("its codes are not kept").for_tensor(&self.name));
         };
+        self.check_scales(base)?;
         grouped::keep(of, base, info).map_err(|error| error.for_tensor(&self.name))
     }
 }
 
 impl CodesInBlocks for Decoded {
     fn fit(&self, base: &dyn CheckpointReader, dtype: DType) -> Result<BlockFit> {
+        self.check_scales(base)?;
         match self.decode.grouped() {
             Some(of) => integers::fit(of, base, &self.shape, dtype),
             None => Ok(BlockFit::Narrower),
@@ -389,6 +405,8 @@ impl CheckpointReader for Coded {
             let error = Error::corrupt("the read ends past the tensor");
             return Err(error.for_tensor(&info.name).at(offset));
         };
+
+        decoded.check_scales(&*self.base)?;
 
         let width = info.dtype.block_bytes();
         let (mut at, mut rest) = (offset, buf);

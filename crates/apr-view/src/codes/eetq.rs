@@ -20,6 +20,7 @@ use super::find::{Kind, Tensors, Weight};
 use super::grouped::{Form, Grouped, Numbers};
 use super::read::{Tile, bytes_of, scales_of, usize_of};
 use super::stated::Stated;
+use super::zero::Scaling;
 
 pub(super) const KIND: Kind = Kind { id: "eetq", find };
 
@@ -98,6 +99,10 @@ impl Eetq {
 }
 
 impl Grouped for Eetq {
+    fn scaling(&self) -> Vec<Scaling> {
+        vec![Scaling { scales: self.scale, codes: self.codes }]
+    }
+
     fn form(&self) -> Form {
         Form { bits: 8, group: self.columns.max(1), count: 1 }
     }

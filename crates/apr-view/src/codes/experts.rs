@@ -11,6 +11,7 @@ use apr_tensor::element::widen_f32;
 use super::find::{Decode, Kind, Tensors, Weight};
 use super::read::{Tile, bytes_of, scales_of, usize_of};
 use super::stated::Stated;
+use super::zero::Scaling;
 
 pub(super) const KIND: Kind = Kind { id: super::MXFP4_EXPERTS, find };
 
@@ -57,6 +58,10 @@ struct Experts {
 }
 
 impl Decode for Experts {
+    fn scaling(&self) -> Vec<Scaling> {
+        vec![Scaling { scales: self.scales, codes: self.blocks }]
+    }
+
     fn decode(&self, base: &dyn CheckpointReader, tile: Tile, out: &mut [f32]) -> Result<()> {
         // The rows of a tile may be of several experts.
         let (mut row, mut rest) = (tile.row, out);

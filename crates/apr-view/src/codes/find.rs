@@ -8,6 +8,7 @@ use apr_core::{CheckpointReader, Convention, DType, Error, Result, Shape, Tensor
 use super::grouped::Grouped;
 use super::read::{Tile, bytes_of};
 use super::stated::Stated;
+use super::zero::Scaling;
 use super::{
     awq, bitnet, bitsandbytes, eetq, expected, experts, fp4, ggml, gptq, hqq, marlin24, mlx, onnx,
     packed, quanto, refused, scaled, sparse24,
@@ -57,6 +58,9 @@ pub(super) trait Decode: Send + Sync {
     /// # Errors
     /// E002 for codes that stand for nothing, E007 when reading fails.
     fn decode(&self, base: &dyn CheckpointReader, tile: Tile, out: &mut [f32]) -> Result<()>;
+
+    /// Returns the tensors of scales, each with the codes that it multiplies.
+    fn scaling(&self) -> Vec<Scaling>;
 
     /// Returns the decoder of grouped codes, if the codes are in groups.
     fn grouped(&self) -> Option<&dyn Grouped> {
@@ -171,31 +175,6 @@ fn give_marker(tensors: &Tensors<'_>, found: &mut [Found], taken: &mut BTreeSet<
         weight.parts.push(marker);
         taken.insert(marker);
     }
-}
-
-/// Returns a warning if 8-bit float weights have no scale in a file that ComfyUI marked as scaled.
-///
-/// ComfyUI also reads such weights without a scale.
-pub(super) fn unscaled(tensors: &Tensors<'_>, found: &[Found]) -> Option<String> {
-    let marker = tensors.marker()?;
-    let parts = found.iter().flat_map(|found| match found {
-        Found::Weight(_, weight) => &weight.parts[..],
-        Found::Refused(parts, _) => parts,
-    });
-    let taken: HashSet<usize> = parts.copied().collect();
-    let is_float = |info: &TensorInfo| matches!(info.dtype, DType::F8_E4M3 | DType::F8_E5M2);
-    let is_plain = |at: &usize| {
-        let info = &tensors.tensors[*at];
-        is_float(info) && info.name.ends_with(".weight") && !taken.contains(at)
-    };
-    let mut plain = (0..tensors.tensors.len()).filter(is_plain);
-    let first = &tensors.tensors[plain.next()?].name;
-    let count = apr_core::counted(1 + plain.count() as u64, "weight");
-    Some(format!(
-        "{count} of 8-bit floats without a scale, although '{}' marks the file as scaled: read \
-         unscaled, such as '{first}'",
-        tensors.tensors[marker].name
-    ))
 }
 
 /// Suffixes, after the layer's name, of the names of tensors that belong to activations.

@@ -19,6 +19,7 @@ use super::grouped::{Form, Grouped, Numbers};
 use super::read::{Groups, Tile, bytes_of, packed_of, scales_of, usize_of};
 use super::refused;
 use super::stated::Stated;
+use super::zero::Scaling;
 
 pub(super) const KIND: Kind = Kind { id: "fp4", find };
 
@@ -236,6 +237,14 @@ impl Fp4 {
 }
 
 impl Grouped for Fp4 {
+    fn scaling(&self) -> Vec<Scaling> {
+        // One that divides is checked where it does.
+        let second = self.second.filter(|second| !second.divides);
+        let all = [Some(self.scale), second.map(|second| second.tensor)];
+        let scaling = |scales| Scaling { scales, codes: self.codes };
+        all.into_iter().flatten().map(scaling).collect()
+    }
+
     fn form(&self) -> Form {
         let bits = self.element.block_bytes() * 8 / self.element.block_len();
         Form { bits, group: self.groups.group, count: self.groups.along }
@@ -291,6 +300,10 @@ impl Grouped for Fp4 {
 struct Fp6(Fp4);
 
 impl Decode for Fp6 {
+    fn scaling(&self) -> Vec<Scaling> {
+        Grouped::scaling(&self.0)
+    }
+
     fn decode(&self, base: &dyn CheckpointReader, tile: Tile, out: &mut [f32]) -> Result<()> {
         let Self(of) = self;
         let first = tile.row * of.columns + tile.column;

@@ -15,6 +15,7 @@ use apr_tensor::block::dequantize;
 use super::find::{Decode, Kind, Tensors, Weight};
 use super::read::{Tile, bytes_of, scales_of, usize_of};
 use super::stated::Stated;
+use super::zero::Scaling;
 
 pub(super) const KIND: Kind = Kind { id: super::NVFP4_BLOCKS, find };
 
@@ -71,6 +72,11 @@ struct Blocks {
 }
 
 impl Decode for Blocks {
+    fn scaling(&self) -> Vec<Scaling> {
+        let scaling = |scales| Scaling { scales, codes: self.blocks };
+        self.scale.into_iter().map(scaling).collect()
+    }
+
     fn decode(&self, base: &dyn CheckpointReader, tile: Tile, out: &mut [f32]) -> Result<()> {
         let (len, width) = (DType::NVFP4.block_len(), DType::NVFP4.block_bytes());
         let start = tile.row * self.columns + tile.column;

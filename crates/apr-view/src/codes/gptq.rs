@@ -17,12 +17,13 @@ use apr_tensor::grouped::{Code, Decoding, Rule};
 
 use super::find::{Kind, Tensors, Weight};
 use super::grouped::{Form, Grouped, Numbers};
-use super::qweight::{Layout, Parts, exact, parts, stated_group};
+use super::qweight::{Layout, Parts, check_stated, exact, parts, stated_group};
 use super::read::{
     Tile, code_at, codes_from, columns_of_words, scales_in, turned, usize_of, words_for, words_in,
     words_of,
 };
 use super::stated::Stated;
+use super::zero::Scaling;
 
 pub(super) const KIND: Kind = Kind { id: "gptq", find };
 
@@ -41,6 +42,7 @@ fn weight(tensors: &Tensors<'_>, stated: &Stated, parts: Parts<'_>) -> Result<We
     let columns = exact(words.saturating_mul(32), bits).ok_or_else(unfit)?;
     let count = shapes.scales[0];
     let zeros_less_one = zeros_less_one(stated, bits).map_err(|error| error.for_tensor(&name))?;
+    check_stated(tensors, stated, &name, (codes, bits), (scales, columns, count))?;
     if let Some(g_idx) = g_idx {
         tensors.check(g_idx, &name, &[DType::I32, DType::U32], &[columns])?;
     }
@@ -159,6 +161,10 @@ impl Gptq {
 }
 
 impl Grouped for Gptq {
+    fn scaling(&self) -> Vec<Scaling> {
+        vec![Scaling { scales: self.scales, codes: self.codes }]
+    }
+
     fn form(&self) -> Form {
         Form { bits: self.bits, group: self.group, count: self.count }
     }

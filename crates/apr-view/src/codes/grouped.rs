@@ -12,6 +12,7 @@ use apr_tensor::grouped::{Decoding, PACKED, RowGroups, pack_nibbles, packed_len,
 
 use super::find::Decode;
 use super::read::{Tile, usize_of};
+use super::zero::Scaling;
 
 /// Codes that are put in order at a time.
 const AT_ONCE: u64 = 1 << 18;
@@ -75,6 +76,9 @@ pub(super) trait Grouped: Send + Sync {
         Ok(None)
     }
 
+    /// Returns the tensors of scales, each with the codes that it multiplies.
+    fn scaling(&self) -> Vec<Scaling>;
+
     /// The tensor whose bytes are the codes of all rows.
     fn as_they_lie(&self) -> Option<usize> {
         None
@@ -115,6 +119,10 @@ impl<T: Grouped> Decode for T {
             decoding.decode_row(codes, numbers, out);
         }
         Ok(())
+    }
+
+    fn scaling(&self) -> Vec<Scaling> {
+        Grouped::scaling(self)
     }
 
     fn grouped(&self) -> Option<&dyn Grouped> {

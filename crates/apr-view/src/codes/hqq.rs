@@ -23,6 +23,7 @@ use super::find::{Decode, Kind, Tensors, Weight};
 use super::grouped::{Form, Grouped, Numbers};
 use super::read::{Folded, Groups, Tile, round_to, scales_of, usize_of};
 use super::stated::Stated;
+use super::zero::Scaling;
 
 pub(super) const KIND: Kind = Kind { id: "hqq", find };
 
@@ -288,6 +289,10 @@ struct Hqq {
 }
 
 impl Decode for Hqq {
+    fn scaling(&self) -> Vec<Scaling> {
+        vec![Scaling { scales: self.scale, codes: self.codes.tensor }]
+    }
+
     fn decode(&self, base: &dyn CheckpointReader, tile: Tile, out: &mut [f32]) -> Result<()> {
         let first = tile.row * self.columns + tile.column;
         let end = first + out.len() as u64;
@@ -320,6 +325,10 @@ struct InRows {
 }
 
 impl Grouped for InRows {
+    fn scaling(&self) -> Vec<Scaling> {
+        self.of.scaling()
+    }
+
     fn form(&self) -> Form {
         Form { bits: self.bits, group: self.groups.group, count: self.groups.along }
     }

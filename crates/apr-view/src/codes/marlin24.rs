@@ -17,6 +17,7 @@ use apr_core::{CheckpointReader, DType, Error, Result, TensorInfo};
 use super::find::{Decode, Kind, Tensors, Weight};
 use super::read::{Tile, bytes_of, scales_of, usize_of, words_of};
 use super::stated::Stated;
+use super::zero::Scaling;
 
 pub(super) const KIND: Kind = Kind { id: "marlin24", find };
 
@@ -181,6 +182,10 @@ fn meta_of(row: u64, half: u64) -> u64 {
 }
 
 impl Decode for Marlin {
+    fn scaling(&self) -> Vec<Scaling> {
+        vec![Scaling { scales: self.scale, codes: self.codes }]
+    }
+
     fn decode(&self, base: &dyn CheckpointReader, tile: Tile, out: &mut [f32]) -> Result<()> {
         let first = tile.row / BLOCK;
         let last = tile.row + tile.rows as u64;

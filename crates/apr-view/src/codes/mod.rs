@@ -29,6 +29,7 @@ mod find;
 mod fp4;
 mod ggml;
 mod gptq;
+mod grids;
 mod grouped;
 mod hqq;
 mod integers;
@@ -45,6 +46,7 @@ mod sparse24;
 mod stated;
 #[cfg(test)]
 mod testing;
+mod zero;
 
 /// The kind of weights in blocks of NVFP4 with a factor beside them, as GGUF files have them.
 pub const NVFP4_BLOCKS: &str = "nvfp4-blocks";

@@ -17,6 +17,7 @@ use apr_tensor::element::widen_f64;
 use super::find::{Decode, Kind, Tensors, Weight};
 use super::read::{Tile, bytes_of, scales_of, usize_of};
 use super::stated::Stated;
+use super::zero::Scaling;
 
 pub(super) const KIND: Kind = Kind { id: "onnx-int8", find };
 
@@ -116,6 +117,10 @@ struct Affine {
 }
 
 impl Decode for Affine {
+    fn scaling(&self) -> Vec<Scaling> {
+        vec![Scaling { scales: self.scale, codes: self.codes }]
+    }
+
     fn decode(&self, base: &dyn CheckpointReader, tile: Tile, out: &mut [f32]) -> Result<()> {
         let info = |part: usize| &base.tensors()[part];
         let dims = info(self.codes).shape.dims();

@@ -18,14 +18,29 @@ use apr_core::{CheckpointReader, DType, Error, Result, TensorInfo};
 use apr_tensor::grouped::{Code, Decoding, Rule};
 
 use super::find::{Kind, Tensors, Weight};
+use super::grids::{Grids, Shared, stated_grids};
 use super::grouped::{Form, Grouped, Numbers};
-use super::qweight::{exact, the_only};
+use super::qweight::exact;
 use super::read::{
     Tile, codes_from, columns_of_words, scales_in, turned, usize_of, words_for, words_in, words_of,
 };
 use super::stated::Stated;
+use super::zero::Scaling;
 
 pub(super) const KIND: Kind = Kind { id: "packed", find };
+
+/// Grids that are written, if the configuration states none.
+const GRIDS: [Shared; 9] = [
+    Shared::Row,
+    Shared::All,
+    Shared::Group(16),
+    Shared::Group(32),
+    Shared::Group(64),
+    Shared::Group(128),
+    Shared::Group(256),
+    Shared::Group(512),
+    Shared::Group(1024),
+];
 
 fn find(tensors: &Tensors<'_>, stated: &Stated, codes: usize) -> Option<Result<Weight>> {
     if !matches!(tensors.info(codes).dtype, DType::I32 | DType::U32) {
@@ -99,6 +114,9 @@ fn weight(tensors: &Tensors<'_>, stated: &Stated, stem: &str, codes: usize) -> R
         let needed = format!("a scale for each row, or for each whole group of {columns} columns");
         return Err(tensors.unfit(scale, &name, &needed));
     };
+    let counts = if is_one { [1, 1] } else { [rows, count] };
+    let grids = Grids { stated: stated_grids(stated, false), written: &GRIDS };
+    grids.matching(tensors, (&name, scale), [rows, columns], Some(counts))?;
     let scales = [outer, &[count]].concat();
     let dtypes = [DType::BF16, DType::F16, DType::F32];
     if !is_one || !dtypes.contains(&scale_info.dtype) {
@@ -144,7 +162,7 @@ fn columns(tensors: &Tensors<'_>, name: &str, shape: usize, rows: u64) -> Result
     }
 }
 
-/// Returns the packing that gives this number of words; if there are several, the stated bits
+/// Returns the packing that gives this number of words, of those with the stated bits
 /// select one.
 fn packing(
     tensors: &Tensors<'_>,
@@ -162,19 +180,27 @@ fn packing(
         let zero_words = || packing.words(0..rows).end;
         is_few && of_zeros.is_none_or(|dims| dims.iter().nth_back(1) == Some(&zero_words()))
     };
-    let fitting: Vec<Packing> = Packing::all().filter(fits).collect();
-    let is_stated = |packing: &&Packing| stated_bits(stated).any(|bits| bits == packing.bits);
+    let said: Vec<u64> = stated_bits(stated).collect();
+    let is_stated = |packing: &Packing| said.is_empty() || said.contains(&packing.bits);
+    let fitting: Vec<Packing> = Packing::all().filter(fits).filter(is_stated).collect();
     match fitting[..] {
         [] => {
-            let needed = format!("words of {columns} codes of 2 to 8 bits in each row");
+            let bits = match &said[..] {
+                [] => "2 to 8 bits".to_owned(),
+                said => {
+                    let bits: Vec<String> = said.iter().map(ToString::to_string).collect();
+                    format!("{} bits, which the configuration states,", bits.join(" or "))
+                }
+            };
+            let needed = format!("words of {columns} codes of {bits} in each row");
             Err(tensors.unfit(codes, name, &needed))
         }
         [packing] => Ok(packing),
-        _ => the_only(fitting.iter().filter(is_stated)).copied().ok_or_else(|| {
+        _ => {
             let message = "its codes fit several numbers of bits, and no configuration with \
                            'config_groups' states which";
-            Error::version(message).for_tensor(name)
-        }),
+            Err(Error::version(message).for_tensor(name))
+        }
     }
 }
 
@@ -240,6 +266,10 @@ impl Packed {
 }
 
 impl Grouped for Packed {
+    fn scaling(&self) -> Vec<Scaling> {
+        vec![Scaling { scales: self.scale, codes: self.codes }]
+    }
+
     fn form(&self) -> Form {
         Form { bits: self.packing.bits, group: self.group, count: self.count }
     }
@@ -397,13 +427,14 @@ mod tests {
         ];
         let shape = shape(&[1, 8]);
         parts.push(("up.weight_shape", "I64", &[2], &shape));
-        let even = first(&parts, FOUR).expect("values").values;
+        let four = FOUR.replace("\"num", r#""strategy":"group","group_size":4,"num"#);
+        let even = first(&parts, &four).expect("values").values;
         assert_eq!(even, [-8.0, -7.0, -6.0, -5.0, -8.0, -6.0, -4.0, -2.0]);
         let with = |groups: [u32; 8]| {
             let groups = u32s(&groups);
             let mut parts = parts.clone();
             parts.push(("up.weight_g_idx", "I32", &[8], &groups));
-            first(&parts, FOUR).map(|read| read.values)
+            first(&parts, &four).map(|read| read.values)
         };
         assert_eq!(with([u32::MAX; 8]).expect("values"), even);
         let other = with([1, 0, 1, 0, 1, 0, 1, 0]).expect("values");
@@ -433,6 +464,29 @@ mod tests {
             }
             error(&parts, FOUR)
         };
+        // Eight codes of four bits in a word may be eight of two, but not where four are stated.
+        let (half, sixteen) = (u32s(&[0x7654_3210]), shape(&[1, 16]));
+        let mut few = good;
+        (few[0].3, few[2].3) = (&half, &sixteen);
+        let found = error(&few, FOUR);
+        assert!(found.contains("E001") && found.contains("'up.weight_packed'"), "{found}");
+        assert!(found.contains("4 bits, which the configuration states,"), "{found}");
+        // Half of the scales are those of other groups.
+        let group = FOUR.replace("\"num", r#""strategy":"group","group_size":2,"num"#);
+        let [two, four] = [ones(2), ones(4)];
+        for (scales, count, is_good) in [(&four, 4, true), (&two, 2, false)] {
+            let shape = [1, count];
+            let mut parts = good;
+            (parts[1].2, parts[1].3) = (&shape, scales);
+            match first(&parts, &group) {
+                Ok(_) => assert!(is_good),
+                Err(error) => {
+                    let error = error.to_string();
+                    assert!(!is_good && error.contains("'up.weight_scale'"), "{error}");
+                    assert!(error.contains("each group of 2 columns"), "{error}");
+                }
+            }
+        }
         let [two, nine] = [ones(2), shape(&[1, 9])];
         let three = ones(3);
         let huge = shape(&[1, u64::MAX]);

@@ -18,8 +18,10 @@ use apr_tensor::grouped::{Code, Decoding, Rule};
 use super::expected::CODES;
 use super::find::{Decode, Kind, Tensors, Weight};
 use super::grouped::{Form, Grouped, Numbers};
+use super::qweight::the_only;
 use super::read::{Folded, Groups, Tile, round_to, scales_of, usize_of};
 use super::stated::Stated;
+use super::zero::Scaling;
 
 pub(super) const KIND: Kind = Kind { id: "quanto", find };
 
@@ -43,7 +45,12 @@ fn weight(tensors: &Tensors<'_>, stated: &Stated, name: &str, codes: usize) -> R
 
     let elements = rows.checked_mul(group).filter(|&elements| elements > 0);
     let unfit = || {
-        let needed = format!("codes of 2 or 4 bits of {rows} rows");
+        let bits = match stated.text("weights").filter(|said| said.ends_with(['2', '4'])) {
+            Some(said) if said.ends_with('2') => "2 bits, which the configuration states,",
+            Some(_) => "4 bits, which the configuration states,",
+            None => "2 or 4 bits",
+        };
+        let needed = format!("codes of {bits} of {rows} rows");
         tensors.unfit(codes, name, &needed)
     };
     let elements = elements.ok_or_else(unfit)?;
@@ -78,17 +85,13 @@ fn weight(tensors: &Tensors<'_>, stated: &Stated, name: &str, codes: usize) -> R
     })
 }
 
-/// Returns the bits of a code by the number of packed rows; if both fit, the configuration decides.
+/// Returns the bits of a code: those that the configuration states, if they fit the number of packed
+/// rows, or the only ones that fit.
 fn bits(stated: &Stated, packed: u64, rows: u64) -> Option<u32> {
-    let is_stated = |bits: u32| {
-        stated.text("weights").is_some_and(|weights| weights.ends_with(&format!("int{bits}")))
-    };
-    match [(4, 2), (2, 4)].map(|(bits, fields)| (bits, rows.div_ceil(fields) == packed)) {
-        [(four, true), (_, false)] => Some(four),
-        [(_, false), (two, true)] => Some(two),
-        [(four, true), (two, true)] => [four, two].into_iter().find(|&bits| is_stated(bits)),
-        _ => None,
-    }
+    let said = stated.text("weights");
+    let is_stated = |bits: u32| said.is_none_or(|weights| weights.ends_with(&format!("int{bits}")));
+    let fits = |(bits, fields): &(u32, u64)| rows.div_ceil(*fields) == packed && is_stated(*bits);
+    the_only([(4, 2), (2, 4)].into_iter().filter(fits)).map(|(bits, _)| bits)
 }
 
 struct Quanto {
@@ -107,6 +110,10 @@ impl Quanto {
 }
 
 impl Decode for Quanto {
+    fn scaling(&self) -> Vec<Scaling> {
+        vec![Scaling { scales: self.scale, codes: self.codes.tensor }]
+    }
+
     fn decode(&self, base: &dyn CheckpointReader, tile: Tile, out: &mut [f32]) -> Result<()> {
         let first = tile.row * self.columns + tile.column;
         let end = first + out.len() as u64;
@@ -135,6 +142,10 @@ impl Decode for Quanto {
 struct InRows(Quanto);
 
 impl Grouped for InRows {
+    fn scaling(&self) -> Vec<Scaling> {
+        self.0.scaling()
+    }
+
     fn form(&self) -> Form {
         let Self(of) = self;
         Form { bits: of.codes.bits.into(), group: of.group, count: of.columns / of.group }
@@ -250,6 +261,13 @@ mod tests {
         let mut three = parts;
         three[0] = (CODES, "U8", &[3, 4], &[0; 12]);
         has(&error(&three, CONFIG), &["E001", "_data._data' is u8 [3, 4]"]);
+        // Half of the codes of four bits are all codes of two.
+        let four = CONFIG.replace("{", r#"{"quantization_config":{"weights":"int4"},"#);
+        assert_eq!(first(&parts, &four).expect("values").values.len(), 16);
+        let mut half = parts;
+        half[0] = (CODES, "U8", &[1, 4], &FOUR_BITS[..4]);
+        assert_eq!(first(&half, CONFIG).expect("values").values.len(), 16);
+        has(&error(&half, &four), &["E001", "_data._data' is u8 [1, 4]", "4 bits, which the"]);
         let scale = f32s(&[1.0, 1.0, f32::NAN, 1.0]);
         let mut broken = parts;
         broken[1].3 = &scale;

@@ -198,6 +198,43 @@ pub(super) fn stated_group(stated: &Stated) -> Option<u64> {
     group.filter(|&group| group > 0)
 }
 
+/// Checks a weight's bits, and the number of its groups, against the configuration, unless that
+/// states other numbers for some modules.
+///
+/// # Errors
+/// E001 with the names of the weight and of its part.
+pub(super) fn check_stated(
+    tensors: &Tensors<'_>,
+    stated: &Stated,
+    weight: &str,
+    (codes, bits): (usize, u64),
+    (scales, columns, count): (usize, u64, u64),
+) -> Result<()> {
+    let has_others = ["dynamic", "extra_config"].iter().any(|key| {
+        stated.get(key).and_then(|others| others.as_object()).is_some_and(|all| !all.is_empty())
+    });
+    if has_others {
+        return Ok(());
+    }
+    let said = stated.number("bits").or_else(|| stated.number("w_bit"));
+    if let Some(said) = said.filter(|said| *said != bits) {
+        let needed = format!("codes of {said} bits, which the configuration states,");
+        return Err(tensors.unfit(codes, weight, &needed));
+    }
+    let whole = ["group_size", "q_group_size"].iter().find_map(|key| stated.get(key)?.as_i64());
+    let said = stated_group(stated).or_else(|| whole.filter(|&size| size == -1).map(|_| columns));
+    match said {
+        Some(group) if columns.div_ceil(group) != count => {
+            let needed = format!(
+                "a scale for each group of {group} of {columns} inputs, which the configuration \
+                 states,"
+            );
+            Err(tensors.unfit(scales, weight, &needed))
+        }
+        _ => Ok(()),
+    }
+}
+
 /// A quotient without a rest.
 pub(super) fn exact(number: u64, divisor: u64) -> Option<u64> {
     (divisor > 0 && number > 0 && number.is_multiple_of(divisor)).then(|| number / divisor)

@@ -114,8 +114,7 @@ pub(super) fn add_left_over(
     }
 
     let is_undecoded = is_undecoded(stated);
-    // It went to a weight with a scale, if there is one.
-    let marker = tensors.marker().filter(|marker| !taken.contains(marker));
+    let marker = tensors.marker();
     for (stem, mut parts) in stems {
         parts.retain(|part| Some(part.position) != marker);
         if let Some(Found::Refused(all, _)) = refused.get(stem).map(|&number| &mut found[number]) {
@@ -351,11 +350,10 @@ mod tests {
             let found = error(&parts);
             assert!(found.contains(parts[1].0) && found.contains("have no scales"), "{found}");
         }
-        // A scale that is missing beside others is 1, and said.
-        let parts = [weight, other, scale, marker];
-        assert_eq!(error(&parts), "");
-        let warnings = folder(&parts, "").warnings().join("");
-        assert!(warnings.contains("1 weight of 8-bit floats without a scale"), "{warnings}");
+        // Others have theirs.
+        let found = error(&[weight, other, scale, marker]);
+        assert!(found.contains("E001") && found.contains("'model.scaled_fp8'"), "{found}");
+        assert!(found.contains("up.weight") && found.contains("have no scales"), "{found}");
         let parts = [other, scale, marker];
         assert_eq!(folder(&parts, "").warnings(), &[] as &[String]);
     }

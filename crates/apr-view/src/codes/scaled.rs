@@ -14,13 +14,16 @@
 
 use std::ops::Range;
 
-use apr_core::{CheckpointReader, DType, Error, Result, TensorInfo};
+use apr_core::{CheckpointReader, DType, Error, Result, Shape, TensorInfo};
 use apr_tensor::grouped::{Code, Decoding, Rule};
+use serde_json::Value;
 
 use super::find::{Kind, Tensors, Weight};
+use super::grids::{Grids, Shared, stated_grids};
 use super::grouped::{Form, Grouped, Numbers};
 use super::read::{Tile, bytes_of, floats_of, scales_of, usize_of};
 use super::stated::Stated;
+use super::zero::Scaling;
 
 pub(super) const FP8: Kind = Kind {
     id: "fp8",
@@ -35,8 +38,13 @@ pub(super) const INT8: Kind =
 /// Factor of bitsandbytes' 8-bit integers: the reciprocal of 127, as in its kernels.
 const PER_127: f32 = 0.007_874_016;
 
-/// Side of a block if the configuration does not state one.
-const BLOCK: u64 = 128;
+/// Blocks and groups that are written without a configuration that states them.
+const BLOCK: Shared = Shared::Block([128, 128]);
+const GROUPS: [Shared; 3] = [Shared::Group(32), Shared::Group(64), Shared::Group(128)];
+
+/// Grids of stacked experts, of which some have inputs as rows.
+const STACKED: &[Shared] =
+    &[Shared::All, Shared::Row, Shared::Column, BLOCK, GROUPS[0], GROUPS[1], GROUPS[2]];
 
 /// Names of codes and of the tensors that belong to them.
 struct Names {
@@ -50,6 +58,8 @@ struct Names {
     zeros: &'static [&'static str],
     /// `true` if the product is rounded to the scale's dtype.
     rounds: bool,
+    /// Grids that are written under these names.
+    grids: &'static [Shared],
 }
 
 const NAMES: [Names; 4] = [
@@ -59,6 +69,15 @@ const NAMES: [Names; 4] = [
         scales: &["._weight_scale"],
         zeros: &["._weight_zero_point"],
         rounds: true,
+        grids: &[
+            Shared::All,
+            Shared::Row,
+            GROUPS[0],
+            GROUPS[1],
+            GROUPS[2],
+            Shared::Group(256),
+            BLOCK,
+        ],
     },
     Names {
         codes: ".weight._data",
@@ -66,6 +85,7 @@ const NAMES: [Names; 4] = [
         scales: &[".weight._scale"],
         zeros: &[],
         rounds: true,
+        grids: &[Shared::All, Shared::Row],
     },
     Names {
         codes: ".weight",
@@ -80,9 +100,29 @@ const NAMES: [Names; 4] = [
         ],
         zeros: &[".weight_zero_point"],
         rounds: false,
+        grids: &[Shared::All, Shared::Row, BLOCK, GROUPS[0], GROUPS[1], GROUPS[2]],
     },
-    Names { codes: "", weight: "", scales: &["_scale_inv", "_scale"], zeros: &[], rounds: false },
+    Names {
+        codes: "",
+        weight: "",
+        scales: &["_scale_inv", "_scale"],
+        zeros: &[],
+        rounds: false,
+        grids: &[Shared::All, Shared::Row, BLOCK, GROUPS[0], GROUPS[1], GROUPS[2]],
+    },
 ];
+
+impl Names {
+    /// Returns the grids that are written with scales of this name.
+    fn grids_of(&self, scale: &str, shape: &Shape) -> &'static [Shared] {
+        match scale {
+            _ if scale.ends_with(".SCB") => &[Shared::Row],
+            _ if scale.ends_with(".scale_weight") => &[Shared::All, Shared::Row],
+            _ if self.weight.is_empty() && shape.dims().len() > 2 => STACKED,
+            _ => self.grids,
+        }
+    }
+}
 
 fn find(
     tensors: &Tensors<'_>,
@@ -124,7 +164,7 @@ fn weight(
         check_rows_in_order(tensors, stem)?;
     }
 
-    let grid = Grid::of(tensors, &name, (info, scale), stated)?;
+    let grid = Grid::of(tensors, &name, (info, scale), (stated, names))?;
     if let Some(zero) = zero {
         tensors.check(zero, &name, &[DType::I8, DType::I64], scale_info.shape.dims())?;
     }
@@ -140,7 +180,7 @@ fn weight(
     let is_float = info.dtype != DType::I8;
     let codes_are = if is_float { format!("8-bit floats ({})", info.dtype) } else { "int8".into() };
     Ok(Weight {
-        description: format!("{codes_are}, {}", grid.description(stated)),
+        description: format!("{codes_are}, {}", grid.shared),
         info: TensorInfo { name, dtype, shape: info.shape.clone() },
         parts: parts.chain(tensors.of_activations(stem)).collect(),
         decode: Box::new(Scaled { codes, scale, zero, grid, dtype, is_exponents, is_bitsandbytes }),
@@ -168,11 +208,12 @@ fn check_rows_in_order(tensors: &Tensors<'_>, stem: &str) -> Result<()> {
     }
 }
 
-/// Rows and columns of a block, as a configuration states them.
-fn block_of(stated: &Stated) -> Option<[u64; 2]> {
-    let sides = stated.get("weight_block_size")?;
-    let side = |at: usize| sides.get(at)?.as_u64().filter(|&side| side > 0);
-    Some([side(0)?, side(1)?])
+/// Rows and columns of a block, as torchao states them in the file's header for each weight.
+fn block_in_header(tensors: &Tensors<'_>, weight: &str) -> Option<[u64; 2]> {
+    let described: Value = serde_json::from_str(tensors.header_text(weight)?).ok()?;
+    let sides = described.get("_data")?.get("block_size")?.as_array()?;
+    let [.., high, wide] = &sides[..] else { return None };
+    Some([high, wide].map(Value::as_u64)).and_then(|[high, wide]| Some([high?, wide?]))
 }
 
 /// Mapping from elements to numbers of a tensor of scales.
@@ -185,58 +226,47 @@ struct Grid {
     along: u64,
     /// Rows and columns with one scale.
     block: [u64; 2],
+    shared: Shared,
 }
 
 impl Grid {
     /// # Errors
-    /// E001 where the scales do not go with the weight.
+    /// E001 where the scales do not go with the weight, or with what the configuration states.
     fn of(
         tensors: &Tensors<'_>,
         weight: &str,
         (info, scale): (&TensorInfo, usize),
-        stated: &Stated,
+        (stated, names): (&Stated, &Names),
     ) -> Result<Self> {
         let dims = info.shape.dims();
         let (&columns, outer) = dims.split_last().unwrap_or((&1, &[]));
         let (&rows, experts) = outer.split_last().unwrap_or((&1, &[]));
-        let scales = tensors.info(scale).shape.dims();
-        let whole = Self { rows, down: 1, along: 1, block: [rows.max(1), columns.max(1)] };
-        let unfit = || {
-            let needed = format!("one number for all, a row, a group or a block of {}", info.shape);
-            tensors.unfit(scale, weight, &needed)
+        let matrix = [rows, columns];
+        let counts = match tensors.info(scale).shape.dims() {
+            [] | [1] if experts.is_empty() => Some([1, 1]),
+            [count] if experts.is_empty() => Some([*count, 1]),
+            [of_experts @ .., down, along] if of_experts == experts => Some([*down, *along]),
+            _ => None,
         };
-        let inner = match scales {
-            [] => return if experts.is_empty() { Ok(whole) } else { Err(unfit()) },
-            [1] if experts.is_empty() => return Ok(whole),
-            [count] if *count == rows && experts.is_empty() => [rows, 1],
-            [of_experts @ .., down, along] if of_experts == experts => [*down, *along],
-            _ => return Err(unfit()),
-        };
-        let stated = block_of(stated);
-        let of = |len: u64, count: u64, stated: Option<u64>| {
-            let fits = |side: &u64| *side > 0 && len.div_ceil(*side) == count;
-            let even = (count > 0 && len.is_multiple_of(count)).then(|| len / count.max(1));
-            stated.filter(fits).or(even.filter(fits)).or(Some(BLOCK).filter(fits))
-        };
-        let [down, along] = inner;
-        let block = [
-            of(rows, down, stated.map(|sides| sides[0])),
-            of(columns, along, stated.map(|sides| sides[1])),
-        ];
-        let [Some(high), Some(wide)] = block else { return Err(unfit()) };
-        Ok(Self { rows, down, along, block: [high, wide] })
-    }
 
-    fn description(self, stated: &Stated) -> String {
-        if let Some([high, wide]) = block_of(stated) {
-            return format!("blocks of {high} x {wide}");
+        let of_header = block_in_header(tensors, weight);
+        let stated = match of_header.filter(|sides| !sides.contains(&0)) {
+            Some(sides) => Some(vec![Shared::of_sides(sides, matrix)]),
+            None => stated_grids(stated, names.weight.is_empty() && !experts.is_empty()),
+        };
+        let is_whole = |grid: &Shared| match grid {
+            Shared::Group(wide) => columns.is_multiple_of(*wide) || *wide > columns,
+            _ => true,
+        };
+        let written = names.grids_of(&tensors.info(scale).name, &info.shape);
+        let grids = Grids { stated, written };
+        let shared = grids.matching(tensors, (weight, scale), matrix, counts)?;
+        if !is_whole(&shared) {
+            let needed = format!("a scale for each whole group of {}", info.shape);
+            return Err(tensors.unfit(scale, weight, &needed));
         }
-        match (self.down, self.along, self.block) {
-            (1, 1, _) => "a scale".to_owned(),
-            (_, 1, [1, _]) => "a scale for each row".to_owned(),
-            (_, _, [1, wide]) => format!("groups of {wide}"),
-            (_, _, [high, wide]) => format!("blocks of {high} x {wide}"),
-        }
+        let [down, along] = shared.counts(matrix);
+        Ok(Self { rows, down, along, block: shared.sides(matrix), shared })
     }
 
     /// The row of scales that a row of the weight has.
@@ -258,6 +288,10 @@ struct Scaled {
 }
 
 impl Grouped for Scaled {
+    fn scaling(&self) -> Vec<Scaling> {
+        vec![Scaling { scales: self.scale, codes: self.codes }]
+    }
+
     fn form(&self) -> Form {
         Form { bits: 8, group: self.grid.block[1], count: self.grid.along }
     }
@@ -322,7 +356,110 @@ fn zeros_of(base: &dyn CheckpointReader, tensor: usize, range: Range<u64>) -> Re
 
 #[cfg(test)]
 mod tests {
-    use super::super::testing::{Part, error, f32s, first};
+    use super::super::testing::{Part, error, f32s, first, folder};
+
+    /// Reads scales of a shape beside codes of another, under a configuration.
+    fn with_scales(
+        (codes, shape): (&str, &[u64]),
+        (scale, of_scale): (&str, &[u64]),
+        config: &str,
+    ) -> Result<String, String> {
+        let len = |shape: &[u64]| usize::try_from(shape.iter().product::<u64>()).expect("small");
+        let (bytes, scales) = (vec![0x38; len(shape)], f32s(&vec![0.5; len(of_scale)]));
+        let parts: [Part<'_>; 2] =
+            [(codes, "F8_E4M3", shape, &bytes), (scale, "F32", of_scale, &scales)];
+        let model = folder(&parts, config);
+        let described = model.stored(0).coding().map(|coding| coding.description.to_owned());
+        match first(&parts, config) {
+            Ok(_) => Ok(described.unwrap_or_default()),
+            Err(_) => Err(error(&parts, config)),
+        }
+    }
+
+    #[test]
+    fn scales_have_the_grid_that_the_configuration_states() {
+        let group = |scheme: &str| {
+            format!(
+                r#"{{"quantization_config":{{"quant_method":"compressed-tensors","config_groups":
+                {{"group_0":{{"weights":{{{scheme}}}}}}}}}}}"#
+            )
+        };
+        let fp8 = r#"{"quantization_config":{"quant_method":"fp8","weight_block_size":[2,4]}}"#;
+        let algorithm = |of: &str| format!(r#"{{"quantization_config":{{"quant_algo":"{of}"}}}}"#);
+        let fbgemm = r#"{"quantization_config":{"quant_method":"fbgemm_fp8"}}"#.to_owned();
+        for (config, right, needed) in [
+            (group(r#""strategy":"tensor""#), &[1][..], "one scale of"),
+            (group(r#""strategy":"channel""#), &[4, 1], "a scale for each row of"),
+            (group(r#""strategy":"group","group_size":4"#), &[4, 2], "each group of 4 columns of"),
+            (group(r#""strategy":"block","block_structure":[2,4]"#), &[2, 2], "block of 2 x 4 of"),
+            (group(r#""strategy":"block","block_structure":"2x8""#), &[2, 1], "block of 2 x 8 of"),
+            (fp8.to_owned(), &[2, 2], "a scale for each block of 2 x 4 of"),
+            (fp8.replace("[2,", "[3,"), &[2, 2], "a scale for each block of 3 x 4 of"),
+            (algorithm("FP8"), &[], "one scale of"),
+            (algorithm("FP8_PER_CHANNEL_PER_TOKEN"), &[4], "a scale for each row of"),
+            (fbgemm, &[4, 1], "a scale for each row of"),
+        ] {
+            let codes = ("up.weight", &[4, 8][..]);
+            let found = with_scales(codes, ("up.weight_scale", right), &config);
+            found.unwrap_or_else(|error| panic!("{config}: {error}"));
+            for other in [&[1][..], &[4, 1], &[2, 1], &[1, 2], &[1, 4], &[4, 2], &[2, 2], &[1, 8]] {
+                let is_right = other == right || right.is_empty() && other == [1];
+                if is_right || right == [4] && other == [4, 1] {
+                    continue;
+                }
+                let found = with_scales(codes, ("up.weight_scale", other), &config);
+                let error = found.expect_err("another grid");
+                assert!(error.contains("E001") && error.contains("'up.weight_scale'"), "{error}");
+                let said = format!("{needed} [4, 8], which the configuration states,");
+                assert!(error.contains(&said), "{error}");
+            }
+        }
+    }
+
+    #[test]
+    fn without_a_configuration_scales_have_a_grid_that_is_written() {
+        let wide = ("up.weight", &[256, 256][..]);
+        for (shape, described) in [
+            (&[][..], "a scale"),
+            (&[1], "a scale"),
+            (&[256], "a scale for each row"),
+            (&[256, 1], "a scale for each row"),
+            (&[2, 2], "blocks of 128 x 128"),
+            (&[256, 4], "groups of 64"),
+        ] {
+            let found = with_scales(wide, ("up.weight_scale", shape), "");
+            assert_eq!(found, Ok(format!("8-bit floats (f8_e4m3), {described}")));
+        }
+        for (scale, shape) in [
+            ("up.weight_scale", &[128, 1][..]),
+            ("up.weight_scale", &[1, 256]),
+            ("up.weight_scale", &[1, 2]),
+            ("up.weight_scale", &[256, 16]),
+            ("up.weight_scale", &[128, 128]),
+            ("up.weight_scale_inv", &[4, 4]),
+            ("up.scale_weight", &[2, 2]),
+            ("up.SCB", &[1]),
+            ("up.SCB", &[128]),
+        ] {
+            let error = with_scales(wide, (scale, shape), "").expect_err("no grid");
+            assert!(error.contains("E001") && error.contains(&format!("'{scale}'")), "{error}");
+        }
+        // Experts of which the inputs are rows.
+        let experts = ("e.up", &[2, 4, 256][..]);
+        let found = with_scales(experts, ("e.up_scale", &[2, 1, 256]), "");
+        assert_eq!(found, Ok("8-bit floats (f8_e4m3), a scale for each column".to_owned()));
+        let found = with_scales(experts, ("e.up_scale", &[2, 2, 1]), "");
+        assert!(found.expect_err("half of the rows").contains("'e.up_scale'"));
+    }
+
+    #[test]
+    fn quanto_has_a_scale_for_each_row() {
+        let codes = ("up.weight._data", &[4, 8][..]);
+        for (shape, is_good) in [(&[4, 1][..], true), (&[2, 1], false), (&[1, 4], false)] {
+            let found = with_scales(codes, ("up.weight._scale", shape), "");
+            assert_eq!(found.is_ok(), is_good, "{found:?}");
+        }
+    }
 
     #[test]
     fn integers_of_bitsandbytes_are_in_the_order_of_rows_or_refused() {

@@ -16,6 +16,7 @@ use apr_core::{CheckpointReader, DType, Error, Result, Shape, TensorInfo};
 use super::find::{Decode, Kind, Tensors, Weight};
 use super::read::{Tile, bytes_of, floats_of, scales_of, usize_of};
 use super::stated::Stated;
+use super::zero::Scaling;
 
 pub(super) const KIND: Kind = Kind { id: "sparse", find };
 
@@ -219,6 +220,11 @@ impl Sparse {
 }
 
 impl Decode for Sparse {
+    fn scaling(&self) -> Vec<Scaling> {
+        let scaling = |scales| Scaling { scales, codes: self.kept };
+        self.scale.into_iter().map(scaling).collect()
+    }
+
     fn decode(&self, base: &dyn CheckpointReader, tile: Tile, out: &mut [f32]) -> Result<()> {
         for (row, out) in (tile.row..).zip(out.chunks_exact_mut(tile.columns)) {
             self.piece(base, row, tile.column, out)?;
