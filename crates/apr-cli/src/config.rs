@@ -96,8 +96,9 @@ impl Config {
             }
             Err(error) => return Err(apr_io::io_error(&error, &path).into()),
         };
-        let config: Self = toml::from_str(&text)
-            .map_err(|error| Failure::Usage(format!("{}: {error}", path.display())))?;
+        let config: Self = toml::from_str(&text).map_err(|error| {
+            Failure::Usage(format!("{}: {}", path.display(), apr_core::foreign(&error)))
+        })?;
         Ok(config.in_folder(path.parent().unwrap_or(std::path::Path::new(""))))
     }
 }

@@ -12,7 +12,7 @@ use apr_registry::crypto::Unlock;
 use apr_registry::{CheckpointReader, Limits, OpenOptions};
 use apr_source::Source;
 use apr_source::{Architecture, family_of};
-use apr_view::nearest;
+use apr_view::meant;
 use zeroize::Zeroizing;
 
 use crate::args::{Arch, Cli, ColorWhen, GlobalArgs, RemoteArgs};
@@ -177,12 +177,7 @@ impl Context {
             None if is_ggml_family(&named) => Ok(Architecture::Auto),
             None => {
                 let known: Vec<&str> = self.families()?.iter().map(Family::name).collect();
-                let similar = nearest(&named, known.iter().copied(), 3);
-                let names = if similar.is_empty() { known } else { similar };
-                Err(Failure::Usage(format!(
-                    "no family '{named}'; did you mean {}?",
-                    names.join(", ")
-                )))
+                Err(Failure::Usage(format!("no family '{named}'; {}", meant(&named, &known))))
             }
         }
     }

@@ -69,7 +69,7 @@ pub(crate) enum Failure {
 
 impl From<Error> for Failure {
     fn from(error: Error) -> Self {
-        Self::Model(error)
+        JobError::from(error).into()
     }
 }
 

@@ -1,10 +1,11 @@
 //! One error type, sorted by who is at fault.
 
 use alloc::boxed::Box;
+use alloc::format;
 use alloc::string::{String, ToString};
 use core::fmt;
 
-use crate::Escaped;
+use crate::{Escaped, grouped};
 
 /// Shorthand for a result that fails with [`Error`].
 pub type Result<T, E = Error> = core::result::Result<T, E>;
@@ -85,6 +86,29 @@ pub enum IoCause {
     Other,
 }
 
+/// Values of a tensor that are NaN or infinite: the file is whole, but the model is not healthy.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct NotFinite {
+    /// Number of NaN values.
+    pub nan: u64,
+    /// Number of infinite values.
+    pub infinite: u64,
+    /// Number of values of the tensor.
+    pub of: u64,
+    /// Position of the first of them.
+    pub first: u64,
+}
+
+impl fmt::Display for NotFinite {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (count, kind) = match self.nan {
+            0 => (self.infinite, "infinite"),
+            nan => (nan, "NaN"),
+        };
+        write!(f, "{} of {} values are {kind}", grouped(count), grouped(self.of))
+    }
+}
+
 /// An error with its code and the place it points at: file, byte offset, tensor.
 ///
 /// ```
@@ -109,6 +133,7 @@ struct Detail {
     tensor: Option<String>,
     offset: Option<u64>,
     cause: Option<IoCause>,
+    not_finite: Option<NotFinite>,
 }
 
 impl Error {
@@ -122,6 +147,7 @@ impl Error {
             tensor: None,
             offset: None,
             cause: (code == Code::Io).then_some(IoCause::Other),
+            not_finite: None,
         }))
     }
 
@@ -149,6 +175,15 @@ impl Error {
     pub fn io(cause: IoCause, message: impl Into<String>) -> Self {
         let mut error = Self::new(Code::Io, message);
         error.0.cause = Some(cause);
+        error
+    }
+
+    /// E002 for values that are not finite. Front ends report them as a failed validation.
+    #[must_use]
+    pub fn of_values(values: NotFinite) -> Self {
+        let message = format!("{values}; the first is element {}", values.first);
+        let mut error = Self::new(Code::Corrupt, message);
+        error.0.not_finite = Some(values);
         error
     }
 
@@ -190,6 +225,12 @@ impl Error {
     #[must_use]
     pub fn cause(&self) -> Option<IoCause> {
         self.0.cause
+    }
+
+    /// Returns the values that are not finite, if the error is about such values.
+    #[must_use]
+    pub fn not_finite(&self) -> Option<NotFinite> {
+        self.0.not_finite
     }
 
     /// Returns the message, without code and place.

@@ -74,7 +74,7 @@ pub fn utf8<'a>(bytes: &'a [u8], what: &str, start: u64) -> Result<&'a str> {
 #[must_use]
 pub fn error(error: &serde_json::Error, what: &str, text: &str, start: u64) -> Error {
     let (line, column) = (error.line(), error.column());
-    let message = error.to_string();
+    let message = crate::foreign(&error);
     let message =
         message.strip_suffix(&format!(" at line {line} column {column}")).unwrap_or(&message);
     // The message may repeat a value of the file, which can be as long as the file.

@@ -71,7 +71,7 @@ pub use container::{
 pub use crc32c::Crc32c;
 pub use dtype::{DType, DTypeKind};
 pub use due::Due;
-pub use error::{Code, Error, IoCause, Result};
+pub use error::{Code, Error, IoCause, NotFinite, Result};
 pub use escape::{Escaped, is_hidden};
 pub use file_name::{check_file_name, relative_path};
 pub use format::{
@@ -82,6 +82,7 @@ pub use limits::Limits;
 pub use metadata::{Brief, Metadata, keys};
 pub use pipeline::{Pipeline, Serial};
 pub use progress::{Phase, Progress};
+pub use setting::foreign;
 pub use shape::Shape;
 pub use shard_index::ShardIndex;
 pub use sink::{MemoryFolder, Sink};

@@ -113,7 +113,10 @@ impl Metadata {
         match serde_json::from_slice(json) {
             Ok(Value::Object(map)) => Ok(Self { map: sorted(map), pairs: None }),
             Ok(_) => Err(Error::format("the metadata is JSON, but not an object")),
-            Err(error) => Err(Error::format(format!("the metadata is not valid JSON: {error}"))),
+            Err(error) => Err(Error::format(format!(
+                "the metadata is not valid JSON: {}",
+                crate::foreign(&error)
+            ))),
         }
     }
 

@@ -4,7 +4,8 @@
 //! a setting writes the setting's name between backquotes (``raise the limit with
 //! `max_metadata` ``), and a front end rewords it: the command line as an option.
 
-use alloc::string::String;
+use alloc::string::{String, ToString};
+use core::fmt::Display;
 
 /// The names that messages have between backquotes: of options, fields and methods of the
 /// libraries.
@@ -51,6 +52,19 @@ pub const SETTINGS: [&str; 35] = [
     "sign",
     "streaming",
 ];
+
+/// Returns the message of an error of another library, with single quotes for its backquotes.
+///
+/// A message of apr contains the messages of other libraries only in this form: a name that they
+/// quote is a field of a file, even if a setting has the same name.
+///
+/// ```
+/// assert_eq!(apr_core::foreign(&"missing field `format`"), "missing field 'format'");
+/// ```
+#[must_use]
+pub fn foreign(error: &(impl Display + ?Sized)) -> String {
+    error.to_string().replace('`', "'")
+}
 
 /// A message with each setting that it names as `word` calls it, without backquotes.
 ///

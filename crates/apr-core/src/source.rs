@@ -53,7 +53,7 @@ pub fn read_vec(source: &dyn ByteSource, offset: u64, len: u64) -> Result<Vec<u8
 
 fn past_the_end(offset: u64, len: u64, source_len: u64) -> Error {
     Error::corrupt(format!(
-        "{len} bytes are expected here, but the file is truncated: it ends at byte {source_len}"
+        "{len} bytes are expected here, but the file is truncated to {source_len} bytes"
     ))
     .at(offset)
 }

@@ -151,7 +151,10 @@ impl Licence {
 
     fn from_json(json: &[u8]) -> Result<Self> {
         let body: Body = serde_json::from_slice(json).map_err(|error| {
-            Error::corrupt(format!("the licence is not the JSON it should be: {error}"))
+            Error::corrupt(format!(
+                "the licence is not the JSON it should be: {}",
+                apr_core::foreign(&error)
+            ))
         })?;
         let expires = body
             .expires
@@ -167,8 +170,9 @@ impl Licence {
         let Self { uuid, licensee_hash, expires, seats, terms } = self.clone();
         let body =
             Body { uuid, licensee_hash, expires: expires.map(|at| at.to_string()), seats, terms };
-        let json = apr_core::json::to_vec(&body)
-            .map_err(|error| Error::format(format!("the licence: {error}")))?;
+        let json = apr_core::json::to_vec(&body).map_err(|error| {
+            Error::format(format!("the licence: {}", apr_core::foreign(&error)))
+        })?;
         check_len(json.len())?;
         Ok(json)
     }

@@ -133,8 +133,9 @@ impl Line {
 }
 
 fn parsed(line: &str, reads_sound: bool) -> Result<Line> {
-    let json: Map<String, Json> = serde_json::from_str(line)
-        .map_err(|error| Error::format(format!("not a JSON object: {error}")))?;
+    let json: Map<String, Json> = serde_json::from_str(line).map_err(|error| {
+        Error::format(format!("not a JSON object: {}", apr_core::foreign(&error)))
+    })?;
     let text = |name: &str| {
         let wrong = || Error::format(format!("\"{name}\" must be a string"));
         let value = json.get(name).filter(|value| !value.is_null());

@@ -115,8 +115,9 @@ fn at_line(error: &Error, number: usize) -> Error {
 fn parsed(line: &str) -> Result<Line> {
     const EXPECTED: &str = "expected \"text\", and perhaps \"text_pair\", \"prompt\" and \
                             \"completion\", \"messages\", or \"tokens\"";
-    let json: Map<String, Json> = serde_json::from_str(line)
-        .map_err(|error| Error::format(format!("not a JSON object: {error}")))?;
+    let json: Map<String, Json> = serde_json::from_str(line).map_err(|error| {
+        Error::format(format!("not a JSON object: {}", apr_core::foreign(&error)))
+    })?;
     let field = |name: &str| {
         let value = json.get(name)?;
         let wrong = || Error::format(format!("\"{name}\" must be a string"));

@@ -76,8 +76,8 @@ impl<'a> Cursor<'a> {
         else {
             let (bytes, end) = (u128::from(count) * u128::from(min_len), self.file_len);
             let message = format!(
-                "{what} takes {bytes} bytes or more, but the file is truncated: it ends at byte \
-                 {end}"
+                "{what} takes {bytes} bytes or more, but the file is truncated to \
+                 {end} bytes"
             );
             return Err(Error::corrupt(message).at(position));
         };

@@ -182,9 +182,8 @@ fn check_entry(
 
     let end = u128::from(data_start) + u128::from(offset) + u128::from(len);
     if end > u128::from(file_len) {
-        let message = format!(
-            "its bytes reach to byte {end}, but the file is truncated: it ends at byte {file_len}"
-        );
+        let message =
+            format!("its bytes reach to byte {end}, but the file is truncated to {file_len} bytes");
         return Err(Error::corrupt(message).at(data_start.saturating_add(offset)));
     }
 

@@ -214,7 +214,8 @@ pub(crate) fn parse(json: &[u8], location: &HubLocation) -> Result<Repository> {
             "it is a web page; check HF_ENDPOINT, the proxy and the network's login",
         ));
     }
-    let answer: Value = serde_json::from_slice(json).map_err(|error| wrong(&error.to_string()))?;
+    let answer: Value =
+        serde_json::from_slice(json).map_err(|error| wrong(&apr_core::foreign(&error)))?;
     let commit = answer.get("sha").and_then(Value::as_str).filter(|commit| is_commit(commit));
     let commit = commit.ok_or_else(|| wrong("it names no commit"))?.to_owned();
     let listed = answer

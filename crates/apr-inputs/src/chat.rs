@@ -126,7 +126,7 @@ fn refused(message: &str) -> minijinja::Error {
 }
 
 fn wrong(error: &minijinja::Error) -> Error {
-    let text = error.to_string();
+    let text = apr_core::foreign(&error);
     let message = format!("the chat template: {}", Escaped::short(&text));
     if error.kind() == ErrorKind::OutOfFuel {
         Error::memory(message)

@@ -49,8 +49,9 @@ impl Data {
         if text.len() > MAX_JSON {
             return Err(Error::memory(format!("the JSON has {} bytes", text.len())));
         }
-        serde_json::from_str(text)
-            .map_err(|error| Error::format(format!("not valid JSON: {error}")))
+        serde_json::from_str(text).map_err(|error| {
+            Error::format(format!("not valid JSON: {}", apr_core::foreign(&error)))
+        })
     }
 
     /// The value of a key of an object.

@@ -8,6 +8,7 @@ use apr_core::{Error, IoCause, Result, Sink};
 use apr_platform::{Access, Identity, canonicalize, check_name, is_stream, write_all_at};
 use tempfile::TempPath;
 
+use crate::error::{check_folders, create_folders};
 use crate::lock::{LockedFile, changed, lock_to_replace};
 use crate::partial::{Leftovers, Partial, parent};
 use crate::pending::PendingFiles;
@@ -234,6 +235,7 @@ impl AtomicOutput {
     fn check_free(&self, path: &Path) -> Result<()> {
         let name = path.file_name().and_then(|name| name.to_str());
         name.map_or(Ok(()), check_name_of_output)?;
+        check_folders(parent(path))?;
         if self.whole.is_some() {
             return Ok(());
         }
@@ -280,7 +282,7 @@ impl AtomicOutput {
             .take_while(|folder| !folder.as_os_str().is_empty() && !folder.exists());
         self.made_folders
             .extend(missing.map(Path::to_path_buf).collect::<Vec<_>>().into_iter().rev());
-        fs::create_dir_all(folder).map_err(|error| io_error(&error, folder))
+        create_folders(folder)
     }
 
     fn current(&self) -> Result<(&Path, &File)> {

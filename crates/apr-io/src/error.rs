@@ -1,7 +1,7 @@
 use std::io;
 use std::path::Path;
 
-use apr_core::{Error, IoCause};
+use apr_core::{Error, IoCause, Result};
 
 /// Converts an operating system error on `path`: to E008 if memory is exhausted, otherwise to E007.
 #[must_use]
@@ -10,7 +10,7 @@ pub fn io_error(error: &io::Error, path: &Path) -> Error {
         return busy(path);
     }
     if error.kind() == io::ErrorKind::OutOfMemory {
-        return Error::memory(error.to_string()).in_file(path.display());
+        return Error::memory(apr_core::foreign(&error)).in_file(path.display());
     }
     let cause = match error.kind() {
         io::ErrorKind::NotFound => IoCause::NotFound,
@@ -19,11 +19,34 @@ pub fn io_error(error: &io::Error, path: &Path) -> Error {
         io::ErrorKind::Interrupted => IoCause::Interrupted,
         _ => IoCause::Other,
     };
-    Error::io(cause, error.to_string()).in_file(path.display())
+    Error::io(cause, apr_core::foreign(&error)).in_file(path.display())
 }
 
 /// E007 for a file that another process has locked to change it.
 pub(crate) fn busy(path: &Path) -> Error {
     let message = "another process is changing the file; try again when it is done";
     Error::io(IoCause::Other, message).in_file(path.display())
+}
+
+/// Creates a folder, and the folders around it if necessary.
+///
+/// # Errors
+/// E007, which names the file if there is one in place of a folder.
+pub fn create_folders(folder: &Path) -> Result<()> {
+    check_folders(folder)?;
+    std::fs::create_dir_all(folder).map_err(|error| io_error(&error, folder))
+}
+
+/// Checks that a folder is there or can be created: nothing on its path is a file.
+///
+/// # Errors
+/// E007.
+pub(crate) fn check_folders(folder: &Path) -> Result<()> {
+    let nearest = folder.ancestors().find(|path| path.symlink_metadata().is_ok());
+    let Some(path) = nearest.filter(|path| !path.is_dir()) else { return Ok(()) };
+    let what = match path.exists() {
+        true => "this is a file, not a folder",
+        false => "this is a link to a folder that does not exist",
+    };
+    Err(Error::io(IoCause::Other, what).in_file(path.display()))
 }

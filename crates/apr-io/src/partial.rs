@@ -11,8 +11,8 @@ use apr_platform::{
 };
 use tempfile::{Builder, NamedTempFile, TempPath};
 
-use crate::io_error;
 use crate::regular::open_own;
+use crate::{create_folders, io_error};
 
 /// End of the name of a file that is being written.
 const SUFFIX: &str = ".partial";
@@ -281,8 +281,8 @@ impl Spool {
     /// # Errors
     /// E007.
     pub fn create(folder: &Path) -> Result<Self> {
+        create_folders(folder)?;
         let create = || {
-            fs::create_dir_all(folder)?;
             list_folder(folder)?.iter().for_each(|name| remove_if_abandoned(&folder.join(name)));
             locked(|| NamedTempFile::new_in(folder))
         };

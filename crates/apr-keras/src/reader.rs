@@ -163,7 +163,8 @@ impl Opened {
             ("backend" | "keras_version", _) => String::from_utf8_lossy(value).into(),
             (_, Ok(value)) => value,
             (_, Err(error)) => {
-                self.warnings.push(format!("its {key} is not valid JSON: {error}"));
+                self.warnings
+                    .push(format!("its {key} is not valid JSON: {}", apr_core::foreign(&error)));
                 return Ok(());
             }
         };

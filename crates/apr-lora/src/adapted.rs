@@ -13,6 +13,7 @@ use apr_merge::{Meter, changes};
 use apr_tensor::cast::cast_values;
 use apr_tensor::drift::Drift;
 use apr_tensor::element::widen_f32;
+use apr_view::values::not_finite;
 
 use crate::adapter::Adapter;
 use crate::beside;
@@ -303,11 +304,10 @@ impl<'a> Adapted<'a> {
         if let (false, Some(at)) =
             (self.options.relaxed, values.iter().position(|value| !value.is_finite()))
         {
-            let message = format!("element {} is {}", range.start + at as u64, values[at]);
-            let name = &reader.tensors()[position].name;
             let file = slot.source.adapter().map(|adapter| &self.adapters[adapter].name);
             let file = file.unwrap_or(&self.base_name);
-            return Err(Error::corrupt(message).for_tensor(name).in_file(file));
+            let first = range.start + at as u64;
+            return Err(not_finite(reader, position, first).in_file(file));
         }
         if let Some(original) = original {
             original.clone_from(&values);

@@ -105,7 +105,8 @@ impl Configuration {
 
     /// Reads the text of an `adapter_config.json`.
     pub(crate) fn parse(text: &[u8], work: Work) -> Result<Self> {
-        let wrong = |error| Error::format(format!("{ADAPTER_CONFIG}: {error}"));
+        let wrong =
+            |error| Error::format(format!("{ADAPTER_CONFIG}: {}", apr_core::foreign(&error)));
         let config: Map<String, Value> = from_python(text).map_err(wrong)?;
         if config.contains_key("peft_type") {
             Self::peft(&config, &from_python(text).map_err(wrong)?, work)

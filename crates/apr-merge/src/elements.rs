@@ -112,7 +112,7 @@ impl Elements<'_> {
     /// Reads a range of elements.
     ///
     /// # Errors
-    /// E002 where a value is not finite, with model and tensor, and what the readers say.
+    /// E002 with model and tensor for values that are not finite, and the errors of the readers.
     pub(crate) fn read(&self, range: Range<u64>) -> Result<Block> {
         let inputs = self.inputs.iter().map(|input| self.read_one(input, range.clone()));
         Ok(Block { start: range.start, inputs: inputs.collect::<Result<_>>()? })
@@ -126,9 +126,8 @@ impl Elements<'_> {
         if self.finite
             && let Some(at) = values.iter().position(|value| !value.is_finite())
         {
-            let position = range.start + at as u64;
-            let message = format!("element {position} is {}", values[at]);
-            return Err(place(Error::corrupt(message).for_tensor(&info.name)));
+            let first = range.start + at as u64;
+            return Err(place(values::not_finite(&*input.reader, input.tensor, first)));
         }
         if info.dtype != self.dtype {
             on_grid!(self.dtype, round(&mut values));

@@ -3,7 +3,7 @@
 use std::fmt;
 use std::str::FromStr;
 
-use apr_view::nearest;
+use apr_view::meant;
 use serde::{Serialize, Serializer};
 
 use crate::parameters::{self, Parameter};
@@ -275,12 +275,10 @@ impl FromStr for Method {
             return Ok(method);
         }
         let names: Vec<&str> = Self::ALL.iter().map(|method| method.name()).collect();
-        let near = nearest(name, names.iter().copied(), 3);
-        let names = if near.is_empty() { names } else { near };
         Err(UnknownMethod(format!(
-            "unknown merge method '{}'; did you mean {}?",
+            "unknown merge method '{}'; {}",
             apr_core::Escaped::short(name),
-            names.join(", ")
+            meant(name, &names)
         )))
     }
 }

@@ -19,6 +19,7 @@ pub const INTERRUPTED: u8 = 130;
 #[must_use]
 pub fn exit_code(error: &Error) -> u8 {
     match (error.code(), error.cause()) {
+        _ if error.not_finite().is_some() => VALIDATION,
         (_, Some(IoCause::NotFound)) => NOT_FOUND,
         (_, Some(IoCause::Interrupted)) => INTERRUPTED,
         (_, Some(IoCause::BrokenPipe)) => 0,

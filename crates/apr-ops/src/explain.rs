@@ -44,7 +44,7 @@ fn explanation(code: Code) -> Option<ErrorExplanation> {
             &[
                 "a wrong extension",
                 "a writer that broke the format's rules",
-                "a failed download, saved as the model",
+                "the text of a failed download under the name of the model",
             ],
             &[
                 "If the first bytes are text, download the file again: it may be a web page, an \

@@ -3,7 +3,8 @@
 use std::collections::BTreeSet;
 
 use apr_arch::{Contradiction, FamilyModel, Mismatch, TensorExpectation};
-use apr_registry::{CheckpointReader, DType, TensorInfo};
+use apr_core::NotFinite;
+use apr_registry::{CheckpointReader, DType, Error, TensorInfo};
 use apr_tensor::stats::{Moments, Scratch, Stats};
 use serde::Serialize;
 
@@ -173,6 +174,17 @@ impl ValidationError {
             message,
             reason: Box::new(ValidationReason::Values(violation)),
         }
+    }
+
+    /// Returns the error about values that are not finite, if `error` is one.
+    pub(crate) fn of_error(error: &Error) -> Option<Self> {
+        let NotFinite { nan, infinite, of, .. } = error.not_finite()?;
+        let violation = match nan {
+            0 => Violation::Infinite { count: infinite, of },
+            count => Violation::Nan { count, of },
+        };
+        let named = Self::of_values(error.tensor().unwrap_or_default(), violation);
+        Some(Self { message: error.message().to_owned(), ..named })
     }
 
     /// Returns `true` if the error is about NaN or infinity.

@@ -8,7 +8,7 @@ use apr_source::adapter::starts_at_zero;
 use apr_tensor::stats::Stats;
 use serde::{Deserialize, Serialize};
 
-use apr_core::{grouped, number};
+use apr_core::{NotFinite, grouped, number};
 
 pub use siblings::{Gain, outliers};
 
@@ -143,11 +143,11 @@ impl Violation {
 impl std::fmt::Display for Violation {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
-            Self::Nan { count, of } => {
-                write!(f, "{} of {} values are NaN", grouped(*count), grouped(*of))
+            Self::Nan { count: nan, of } => {
+                write!(f, "{}", NotFinite { nan: *nan, infinite: 0, of: *of, first: 0 })
             }
-            Self::Infinite { count, of } => {
-                write!(f, "{} of {} values are infinite", grouped(*count), grouped(*of))
+            Self::Infinite { count: infinite, of } => {
+                write!(f, "{}", NotFinite { nan: 0, infinite: *infinite, of: *of, first: 0 })
             }
             Self::Checksum { stated, found } => {
                 write!(

@@ -8,7 +8,7 @@ use apr_registry::{CheckpointReader, DType, Pipeline, Result, Shape};
 use apr_tensor::stats::{Histogram, Moments, Stats};
 use apr_view::NamePattern;
 use apr_view::chunks::{Chunk, chunks, take};
-use apr_view::nearest;
+use apr_view::closest;
 use apr_view::values::{self, Buffers};
 use base16ct::lower::encode_string;
 use serde::Serialize;
@@ -211,14 +211,14 @@ pub fn measured<P: Pipeline>(
     Ok(TensorRow { stats, ..row(reader, tensor)? })
 }
 
-/// Position of the tensor called `name`, or the names most like it.
+/// Returns the position of the tensor with this name.
 ///
 /// # Errors
-/// The nearest matches when there is none of this name.
+/// Returns the most similar names if there is no such tensor.
 pub fn find<'a>(reader: &'a dyn CheckpointReader, name: &str) -> Result<usize, Vec<&'a str>> {
     let tensors = reader.tensors();
     let found = tensors.iter().position(|info| info.name == name);
-    found.ok_or_else(|| nearest(name, tensors.iter().map(|info| info.name.as_str()), 5))
+    found.ok_or_else(|| closest(name, tensors.iter().map(|info| info.name.as_str()), 5))
 }
 
 /// The distribution of one tensor in at most `bins` bins, in one read.

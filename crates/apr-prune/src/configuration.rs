@@ -116,8 +116,9 @@ fn beside(
     let place = reader.companions().iter().position(|companion| companion.name == name);
     let Some(place) = place else { return Ok(None) };
     let bytes = reader.read_companion(place)?;
-    let config = from_python(&bytes)
-        .map_err(|error| Error::format(format!("{name} is not a JSON object: {error}")))?;
+    let config = from_python(&bytes).map_err(|error| {
+        Error::format(format!("{name} is not a JSON object: {}", apr_core::foreign(&error)))
+    })?;
     Ok(Some((place, config)))
 }
 

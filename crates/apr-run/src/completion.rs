@@ -8,6 +8,7 @@ mod writing;
 
 use std::cell::{Cell, OnceCell};
 
+use apr_core::counted;
 use apr_graph::Meaning;
 use apr_infer::{Arithmetic, CacheType, Memory, Tensor, Value};
 use apr_inputs::answer::Answer;
@@ -17,7 +18,7 @@ use base64ct::{Base64, Encoding};
 use serde::Serialize;
 
 use self::chat::chat_template;
-pub use self::chat::chat_text;
+pub use self::chat::{chat_text, has_chat_template};
 use self::images::PromptImages;
 use crate::beam_search::Hypothesis;
 use crate::encoder_decoder::EncoderDecoder;
@@ -416,15 +417,27 @@ impl<'g> Generator<'g> {
                 Remedy::Truncate,
             ));
         }
-        // What continues its prompt needs room for a token.
-        let kept = match self.model {
-            Model::Decoder(_) => context.saturating_sub(1),
-            Model::EncoderDecoder(..) => context,
+        let room = match self.model {
+            Model::Decoder(_) => self.room(context),
+            Model::EncoderDecoder(..) => 0,
         };
-        self.runner
-            .warn(&format!("truncated: the last {} of {count} tokens of the text", count - kept));
+        let kept = context - room;
+        let mut message =
+            format!("truncated: the last {} of {count} tokens of the text", count - kept);
+        if room > 0 {
+            message.push_str(&format!("; {} can be generated", counted(room as u64, "token")));
+        }
+        self.runner.warn(&message);
         given.truncate(kept);
         Ok(given)
+    }
+
+    /// Returns the number of tokens that a truncated prompt leaves to the answer: the requested
+    /// maximum or a quarter of the context, but at least one token and at most three quarters.
+    fn room(&self, context: usize) -> usize {
+        let quarter = context / 4;
+        let asked = self.options.sampling.max_tokens.unwrap_or(quarter);
+        asked.min(context - quarter).clamp(1, context.max(1)).min(context)
     }
 
     /// Checks that the generator can hold a conversation.

@@ -46,7 +46,7 @@ impl Given {
     /// # Errors
     /// E001 if the text is not JSON.
     pub fn from_json(text: &str) -> Result<Vec<(Option<String>, Self)>> {
-        let wrong = |error| Error::format(format!("not valid JSON: {error}"));
+        let wrong = |error| Error::format(format!("not valid JSON: {}", apr_core::foreign(&error)));
         Ok(match serde_json::from_str(text).map_err(wrong)? {
             Json::Object(mut fields) => {
                 fields.sort_keys();

@@ -84,7 +84,9 @@ pub use assumed::{AssumedInput, assumed};
 pub use audio::{AudioEncoder, AudioFile, AudioResult, AudioTask};
 pub use beam_search::Hypothesis;
 pub use bench::{BenchOptions, BenchResult, bench};
-pub use completion::{Completion, GenerateOptions, Generator, Prompt, chat_text};
+pub use completion::{
+    Completion, GenerateOptions, Generator, Prompt, chat_text, has_chat_template,
+};
 pub use conversation::Conversation;
 pub use error::{Remedy, RunError, RunResult};
 pub use facts::Facts;

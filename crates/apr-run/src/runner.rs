@@ -44,7 +44,8 @@ pub struct RunOptions {
     /// Random seed; 0 by default.
     pub seed: u64,
     /// Leaves out the end of a text that is longer than the model's context, which is an error
-    /// otherwise.
+    /// otherwise. A prompt to continue also leaves room for the answer: the requested maximum of
+    /// tokens or a quarter of the context, and at most three quarters.
     pub truncate: bool,
     /// Pooling of token states to one vector. Default: the model's pooling, or else the mean.
     pub pooling: Option<PoolingMode>,

@@ -6,6 +6,7 @@ use apr_core::{
     Error, FileInfo, Layout, Loss, Metadata, PlannedTensor, Result, TensorInfo, check_file_name,
     keys,
 };
+use serde_json::Value;
 
 use crate::dtype::rank;
 use crate::header::{Header, MAX_DIMS};
@@ -206,12 +207,17 @@ fn losses(metadata: &Metadata, text: Option<&Text>) -> Vec<Loss> {
 
     let is_text =
         |key: &str| text.is_some_and(|Text(pairs)| pairs.iter().any(|(own, _)| own == key));
-    let lost = metadata.iter().map(|(key, _)| key);
-    let lost = lost.filter(|key| !CARED_FOR.contains(key) && !is_text(key));
-    let loss = |key: &str| Loss {
+    let lost = metadata.iter().filter(|(key, _)| !CARED_FOR.contains(key) && !is_text(key));
+    // Texts would fit, but no reader of the format looks for them there, and a file that went
+    // through another format would not become the same file again.
+    let loss = |(key, value): (&str, &Value)| Loss {
         name: key.into(),
         what: "metadata".into(),
-        why: "__metadata__ of a safetensors header holds text only".into(),
+        why: match value.is_string() {
+            true => "the safetensors format defines no key for it",
+            false => "__metadata__ of a safetensors header holds text only",
+        }
+        .into(),
     };
     lost.map(loss).collect()
 }

@@ -75,7 +75,7 @@ impl OpenFile {
 /// limits permit them.
 fn header_len(source: &dyn ByteSource, file_len: u64, limits: &Limits) -> Result<u64> {
     let truncated = |what: &str| {
-        Error::corrupt(format!("{what}, but the file is truncated: it ends at byte {file_len}"))
+        Error::corrupt(format!("{what}, but the file is truncated to {file_len} bytes"))
     };
     if file_len < LENGTH_BYTES {
         return Err(truncated("the header's length takes 8 bytes").at(0));
@@ -126,8 +126,8 @@ fn check_ranges(entries: &mut [Entry], data_start: u64, file_len: u64) -> Result
         let problem = if *end > data_len {
             let end = data_start.saturating_add(*end);
             format!(
-                "its bytes reach to byte {end}, but the file is truncated: it ends at byte \
-                 {file_len}"
+                "its bytes reach to byte {end}, but the file is truncated to \
+                 {file_len} bytes"
             )
         } else if *begin > covered {
             format!("the {} bytes before it belong to no tensor", begin - covered)

@@ -190,7 +190,7 @@ impl Skeleton {
         let start = HEAD + usize::try_from(json_len).unwrap_or(usize::MAX - HEAD);
         let json = bytes.get(HEAD..start).ok_or_else(|| bad("is cut off"))?;
         let header: Header = serde_json::from_slice(json)
-            .map_err(|error| bad(&format!("has a bad header: {error}")))?;
+            .map_err(|error| bad(&format!("has a bad header: {}", apr_core::foreign(&error))))?;
         check_file_name(&header.file)?;
         let source = Holed::new(bytes, start, &header.holes, header.len);
         let source = source.ok_or_else(|| bad("does not fit the holes that its header lists"))?;

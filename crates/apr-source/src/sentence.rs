@@ -525,7 +525,10 @@ fn json(reader: &dyn CheckpointReader, name: &str) -> Result<Option<Value>> {
     let Some(bytes) = companion(reader, name)? else { return Ok(None) };
     match from_python(&bytes) {
         Ok(value) => Ok(Some(value)),
-        Err(error) => Err(Error::format(format!("not valid JSON: {error}")).in_file(name)),
+        Err(error) => {
+            Err(Error::format(format!("not valid JSON: {}", apr_core::foreign(&error)))
+                .in_file(name))
+        }
     }
 }
 

@@ -47,7 +47,7 @@ pub fn open_js(
 fn read(json: &[u8], name: &str, set: &dyn SourceSet, limits: &Limits) -> Result<TensorflowReader> {
     let damaged = || Error::format("the manifest of weights is not as TensorFlow.js writes it");
     let model: Value = serde_json::from_slice(json)
-        .map_err(|error| Error::format(format!("invalid JSON: {error}")))?;
+        .map_err(|error| Error::format(format!("invalid JSON: {}", apr_core::foreign(&error))))?;
     let mut opened = Opened::empty(limits);
     opened.add_source(json.to_vec(), name);
     let mut quantized = Map::new();

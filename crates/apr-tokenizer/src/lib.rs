@@ -28,5 +28,6 @@ pub use merging::{MergedPiece, Merging};
 pub use ranks::tokenizer_of_ranks;
 pub use rules::{Rules, rules};
 pub use vocabulary::{
-    GGUF_TOKENS, Spelling, Token, Tokenizer, Vocabulary, read_tokenizer, vocabulary, warning,
+    GGUF_TOKENS, Spelling, Token, Tokenizer, Vocabulary, read_tokenizer, unreadable_vocabulary,
+    vocabulary, warning, wrong_json,
 };

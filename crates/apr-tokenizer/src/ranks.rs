@@ -187,7 +187,9 @@ struct TekkenSpecial {
 
 /// Reads a file of Mistral. Special tokens are first, and only a given number of others is used.
 fn tekken(bytes: &[u8]) -> Result<Ranks> {
-    let wrong = |error: serde_json::Error| Error::format(format!("not valid JSON: {error}"));
+    let wrong = |error: serde_json::Error| {
+        Error::format(format!("not valid JSON: {}", apr_core::foreign(&error)))
+    };
     let file: Tekken = serde_json::from_slice(bytes).map_err(wrong)?;
     let count = file.config.default_num_special_tokens;
     if count > MAX_TOKENS as u64 {
@@ -283,7 +285,7 @@ impl Ranks {
                     .collect(),
             },
         };
-        let wrong = |error: serde_json::Error| Error::format(error.to_string());
+        let wrong = |error: serde_json::Error| Error::format(apr_core::foreign(&error));
         apr_core::json::to_vec(&file).map_err(wrong)
     }
 

@@ -14,6 +14,7 @@ use apr_core::{CheckpointReader, Result};
 use serde::Serialize;
 
 pub use files::{read_tokenizer, warning};
+pub use hugging_face::wrong_json;
 pub(crate) use sentencepiece::{Piece, SentencePiece};
 pub use spelling::Spelling;
 pub(crate) use tiktoken::{alphabet, decode_base64, encode_base64, is_ranks, read_ranks};
@@ -89,6 +90,18 @@ pub fn vocabulary(reader: &dyn CheckpointReader, at_most: usize) -> Result<Optio
     let texts = pairs.find(GGUF_TOKENS).and_then(|pair| pair.texts());
     Ok(texts
         .map(|texts| first(GGUF_TOKENS, &(0..).zip(texts.map(str::to_owned)).collect(), at_most)))
+}
+
+/// Returns warnings about the tokenizer files that can't be read.
+///
+/// # Errors
+/// E007 and E008 when a tokenizer file can't be read.
+pub fn unreadable_vocabulary(reader: &dyn CheckpointReader) -> Result<Vec<String>> {
+    let names: Vec<_> =
+        reader.companions().iter().map(|companion| companion.name.as_str()).collect();
+    let (_, warnings) =
+        read_tokenizer(&names, &mut |file| reader.read_companion(file).map(Cow::Owned))?;
+    Ok(warnings)
 }
 
 /// Key of a GGUF file's tokens, and the source of a [`Vocabulary`] that is made of them.

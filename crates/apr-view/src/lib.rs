@@ -59,7 +59,7 @@ pub use codes::{
 };
 pub use filter::{NamePattern, named, parse_filter, parse_search};
 pub use first_use::sort_by_first_use;
-pub use nearest::{closest, nearest};
+pub use nearest::{closest, meant, nearest};
 pub use renaming::Renamings;
 pub use rows::{Cut, Turned};
 pub use transform::Change;

@@ -1,11 +1,17 @@
 //! Names like the one that was typed.
 
-/// The candidates most like `name`, best first, at most `count`, however far off they are.
+/// Returns the candidates that may be meant by `name`, as [`nearest`](nearest()) does, or if there
+/// is none, the least unlike candidates.
 pub fn closest<'a>(
     name: &str,
     candidates: impl IntoIterator<Item = &'a str>,
     count: usize,
 ) -> Vec<&'a str> {
+    let candidates: Vec<&str> = candidates.into_iter().collect();
+    let near = nearest(name, candidates.iter().copied(), count);
+    if !near.is_empty() {
+        return near;
+    }
     let mut scored: Vec<_> =
         candidates.into_iter().map(|candidate| (similarity(name, candidate), candidate)).collect();
     scored.sort_by(|a, b| b.0.total_cmp(&a.0).then(a.1.cmp(b.1)));
@@ -35,6 +41,23 @@ pub fn nearest<'a>(
         .collect();
     scored.sort_by(|a, b| b.0.total_cmp(&a.0).then(a.1.cmp(b.1)));
     scored.into_iter().take(count).map(|(_, candidate)| candidate).collect()
+}
+
+/// Returns the end of a message about an unknown name: the names that are similar to it, or all
+/// known names.
+///
+/// ```
+/// use apr_view::meant;
+///
+/// assert_eq!(meant("linaer", &["linear", "ties"]), "did you mean linear?");
+/// assert_eq!(meant("x", &["linear", "ties"]), "one of: linear, ties");
+/// ```
+#[must_use]
+pub fn meant(name: &str, known: &[&str]) -> String {
+    match &*nearest(name, known.iter().copied(), 3) {
+        [] => format!("one of: {}", known.join(", ")),
+        similar => format!("did you mean {}?", similar.join(", ")),
+    }
 }
 
 /// Returns the similarity of two names, ignoring case; 1 means equal.

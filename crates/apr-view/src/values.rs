@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use apr_core::{CheckpointReader, DType, Error, Result, TensorInfo};
+use apr_core::{CheckpointReader, DType, Error, NotFinite, Result, TensorInfo};
 use apr_tensor::block;
 use apr_tensor::cast::cast_float;
 use apr_tensor::element::{is_decodable, widen_f32, widen_f64};
@@ -163,6 +163,30 @@ fn read_rows(
 
 fn in_memory(len: u64) -> Result<usize> {
     usize::try_from(len).map_err(|_| Error::memory("the range does not fit in memory"))
+}
+
+/// Returns the error about a tensor with values that are not finite, of which `first` is one.
+///
+/// It reads the tensor from there to count them. If that fails, it returns the error of the reader.
+#[must_use]
+pub fn not_finite(reader: &dyn CheckpointReader, tensor: usize, first: u64) -> Error {
+    const STEP: u64 = 1 << 16;
+
+    let info = &reader.tensors()[tensor];
+    let of = info.shape.elements().unwrap_or_default();
+    let mut found = NotFinite { nan: 0, infinite: 0, of, first };
+    let mut start = first;
+    while start < of {
+        let end = start.saturating_add(STEP).min(of);
+        let values = match read(reader, tensor, start..end) {
+            Ok(values) => values,
+            Err(error) => return error,
+        };
+        found.nan += values.iter().filter(|value| value.is_nan()).count() as u64;
+        found.infinite += values.iter().filter(|value| value.is_infinite()).count() as u64;
+        start = end;
+    }
+    Error::of_values(found).for_tensor(&info.name)
 }
 
 /// The elements of a quantized tensor whose blocks (or whose own bytes) begin in a range of its

@@ -12,7 +12,7 @@ use apr_view::values::{decode, read_quantized};
 use super::chips::GROUP;
 
 /// Elements below which a tensor is left alone: it has more to lose than to carry.
-const SMALLEST: u64 = 4096;
+pub(super) const SMALLEST: u64 = 4096;
 
 /// Elements of a task: whole groups, and whole blocks of every dtype.
 pub(super) const TASK_ELEMENTS: u64 = 1 << 18;

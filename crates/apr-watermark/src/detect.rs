@@ -1,9 +1,9 @@
 //! Finding a mark.
 
-use apr_core::{CheckpointReader, Phase, Pipeline, Progress, Result};
+use apr_core::{CheckpointReader, Error, Phase, Pipeline, Progress, Result};
 use serde::Serialize;
 
-use super::carrier::{Carrier, Carriers, Values, bytes_of, tasks};
+use super::carrier::{Carrier, Carriers, SMALLEST, Values, bytes_of, tasks};
 use super::chips::{Chips, GROUP};
 use super::correlation::{Correlation, Reading, SymbolScore};
 use super::frame::Frame;
@@ -47,7 +47,8 @@ struct CorrelationPart {
 /// of it is left to decode.
 ///
 /// # Errors
-/// E001 for an id that a mark can't hold. Also the errors of the reader.
+/// E001 for an id that a mark can't hold and for a model without weights that can carry a mark.
+/// Also the errors of the reader.
 pub fn detect<P: Pipeline>(
     reader: &dyn CheckpointReader,
     carriers: &Carriers,
@@ -57,6 +58,12 @@ pub fn detect<P: Pipeline>(
     progress: &dyn Progress,
 ) -> Result<DetectReport> {
     let asked = id.map(|id| Frame::new(key, id)).transpose()?;
+    if carriers.weights() == 0 {
+        return Err(Error::format(format!(
+            "no mark can be detected: the model has no matrix of {SMALLEST} or more floats that \
+             differ"
+        )));
+    }
     let apart: Vec<&Carrier> = carriers.apart().collect();
     let tasks = tasks(apart.iter().copied());
     let mut total = Correlation::default();

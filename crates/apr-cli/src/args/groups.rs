@@ -2,6 +2,8 @@
 
 use clap::Command;
 
+use crate::printer::columns;
+
 /// Headings, and the commands below them.
 pub(crate) const GROUPS: [(&str, &[&str]); 7] = [
     ("Look inside", &["inspect", "tensors", "graph", "explain", "tui", "page", "debug", "ls"]),
@@ -42,13 +44,28 @@ fn about(command: &Command, name: &str) -> String {
 }
 
 fn short() -> String {
+    let width = columns().unwrap_or(usize::MAX);
     let mut text = "Most used:".to_owned();
-    for (line, purpose) in MOST_USED {
-        text += &format!("\n  {line:<44}  # {purpose}");
+    let rows = MOST_USED.map(|(line, purpose)| format!("  {line:<44}  # {purpose}"));
+    let fits = rows.iter().all(|row| row.chars().count() <= width);
+    for (row, (line, purpose)) in rows.iter().zip(MOST_USED) {
+        text += &match fits {
+            true => format!("\n{row}"),
+            false => format!("\n  # {purpose}\n  {line}"),
+        };
     }
     text += "\n\nAll commands:";
     for (heading, names) in GROUPS {
-        text += &format!("\n  {heading:<18}  {}", names.join(", "));
+        let mut row = format!("  {heading:<18} ");
+        for (at, name) in names.iter().enumerate() {
+            let word = if at + 1 < names.len() { format!(" {name},") } else { format!(" {name}") };
+            if row.chars().count() + word.chars().count() > width {
+                text += &format!("\n{row}");
+                row = " ".repeat(21);
+            }
+            row += &word;
+        }
+        text += &format!("\n{row}");
     }
     text
 }
@@ -67,6 +84,20 @@ mod tests {
 
     use super::*;
     use crate::args::Cli;
+
+    #[test]
+    fn usage_lines_fit_eighty_columns() {
+        fn check(command: &mut Command) {
+            let usage = command.render_usage().to_string();
+            for line in usage.lines() {
+                assert!(line.chars().count() <= 80, "{line}");
+            }
+            command.get_subcommands_mut().for_each(check);
+        }
+        let mut cli = Cli::command();
+        cli.build();
+        check(&mut cli);
+    }
 
     #[test]
     fn every_command_is_in_one_group_with_a_summary_of_one_line() {

@@ -3,9 +3,9 @@
 use std::ffi::OsString;
 use std::path::Path;
 
-use clap::Error;
 use clap::builder::StyledStr;
 use clap::error::{ContextKind, ContextValue, ErrorKind};
+use clap::{CommandFactory, Error};
 
 use super::groups::GROUPS;
 
@@ -86,7 +86,11 @@ const COMMANDS: [(&[&str], &str); 31] = [
         ],
         "`apr inspect MODEL` shows family, size, dtypes and metadata",
     ),
-    (&["chat", "talk", "repl"], "`apr run MODEL` without --prompt starts a conversation"),
+    (
+        &["chat", "talk", "repl"],
+        "`apr run MODEL --chat` holds a conversation, if the model has a chat template; --prompt \
+         TEXT is a single prompt",
+    ),
     (
         &["infer", "inference", "generate", "predict", "prompt", "embed", "transcribe", "exec"],
         "`apr run MODEL` runs a model: --prompt TEXT, or --input FILE",
@@ -155,6 +159,10 @@ pub(super) fn advised(mut error: Error) -> Error {
     }
     let args: Vec<OsString> = crate::arguments().skip(1).collect();
     let hint = hint(&error, &args);
+    // clap's advice to pass an unknown option as a value behind `--` has no use here.
+    if error.kind() == ErrorKind::UnknownArgument {
+        drop(error.remove(ContextKind::Suggested));
+    }
     let typed = error.get(ContextKind::InvalidSubcommand);
     let is_command = matches!(typed, Some(ContextValue::String(typed))
         if command(&args) == Some(typed.as_str()));
@@ -249,13 +257,36 @@ fn of_option(typed: &str, args: &[OsString]) -> Option<String> {
         ("shard", "--shard-size" | "--max-shard-size") => {
             Some("--size SIZE sets the maximum size of a shard".to_owned())
         }
+        ("upgrade", "-o" | "--output") => {
+            Some("the output needs no option: `apr upgrade OLD NEW`".to_owned())
+        }
+        (command, "-p" | "--text" | "--query") if has_option(command, "prompt") => {
+            Some("--prompt TEXT sets the prompt".to_owned())
+        }
+        (command, "-o" | "--output" | "--format") if !has_option(command, "output") => {
+            Some(format!(
+                "`apr {command}` writes no model; `apr convert MODEL -o OUT` does, in the format \
+                 of --format"
+            ))
+        }
         _ => find(&OPTIONS, name),
     }
+}
+
+/// Returns `true` if the command has this option.
+fn has_option(command: &str, long: &str) -> bool {
+    let all = super::Cli::command();
+    let found = all.find_subcommand(command);
+    found.is_some_and(|found| found.get_arguments().any(|arg| arg.get_long() == Some(long)))
 }
 
 /// A second name: the output, or another model, as a shell makes of `*.safetensors`.
 fn of_positional(typed: &str, args: &[OsString]) -> Option<String> {
     let command = command(args)?;
+    if command == "run" && !Path::new(typed).exists() {
+        let text = crate::failure::quoted(typed).unwrap_or_else(|| "TEXT".to_owned());
+        return Some(format!("--prompt sets the prompt: `apr run MODEL --prompt {text}`"));
+    }
     if !["convert", "import", "export", "quantize", "encrypt", "decrypt", "shard", "join"]
         .contains(&command)
     {
@@ -285,8 +316,6 @@ fn command(args: &[OsString]) -> Option<&str> {
 
 #[cfg(test)]
 mod tests {
-    use clap::CommandFactory;
-
     use super::*;
 
     #[test]

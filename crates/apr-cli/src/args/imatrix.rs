@@ -7,6 +7,9 @@ use clap::{ArgGroup, Args, ValueEnum};
 
 /// Arguments of `imatrix`.
 #[derive(Debug, Args)]
+#[command(
+    override_usage = "apr imatrix [OPTIONS] -o <FILE> <--text <FILE>|--input <FILE>> <MODEL>"
+)]
 #[command(group = ArgGroup::new("dataset").args(["text", "input"]).required(true).multiple(false))]
 pub(crate) struct ImatrixArgs {
     /// File, folder or shard index

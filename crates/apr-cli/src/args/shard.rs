@@ -6,6 +6,7 @@ use super::write::parse_shard_size;
 
 /// Arguments of `shard`.
 #[derive(Debug, Args)]
+#[command(override_usage = "apr shard [OPTIONS] --size <SIZE> -o <PATH> <MODEL>")]
 pub(crate) struct ShardArgs {
     /// File, folder, shard index or manifest, or - for standard input
     pub(crate) model: PathBuf,

@@ -29,7 +29,8 @@ impl Baseline {
     pub(super) fn read(path: &Path) -> Outcome<Self> {
         let text = std::fs::read(path).map_err(|error| apr_io::io_error(&error, path))?;
         let baseline = serde_json::from_slice(&text).map_err(|error| {
-            Error::format(format!("not a baseline of apr scan: {error}")).in_file(path.display())
+            Error::format(format!("not a baseline of apr scan: {}", apr_core::foreign(&error)))
+                .in_file(path.display())
         })?;
         Ok(baseline)
     }

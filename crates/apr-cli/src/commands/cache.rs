@@ -177,6 +177,9 @@ fn verify(model: Option<&str>, context: &Context) -> Outcome {
         for path in &report.damaged {
             writeln!(out, "{BAD}damaged{BAD:#}: {}", Escaped(&path.display().to_string()))?;
         }
+        if report.models == 0 {
+            return writeln!(out, "the cache has no models to verify");
+        }
         let verdict = if report.valid { "all digests match" } else { "remove the damaged files" };
         writeln!(
             out,

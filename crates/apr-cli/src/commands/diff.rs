@@ -110,7 +110,11 @@ fn read_mapping(path: &Path) -> Outcome<Vec<(String, String)>> {
     let text = std::fs::read(path).map_err(|error| io_error(&error, path))?;
     let names: Result<BTreeMap<String, String>, _> = serde_json::from_slice(&text);
     let names = names.map_err(|error| {
-        Failure::Usage(format!("{}: not a mapping of names: {error}", path.display()))
+        Failure::Usage(format!(
+            "{}: not a mapping of names: {}",
+            path.display(),
+            apr_core::foreign(&error)
+        ))
     });
     Ok(names?.into_iter().collect())
 }

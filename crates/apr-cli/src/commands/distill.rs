@@ -12,7 +12,7 @@ use apr_distill::{
     Cuts, DECODER, DistillOptions, DistillReport, Events, Pairs, Progress, Scores, Size, Student,
     Trained, cuts, distill,
 };
-use apr_io::{AtomicOutput, Target, io_error};
+use apr_io::{AtomicOutput, Target, create_folders, io_error};
 use apr_prune::{Gradients, LayerChoice, WidthChoice, least_influential, plan_layers, plan_widths};
 use apr_registry::{Error, Escaped, IoCause, Sink};
 use apr_run::{Facts, RunOptions, with_runner};
@@ -309,7 +309,8 @@ fn size(asked: &DistillArgs) -> Outcome<Size> {
             }
             let text = read_text(path)?;
             let config: Map<String, Json> = serde_json::from_str(&text).map_err(|error| {
-                Error::format(format!("not a JSON object: {error}")).in_file(path.display())
+                Error::format(format!("not a JSON object: {}", apr_core::foreign(&error)))
+                    .in_file(path.display())
             })?;
             Size::Configured(config)
         }
@@ -387,7 +388,7 @@ impl StateFile {
 
     /// Replaces the state: whole, or not at all.
     fn write(&self, bytes: &[u8]) -> apr_core::Result<()> {
-        std::fs::create_dir_all(&self.folder).map_err(|error| io_error(&error, &self.folder))?;
+        create_folders(&self.folder)?;
         let target = Target::File(self.path());
         let mut output = AtomicOutput::create(target, true, [STATE])?;
         output.write_all(bytes)?;

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 use apr_core::{Sink, counted};
 use apr_hub::{Downloaded, ResolvedLocation};
-use apr_io::{AtomicOutput, FileSource, Target, io_error};
+use apr_io::{AtomicOutput, FileSource, Target, create_folders};
 use apr_registry::{ByteSource, Error, Escaped};
 use apr_view::chunks::pieces;
 use serde::Serialize;
@@ -119,14 +119,13 @@ fn wanted(place: &ResolvedLocation, all: bool) -> Outcome<Vec<String>> {
 /// bytes stays.
 fn copy(file: &mut FetchedFile, folder: &Path, overwrite: bool, context: &Context) -> Outcome {
     let target = folder.join(relative(&file.name)?);
-    let wrong = |error: std::io::Error| io_error(&error, &target);
     let source = context.sources.open_file(&file.path)?;
     if target.is_file() && is_same(&source, &FileSource::open(&target)?)? {
         file.path = target;
         return Ok(());
     }
     if let Some(parent) = target.parent() {
-        std::fs::create_dir_all(parent).map_err(wrong)?;
+        create_folders(parent)?;
     }
     let mut output = AtomicOutput::create(Target::File(target.clone()), overwrite, [])?;
     let mut buffer = vec![0; PIECE];

@@ -98,7 +98,9 @@ impl Document for CodePage {
 /// Returns the advice to run the command that gives details about a file with this error.
 fn command_about(code: &str) -> Option<&'static str> {
     Some(match code {
-        "E001" => "Run `apr debug --hex FILE` to look at the first bytes.",
+        "E001" => {
+            "Run `apr debug --hex FILE` to look at the first bytes; of a folder, name a file in it."
+        }
         "E002" => "Run `apr validate --checksum FILE` to see which tensors are intact.",
         "E004" => "Run `apr validate FILE` to see which tensors are damaged.",
         "E005" => "Run `apr inspect --header FILE` to see how the file is encrypted.",
@@ -226,7 +228,7 @@ fn model_facts(model: &ModelExplanation) -> Vec<(&'static str, String)> {
         Some((label, text))
     };
     let (parameters, tensors) =
-        (human::count(model.parameters), human::count(model.tensor_count as u64));
+        (counted(model.parameters, "parameter"), counted(model.tensor_count as u64, "tensor"));
     let mostly = model.dtype.map_or_else(String::new, |dtype| format!(", mostly {dtype}"));
     let dimension =
         |(name, size): &(&str, u64)| format!("{} {}", name.replace('_', " "), human::count(*size));
@@ -237,7 +239,7 @@ fn model_facts(model: &ModelExplanation) -> Vec<(&'static str, String)> {
         told("Input", |description| &description.input),
         told("Output", |description| &description.output),
         (!dimensions.is_empty()).then(|| ("Dimensions", dimensions.join(", "))),
-        Some(("Size", format!("{parameters} parameters in {tensors} tensors{mostly}"))),
+        Some(("Size", format!("{parameters} in {tensors}{mostly}"))),
         Some(("Format", model.format.name.to_owned())),
     ]
     .into_iter()

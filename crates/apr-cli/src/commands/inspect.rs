@@ -3,6 +3,7 @@
 use std::io::{self, Write};
 use std::path::Path;
 
+use anstyle::Style;
 use apr_arch::Description;
 use apr_core::json::{entries, text};
 use apr_core::{counted, number};
@@ -13,7 +14,7 @@ use apr_ops::tensors::{TensorRow, TensorsOptions, list};
 use apr_registry::gguf::{self, Pair};
 use apr_registry::{CheckpointReader, Escaped, Metadata};
 use apr_source::companions::learn_from;
-use apr_tokenizer::{Vocabulary, vocabulary};
+use apr_tokenizer::{Vocabulary, unreadable_vocabulary, vocabulary};
 use apr_view::{View, named};
 use serde::Serialize;
 use serde_json::{Map, Value};
@@ -40,6 +41,9 @@ struct Report {
     inspect: InspectReport,
     #[serde(skip_serializing_if = "Option::is_none")]
     vocabulary: Option<Vocabulary>,
+    /// Warnings about tokenizer files, if the vocabulary is missing.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    vocabulary_warnings: Vec<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
     filters: Option<Filters>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -60,7 +64,9 @@ pub(super) fn run(args: &InspectArgs, context: &Context) -> Outcome {
             render(out, &report.inspect, args)?;
             match &report.vocabulary {
                 Some(vocabulary) => render_vocabulary(out, vocabulary, &report.inspect.metadata)?,
-                None if args.vocab => writeln!(out, "\nThe model contains no vocabulary.")?,
+                None if args.vocab => {
+                    render_missing_vocabulary(out, &report.vocabulary_warnings)?;
+                }
                 None => {}
             }
             match &report.filters {
@@ -85,10 +91,14 @@ fn describe(path: &Path, args: &InspectArgs, context: &Context) -> Outcome<Repor
     } else {
         None
     };
+    let vocabulary_warnings = match args.vocab && vocabulary.is_none() {
+        true => unreadable_vocabulary(reader)?,
+        false => Vec::new(),
+    };
     let filters = if args.filters || args.full { filters(reader, context)? } else { None };
     let memory = args.memory.then(|| estimate::of(&model, args, context)).transpose()?;
     let inspect = context.session(&model)?.inspect()?;
-    Ok(Report { inspect, vocabulary, filters, memory })
+    Ok(Report { inspect, vocabulary, vocabulary_warnings, filters, memory })
 }
 
 fn render(out: &mut dyn Write, report: &InspectReport, args: &InspectArgs) -> io::Result<()> {
@@ -272,35 +282,43 @@ fn render_signers(out: &mut dyn Write, signers: &[String]) -> io::Result<()> {
 }
 
 fn render_dtypes(out: &mut dyn Write, report: &InspectReport) -> io::Result<()> {
+    /// Widths of the columns, unless a dtype is longer or the terminal is narrower.
+    const USUAL: [usize; 5] = [12, 8, 16, 10, 12];
+
     if report.dtypes.is_empty() {
         return Ok(());
     }
 
-    let width = report.dtypes.iter().map(|share| share.name().len()).max().unwrap_or(0).max(12);
-    writeln!(
-        out,
-        "\n{BOLD}{:<width$} {:>8} {:>16} {:>10} {:>12}{BOLD:#}",
-        "Dtype", "Tensors", "Elements", "Size", "Bits/weight"
-    )?;
     let bits = |bits: Option<f64>| bits.map_or_else(|| "-".to_owned(), |bits| format!("{bits:.2}"));
-    for share in &report.dtypes {
-        let (elements, size) = (human::count(share.elements), human::bytes(share.bytes));
-        let (dtype, tensors) = (share.name(), human::count(share.tensor_count as u64));
-        writeln!(
-            out,
-            "{dtype:<width$} {tensors:>8} {elements:>16} {size:>10} {:>12}",
-            bits(share.bits_per_weight)
-        )?;
+    let row = |name: &str, tensors: u64, elements: u64, bytes: u64, per_weight: Option<f64>| {
+        let (tensors, elements) = (human::count(tensors), human::count(elements));
+        [name.to_owned(), tensors, elements, human::bytes(bytes), bits(per_weight)]
+    };
+    let mut rows = vec![["Dtype", "Tensors", "Elements", "Size", "Bits/weight"].map(str::to_owned)];
+    rows.extend(report.dtypes.iter().map(|share| {
+        let count = share.tensor_count as u64;
+        row(&share.name(), count, share.elements, share.bytes, share.bits_per_weight)
+    }));
+    if report.dtypes.len() > 1 {
+        let count = report.tensor_count as u64;
+        let (elements, bytes) = (report.parameters, report.tensor_bytes);
+        rows.push(row("total", count, elements, bytes, report.bits_per_weight));
     }
 
-    if report.dtypes.len() > 1 {
-        let (elements, size) = (human::count(report.parameters), human::bytes(report.tensor_bytes));
-        let tensors = human::count(report.tensor_count as u64);
+    let widest = |column: usize| rows.iter().map(|row| row[column].len()).max().unwrap_or_default();
+    let mut widths = USUAL;
+    widths[0] = widest(0).max(widths[0]);
+    let total = |widths: &[usize]| widths.iter().sum::<usize>() + widths.len() - 1;
+    if columns().is_some_and(|columns| total(&widths) > columns) {
+        widths = std::array::from_fn(widest);
+    }
+    let [name, tensors, elements, size, per_weight] = widths;
+    writeln!(out)?;
+    for (at, [a, b, c, d, e]) in rows.iter().enumerate() {
+        let style = if at == 0 { BOLD } else { Style::new() };
         writeln!(
             out,
-            "{:<width$} {tensors:>8} {elements:>16} {size:>10} {:>12}",
-            "total",
-            bits(report.bits_per_weight)
+            "{style}{a:<name$} {b:>tensors$} {c:>elements$} {d:>size$} {e:>per_weight$}{style:#}"
         )?;
     }
 
@@ -534,6 +552,16 @@ fn render_special_tokens(out: &mut dyn Write, metadata: &Metadata) -> io::Result
     }
     writeln!(out, "\n{BOLD}Special tokens{BOLD:#}")?;
     render_object(out, &Value::Object(special), usize::MAX, BRIEF_VALUE)
+}
+
+fn render_missing_vocabulary(out: &mut dyn Write, warnings: &[String]) -> io::Result<()> {
+    match warnings {
+        [] => writeln!(out, "\nThe model contains no vocabulary."),
+        warnings => {
+            writeln!(out, "\nThe vocabulary can't be read:")?;
+            warnings.iter().try_for_each(|warning| writeln!(out, "  {}", Escaped(warning)))
+        }
+    }
 }
 
 fn render_vocabulary(

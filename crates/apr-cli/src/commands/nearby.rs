@@ -1,14 +1,16 @@
-//! Names that are near to one that a graph does not have.
+//! Names that are near to one that a graph or a model does not have.
 
 use apr_graph::Graph;
 use apr_graph::outline::NodeView;
 use apr_registry::Escaped;
-use apr_view::nearest;
+use apr_view::closest;
 
 use crate::failure::Failure;
 
 /// Paths that are compared; models of families have some thousands.
 const COMPARED: usize = 50_000;
+/// What a name of a value or of an output names.
+pub(super) const VALUE: &str = "value";
 /// Names that are shown.
 const SHOWN: usize = 5;
 
@@ -18,8 +20,18 @@ pub(super) fn unknown<'g>(
     name: &str,
     graphs: impl Iterator<Item = &'g Graph>,
 ) -> Failure {
-    let paths: Vec<String> = graphs.flat_map(|graph| NodeView::paths(graph, COMPARED)).collect();
-    let similar = nearest(name, paths.iter().map(String::as_str), SHOWN);
+    let names = |graph: &Graph| {
+        let body = &graph.body;
+        let outputs = body.outputs.iter().map(|output| body.value(*output).name.clone());
+        let outputs: Vec<String> = outputs.filter(|_| what == VALUE).collect();
+        NodeView::paths(graph, COMPARED).into_iter().chain(outputs).collect::<Vec<_>>()
+    };
+    let names: Vec<String> = graphs.flat_map(names).collect();
+    failure(what, name, &closest(name, names.iter().map(String::as_str), SHOWN))
+}
+
+/// Returns the error for an unknown name, with similar names.
+pub(super) fn failure(what: &str, name: &str, similar: &[&str]) -> Failure {
     let mut message = format!("no {what} '{}'", Escaped(name));
     if !similar.is_empty() {
         message.push_str("; similar names:");

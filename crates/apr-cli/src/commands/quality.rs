@@ -383,20 +383,18 @@ fn render_outputs(out: &mut dyn Write, report: &OutputsReport) -> io::Result<()>
     writeln!(out, "{}\n{rule}", in_words(found))
 }
 
-/// Explains the results in two sentences: one for a decision, and one for a closer look.
+/// Explains the results in a sentence for a decision, if no listed share has it, and one for a
+/// closer look.
 fn in_words(found: &ComparisonReport) -> String {
-    let percent = |share: f64| format!("{:.1} %", 100.0 * share);
-    let decides = match (found.same_top, found.same_neighbours) {
-        (Some(same), _) => {
-            format!("B gives the answer of A in {} of the cases that were tried.", percent(same))
-        }
-        (None, Some(same)) => {
-            format!("B finds the text that A finds most alike for {} of the inputs.", percent(same))
-        }
-        (None, None) if found.mean_l2.is_finite() => {
-            format!("B's outputs are {} off on average.", percent(found.mean_l2))
-        }
-        (None, None) => "B's outputs are not all numbers.".to_owned(),
+    // The shares of equal predictions and neighbours are listed above.
+    let has_share = found.same_top.is_some() || found.same_neighbours.is_some();
+    let decides = match found.mean_l2.is_finite() {
+        _ if has_share => String::new(),
+        true => format!(
+            "The optimized model's outputs are {:.1} % off on average.\n",
+            100.0 * found.mean_l2
+        ),
+        false => "The optimized model's outputs are not all numbers.\n".to_owned(),
     };
     let limits = found.thresholds;
     let missed = [
@@ -415,7 +413,7 @@ fn in_words(found: &ComparisonReport) -> String {
         missed => format!("Outside its bound: {}", missed.join(", ")),
     };
     let looks = [Some(bounds), layer].into_iter().flatten().collect::<Vec<_>>().join("; ");
-    format!("{decides}\n{looks}.")
+    format!("{decides}{looks}.")
 }
 
 fn render_layers(out: &mut dyn Write, layers: &[LayerDrift]) -> io::Result<()> {

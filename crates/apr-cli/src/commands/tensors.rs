@@ -14,7 +14,7 @@ use apr_view::{NamePattern, parse_search};
 use serde::Serialize;
 
 use self::arrays::ArraysReport;
-use super::{left_out, several};
+use super::{left_out, nearby, several};
 use crate::args::{Sort, TensorsArgs};
 use crate::context::Context;
 use crate::documents::Document;
@@ -183,14 +183,7 @@ fn values(model: &Model, part: &str, context: &Context) -> Outcome<ValuesReport>
 
 /// The failure for a name that no tensor has, with the names that may have been meant.
 pub(super) fn unknown_tensor(name: &str, similar: &[&str]) -> Failure {
-    let mut message = format!("no tensor '{}'", Escaped(name));
-    if !similar.is_empty() {
-        message.push_str("; similar names:");
-        for name in similar {
-            message.push_str(&format!("\n  {}", Escaped(name)));
-        }
-    }
-    Failure::General(message)
+    nearby::failure("tensor", name, similar)
 }
 
 /// Columns beside the name, as wide as their widest cell.

@@ -212,7 +212,12 @@ fn scan_pickles(args: &ValidateArgs, error: Error, printer: Printer, context: &C
 fn render_refusal(out: &mut dyn Write, refusal: &Refusal) -> io::Result<()> {
     writeln!(out, "{BOLD}=== {} ==={BOLD:#}", Escaped(&refusal.path))?;
     writeln!(out, "{BAD}refused{BAD:#}: {}", refusal.error)?;
-    writeln!(out, "\nNothing was executed. Loading the file in Python would:")?;
+    // Most errors say it already.
+    let assurance = match refusal.error.contains("nothing was executed") {
+        true => "",
+        false => "Nothing was executed. ",
+    };
+    writeln!(out, "\n{assurance}Loading the file in Python would:")?;
     render_findings(out, &refusal.scan)?;
     render_own_classes(out, refusal)?;
     writeln!(out, "\n{BAD}INVALID{BAD:#}")

@@ -113,7 +113,8 @@ fn detect(args: &DetectArgs, context: &Context) -> Outcome {
     let bar =
         Bar::new(&context.printer, model.reader.files().iter().map(|file| 2 * file.len).sum());
     let carriers = Carriers::survey(&view, family.as_ref(), &pipeline, &bar)?;
-    let report = find(&view, &carriers, &key, args.id.as_deref(), &pipeline, &bar)?;
+    let report = find(&view, &carriers, &key, args.id.as_deref(), &pipeline, &bar)
+        .map_err(|error| error.in_file(&model.name))?;
     drop(bar);
     let verbose = context.printer.shows_detail();
     let render = |out: &mut dyn Write, report: &_| render_find(out, report, verbose);
@@ -223,10 +224,10 @@ fn render_find(out: &mut dyn Write, report: &DetectReport, verbose: bool) -> io:
         writeln!(out, "The weights have another id: {BOLD}{}{BOLD:#}", Escaped(id))?;
     }
 
-    let chance = if *log10_chance < -300.0 {
-        "below 1e-300".to_owned()
-    } else {
-        format!("at most {:.1e}", 10_f64.powf(*log10_chance))
+    let chance = match *log10_chance {
+        chance if chance < -300.0 => "below 1e-300".to_owned(),
+        chance if chance < 0.0 => format!("at most {:.1e}", 10_f64.powf(chance)),
+        _ => "1 (not significant)".to_owned(),
     };
 
     // Without an id the best of all frames is reported, which is well above zero where there is

@@ -80,6 +80,10 @@ fn prompts_of_a_text_have_the_most_tokens() {
     sandbox.apr("canary check broken --canary canary.json").ok();
     sandbox.apr("canary check broken --canary chosen.json").fails(5, &["78+90="]);
 
+    // A field of a file is not an option, even if there is an option of its name.
+    let run = sandbox.apr("canary check llama --canary llama/config.json");
+    run.fails(4, &["not a canary file: missing field 'format'"]);
+
     sandbox.write("empty.txt", "\n \n");
     sandbox.apr("canary create llama --from empty.txt -o no.json").fails(4, &["no line"]);
     sandbox.apr("canary create llama --prompt a --count 3 -o no.json").fails(2, &["--from"]);

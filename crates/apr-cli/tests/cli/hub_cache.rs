@@ -431,6 +431,8 @@ fn the_cache_is_shown_verified_and_cleared_by_model() {
     assert_eq!(names, ["hf://other/model", "hf://tiny/llama"]);
     assert_eq!(info["models"][0]["bytes"], small_safetensors().len());
     sandbox.apr("cache info").ok().says(&["hf://tiny/llama", "today"]);
+    let empty = Sandbox::new().apr("cache verify").ok();
+    assert_eq!(empty.text(), "the cache has no models to verify\n");
     sandbox.apr("cache verify").ok().says(&["2 models"]);
     sandbox.apr("cache clear --older 30d").ok().says(&["cleared 0 files"]);
     sandbox.apr("cache clear hf://tiny/llama --dry-run").ok().says(&["would clear"]);

@@ -75,6 +75,20 @@ fn another_familys_tokenizer_and_modules_go_with_their_model() {
 }
 
 #[test]
+fn a_file_in_place_of_a_folder_is_named_and_overwrite_is_not_advised() {
+    let sandbox = Sandbox::new();
+    sandbox.write("f", "mine");
+    for line in [
+        format!("convert {LLAMA} -o f/x.gguf"),
+        format!("export {LLAMA} --format safetensors -o f/x/y"),
+    ] {
+        let run = sandbox.apr(&line).fails(1, &["E007: f: this is a file, not a folder"]);
+        assert!(!run.stderr.contains("--overwrite"), "{run}");
+    }
+    assert_eq!(sandbox.read("f"), b"mine");
+}
+
+#[test]
 fn a_folder_with_files_of_somebody_else_is_refused_and_stays() {
     let sandbox = Sandbox::new();
     let export = |more: &str| format!("export {LLAMA} --format safetensors -o o {more}");

@@ -34,6 +34,20 @@ fn write_huge_apr(sandbox: &Sandbox, name: &str) {
 
 #[cfg(unix)]
 #[test]
+fn a_tokenizer_that_cannot_be_read_has_one_reason_everywhere() {
+    let sandbox = Sandbox::new();
+    let folder = apr_testkit::locate::fixture("tiny-llama");
+    sandbox.shell(&format!("cp -r '{}' broken", folder.display())).clean();
+    sandbox.write("broken/tokenizer.json", "{}");
+    let reason = "tokenizer.json: missing field 'model'";
+    sandbox.apr("inspect broken --vocab").ok().says(&["vocabulary can't be read", reason]);
+    sandbox.apr("convert broken -o broken.apr").ok().says(&[reason]);
+    sandbox.apr("convert broken -o broken.gguf").fails(4, &[reason]);
+    sandbox.apr("run broken --prompt 1+1=").fails(4, &[reason]);
+}
+
+#[cfg(unix)]
+#[test]
 fn qa_51_inspect_reads_the_front_and_the_trailer_of_a_huge_file_and_no_more() {
     let sandbox = Sandbox::new();
     sandbox.write_sparse("m.safetensors", HUGE);
@@ -205,9 +219,9 @@ fn qa_71_environment_wins_over_configuration_and_options_over_both() {
 fn qa_71_a_configuration_that_is_wrong_or_absent_is_refused() {
     let sandbox = Sandbox::new();
     let cases = [
-        ("[defaults]\noutput_frmat = \"json\"\n", "unknown field `output_frmat`"),
-        ("[default]\n", "unknown field `default`"),
-        ("[defaults]\noutput_format = \"xml\"\n", "unknown variant `xml`"),
+        ("[defaults]\noutput_frmat = \"json\"\n", "unknown field 'output_frmat'"),
+        ("[default]\n", "unknown field 'default'"),
+        ("[defaults]\noutput_format = \"xml\"\n", "unknown variant 'xml'"),
         ("[defaults\n", "TOML parse error"),
     ];
     for (toml, message) in cases {

@@ -98,7 +98,8 @@ fn outputs_of_a_coarser_model_are_near_and_of_a_damaged_one_are_not() {
 
     sandbox.run(&["quantize", "llama", "--type", "q8_0", "-o", "q8.gguf"]).ok();
     let parts = ["Original", "Optimized", "Output Comparison (10 test inputs)", "VERDICT: ✓ PASS"];
-    compare("q8.gguf", &[]).ok().says(&parts);
+    let text = compare("q8.gguf", &[]).ok().says(&parts).to_string();
+    assert_eq!(text.matches("top prediction").count(), 1, "{text}");
     compare("q8.gguf", &["--max-drift", "0.000001"]).fails(5, &["VERDICT: ✗ FAIL"]);
 
     let mut bytes = sandbox.read("llama/model.safetensors");

@@ -240,7 +240,15 @@ fn qa_49_a_text_beyond_the_context_is_said() {
     let cut = sandbox
         .run(&["run", LLAMA, "--prompt", &long, "--truncate", "--max-tokens", "1", "--json"])
         .ok();
-    assert!(cut.stderr.contains("truncated: the last 138 of 201"), "{}", cut.stderr);
+    let warning = "truncated: the last 138 of 201 tokens of the text; 1 token can be generated";
+    assert!(cut.stderr.contains(warning), "{}", cut.stderr);
+    // Without a maximum, a quarter of the context is left; with a large one, three quarters.
+    for (more, left_out, room) in [(&[][..], 153, 16), (&["--max-tokens", "1000"], 185, 48)] {
+        let line = ["run", LLAMA, "--prompt", &long, "--truncate"];
+        let cut = sandbox.run(&[&line, more].concat()).ok();
+        let warning = format!("the last {left_out} of 201 tokens of the text; {room} tokens can");
+        assert!(cut.stderr.contains(&warning), "{}", cut.stderr);
+    }
     let full = sandbox.run(&[
         "run",
         LLAMA,

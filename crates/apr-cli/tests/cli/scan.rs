@@ -122,6 +122,19 @@ fn a_plain_pickle_is_refused_with_its_list() {
 }
 
 #[test]
+fn a_finding_and_an_assurance_are_printed_once() {
+    let sandbox = Sandbox::new();
+    sandbox.write("evil.pt", fs::read(fixtures().join("evil_deflated.pt")).expect("a fixture"));
+    let text = sandbox.apr("validate evil.pt").fails(5, &["Loading the file in Python"]).text();
+    assert_eq!(text.to_lowercase().matches("nothing was executed").count(), 1, "{text}");
+
+    let lambda = fixtures().join("../keras/refused.keras");
+    sandbox.write("m.keras", fs::read(lambda).expect("a fixture"));
+    let text = sandbox.apr("scan m.keras").fails(5, &["a Lambda layer"]).text();
+    assert_eq!(text.matches("DANGEROUS").count(), 1, "{text}");
+}
+
+#[test]
 fn the_shared_files_get_the_verdicts_in_their_names() {
     let Some(folder) = locate::shared_data("malicious") else { return };
     let sandbox = Sandbox::new();

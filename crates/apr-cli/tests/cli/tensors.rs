@@ -23,6 +23,10 @@ fn lists_fit_the_terminal_and_names_lose_their_middle() {
         assert!(text.lines().all(|line| line.chars().count() <= 80), "{text}");
         assert!(text.contains("layers.0.post_attention_layernorm.weight"), "{text}");
     }
+    let text = in_columns(&sandbox, "52", "inspect m.apr").text();
+    let table = text.lines().skip_while(|line| !line.starts_with("Dtype")).take(3);
+    assert!(table.clone().all(|line| line.chars().count() <= 52), "{text}");
+    assert_eq!(table.count(), 3, "{text}");
     for line in ["convert m.apr --dry-run --format safetensors", "inspect m.apr"] {
         let text = in_columns(&sandbox, "80", line).text();
         // Sentences below the list are left to the terminal to break.
@@ -122,6 +126,7 @@ fn values_match_the_requested_ranges() {
         ("cube[2]", 2, "2' is not a valid range of 2"),
         ("cube[0,0,0,0]", 2, "4 ranges"),
         ("cub", 1, "similar names"),
+        ("nosuch", 1, "similar names"),
         ("cube[", 1, "no tensor"),
     ] {
         sandbox.run(&["tensors", "m.safetensors", "--values", part]).fails(code, &[said]);

@@ -23,7 +23,7 @@ fn unknown_commands_and_options_are_exit_2_with_the_nearest_one() {
     for (line, tip) in [
         ("inspct m.apr", "tip: did you mean `apr inspect`?"),
         ("tensor m.apr", "tip: did you mean `apr tensors`?"),
-        ("chat m.apr", "tip: `apr run MODEL` without --prompt"),
+        ("chat m.apr", "tip: `apr run MODEL --chat` holds a conversation"),
         ("frobnicate m.apr", "tip: `apr help` lists all commands"),
     ] {
         let run = sandbox.apr(line).fails(2, &[tip]);
@@ -54,6 +54,10 @@ fn words_of_other_tools_get_the_word_of_this_one() {
         ("list m.apr", "`apr tensors MODEL`"),
         ("compare m.apr n.apr", "`apr diff A B`"),
         ("m.apr", "`apr inspect m.apr`"),
+        ("run m.apr -p 12+34=", "--prompt TEXT"),
+        ("run m.apr 12+34=", "`apr run MODEL --prompt 12+34=`"),
+        ("inspect m.apr --format x", "`apr inspect` writes no model"),
+        ("upgrade m.apr n.apr -o c", "`apr upgrade OLD NEW`"),
         ("convert m.apr x.gguf", "`apr convert MODEL -o x.gguf`"),
         ("quantize m.apr x.gguf q4_0", "`apr quantize MODEL -o x.gguf`"),
         ("convert m.apr n.apr -o x.gguf", "takes one model"),

@@ -65,6 +65,22 @@ fn the_id_is_read_with_the_key_alone() {
 }
 
 #[test]
+fn a_model_that_cannot_carry_a_mark_is_an_error_and_not_unmarked() {
+    let small = safetensors(&[("w", "F32", &[8, 8], f32s(&bell(64, 3)))]);
+    let sandbox = sandbox().with("small.safetensors", small);
+    sandbox
+        .apr("watermark detect small.safetensors --key key")
+        .fails(4, &["E001: small.safetensors: no mark can be detected", "4096"]);
+    // The correlation with this id is negative in the model without a mark.
+    let asked = sandbox.apr("watermark detect m.safetensors --key key --id buyer-0018");
+    let report = sandbox.apr("watermark detect m.safetensors --key key --id buyer-0018 --json");
+    match report.json()["log10_chance"].as_f64() < Some(0.0) {
+        true => asked.fails(5, &["probability by chance: at most "]),
+        false => asked.fails(5, &["probability by chance: 1 (not significant)"]),
+    };
+}
+
+#[test]
 fn another_key_another_id_and_an_unmarked_model_are_not_found() {
     let sandbox = sandbox();
     embed(&sandbox, "out.safetensors").clean();

@@ -172,5 +172,5 @@ fn overlong(at: u64) -> Error {
 }
 
 fn past_the_end(at: u64, len: u64) -> Error {
-    Error::corrupt(format!("the file is truncated: it ends at byte {len}")).at(at)
+    Error::corrupt(format!("the file is truncated to {len} bytes")).at(at)
 }

@@ -235,8 +235,8 @@ impl Header {
 
             if end > file_len {
                 return Err(Error::corrupt(format!(
-                    "the {name} ends at byte {end}, but the file is truncated: it ends at byte \
-                     {file_len}"
+                    "the {name} ends at byte {end}, but the file is truncated to \
+                 {file_len} bytes"
                 ))
                 .at(field));
             }

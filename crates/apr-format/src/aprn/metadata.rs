@@ -223,12 +223,13 @@ fn drop_unreadable<T: DeserializeOwned>(
 }
 
 fn brief(error: &serde_json::Error) -> String {
-    Escaped::short(&error.to_string()).to_string()
+    Escaped::short(&apr_core::foreign(&error)).to_string()
 }
 
 fn encode_map(value: &impl Serialize) -> Result<Vec<u8>> {
-    rmp_serde::to_vec_named(&Sorted(value))
-        .map_err(|error| Error::format(format!("the metadata can't be written: {error}")))
+    rmp_serde::to_vec_named(&Sorted(value)).map_err(|error| {
+        Error::format(format!("the metadata can't be written: {}", apr_core::foreign(&error)))
+    })
 }
 
 /// A MessagePack map as JSON.
@@ -242,7 +243,7 @@ pub(super) fn decode_map(bytes: &[u8]) -> Result<Map<String, Value>> {
     let value = Value::deserialize(&mut deserializer).map_err(|error| {
         Error::format(format!(
             "the metadata are not valid MessagePack: {}",
-            Escaped::short(&error.to_string())
+            Escaped::short(&apr_core::foreign(&error))
         ))
     })?;
     let left = deserializer.get_ref().len();

@@ -133,7 +133,10 @@ pub fn to_bytes_with<M: Serialize + ?Sized>(
     random: &mut FillRandom<'_>,
 ) -> Result<Vec<u8>> {
     let payload = bincode::to_bytes(model).map_err(|error| {
-        Error::format(format!("the model can't be written as a payload: {error}"))
+        Error::format(format!(
+            "the model can't be written as a payload: {}",
+            apr_core::foreign(&error)
+        ))
     })?;
     let packed = pack(&payload, options.compression)?;
     let stored = match &options.protection {
@@ -246,7 +249,10 @@ pub fn load_from_bytes_with<M: DeserializeOwned>(
     options.check_signature(&container, &file)?;
     let payload = options.open_payload(&container, &file)?;
     let model = bincode::from_bytes(&payload).map_err(|error| {
-        Error::format(format!("the payload does not match the requested type: {error}"))
+        Error::format(format!(
+            "the payload does not match the requested type: {}",
+            apr_core::foreign(&error)
+        ))
     })?;
     Ok(model)
 }

@@ -63,7 +63,11 @@ pub fn plan(tensors: &[TensorInfo], metadata: &Metadata, file_name: &str) -> Res
     };
 
     let origin = ReaderRecord::deserialize(origin).map_err(|error| {
-        Error::format(format!("the metadata under '{}' are damaged: {error}", keys::APRN))
+        Error::format(format!(
+            "the metadata under '{}' are damaged: {}",
+            keys::APRN,
+            apr_core::foreign(&error)
+        ))
     })?;
     let pieces = origin.pieces(tensors)?;
     let metadata_bytes = origin.metadata_bytes()?;
@@ -141,7 +145,10 @@ impl ReaderRecord {
         }
         ModelMetadata::deserialize(&self.metadata)
             .map_err(|error| {
-                Error::format(format!("the metadata of the APRN file are damaged: {error}"))
+                Error::format(format!(
+                    "the metadata of the APRN file are damaged: {}",
+                    apr_core::foreign(&error)
+                ))
             })?
             .encode()
     }

@@ -67,10 +67,8 @@ impl<'a> Cursor<'a> {
         if count <= self.left() {
             return Ok(());
         }
-        let message = format!(
-            "{what} takes {count} bytes, but the file is truncated: it ends at byte {}",
-            self.len
-        );
+        let message =
+            format!("{what} takes {count} bytes, but the file is truncated to {} bytes", self.len);
         Err(Error::corrupt(message).at(self.at))
     }
 

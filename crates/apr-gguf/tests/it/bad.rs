@@ -22,7 +22,7 @@ fn a_wrong_magic_is_refused() {
     refused(&GgufBuilder { magic: *b"FUGG", ..sound() }, Code::Format, "byte-swapped");
     refused(&GgufBuilder { magic: *b"GGML", ..sound() }, Code::Format, "not GGUF");
     refused(&GgufBuilder { magic: *b"APR2", ..sound() }, Code::Format, "not GGUF");
-    assert_refused(open(Vec::new()), Code::Corrupt, "ends at byte 0");
+    assert_refused(open(Vec::new()), Code::Corrupt, "truncated to 0 bytes");
 }
 
 #[test]

@@ -102,7 +102,7 @@ fn colours(picture: DynamicImage) -> Result<RgbImage> {
 }
 
 fn wrong(error: &ImageError) -> Error {
-    let text = error.to_string();
+    let text = apr_core::foreign(&error);
     match error {
         ImageError::Limits(_) => {
             Error::memory(format!("the image is too large: {}", Escaped::short(&text)))

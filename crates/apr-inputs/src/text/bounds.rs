@@ -5,7 +5,9 @@
 //! longer as the product of their lengths.
 
 use apr_core::{Error, Result};
+use apr_tokenizer::wrong_json;
 use serde::Deserialize;
+use serde::de::IgnoredAny;
 use serde_json::Value as Json;
 
 /// Bytes of a pattern. The longest that models have is some 12,000.
@@ -23,6 +25,9 @@ const BYTES_OF_A_TOKEN: u64 = 100;
 /// The parts that do something with a text. The model is a table, and looked at by the library.
 #[derive(Deserialize)]
 struct Parts {
+    /// Required, although the library reads it.
+    #[serde(rename = "model")]
+    _model: IgnoredAny,
     #[serde(default)]
     normalizer: Json,
     #[serde(default)]
@@ -54,9 +59,9 @@ impl Bounds {
 
 /// Looks at a `tokenizer.json`.
 pub(super) fn check(json: &[u8]) -> Result<Bounds> {
-    let parts: Parts = serde_json::from_slice(json)
-        .map_err(|error| Error::format(format!("the tokenizer is not valid JSON: {error}")))?;
-    let Parts { normalizer, pre_tokenizer, decoder, post_processor } = &parts;
+    let parts: Parts =
+        serde_json::from_slice(json).map_err(|error| Error::format(wrong_json(&error)))?;
+    let Parts { normalizer, pre_tokenizer, decoder, post_processor, .. } = &parts;
     check_parts([normalizer, pre_tokenizer, post_processor], decoder)
 }
 

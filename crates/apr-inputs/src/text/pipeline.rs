@@ -366,7 +366,7 @@ impl<'e> Whole<'e> {
 }
 
 pub(super) fn wrong(error: &(dyn std::error::Error + Send + Sync)) -> Error {
-    Error::format(format!("unsupported tokenizer: {}", Escaped::short(&error.to_string())))
+    Error::format(format!("unsupported tokenizer: {}", Escaped::short(&apr_core::foreign(&error))))
 }
 
 /// Returns the numbers of tokens to keep of two texts, for `most` in all.

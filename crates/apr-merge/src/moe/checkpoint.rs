@@ -237,9 +237,9 @@ impl<'a> Moe<'a> {
         let found = found.map_err(|error| error.in_file(model))?;
         let odd = found.iter().position(|value| !value.is_finite()).filter(|_| !self.relaxed);
         if let Some(at) = odd {
-            let message = format!("element {} is {}", range.start + at as u64, found[at]);
-            let name = &source.reader.tensors()[source.tensor].name;
-            return Err(Error::corrupt(message).for_tensor(name).in_file(model));
+            let first = range.start + at as u64;
+            let error = values::not_finite(&*source.reader, source.tensor, first);
+            return Err(error.in_file(model));
         }
         Ok(found)
     }

@@ -284,6 +284,8 @@ fn configuration(model: &Model<'_>) -> Result<Map<String, Value>> {
         return Err(Error::format(message).in_file(&model.name));
     };
     let bytes = model.reader.read_companion(position)?;
-    let wrong = |error| Error::format(format!("{CONFIG}: {error}")).in_file(&model.name);
+    let wrong = |error| {
+        Error::format(format!("{CONFIG}: {}", apr_core::foreign(&error))).in_file(&model.name)
+    };
     apr_core::json::from_python(&bytes).map_err(wrong)
 }

@@ -48,7 +48,9 @@ impl<'a> Reader<'a> {
     fn next(&mut self) -> Result<Event<'a>> {
         match self.events.next() {
             Some(Ok((event, _))) => Ok(event),
-            Some(Err(error)) => Err(Error::format(format!("not valid YAML: {error}"))),
+            Some(Err(error)) => {
+                Err(Error::format(format!("not valid YAML: {}", apr_core::foreign(&error))))
+            }
             None => Err(Error::format("not valid YAML: it ends early")),
         }
     }

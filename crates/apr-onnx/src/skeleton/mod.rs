@@ -63,7 +63,7 @@ impl Skeleton {
             .and_then(|end| bytes.get(HEAD..end))
             .ok_or_else(|| bad("is cut off"))?;
         let header: Header = serde_json::from_slice(json)
-            .map_err(|error| bad(&format!("has a bad header: {error}")))?;
+            .map_err(|error| bad(&format!("has a bad header: {}", apr_core::foreign(&error))))?;
         check_file_name(&header.file)?;
         let mut others = Vec::with_capacity(header.data.len());
 

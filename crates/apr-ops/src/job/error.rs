@@ -69,7 +69,7 @@ impl JobError {
     ) -> Self {
         let file = file.to_owned();
         match error {
-            ConvertError::Model(error) => Self::Model(error),
+            ConvertError::Model(error) => error.into(),
             ConvertError::Invalid(error) => {
                 let source_tensor = source_tensor(&error.tensor);
                 Self::Unhealthy { file, error: Box::new(error), source_tensor, unfit: None }
@@ -89,14 +89,23 @@ impl JobError {
                 Escaped::short(tensor),
                 Escaped(error.message())
             )),
-            None => Self::Model(error),
+            None => error.into(),
         }
     }
 }
 
+/// Values that are not finite make a model unhealthy, also if a reader finds them.
 impl From<Error> for JobError {
     fn from(error: Error) -> Self {
-        Self::Model(error)
+        match ValidationError::of_error(&error) {
+            Some(values) => Self::Unhealthy {
+                file: error.file().unwrap_or_default().to_owned(),
+                source_tensor: Some(values.tensor.clone()),
+                error: Box::new(values),
+                unfit: None,
+            },
+            None => Self::Model(error),
+        }
     }
 }
 

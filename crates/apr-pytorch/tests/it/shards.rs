@@ -92,7 +92,7 @@ fn indexes_that_are_malformed_are_refused() {
     refuse(r#"{"weight_map":[]}"#, "");
     refuse(r#"{"weight_map":{"a":1}}"#, "expected a string");
     refuse(r#"{"weight_map":{"a":"1"}} x"#, "trailing characters (at byte 25)");
-    refuse(r#"{"weight_map":{"a":"1"},"weight_map":{"a":"1"}}"#, "duplicate field `weight_map`");
+    refuse(r#"{"weight_map":{"a":"1"},"weight_map":{"a":"1"}}"#, "duplicate field 'weight_map'");
     refuse(
         r#"{"weight_map":{"a":"1","a":"1"}}"#,
         "tensor 'a': the index has two tensors of this name",

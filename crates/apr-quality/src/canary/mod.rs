@@ -231,7 +231,9 @@ impl Canary {
             format: String,
             version: u32,
         }
-        let wrong = |error: serde_json::Error| Error::format(format!("not a canary file: {error}"));
+        let wrong = |error: serde_json::Error| {
+            Error::format(format!("not a canary file: {}", apr_core::foreign(&error)))
+        };
         let head: Head = serde_json::from_slice(bytes).map_err(wrong)?;
         if head.format != FORMAT {
             return Err(Error::format(format!("not a canary file: 'format' is not {FORMAT}")));

@@ -141,8 +141,10 @@ impl<'a> Laid<'a> {
             Error::format("missing config.json, which must state how the weights are read")
         })?;
         let text = base.read_companion(config)?;
-        let mut stated: Map<String, Value> = from_python(&text)
-            .map_err(|error| Error::format(format!("no configuration: {error}")).in_file(CONFIG))?;
+        let mut stated: Map<String, Value> = from_python(&text).map_err(|error| {
+            Error::format(format!("no configuration: {}", apr_core::foreign(&error)))
+                .in_file(CONFIG)
+        })?;
         layout.state(&mut stated, &ignored);
         let text = to_python(&stated);
         companions[config].len = text.len() as u64;

@@ -18,6 +18,12 @@ pub(super) fn chat_template(runner: &Runner<'_>, has_tools: bool) -> RunResult<T
     })
 }
 
+/// Returns `true` if the model has a chat template.
+#[must_use]
+pub fn has_chat_template(runner: &Runner<'_>) -> bool {
+    chat_template(runner, false).is_ok()
+}
+
 /// Messages, as the model's chat template writes them up to its answer. A warning names options
 /// that the template has no place for.
 ///

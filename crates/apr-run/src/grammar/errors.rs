@@ -9,7 +9,9 @@ use super::{Grammar, GrammarKind};
 pub(super) fn of_json(error: &serde_json::Error, text: &str) -> Error {
     match error.is_eof() && text.trim().is_empty() {
         true => Error::format("the JSON schema is empty"),
-        false => Error::format(format!("not valid JSON: {}", Escaped::short(&error.to_string()))),
+        false => {
+            Error::format(format!("not valid JSON: {}", Escaped::short(&apr_core::foreign(&error))))
+        }
     }
 }
 

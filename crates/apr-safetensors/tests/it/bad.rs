@@ -31,16 +31,16 @@ fn impossible_header_lengths_are_refused() {
         assert_refused(
             open(with_length(length)),
             Code::Corrupt,
-            "truncated: it ends at byte 16 (at byte 0)",
+            "truncated to 16 bytes (at byte 0)",
         );
     }
     assert_refused(open(with_length(1)), Code::Format, "(at byte 8)");
-    let no_length = "the header's length takes 8 bytes, but the file is truncated: it ends at byte";
-    assert_refused(open(Vec::new()), Code::Corrupt, &format!("{no_length} 0 (at byte 0)"));
+    let no_length = "the header's length takes 8 bytes, but the file is truncated to";
+    assert_refused(open(Vec::new()), Code::Corrupt, &format!("{no_length} 0 bytes (at byte 0)"));
     assert_refused(
         open(vec![2, 0, 0, 0, 0, 0, 0]),
         Code::Corrupt,
-        &format!("{no_length} 7 (at byte 0)"),
+        &format!("{no_length} 7 bytes (at byte 0)"),
     );
     assert_refused(open(2_u64.to_le_bytes().to_vec()), Code::Corrupt, "the header takes 2 bytes");
 }
@@ -169,11 +169,11 @@ fn entries_that_are_not_exactly_an_entry_are_refused() {
         assert_eq!(error.tensor(), Some("tête"), "{error}");
         assert!(error.offset().is_some(), "{error}");
     };
-    refuse(&format!("{{{F32},\"x\":1}}"), "unknown field `x`");
-    refuse(&format!("{{{F32},\"{}\":1}}", "x".repeat(1 << 20)), "unknown field `xxx");
-    refuse(r#"{"shape":[1],"data_offsets":[0,4]}"#, "missing field `dtype`");
-    refuse(r#"{"dtype":"F32","data_offsets":[0,4]}"#, "missing field `shape`");
-    refuse(r#"{"dtype":"F32","shape":[1]}"#, "missing field `data_offsets`");
+    refuse(&format!("{{{F32},\"x\":1}}"), "unknown field 'x'");
+    refuse(&format!("{{{F32},\"{}\":1}}", "x".repeat(1 << 20)), "unknown field 'xxx");
+    refuse(r#"{"shape":[1],"data_offsets":[0,4]}"#, "missing field 'dtype'");
+    refuse(r#"{"dtype":"F32","data_offsets":[0,4]}"#, "missing field 'shape'");
+    refuse(r#"{"dtype":"F32","shape":[1]}"#, "missing field 'data_offsets'");
     refuse(r#"["F32",[1],[0,4]]"#, "expected an object");
     refuse("null", "expected an object");
     refuse(r#"{"dtype":7,"shape":[1],"data_offsets":[0,4]}"#, "name of a dtype");

@@ -146,14 +146,14 @@ fn indexes_that_are_malformed_are_refused() {
     refuse(r#"{"weight_map":[]}"#, "");
     refuse(r#"{"weight_map":{"a":1}}"#, "expected a string");
     refuse(r#"{"weight_map":{"a":"1"}} x"#, "trailing characters (at byte 25)");
-    refuse(r#"{"weight_map":{"a":"1"},"weight_map":{"a":"1"}}"#, "duplicate field `weight_map`");
+    refuse(r#"{"weight_map":{"a":"1"},"weight_map":{"a":"1"}}"#, "duplicate field 'weight_map'");
     refuse(
         r#"{"weight_map":{"a":"1","a":"1"}}"#,
         "tensor 'a': the index has two tensors of this name",
     );
     refuse(
         r#"{"weight_map":{"a":"1"},"metadata":{"total_size":1,"total_size":1}}"#,
-        "duplicate field `total_size`",
+        "duplicate field 'total_size'",
     );
     refuse(r#"{"weight_map":{"a":"1"},"metadata":{"total_size":{}}}"#, "");
     let deep = format!(r#"{{"metadata":{{"x":{}"#, "[".repeat(1_000_000));

@@ -22,7 +22,10 @@ pub(crate) fn judge(source: &dyn ByteSource, limits: &Limits) -> Result<Option<C
     for (name, config) in &found.configs {
         match serde_json::from_str(config) {
             Ok(value) => remarks.extend(json::judge_value("", &value)),
-            Err(error) => remarks.extend(not_examined(&format!("'{name}' is not JSON: {error}"))),
+            Err(error) => remarks.extend(not_examined(&format!(
+                "'{name}' is not JSON: {}",
+                apr_core::foreign(&error)
+            ))),
         }
     }
     for (path, file) in &found.outside {

@@ -51,7 +51,7 @@ pub(super) fn judge(base: &str, bytes: &[u8]) -> Result<ContentRemarks> {
     let text = std::str::from_utf8(bytes).unwrap_or_default();
     match yaml::values(text) {
         Some(values) => Ok(values.iter().flat_map(|value| judge_value(base, value)).collect()),
-        None => Err(Error::format(format!("invalid JSON: {error}"))),
+        None => Err(Error::format(format!("invalid JSON: {}", apr_core::foreign(&error)))),
     }
 }
 

@@ -341,7 +341,12 @@ impl<'a> Scan<'a> {
         let leaf = Leaf { source: &section, name: &name, is_torchscript, within };
         let found = examiner.examine(&leaf);
         let remark = |(verdict, message)| Remark { entry: place.entry.clone(), verdict, message };
-        self.report.remarks.extend(found.into_iter().map(remark));
+        for found in found.into_iter().map(remark) {
+            // A layer and a function within it may have the same name.
+            if !self.report.remarks.contains(&found) {
+                self.report.remarks.push(found);
+            }
+        }
     }
 
     fn problem(&mut self, place: &ScannedBytes<'_>, what: &str) {

@@ -73,6 +73,6 @@ fn parse_object(bytes: &[u8]) -> Result<Map<String, Value>, String> {
     match from_python(bytes) {
         Ok(Value::Object(object)) => Ok(object),
         Ok(_) => Err("it is JSON, but not an object".to_owned()),
-        Err(error) => Err(format!("not valid JSON: {error}")),
+        Err(error) => Err(format!("not valid JSON: {}", apr_core::foreign(&error))),
     }
 }

@@ -373,13 +373,13 @@ fn the_licence_is_the_cards_else_the_texts() {
 fn malformed_companions_are_reported() {
     for (name, text, why) in [
         ("tokenizer.json", "{", "not valid JSON: EOF"),
-        ("tokenizer.json", "{}", "missing field `model`"),
+        ("tokenizer.json", "{}", "missing field 'model'"),
         (
             "tokenizer.json",
             r#"{"model": {"vocab": {"a": 1099511627776}}}"#,
             "the token id 1,099,511,627,776 is out of range for 1 token",
         ),
-        ("tokenizer.json", r#"{"model": {"vocab": {"a": -1}}}"#, "invalid value: integer `-1`"),
+        ("tokenizer.json", r#"{"model": {"vocab": {"a": -1}}}"#, "invalid value: integer '-1'"),
         ("tokenizer.json", r#"{"model": {"vocab": {}}}"#, "it holds no tokens"),
         (
             "vocab.json",

@@ -1,10 +1,10 @@
 //! The companions a tokenizer is read from.
 
-use apr_core::{Error, Result, counted, grouped, json};
+use apr_core::{Error, Result, counted, grouped};
 use serde::Deserialize;
 use serde_json::{Map, Value};
 
-use crate::vocabulary;
+use crate::vocabulary::{self, wrong_json};
 
 /// Bytes of a tokenizer file; the largest in use have half of it.
 const MAX_FILE: usize = 64 << 20;
@@ -62,8 +62,7 @@ pub fn sentencepiece_file(files: &[(String, Vec<u8>)]) -> Option<(&'static str, 
 /// # Errors
 /// E001 at the byte where `text` is not JSON, or none of a `T`.
 pub(super) fn parse<'a, T: Deserialize<'a>>(name: &str, text: &'a str) -> Result<T> {
-    serde_json::from_str(text)
-        .map_err(|error| json::error(&error, "its JSON", text, 0).in_file(name))
+    serde_json::from_str(text).map_err(|error| Error::format(wrong_json(&error)).in_file(name))
 }
 
 /// Returns the number of tokens of a vocabulary with `entries` entries and ids up to `highest`.

@@ -182,8 +182,16 @@ pub(super) fn from_added_tokens_decoder(bytes: &[u8]) -> Result<Vec<AddedToken>,
 }
 
 fn parse<'a, T: Deserialize<'a>>(bytes: &'a [u8]) -> Result<T, String> {
-    serde_json::from_slice(bytes).map_err(|error| match error.classify() {
-        serde_json::error::Category::Data => error.to_string(),
-        _ => format!("not valid JSON: {error}"),
-    })
+    serde_json::from_slice(bytes).map_err(|error| wrong_json(&error))
+}
+
+/// Returns the reason why a `tokenizer.json`, or a file beside it, can't be read. Every reader of
+/// these files gives this reason.
+#[must_use]
+pub fn wrong_json(error: &serde_json::Error) -> String {
+    let reason = apr_core::foreign(error);
+    match error.classify() {
+        serde_json::error::Category::Data => reason,
+        _ => format!("not valid JSON: {reason}"),
+    }
 }

@@ -16,6 +16,7 @@ use apr_view::View;
 use base16ct::lower::encode_string;
 
 pub(super) use self::gates::{Gates, Judged, name_of, render_drift};
+pub(super) use self::render::findings;
 pub(super) use self::write::{
     Changed, Destination, Extras, Subject, show_warnings, write, write_subject,
 };
@@ -454,9 +455,10 @@ pub(super) fn target_format(
     asked.or_else(|| target_by_extension(extension?)).ok_or_else(|| {
         let mut options: Vec<&str> = targets().filter_map(|format| format.option).collect();
         options.sort_unstable();
-        Failure::Usage(format!(
-            "no format for the output's extension: pass --format {}",
-            one_of(&options)
-        ))
+        let what = match output {
+            Some(output) if !Output::is_stdout(output) => "no format for the output's extension",
+            _ => "standard output has no extension to set the format",
+        };
+        Failure::Usage(format!("{what}: pass --format {}", one_of(&options)))
     })
 }

@@ -109,8 +109,8 @@ pub(super) fn render_validation(out: &mut dyn Write, report: &WriteReport) -> io
     let errors = validation.errors.len() + report.job.misfits.len();
     let (style, verdict) = match (errors, validation.warnings.len()) {
         (0, 0) => (GOOD, healthy(validation, report)),
-        (0, odd) => (ODD, format!("{checked} checked, {odd} odd")),
-        (bad, odd) => (BAD, format!("{checked} checked, {bad} bad, {odd} odd")),
+        (0, warnings) => (ODD, findings(&checked, 0, warnings)),
+        (errors, warnings) => (BAD, findings(&checked, errors, warnings)),
     };
     writeln!(out, "  {style}{verdict}{style:#}")?;
     let named = validation
@@ -129,6 +129,14 @@ pub(super) fn render_validation(out: &mut dyn Write, report: &WriteReport) -> io
     }
 
     Ok(())
+}
+
+/// Returns the summary of a validation with findings, of which a tensor may have several.
+pub(in crate::commands) fn findings(checked: &str, errors: usize, warnings: usize) -> String {
+    let errors = (errors > 0).then(|| counted(errors as u64, "error"));
+    let warnings = (warnings > 0).then(|| counted(warnings as u64, "warning"));
+    let found: Vec<String> = errors.into_iter().chain(warnings).collect();
+    format!("{checked} checked: {}", found.join(", "))
 }
 
 /// Returns the summary of a validation that found no problems.

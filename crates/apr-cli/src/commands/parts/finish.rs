@@ -15,7 +15,7 @@ use super::on_disk::OpenPlan;
 use super::{gates, reported, written};
 use crate::args::FinishArgs;
 use crate::commands::canary;
-use crate::commands::convert::{Judged, render_drift};
+use crate::commands::convert::{Judged, findings, render_drift};
 use crate::context::Context;
 use crate::documents::Document;
 use crate::engine::CanaryReport;
@@ -228,11 +228,8 @@ fn render(out: &mut dyn Write, report: &FinishReport) -> io::Result<()> {
     report.canary.iter().try_for_each(|found| canary::render_line(out, found))?;
     let (bad, odd) = (found.violations.len(), found.odd.len());
     if bad + odd > 0 {
-        writeln!(
-            out,
-            "  {ODD}{} checked, {bad} bad, {odd} odd{ODD:#}",
-            counted(found.checked as u64, "tensor")
-        )?;
+        let checked = counted(found.checked as u64, "tensor");
+        writeln!(out, "  {ODD}{}{ODD:#}", findings(&checked, bad, odd))?;
     }
 
     Ok(())

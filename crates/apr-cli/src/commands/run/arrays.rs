@@ -7,12 +7,13 @@ use apr_infer::Value;
 use apr_registry::Escaped;
 use apr_run::{
     ArrayReport, AssumedInput, GivenArray, Prepared, RunReport, Tokenizer, array_inputs, assumed,
-    known_inputs, report, token_inputs,
+    has_chat_template, known_inputs, report, token_inputs,
 };
 
 use super::host;
 use super::job::{Job, outputs};
 use super::output::Output;
+use crate::args::RunArgs;
 use crate::commands::nearby;
 use crate::documents::Document;
 use crate::failure::{Failure, Outcome};
@@ -68,7 +69,7 @@ fn show(job: &Job<'_>, mut inputs: Vec<(String, Value)>, part: &Prepared<'_>) ->
     let wanted =
         if want.is_empty() { outputs(part) } else { want.iter().map(String::as_str).collect() };
     if let Some(name) = wanted.iter().find(|name| !session.has(name)) {
-        return Err(nearby::unknown("value", name, std::iter::once(part.graph())));
+        return Err(nearby::unknown(nearby::VALUE, name, std::iter::once(part.graph())));
     }
 
     let absent = session.absent(&inputs, &wanted)?;
@@ -79,6 +80,9 @@ fn show(job: &Job<'_>, mut inputs: Vec<(String, Value)>, part: &Prepared<'_>) ->
     let missing = session.missing(&inputs, &wanted)?;
     if !missing.is_empty() {
         let takes_texts = part.takes(Meaning::TokenIds);
+        if takes_texts && has_no_input(job.args) {
+            return Err(missing_prompt(job, part));
+        }
         let texts = if takes_texts { ", or a text with --prompt TEXT" } else { "" };
         let more = missing.len().saturating_sub(LISTED);
         let mut missing = missing[..missing.len() - more].join(", ");
@@ -101,6 +105,23 @@ fn show(job: &Job<'_>, mut inputs: Vec<(String, Value)>, part: &Prepared<'_>) ->
         report.outputs.iter().try_for_each(|output| render(out, output))?;
         writeln!(out, "{DIM}peak memory of values {}{DIM:#}", human::bytes(report.peak_bytes))
     })
+}
+
+fn has_no_input(args: &RunArgs) -> bool {
+    args.prompt.is_empty() && args.input.is_empty() && args.tokens.is_empty()
+}
+
+/// Returns the error for a model of texts that is run without any input.
+fn missing_prompt(job: &Job<'_>, part: &Prepared<'_>) -> Failure {
+    let message = match (part.generates(), has_chat_template(job.runner)) {
+        (true, true) => "missing prompt: pass --prompt TEXT, or --chat to hold a conversation",
+        (true, false) => {
+            "missing prompt: pass --prompt TEXT; the model has no chat template, which a \
+             conversation (--chat) needs"
+        }
+        (false, _) => "missing text: pass --prompt TEXT",
+    };
+    Failure::Usage(message.to_owned())
 }
 
 /// The arrays of all files, each as the type that the graph expects.

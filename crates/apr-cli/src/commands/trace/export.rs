@@ -4,7 +4,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use apr_infer::Value;
-use apr_io::{AtomicOutput, Target, io_error};
+use apr_io::{AtomicOutput, Target, create_folders, io_error};
 use apr_platform::list_folder;
 use apr_registry::{Error, IoCause};
 use apr_run::ArrayFile;
@@ -136,8 +136,8 @@ impl Activations {
         for place in &self.written {
             let target = self.target.join(place);
             let folder = target.parent().unwrap_or(&self.target);
-            fs::create_dir_all(folder)
-                .and_then(|()| fs::rename(self.made.path().join(place), &target))
+            create_folders(folder)?;
+            fs::rename(self.made.path().join(place), &target)
                 .map_err(|error| io_error(&error, &target))?;
         }
         let stayed = count_files(&self.target).saturating_sub(self.written.len());

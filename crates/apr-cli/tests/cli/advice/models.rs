@@ -179,6 +179,12 @@ pub(super) const OUTPUTS: &[Advice] = &[
         "apr inspect m.apr --full > all; ! grep -e --full all",
     ),
     (
+        "apr convert llama -o -",
+        2,
+        "standard output has no extension to set the format: pass --format",
+        "apr convert llama -o - --format safetensors > piped.safetensors",
+    ),
+    (
         "apr export llama -o x.h5",
         2,
         "no format for the output's extension: pass --format FORMAT",

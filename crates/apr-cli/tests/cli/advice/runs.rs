@@ -40,6 +40,25 @@ pub(super) const RUNS: &[Advice] = &[
         "apr run m.apr --prompt $(printf '1+%.0s' $(seq 200)) --truncate",
     ),
     (
+        "apr run llama",
+        2,
+        "missing prompt: pass --prompt TEXT; the model has no chat template, which a conversation \
+         (--chat) needs",
+        "apr run llama --prompt 1+",
+    ),
+    (
+        "cp -r llama talks; cp template talks/chat_template.jinja; apr run talks",
+        2,
+        "missing prompt: pass --prompt TEXT, or --chat to hold a conversation",
+        "apr run talks --prompt 1+",
+    ),
+    (
+        "apr run $FIXTURES/run/tiny-bert",
+        2,
+        "missing text: pass --prompt TEXT",
+        "apr run $FIXTURES/run/tiny-bert --prompt hello",
+    ),
+    (
         "apr run m.apr --chat --prompt 1+",
         4,
         "add one to an .apr or .gguf file with `apr edit MODEL --chat-template FILE`, or give the \
