@@ -11,7 +11,7 @@ use memchr::memmem;
 use crate::family::Family;
 
 /// Bases before the families that extend them. Where names alone can't tell, the first family wins.
-const TEXTS: [&str; 112] = [
+const TEXTS: [&str; 114] = [
     include_str!("../families/llama.toml"),
     include_str!("../families/mistral.toml"),
     include_str!("../families/qwen2.toml"),
@@ -124,6 +124,8 @@ const TEXTS: [&str; 112] = [
     include_str!("../families/wavlm.toml"),
     include_str!("../families/sew.toml"),
     include_str!("../families/ast.toml"),
+    include_str!("../families/swinv2.toml"),
+    include_str!("../families/yolos.toml"),
 ];
 
 /// The families as far as they have been read: most runs need one of them.
