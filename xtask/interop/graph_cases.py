@@ -41,6 +41,7 @@ VIT = dict(
     hidden_size=320, intermediate_size=448, num_hidden_layers=3, num_attention_heads=5, image_size=30, patch_size=6,
     num_channels=3,
 )
+YOLOS = VIT | dict(image_size=[30, 42], num_detection_tokens=7)
 CLIP_TEXT = dict(
     hidden_size=320, intermediate_size=448, num_hidden_layers=2, num_attention_heads=5, vocab_size=1003,
     max_position_embeddings=40, projection_dim=36, pad_token_id=0, bos_token_id=1, eos_token_id=1002,
@@ -501,6 +502,15 @@ CASES = {
     "sew_layers": ("sound", "SEWForSequenceClassification", WAV2VEC2 | dict(num_labels=5, use_weighted_layer_sum=True)),
     "ast": ("spectrogram", "ASTModel", AST),
     "ast_classifier": ("spectrogram", "ASTForAudioClassification", AST | dict(num_labels=5, qkv_bias=False)),
+    "swinv2": ("vision", "Swinv2Model", SWIN | dict(image_size=40)),
+    "swinv2_classifier": ("vision", "Swinv2ForImageClassification", SWIN | dict(
+        image_size=48, num_labels=5, qkv_bias=False, window_size=8, layer_norm_eps=0.1,
+        pretrained_window_sizes=[6, 6, 3])),
+    "swinv2_padded": ("vision", "Swinv2Model", SWIN | dict(image_size=43, patch_size=3, hidden_act="relu", window_size=3)),
+    "yolos": ("vision", "YolosModel", YOLOS),
+    "yolos_detector": ("vision", "YolosForObjectDetection", YOLOS | dict(num_labels=5)),
+    "yolos_tiny": ("vision", "YolosForObjectDetection", YOLOS | dict(
+        num_labels=5, use_mid_position_embeddings=False, qkv_bias=False, image_size=[36, 24])),
     "modernbert_decoder": ("decoder", "ModernBertDecoderForCausalLM", MODERNBERT | dict(local_attention=10)),
     "modernbert_decoder_bias": ("decoder", "ModernBertDecoderForCausalLM", MODERNBERT | dict(
         norm_bias=True, attention_bias=True, mlp_bias=True, classifier_bias=True, decoder_bias=False, classifier_activation="relu",

@@ -103,11 +103,11 @@ TEST_OF_FAMILY = dict(
 } | {family: "seq2seq" for family in ("t5", "whisper", "bart", "mbart", "marian", "pegasus", "blenderbot", "m2m_100")} | {
     family: "vision" for family in (
         "vit", "beit", "data2vec_vision", "deit", "vit_msn", "ijepa", "vit_mae", "resnet", "regnet", "convnext",
-        "convnextv2", "dinov2", "dinov2_with_registers", "swin",
+        "convnextv2", "dinov2", "dinov2_with_registers", "swin", "swinv2", "yolos",
     )
 }
 # Those that take pictures of any size.
-ANY_SIZE = ("resnet", "regnet", "convnext", "convnextv2", "dinov2", "dinov2_with_registers")
+ANY_SIZE = ("resnet", "regnet", "convnext", "convnextv2", "dinov2", "dinov2_with_registers", "yolos")
 
 
 def test_of(family, name):

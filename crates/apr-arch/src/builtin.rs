@@ -13,7 +13,7 @@ use crate::family::Family;
 /// Texts of the tables. Bases precede the families that extend them.
 ///
 /// If the names alone do not decide between families, the first one is used.
-const TEXTS: [&str; 112] = [
+const TEXTS: [&str; 114] = [
     include_str!("../families/llama.toml"),
     include_str!("../families/mistral.toml"),
     include_str!("../families/qwen2.toml"),
@@ -126,6 +126,8 @@ const TEXTS: [&str; 112] = [
     include_str!("../families/wavlm.toml"),
     include_str!("../families/sew.toml"),
     include_str!("../families/ast.toml"),
+    include_str!("../families/swinv2.toml"),
+    include_str!("../families/yolos.toml"),
 ];
 
 /// Parts for images, of models whose language model is of another family. Each extends the table
