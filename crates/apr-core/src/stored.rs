@@ -137,6 +137,7 @@ pub struct Stored<'a> {
     coding: Option<Coding<'a>>,
     /// Ranges of all bytes that the tensor is made of; empty if this is only `range`.
     sources: Vec<StoredRange>,
+    before: Option<(DType, u64)>,
 }
 
 /// Storage of a weight in several tensors, as codes and scales.
@@ -309,9 +310,9 @@ impl<'a> Stored<'a> {
     /// returns.
     #[must_use]
     pub fn plain(range: StoredRange) -> Self {
-        let (digest, crc32, encoded, coding) = (None, None, None, None);
+        let (digest, crc32, encoded, coding, before) = (None, None, None, None, None);
         let (parts, sources) = (Vec::new(), Vec::new());
-        Self { range, digest, crc32, encoded, parts, coding, sources }
+        Self { range, digest, crc32, encoded, parts, coding, sources, before }
     }
 
     /// The bytes in the file are others, which `encoded` reads.
@@ -340,6 +341,24 @@ impl<'a> Stored<'a> {
             derived.parts.extend(stored.parts);
         }
         derived
+    }
+
+    /// Sets the tensor of `base` that a reader converted to another dtype or layout.
+    ///
+    /// If it is converted to several tensors, `counts` is `true` for one of them, for which its
+    /// bytes count.
+    #[must_use]
+    pub fn converted_from(self, base: &dyn CheckpointReader, tensor: usize, counts: bool) -> Self {
+        let info = &base.tensors()[tensor];
+        let own = || (info.dtype, info.byte_len().unwrap_or_default());
+        let (dtype, len) = base.stored(tensor).before.unwrap_or_else(own);
+        Self { before: Some((dtype, if counts { len } else { 0 })), ..self }
+    }
+
+    /// Returns dtype and bytes of the tensor before a reader [converted](Self::converted_from) it.
+    #[must_use]
+    pub fn before(&self) -> Option<(DType, u64)> {
+        self.before
     }
 
     /// Sets the parts of the file that the tensor is made of.

@@ -422,7 +422,14 @@ impl CheckpointReader for Merged<'_> {
             }));
         }
         let nowhere = StoredRange { file: 0, offset: 0, len: 0 };
-        Stored::derived(range.unwrap_or(nowhere)).with_parts(parts)
+        let stored = Stored::derived(range.unwrap_or(nowhere)).with_parts(parts);
+        match &self.made[tensor] {
+            Made::Merged(computed) => {
+                let main = &computed.elements.inputs[computed.compared];
+                stored.converted_from(&*main.reader, main.tensor, true)
+            }
+            Made::Copied(_) => stored,
+        }
     }
 
     fn read_tensor(&self, tensor: usize, offset: u64, buf: &mut [u8]) -> Result<()> {

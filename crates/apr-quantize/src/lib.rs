@@ -67,13 +67,16 @@ pub use choices::{Casts, Choices};
 pub use facts::ModelFacts;
 pub use idle::idle_requantize;
 pub use imatrix::{ColumnSums, Imatrix, ImatrixSums, Importance};
-pub use layout::{Chosen, Laid, LaidErrors, Layout, Rounded, Rounding, Scale, global_scale};
+pub use layout::{
+    Chosen, Laid, LaidErrors, Layout, LeftReason, LeftWeight, Rounded, Rounding, Scale,
+    global_scale,
+};
 pub use like::QuantizedLike;
 pub use mix::{Decision, DecisionReason, assign, check_again};
 pub use plan::{Quantization, QuantizationPlan, Weighting, importance, note_of_unweighted, plan};
 pub use quality::{
-    DEGRADED_ABOVE, Degradation, Measured, Quality, QualityGate, QualityLog, QuantizationReport,
-    TensorQuality, TypeQuality,
+    DEGRADED_ABOVE, Degradation, LOST_ABOVE, LayoutOfWeights, Measured, Quality, QualityGate,
+    QualityLog, QuantizationReport, TensorQuality, TypeQuality,
 };
 pub use recode::TensorTarget;
 pub use record::{file_type_name, place, record, record_cast, record_dequantized, recorded_scheme};

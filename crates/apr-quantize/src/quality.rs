@@ -1,9 +1,11 @@
 //! What quantization cost: errors per tensor, per dtype and in total, and the gate that they can be
 //! held against.
 
-use apr_registry::DType;
+use apr_registry::{DType, Escaped};
 use apr_tensor::drift::Drift;
 use serde::Serialize;
+
+use crate::layout::Layout;
 
 /// Tensors that the report names as the worst.
 const WORST: usize = 10;
@@ -64,6 +66,9 @@ pub struct TypeQuality {
 /// Quantization errors of a model.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct QuantizationReport {
+    /// Layout of codes and scales that the weights have, which no dtype names; `None` for blocks.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub layout: Option<LayoutOfWeights>,
     /// Each new dtype, the one with most elements first.
     pub by_type: Vec<TypeQuality>,
     /// All quantized tensors together.
@@ -76,6 +81,37 @@ pub struct QuantizationReport {
     /// Every quantized tensor, in the order they are written.
     pub tensors: Vec<TensorQuality>,
 }
+
+/// Layout of the codes and scales of quantized weights.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[non_exhaustive]
+pub struct LayoutOfWeights {
+    /// Name of the layout, such as `w4a16`.
+    pub name: &'static str,
+    /// Columns with one scale; `None` if a scale covers a whole row.
+    pub group_size: Option<u64>,
+}
+
+impl LayoutOfWeights {
+    pub(crate) const fn of(layout: Layout) -> Self {
+        Self { name: layout.name(), group_size: layout.group() }
+    }
+}
+
+impl QuantizationReport {
+    /// Returns a warning for each tensor with an error above [`LOST_ABOVE`], up to ten.
+    pub fn lost(&self) -> impl Iterator<Item = String> {
+        let lost = self.worst.iter().filter(|one| exceeds(one.quality.relative_error, LOST_ABOVE));
+        lost.map(|TensorQuality { name, quality, .. }| {
+            let (error, limit) = (100.0 * quality.relative_error, 100.0 * LOST_ABOVE);
+            let name = Escaped::short(name);
+            format!("tensor {name}: relative quantization error {error:.1} %, above {limit:.0} %")
+        })
+    }
+}
+
+/// Relative error from which on a tensor has lost its values.
+pub const LOST_ABOVE: f64 = 0.5;
 
 /// Relative error from which on a quantization is a degradation.
 pub const DEGRADED_ABOVE: f64 = 0.05;
@@ -203,7 +239,7 @@ impl QualityLog {
         let worst = worst.into_iter().take(WORST).cloned().collect();
         let total = Quality::from(&total);
         let degradation = Degradation::of(&total, &tensors);
-        Some(QuantizationReport { by_type, total, degradation, worst, tensors })
+        Some(QuantizationReport { layout: None, by_type, total, degradation, worst, tensors })
     }
 }
 

@@ -506,6 +506,111 @@ fn dense_tensors_are_listed_and_the_configuration_is_complete() {
     }
 }
 
+/// The quantization entry of `config.json` of a model with matrices of these shapes, and the
+/// weights that stay in floats with the reasons.
+fn left(config: &Value, shapes: &[(&str, usize, usize)], scheme: Scheme) -> (Value, Vec<String>) {
+    let weight = |(name, rows, columns): &(&str, usize, usize)| {
+        tensor(&format!("{name}.weight"), DTYPES[2], &vec![vec![0.5; *columns]; *rows])
+    };
+    let base = model(&shapes.iter().map(weight).collect::<Vec<_>>(), config);
+    let families = apr_arch::Families::builtin();
+    let mut metadata = base.metadata().clone();
+    metadata.set(keys::MODEL_TYPE, config["model_type"].clone());
+    let model = families.identify(base.tensors(), &metadata);
+    let layout = Layout::of(scheme).expect("a layout");
+    let chosen = layout.choose(&*base, model.as_ref(), BTreeMap::new());
+    let reasons = chosen.left.iter().map(|left| format!("{}: {}", left.module, left.why)).collect();
+    let laid = Laid::new(base.into(), layout, chosen).expect("a layout");
+    let config: Value =
+        serde_json::from_slice(&laid.read_companion(0).expect("bytes")).expect("JSON");
+    (config["quantization_config"].clone(), reasons)
+}
+
+#[test]
+fn routers_and_gates_of_shared_experts_are_ignored_by_name() {
+    let common = json!({
+        "hidden_size": 128, "num_hidden_layers": 1, "num_attention_heads": 4,
+        "num_key_value_heads": 4, "vocab_size": 64,
+    });
+    let config = |model_type: &str| {
+        let mut config = common.clone();
+        config["model_type"] = json!(model_type);
+        config
+    };
+    let layer = "model.layers.0";
+    for (model_type, routers, quantized) in [
+        (
+            "qwen2_moe",
+            &["mlp.gate", "mlp.shared_expert_gate"][..],
+            &["mlp.experts.0.up_proj", "mlp.shared_expert.up_proj"][..],
+        ),
+        ("qwen3_moe", &["mlp.gate"], &["mlp.experts.0.up_proj"]),
+        ("mixtral", &["block_sparse_moe.gate"], &["block_sparse_moe.experts.0.w1"]),
+    ] {
+        let names = |modules: &[&str]| -> Vec<String> {
+            modules.iter().map(|module| format!("{layer}.{module}")).collect()
+        };
+        let (routers, quantized) = (names(routers), names(quantized));
+        let rows = |name: &str| if name.ends_with("shared_expert_gate") { 1 } else { 4 };
+        let small = routers.iter().map(|name| (&**name, rows(name), 128));
+        let shapes: Vec<_> =
+            small.chain(quantized.iter().map(|name| (&**name, 128, 128))).collect();
+        for scheme in [Scheme::W4A16, Scheme::Fp8, Scheme::Gptq4] {
+            let (stated, reasons) = left(&config(model_type), &shapes, scheme);
+            let ignored: Vec<String> = match scheme {
+                Scheme::Gptq4 => {
+                    let patterns = stated["dynamic"].as_object().expect("patterns");
+                    let module = |pattern: &String| {
+                        pattern.trim_start_matches("-:^").trim_end_matches('$').replace("\\.", ".")
+                    };
+                    patterns.keys().map(module).collect()
+                }
+                _ => {
+                    let modules = stated["ignore"].as_array().expect("a list");
+                    let modules = modules.iter().map(|name| name.as_str().expect("a name"));
+                    modules.filter(|name| *name != "lm_head").map(str::to_owned).collect()
+                }
+            };
+            assert_eq!(ignored, routers, "{model_type} {scheme:?}");
+            let named = |(router, reason): (&String, &String)| reason.starts_with(&**router);
+            assert!(routers.iter().zip(&reasons).all(named), "{reasons:?}");
+            assert_eq!(reasons[0], format!("{}: expert router", routers[0]));
+        }
+    }
+}
+
+#[test]
+fn matrices_with_inputs_as_rows_and_wrong_shapes_stay_in_floats() {
+    let config = json!({
+        "model_type": "gpt2", "n_embd": 128, "n_layer": 1, "n_head": 4, "vocab_size": 64,
+    });
+    let shapes = [
+        ("transformer.wte", 64, 128),
+        ("transformer.h.0.attn.c_attn", 128, 384),
+        // As high as wide: the shape says nothing.
+        ("transformer.h.0.attn.c_proj", 128, 128),
+        ("transformer.h.0.mlp.c_fc", 128, 512),
+        ("transformer.h.0.mlp.c_proj", 512, 128),
+    ];
+    for scheme in SCHEMES.into_iter().chain([Scheme::Gptq4]) {
+        let (_, reasons) = left(&config, &shapes, scheme);
+        let expected: Vec<String> =
+            shapes[1..].iter().map(|(name, ..)| format!("{name}: Conv1D weights")).collect();
+        assert_eq!(reasons, expected, "{scheme:?}");
+    }
+
+    let config = json!({ "model_type": "llama", "hidden_size": 96 });
+    let shapes =
+        [("model.layers.0.mlp.up_proj", 128, 96), ("model.layers.0.mlp.gate_proj", 8, 128)];
+    let (stated, reasons) = left(&config, &shapes, Scheme::Gptq4);
+    let expected = [
+        "model.layers.0.mlp.up_proj: columns not a multiple of 128",
+        "model.layers.0.mlp.gate_proj: rows not a multiple of 32",
+    ];
+    assert_eq!(reasons, expected);
+    assert_eq!(stated["dynamic"].as_object().expect("patterns").len(), 2);
+}
+
 /// Returns the expected quantization entry of `config.json`, as libraries that load the folder
 /// require it.
 fn expected(scheme: Scheme, ignore: &[&str]) -> Value {

@@ -373,7 +373,8 @@ impl CheckpointReader for Unpacked<'_> {
         if matches!(part, UnpackedPart::Whole) {
             self.base.stored(base)
         } else {
-            Stored::derived_from(&*self.base, &[base])
+            let counts = matches!(part, UnpackedPart::Quants { .. });
+            Stored::derived_from(&*self.base, &[base]).converted_from(&*self.base, base, counts)
         }
     }
 

@@ -324,7 +324,17 @@ impl CheckpointReader for View<'_> {
             TensorOrigin::Own(bytes) => {
                 Stored::derived(StoredRange { file: 0, offset: 0, len: bytes.len() as u64 })
             }
-            TensorOrigin::Changed(change) => Stored::derived_from(&*self.base, &change.sources()),
+            TensorOrigin::Changed(change) => {
+                let sources = change.sources();
+                let stored = Stored::derived_from(&*self.base, &sources);
+                let elements = self.mapping.tensors[tensor].shape.elements();
+                let is_whole = |at: usize| self.base.tensors()[at].shape.elements() == elements;
+                match sources[..] {
+                    // One tensor, decoded or turned.
+                    [only] if is_whole(only) => stored.converted_from(&*self.base, only, true),
+                    _ => stored,
+                }
+            }
         }
     }
 

@@ -138,6 +138,53 @@ fn an_encrypted_output_in_parts_is_judged_with_its_key_or_not_finished() {
     assert!(drift > 0.0 && drift < 0.1, "{drift}");
 }
 
+/// Codes are no values: the output is compared with the values that they represent.
+#[test]
+fn a_gate_compares_the_values_of_weights_in_codes() {
+    let sandbox = with_llama();
+    let mut sources = vec!["fp8".to_owned(), "mlx-8".to_owned(), "gptq-4".to_owned()];
+    for name in &sources {
+        sandbox.apr(&format!("quantize llama --type {name} -o {name}")).ok();
+    }
+    let others = ["ct-fp8-channel", "gptq4", "awq4", "bnb-nf4", "mlx-affine8", "fp8-block", "hqq4"];
+    let others = others.iter().filter_map(|name| locate::shared_case(&format!("codes/{name}")));
+    sources.extend(others.map(|path| path.to_str().expect("text").to_owned()));
+    for source in &sources {
+        for output in ["kept.apr", "kept"] {
+            let line = format!("convert {source} --format {} -o {output} -f", format_of(output));
+            let report = sandbox.apr(&format!("{line} --max-drift 0 --json")).ok().json();
+            assert_eq!(report["drift"]["changed"], 0, "{source} {output}");
+        }
+        for job in [
+            format!("convert {source} --quantize q8_0 -o out.apr"),
+            format!("convert {source} --prune 0.001 -o out.apr"),
+            format!("convert {source} --prune-threshold 0.0001 -o out --format safetensors"),
+            format!("merge {source} {source} --strategy average -o out.apr"),
+            format!("quantize {source} --type w4a16 --requantize -o out"),
+        ] {
+            let report = sandbox.apr(&format!("{job} -f --max-drift 0.3 --json")).ok().json();
+            let drift = &report["drift"];
+            assert_eq!(drift["removed"], serde_json::json!([]), "{job}");
+            let error = drift["relative_error"].as_f64().expect("a number");
+            assert!(error < 0.3, "{job}: {error}");
+        }
+        sandbox.apr(&format!("convert {source} --quantize q8_0 -o q8.apr -f")).ok();
+        let diff = sandbox.apr(&format!("diff {source} q8.apr --json")).json();
+        let changed = diff["tensors"].as_array().expect("a list");
+        let changed = changed.iter().filter(|tensor| tensor["l2"].as_f64() > Some(0.0)).count();
+        let line = format!("convert {source} --quantize q8_0 -o q8.apr -f --max-drift 1 --json");
+        assert_eq!(sandbox.apr(&line).ok().json()["drift"]["changed"], changed, "{source}");
+    }
+    let job = "convert fp8 --quantize q8_0";
+    for (gate, code) in [("--max-drift 0.1", 0), ("--max-drift 0.00001", 5)] {
+        assert_eq!(in_parts(&sandbox, job, gate, 2), Some(code), "{gate}");
+    }
+}
+
+fn format_of(output: &str) -> &'static str {
+    if output.ends_with(".apr") { "apr" } else { "safetensors" }
+}
+
 /// Names and layouts differ between formats, which is not drift.
 #[test]
 fn a_conversion_that_changes_no_value_passes_the_strictest_gate() {

@@ -325,11 +325,15 @@ fn describe(
     planned
         .map(|planned| {
             let source = &reader.tensors()[planned.source];
+            let converted = reader.stored(planned.source).before();
+            let own = || (source.dtype, source.byte_len().unwrap_or_default());
+            let (from, bytes_before) = converted.unwrap_or_else(own);
             ConvertedTensor {
                 name: target_infos[planned.source].name.clone(),
-                from: source.dtype,
+                from,
                 to: target_infos[planned.source].dtype,
-                bytes_before: source.byte_len().unwrap_or_default(),
+                bytes_before,
+                is_cast: source.dtype != target_infos[planned.source].dtype,
                 bytes_after: planned.len,
                 why: targets[planned.source].why.clone(),
             }

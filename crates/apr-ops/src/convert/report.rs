@@ -26,6 +26,10 @@ pub struct ConvertedTensor {
     /// Reason for this dtype, if a rule chose it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub why: Option<String>,
+    /// `true` if the conversion changed the dtype; `false` if its input was read in the dtype of
+    /// the target, such as the codes of a layout.
+    #[serde(skip)]
+    pub is_cast: bool,
 }
 
 /// Result of a conversion, or of a dry run.

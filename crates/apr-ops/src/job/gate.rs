@@ -3,11 +3,13 @@
 
 use apr_core::Progress;
 use apr_quantize::QualityGate;
-use apr_registry::{CheckpointReader, Computes, Pipeline, PlanOptions, Result as ModelResult};
+use apr_registry::{
+    CheckpointReader, Computes, DType, Pipeline, PlanOptions, Result as ModelResult,
+};
 use apr_source::Source;
-use apr_view::View;
+use apr_view::{View, check_decodable};
 
-use super::description::Job;
+use super::description::{Job, Naming};
 use super::error::JobError;
 use super::planned::Planned;
 use super::weights::Weights;
@@ -54,12 +56,25 @@ impl Job {
     }
 
     /// The job, as it would be if it changed no value.
+    ///
+    /// Weights in codes and scales are their values, as in the output when it is opened.
     fn unchanged<'a>(&self, source: &Source<'a>) -> Result<Planned<'a>, JobError> {
         let target = PlanOptions { shard: None, ..self.target.clone() };
-        let weights = Weights { dequantize: self.weights.dequantize, ..Weights::default() };
+        // The content has the values before a cast, so the dtype has no effect on it.
+        let decoded = || self.shows_values(source.reader()).then_some(DType::F32);
+        let dequantize = self.weights.dequantize.or_else(decoded);
+        let weights = Weights { dequantize, ..Weights::default() };
         let validation = ValidationConfig::off();
         let job = Self { target, weights, validation, ..self.clone() };
         job.plan(source)
+    }
+
+    /// Returns `true` if the source has weights in codes and scales, and all can be decoded.
+    fn shows_values(&self, reader: &dyn CheckpointReader) -> bool {
+        let is_coded = |tensor: usize| reader.stored(tensor).coding().is_some();
+        self.naming == Naming::OfTarget
+            && (0..reader.tensors().len()).any(is_coded)
+            && check_decodable(reader).is_ok()
     }
 }
 

@@ -6,8 +6,8 @@ use std::sync::Arc;
 use apr_arch::FamilyModel;
 use apr_llama::is_in_gguf_layout;
 use apr_quantize::{
-    Choices, Chosen, Laid, Layout, Quantization, Weighting, idle_requantize, note_of_unweighted,
-    place,
+    Choices, Chosen, Laid, Layout, LeftReason, LeftWeight, Quantization, Scheme, Weighting,
+    idle_requantize, note_of_unweighted, place,
 };
 use apr_registry::{
     CheckpointReader, Computes, Convention, DType, Error, Format, PlanOptions, QuantizedTypes,
@@ -34,15 +34,41 @@ const NAME: &str = "model_name";
 const CONFIG: &str = "config.json";
 const NO_CONFIG: &str = "no config.json in the folder, which libraries need: pass `config` FILE";
 
-/// Returns a note about matrices that stay in floats according to the configuration.
-fn left_dense(modules: &[String]) -> Option<String> {
+/// Returns the weights that stay in floats as text, one for each reason.
+fn reasons(left: &[LeftWeight]) -> Vec<String> {
     const SHOWN: usize = 3;
-    let names: Vec<&str> = modules.iter().take(SHOWN).map(String::as_str).collect();
-    let more = match modules.len().saturating_sub(SHOWN) {
-        0 => String::new(),
-        more => format!(" and {more} more"),
+    let mut groups: Vec<(LeftReason, Vec<&str>)> = Vec::new();
+    for LeftWeight { module, why, .. } in left {
+        match groups.iter_mut().find(|(known, _)| known == why) {
+            Some((_, modules)) => modules.push(module),
+            None => groups.push((*why, vec![module])),
+        }
+    }
+    let text = |(why, modules): (LeftReason, Vec<&str>)| {
+        let more = match modules.len().saturating_sub(SHOWN) {
+            0 => String::new(),
+            more => format!(" and {more} more"),
+        };
+        format!("{why} ({}{more})", modules[..modules.len().min(SHOWN)].join(", "))
     };
-    (!modules.is_empty()).then(|| format!("left in floats: {}{more}", names.join(", ")))
+    groups.into_iter().map(text).collect()
+}
+
+/// Returns a note about weights that stay in floats according to the configuration.
+fn left_in_floats(left: &[LeftWeight]) -> Option<String> {
+    (!left.is_empty()).then(|| format!("left in floats: {}", reasons(left).join("; ")))
+}
+
+/// Returns the error for a model of whose weights a layout takes none.
+fn nothing_to_quantize(scheme: Scheme, left: &[LeftWeight]) -> JobError {
+    let message = match &reasons(left)[..] {
+        [] => format!("nothing to quantize: the model has no matrices of floats for {scheme}"),
+        reasons => format!(
+            "nothing to quantize: {scheme} supports no weight of the model: {}",
+            reasons.join("; ")
+        ),
+    };
+    JobError::Request(message)
 }
 
 /// Refuses choices of types for single tensors: a layout has one.
@@ -374,12 +400,9 @@ impl Job {
         let family = source.family_in(&content)?;
         let mut chosen = layout.choose(&content, family.as_ref(), names);
         if !chosen.weights.contains(&true) {
-            let message = format!(
-                "nothing to quantize: the model has no matrices of floats that {scheme} supports"
-            );
-            return Err(JobError::Request(message));
+            return Err(nothing_to_quantize(scheme, &chosen.left));
         }
-        parts.warnings.extend(left_dense(&chosen.ignored));
+        parts.warnings.extend(left_in_floats(&chosen.left));
         let weighed = importance(asked, layout, &content, family.as_ref(), &chosen)?;
         drop(family);
         chosen.importance = weighed.0;

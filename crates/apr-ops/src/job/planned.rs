@@ -4,7 +4,7 @@ use std::collections::{BTreeSet, HashSet};
 use std::sync::Arc;
 
 use apr_core::{Layout, Progress, StoredRange};
-use apr_quantize::{LaidErrors, TensorTarget};
+use apr_quantize::{LaidErrors, QuantizationReport, TensorTarget};
 use apr_registry::{
     CheckpointReader, Loss, Pipeline, PlanOptions, Result as ModelResult, Sink, TensorInfo, apr2,
 };
@@ -305,6 +305,9 @@ impl<'a> Planned<'a> {
             conversion.quantization = errors.report();
             conversion.elements = errors.elements();
         }
+        let lost = conversion.quantization.iter().flat_map(QuantizationReport::lost);
+        conversion.warnings.extend(lost);
+        conversion.warnings.extend(self.errors.iter().flat_map(|errors| errors.lost()));
         Ok(JobReport {
             conversion,
             family: self.family,

@@ -121,7 +121,8 @@ impl CheckpointReader for Quantized<'_> {
 
     fn stored(&self, tensor: usize) -> Stored<'_> {
         if self.is_changed(tensor) {
-            Stored::derived_from(&*self.base, &[tensor])
+            let stored = Stored::derived_from(&*self.base, &[tensor]);
+            stored.converted_from(&*self.base, tensor, true)
         } else {
             self.base.stored(tensor)
         }

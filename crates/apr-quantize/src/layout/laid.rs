@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 use apr_core::json::{from_python, to_python};
 use apr_core::{
-    CheckpointReader, CodingPart, Companion, Container, Error, Metadata, Result, Stored,
+    CheckpointReader, CodingPart, Companion, Container, Error, Escaped, Metadata, Result, Stored,
     TensorInfo, keys, pass_on,
 };
 use apr_tensor::drift::Drift;
@@ -16,7 +16,7 @@ use serde_json::{Map, Value};
 use super::global::{at_once, global_scale, sets};
 use super::row::Encoder;
 use super::{Chosen, Layout, Part, Rounded, named};
-use crate::quality::{QualityLog, QuantizationReport};
+use crate::quality::{LOST_ABOVE, LayoutOfWeights, QualityLog, QuantizationReport};
 
 /// Name of the configuration, which states how the weights are read.
 const CONFIG: &str = "config.json";
@@ -54,13 +54,37 @@ pub struct LaidErrors {
     layout: Layout,
     /// Errors of pieces, by position in the base and offset. The key order makes sums independent
     /// of threads.
-    drifts: Mutex<BTreeMap<(usize, u64), Drift>>,
+    drifts: Mutex<BTreeMap<(usize, u64), Moved>>,
     /// Weights that were rounded before, whose drift counts. Measured while they are encoded, it
     /// would be zero.
     rounded: BTreeMap<usize, Rounded>,
     names: Vec<String>,
     bytes: Vec<u64>,
     elements: u64,
+}
+
+/// Error of a piece of a weight.
+#[derive(Debug, Clone, Copy, Default)]
+struct Moved {
+    drift: Drift,
+    /// Rows that begin in the piece, and those of them with an error above [`LOST_ABOVE`].
+    rows: u64,
+    lost: u64,
+}
+
+impl Moved {
+    fn merge(&mut self, other: &Self) {
+        self.drift.merge(&other.drift);
+        self.rows += other.rows;
+        self.lost += other.lost;
+    }
+
+    fn add_row(&mut self, values: &[f32], held: &[f32]) {
+        let drift = Drift::of(values, held);
+        self.drift.merge(&drift);
+        self.rows += 1;
+        self.lost += u64::from(drift.relative_error().is_some_and(|error| error > LOST_ABOVE));
+    }
 }
 
 impl LaidErrors {
@@ -74,16 +98,42 @@ impl LaidErrors {
     #[must_use]
     pub fn report(&self) -> Option<QuantizationReport> {
         let mut log = QualityLog::default();
-        let drifts = self.drifts.lock().unwrap_or_else(PoisonError::into_inner);
-        let mut weights: BTreeMap<usize, Drift> = BTreeMap::new();
-        for ((tensor, _), drift) in drifts.iter() {
-            weights.entry(*tensor).or_default().merge(drift);
-        }
-        for (tensor, drift) in weights {
+        for (tensor, Moved { drift, .. }) in self.weights() {
             let drift = self.rounded.get(&tensor).map_or(drift, |rounded| rounded.drift);
             log.add(&self.names[tensor], self.layout.reported(), self.bytes[tensor], &drift);
         }
-        log.finish()
+        let layout = LayoutOfWeights::of(self.layout);
+        Some(QuantizationReport { layout: Some(layout), ..log.finish()? })
+    }
+
+    /// Returns a warning for each weight of which most rows have an error above [`LOST_ABOVE`],
+    /// but not the whole: one value is much larger than all others.
+    #[must_use]
+    pub fn lost(&self) -> Vec<String> {
+        let limit = 100.0 * LOST_ABOVE;
+        let is_lost = |(_, Moved { drift, rows, lost }): &(usize, Moved)| {
+            let is_whole = drift.relative_error().is_some_and(|error| error > LOST_ABOVE);
+            !is_whole && 2 * lost > *rows
+        };
+        let lost = self.weights().into_iter().filter(is_lost);
+        lost.map(|(tensor, Moved { rows, lost, .. })| {
+            let name = Escaped::short(&self.names[tensor]);
+            format!(
+                "tensor {name}: relative quantization error above {limit:.0} % in {lost} of \
+                 {rows} rows"
+            )
+        })
+        .collect()
+    }
+
+    /// The errors of weights, by position.
+    fn weights(&self) -> BTreeMap<usize, Moved> {
+        let drifts = self.drifts.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut weights: BTreeMap<usize, Moved> = BTreeMap::new();
+        for ((tensor, _), moved) in drifts.iter() {
+            weights.entry(*tensor).or_default().merge(moved);
+        }
+        weights
     }
 }
 
@@ -93,7 +143,12 @@ impl<'a> Laid<'a> {
     /// # Errors
     /// E001 where a configuration is no JSON or the model has none, E007 when it can't be read.
     pub fn new(base: Base<'a>, layout: Layout, chosen: Chosen) -> Result<Self> {
-        let Chosen { weights, ignored, importance, rounded, names } = chosen;
+        let Chosen { weights, left, importance, rounded, names } = chosen;
+        let ignored: Vec<String> = left
+            .into_iter()
+            .filter(|weight| weight.is_of_module)
+            .map(|weight| weight.module)
+            .collect();
         let mut named = named(base.tensors(), &names);
         for (tensor, rounded) in rounded.iter().filter(|_| matches!(layout, Layout::Mlx(_))) {
             named[*tensor].dtype = rounded.rounding.scales;
@@ -240,7 +295,7 @@ impl<'a> Laid<'a> {
         let rows = info.shape.dims().first().copied().unwrap_or(1).max(1);
         let width = own.map(TensorInfo::byte_len).transpose()?.unwrap_or_default() / rows;
         let (encoder, weights) = (self.encoder(origin.tensor)?, self.weights(origin.tensor));
-        let mut drift = Drift::default();
+        let mut moved = Moved::default();
         let (mut at, mut rest) = (offset, buf);
         while !rest.is_empty() && width > 0 {
             let first = at / width;
@@ -258,7 +313,7 @@ impl<'a> Laid<'a> {
                 check_held(&encoder, (values, &codes.values), &info.name)?;
                 // A row that is read in two pieces counts where it begins.
                 if number * width >= offset {
-                    drift.merge(&Drift::of(values, &codes.values));
+                    moved.add_row(values, &codes.values);
                 }
                 made.extend(codes.bytes);
             }
@@ -272,7 +327,7 @@ impl<'a> Laid<'a> {
             at += len as u64;
             rest = later;
         }
-        self.note(origin.tensor, offset, drift);
+        self.note(origin.tensor, offset, moved);
         Ok(())
     }
 
@@ -311,7 +366,7 @@ impl<'a> Laid<'a> {
             at += len as u64;
             rest = later;
         }
-        self.note(origin.tensor, offset, drift);
+        self.note(origin.tensor, offset, Moved { drift, ..Moved::default() });
         Ok(())
     }
 
@@ -390,10 +445,10 @@ impl<'a> Laid<'a> {
     }
 
     /// Records the error of a weight whose codes are read from `offset` on.
-    fn note(&self, tensor: usize, offset: u64, drift: Drift) {
-        if drift.count > 0 {
+    fn note(&self, tensor: usize, offset: u64, moved: Moved) {
+        if moved.drift.count > 0 {
             let mut drifts = self.errors.drifts.lock().unwrap_or_else(PoisonError::into_inner);
-            drifts.insert((tensor, offset), drift);
+            drifts.insert((tensor, offset), moved);
         }
     }
 }
@@ -466,10 +521,10 @@ impl CheckpointReader for Laid<'_> {
 
     fn stored(&self, tensor: usize) -> Stored<'_> {
         let origin = self.origins[tensor];
-        match origin.part {
-            Some(_) => Stored::derived_from(&*self.base, &[origin.tensor]),
-            None => self.base.stored(origin.tensor),
-        }
+        let Some(part) = origin.part else { return self.base.stored(origin.tensor) };
+        let stored = Stored::derived_from(&*self.base, &[origin.tensor]);
+        // The weight is read once, for its codes.
+        stored.converted_from(&*self.base, origin.tensor, part == Part::Codes)
     }
 
     fn read_tensor(&self, tensor: usize, offset: u64, buf: &mut [u8]) -> Result<()> {

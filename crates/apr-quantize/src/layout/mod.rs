@@ -20,6 +20,7 @@
 mod affine;
 mod global;
 mod laid;
+mod left;
 mod rounding;
 mod row;
 mod stated;
@@ -27,6 +28,7 @@ mod stated;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use self::left::has_inputs_first;
 use crate::role::{Role, roles_of};
 use crate::scheme::Scheme;
 use apr_arch::FamilyModel;
@@ -34,6 +36,7 @@ use apr_core::{CheckpointReader, DType, Shape, TensorInfo};
 
 pub use global::global_scale;
 pub use laid::{Laid, LaidErrors};
+pub use left::{LeftReason, LeftWeight};
 pub use rounding::{Rounded, Rounding, Scale};
 
 /// Selection of the weights of a checkpoint to lay out.
@@ -42,8 +45,9 @@ pub use rounding::{Rounded, Rounding, Scale};
 pub struct Chosen {
     /// `true` for each tensor, by position, that is a weight to lay out.
     pub weights: Vec<bool>,
-    /// Modules that other libraries would take for quantized ones.
-    pub ignored: Vec<String>,
+    /// Weights of layers that stay in floats. Other libraries would take their modules for
+    /// quantized ones.
+    pub left: Vec<LeftWeight>,
     /// Importance of the columns of each tensor, by position, if scales are searched. Can be
     /// shorter than the list of tensors.
     pub importance: Vec<Option<Arc<[f32]>>>,
@@ -96,7 +100,8 @@ impl Layout {
     }
 
     /// Returns the number of columns per scale, or `None` if a scale covers a whole row.
-    const fn group(self) -> Option<u64> {
+    #[must_use]
+    pub const fn group(self) -> Option<u64> {
         match self {
             Self::Fp8 | Self::W8A8 => None,
             Self::W4A16 | Self::W4A16Asym | Self::Gptq4 => Some(128),
@@ -123,16 +128,45 @@ impl Layout {
         }
     }
 
+    /// Returns the name of the layout, as the type of a quantization.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Fp8 => Scheme::Fp8.name(),
+            Self::W8A8 => Scheme::W8A8.name(),
+            Self::W4A16 => Scheme::W4A16.name(),
+            Self::W4A16Asym => Scheme::W4A16Asym.name(),
+            Self::MxFp4 => Scheme::MXFP4.name(),
+            Self::NvFp4 => Scheme::NVFP4.name(),
+            Self::Gptq4 => Scheme::Gptq4.name(),
+            Self::Mlx(4) => Scheme::Mlx4.name(),
+            Self::Mlx(6) => Scheme::Mlx6.name(),
+            Self::Mlx(_) => Scheme::Mlx8.name(),
+        }
+    }
+
     /// Returns `true` if this layout supports a weight of this dtype and shape.
     fn takes(self, info: &TensorInfo) -> bool {
         let &[rows, columns] = info.shape.dims() else { return false };
-        let is_whole = self.group().is_none_or(|group| columns.is_multiple_of(group))
-            && (self != Self::Gptq4 || rows.is_multiple_of(32));
         info.name.ends_with(".weight")
             && info.dtype.is_float()
             && rows > 0
             && columns > 0
-            && is_whole
+            && self.misfit(info).is_none()
+    }
+
+    /// Returns how the shape of a matrix does not fit the layout.
+    fn misfit(self, info: &TensorInfo) -> Option<LeftReason> {
+        /// Outputs of GPTQ's kernels.
+        const OUTPUTS: u64 = 32;
+        let &[rows, columns] = info.shape.dims() else { return Some(LeftReason::Dimensions) };
+        match self.group() {
+            Some(group) if !columns.is_multiple_of(group) => Some(LeftReason::Columns(group)),
+            _ if self == Self::Gptq4 && !rows.is_multiple_of(OUTPUTS) => {
+                Some(LeftReason::Rows(OUTPUTS))
+            }
+            _ => None,
+        }
     }
 
     /// The weights that are laid out.
@@ -146,24 +180,23 @@ impl Layout {
         model: Option<&FamilyModel<'_>>,
         names: BTreeMap<usize, String>,
     ) -> Chosen {
-        let mut ignored = Vec::new();
+        let mut left = Vec::new();
         let roles = roles_of(reader, model);
         let named = named(reader.tensors(), &names);
-        let chosen = named.iter().zip(roles).map(|(info, role)| {
+        let chosen = named.iter().zip(roles).enumerate().map(|(tensor, (info, role))| {
             let is_wanted = match role {
-                Some(Role::Matrix) => !is_router(&info.name),
+                Some(Role::Matrix) => !is_router(&info.name) && !has_inputs_first(model, tensor),
                 Some(Role::TokenEmbedding | Role::Output) => matches!(self, Self::Mlx(_)),
                 _ => false,
             };
             let is_chosen = is_wanted && self.takes(info);
-            let is_matrix = matches!(role, Some(Role::Matrix | Role::Output));
-            if let Some(module) = info.name.strip_suffix(".weight").filter(|_| !is_chosen) {
-                ignored.extend(is_matrix.then(|| module.to_owned()));
+            if !is_chosen {
+                left.extend(LeftWeight::of(self, info, role, (tensor, model)));
             }
             is_chosen
         });
         let weights = chosen.collect();
-        Chosen { weights, ignored, names, ..Chosen::default() }
+        Chosen { weights, left, names, ..Chosen::default() }
     }
 
     /// The tensors that a weight becomes.

@@ -201,8 +201,7 @@ fn render_losses(out: &mut dyn Write, report: &ConvertReport) -> io::Result<()> 
 
 fn render_casts(out: &mut dyn Write, report: &ConvertReport) -> io::Result<()> {
     let mut to: Vec<(DType, u64)> = Vec::new();
-    for tensor in
-        report.tensors.iter().filter(|tensor| tensor.from != tensor.to && !tensor.to.is_quantized())
+    for tensor in report.tensors.iter().filter(|tensor| tensor.is_cast && !tensor.to.is_quantized())
     {
         match to.iter_mut().find(|(dtype, _)| *dtype == tensor.to) {
             Some((_, count)) => *count += 1,
@@ -247,20 +246,29 @@ fn render_quantization(out: &mut dyn Write, report: &ConvertReport, all: bool) -
     writeln!(out, "  {tensors} quantized; {bits:.2} bits per weight over all tensors")?;
     writeln!(
         out,
-        "  {BOLD}{:<9} {:>7} {:>9} {:>6} {:>11} {:>9} {:>11} {:>9}{BOLD:#}",
+        "  {BOLD}{:<10} {:>7} {:>9} {:>6} {:>11} {:>9} {:>11} {:>9}{BOLD:#}",
         "Type", "Tensors", "Weights", "Bits", "RMSE", "Relative", "Max error", "Cosine"
     )?;
     let quality = |quality: &Quality| {
         let Quality { rmse, relative_error, max_error, cosine } = quality;
         format!("{rmse:>11.3e} {:>8.3}% {max_error:>11.3e} {cosine:>9.6}", 100.0 * relative_error)
     };
+    let name_of = |dtype: DType| type_of(quantization, dtype);
     for TypeQuality { dtype, tensor_count: tensors, elements, bits_per_weight, quality: cost } in
         &quantization.by_type
     {
-        let (weights, cost) = (human::count(*elements), quality(cost));
-        writeln!(out, "  {dtype:<9} {tensors:>7} {weights:>9} {bits_per_weight:>6.3} {cost}")?;
+        let (name, weights, cost) = (name_of(*dtype), human::count(*elements), quality(cost));
+        writeln!(out, "  {name:<10} {tensors:>7} {weights:>9} {bits_per_weight:>6.3} {cost}")?;
     }
-    writeln!(out, "  {:<9} {:>7} {:>9} {:>6} {}", "all", "", "", "", quality(&quantization.total))?;
+    writeln!(
+        out,
+        "  {:<10} {:>7} {:>9} {:>6} {}",
+        "all",
+        "",
+        "",
+        "",
+        quality(&quantization.total)
+    )?;
     if let Some(degradation) = &quantization.degradation {
         writeln!(out, "  {ODD}{degradation}{ODD:#}")?;
     }
@@ -271,14 +279,20 @@ fn render_quantization(out: &mut dyn Write, report: &ConvertReport, all: bool) -
     writeln!(out, "  {DIM}largest errors:{DIM:#}")?;
     for TensorQuality { name, dtype, quality: cost } in &quantization.worst {
         let (relative, cosine) = (100.0 * cost.relative_error, cost.cosine);
+        let of = name_of(*dtype);
         writeln!(
             out,
-            "    {relative:>7.3}%  cosine {cosine:.6}  {dtype:<8}  {}",
+            "    {relative:>7.3}%  cosine {cosine:.6}  {of:<8}  {}",
             Escaped::short(name)
         )?;
     }
 
     render_exceptions(out, report)
+}
+
+/// Returns the name of the type that weights became: of their layout, or the dtype.
+fn type_of(quantization: &QuantizationReport, dtype: DType) -> &'static str {
+    quantization.layout.as_ref().map_or(dtype.name(), |layout| layout.name)
 }
 
 /// The tensor with the largest error, and the number of tensors whose type has a reason.
@@ -289,7 +303,8 @@ fn render_rest_of_quantization(
 ) -> io::Result<()> {
     if let Some(TensorQuality { name, dtype, quality: cost }) = quantization.worst.first() {
         let (error, name) = (100.0 * cost.relative_error, Escaped::short(name));
-        writeln!(out, "  largest error: {error:.3}% in {name} ({dtype})")?;
+        let of = type_of(quantization, *dtype);
+        writeln!(out, "  largest error: {error:.3}% in {name} ({of})")?;
     }
     let others = report.tensors.iter().filter(|tensor| tensor.why.is_some()).count();
     match others {

@@ -6,7 +6,7 @@ use apr_testkit::locate;
 use serde_json::{Value, json};
 
 use super::legacy_imatrix;
-use crate::support::{Sandbox, tensors};
+use crate::support::{Sandbox, Tensor, damaged, f32s, safetensors, tensors};
 
 /// A small trained model, and a text that it is run on.
 fn sandbox() -> Sandbox {
@@ -232,4 +232,121 @@ fn quantized_weights_are_converted_to_another_layout_only_on_request() {
     let run = sandbox.apr(&format!("{line} --requantize"));
     let report = run.ok().to_string();
     assert!(!report.contains(idle), "{report}");
+}
+
+#[test]
+fn reports_name_the_layout_and_what_was_read() {
+    let sandbox = sandbox();
+    let of_blocks = sandbox.apr("quantize llama --type q8_0 -o q.gguf --json").ok().json();
+    let read = &of_blocks["bytes_in"];
+    let expected: u64 = tensors(&sandbox.read("llama/model.safetensors"))
+        .values()
+        .map(|(_, _, bytes)| bytes.len() as u64)
+        .sum();
+    assert_eq!(*read, expected);
+    assert_eq!(of_blocks["quantization"]["layout"], Value::Null);
+    for (layout, group) in [
+        ("fp8", Value::Null),
+        ("w8a8", Value::Null),
+        ("w4a16", json!(128)),
+        ("w4a16-asym", json!(128)),
+        ("mxfp4", json!(32)),
+        ("nvfp4", json!(16)),
+        ("gptq-4", json!(128)),
+        ("mlx-4", json!(64)),
+        ("mlx-6", json!(64)),
+        ("mlx-8", json!(64)),
+    ] {
+        let line = format!("quantize llama --type {layout} --format safetensors -f");
+        let report = sandbox.apr(&format!("{line} -o {layout} --json")).ok().json();
+        let named = &report["quantization"]["layout"];
+        assert_eq!(*named, json!({ "name": layout, "group_size": group }));
+        assert_eq!(report["bytes_in"], *read, "{layout}");
+        for tensor in report["tensors"].as_array().expect("a list") {
+            assert_eq!(tensor["from"], "bf16", "{layout}: {tensor}");
+        }
+        let run = sandbox.apr(&format!("{line} -o {layout}")).ok();
+        run.says(&[" of weights, ", &format!("\n  {layout} "), &format!("({layout})")]);
+    }
+    let onnx = sandbox.apr("convert llama --quantize q8_0 -o m.onnx --json").ok().json();
+    assert_eq!(onnx["bytes_in"], *read);
+    let text = sandbox.apr("quantize llama --type fp8 -o fp8 -f").ok().text();
+    assert!(!text.contains("cast "), "{text}");
+    let blocks = sandbox.apr("quantize q.gguf --type fp8 --requantize -o again --json");
+    let report = blocks.ok().json();
+    let codes = report["tensors"].as_array().expect("a list").iter();
+    let codes = codes.filter(|tensor| tensor["to"] == "f8_e4m3");
+    assert!(codes.clone().count() > 0 && codes.clone().all(|code| code["from"] == "q8_0"));
+}
+
+#[test]
+fn weights_that_no_layout_supports_are_named_with_the_reason() {
+    let sandbox = sandbox();
+    let config = json!({
+        "model_type": "gpt2", "architectures": ["GPT2LMHeadModel"], "n_embd": 128, "n_layer": 1,
+        "n_head": 4, "vocab_size": 64, "n_positions": 32,
+    });
+    sandbox.write("gpt2/config.json", config.to_string());
+    let mut weights = Vec::new();
+    for (name, shape) in [
+        ("wte.weight", vec![64, 128]),
+        ("wpe.weight", vec![32, 128]),
+        ("h.0.ln_1.weight", vec![128]),
+        ("h.0.ln_1.bias", vec![128]),
+        ("h.0.attn.c_attn.weight", vec![128, 384]),
+        ("h.0.attn.c_attn.bias", vec![384]),
+        ("h.0.attn.c_proj.weight", vec![128, 128]),
+        ("h.0.attn.c_proj.bias", vec![128]),
+        ("h.0.ln_2.weight", vec![128]),
+        ("h.0.ln_2.bias", vec![128]),
+        ("h.0.mlp.c_fc.weight", vec![128, 512]),
+        ("h.0.mlp.c_fc.bias", vec![512]),
+        ("h.0.mlp.c_proj.weight", vec![512, 128]),
+        ("h.0.mlp.c_proj.bias", vec![128]),
+        ("ln_f.weight", vec![128]),
+        ("ln_f.bias", vec![128]),
+    ] {
+        let count = shape.iter().product::<u64>();
+        weights.push((name, shape, f32s(&vec![0.5; usize::try_from(count).expect("small")])));
+    }
+    let weights: Vec<Tensor<'_>> = weights
+        .iter()
+        .map(|(name, shape, bytes)| (*name, "F32", &shape[..], bytes.clone()))
+        .collect();
+    sandbox.write("gpt2/model.safetensors", safetensors(&weights));
+    let conv = "Conv1D weights (h.0.attn.c_attn, h.0.attn.c_proj, h.0.mlp.c_fc and 1 more)";
+    for layout in ["w4a16", "fp8", "gptq-4"] {
+        let said = format!("nothing to quantize: {layout} supports no weight of the model: {conv}");
+        sandbox.apr(&format!("quantize gpt2 --type {layout} -o out --relaxed")).fails(2, &[&said]);
+        sandbox
+            .apr(&format!("quantize gpt2 --type {layout} -o out.apr --relaxed"))
+            .fails(2, &[&said]);
+    }
+    let left = format!("left in floats: {conv}");
+    sandbox.apr("quantize gpt2 --type mlx-4 -o mlx --relaxed").ok().says(&[&left]);
+
+    let whisper = locate::fixture("run/tiny-whisper");
+    let path = whisper.to_str().expect("text");
+    let said = "w4a16 supports no weight of the model: columns not a multiple of 128 (";
+    sandbox.apr(&format!("quantize {path} --type w4a16 -o out")).fails(2, &[said]);
+}
+
+#[test]
+fn a_matrix_that_loses_its_values_is_named() {
+    let sandbox = Sandbox::new();
+    let llama = locate::fixture("tiny-llama");
+    let name = "model.layers.0.mlp.up_proj.weight";
+    // 1e30 in bf16: with a scale for it, the scales of other groups round to zero.
+    let put = |bytes: &mut [u8]| bytes[..2].copy_from_slice(&[0x4a, 0x71]);
+    damaged(&sandbox, llama.to_str().expect("text"), name, put);
+    let line = "quantize broken --type nvfp4 --format safetensors -o out --relaxed";
+    let of_rows =
+        format!("tensor {name}: relative quantization error above 50 % in 256 of 256 rows");
+    // Servers join the two, so that they have one scale of all scales.
+    let other = "tensor model.layers.0.mlp.gate_proj.weight: relative quantization error 100.0 %";
+    sandbox.apr(line).ok().says(&[&of_rows, &format!("{other}, above 50 %")]);
+    let sound = sandbox
+        .apr(&format!("quantize {} --type nvfp4 --format safetensors -o sound", llama.display()));
+    let text = sound.ok().to_string();
+    assert!(!text.contains("above 50 %"), "{text}");
 }
