@@ -15,7 +15,7 @@ use apr_registry::{ByteSource, Error, Format, PlanOptions, target_by_extension, 
 use apr_view::View;
 use base16ct::lower::encode_string;
 
-pub(super) use self::gates::{Gates, Judged, name_of};
+pub(super) use self::gates::{Gates, Judged, name_of, render_drift};
 pub(super) use self::write::{
     Changed, Destination, Extras, Subject, show_warnings, write, write_subject,
 };
