@@ -404,6 +404,131 @@ fn parts_that_do_not_match_are_reported() {
     }
 }
 
+/// The weight of which a part is changed.
+const DOWN: &str = "model.layers.0.mlp.down_proj";
+
+/// Writes a copy of a folder as `m` with one part of a weight changed: to another shape, with as
+/// many of its bytes, or to zeros.
+fn with_part(sandbox: &Sandbox, source: &str, part: &str, shape: Option<&[u64]>) {
+    let mut all = weights(Path::new(source));
+    let (_, old, bytes) = all.get_mut(part).unwrap_or_else(|| panic!("{source} has {part}"));
+    match shape {
+        Some(shape) => {
+            let dims = old.as_array().expect("a shape").iter();
+            let before: u64 = dims.map(|dim| dim.as_u64().expect("a length")).product();
+            let len = bytes.len() as u64 / before * shape.iter().product::<u64>();
+            bytes.truncate(usize::try_from(len).expect("small"));
+            *old = json!(shape);
+        }
+        None => bytes.fill(0),
+    }
+    write_with(sandbox, source, &all);
+}
+
+/// Writes a copy of a folder as `m` with these tensors.
+fn write_with(sandbox: &Sandbox, source: &str, all: &Weights) {
+    let owned: Vec<(&str, &str, Vec<u64>, &Vec<u8>)> = all
+        .iter()
+        .map(|(name, (dtype, shape, bytes))| {
+            let dims = shape.as_array().expect("a shape").iter().map(|dim| dim.as_u64());
+            let dims = dims.map(|dim| dim.expect("a length")).collect();
+            (&**name, dtype.as_str().expect("a dtype"), dims, bytes)
+        })
+        .collect();
+    let tensors: Vec<(&str, &str, &[u64], Vec<u8>)> = owned
+        .iter()
+        .map(|(name, dtype, shape, bytes)| (*name, *dtype, &shape[..], (*bytes).clone()))
+        .collect();
+    sandbox.write("m/model.safetensors", safetensors(&tensors));
+    sandbox.write(
+        "m/config.json",
+        fs::read(format!("{source}/config.json")).expect("a configuration"),
+    );
+}
+
+#[test]
+fn scales_and_codes_of_another_shape_are_an_error_with_the_names_of_both() {
+    let sandbox = Sandbox::new();
+    for (folder, part, shape) in [
+        ("ct-fp8-channel", "weight_scale", &[64, 1][..]),
+        ("ct-fp8-channel", "weight_scale", &[1, 128]),
+        ("ct-w8a8-int", "weight_scale", &[64, 1]),
+        ("ct-w8a8-int", "weight_scale", &[1, 128]),
+        ("fbgemm-fp8", "weight_scale", &[64, 1]),
+        ("fbgemm-fp8", "weight_scale", &[1, 128]),
+        ("torchao-fp8-st", "_weight_scale", &[64, 1]),
+        ("torchao-fp8-st", "_weight_scale", &[1, 128]),
+        ("quanto-int8", "weight._scale", &[64, 1]),
+        ("quanto-int8", "weight._scale", &[1, 128]),
+        ("fp8-block", "weight_scale_inv", &[2, 1]),
+        ("fp8-block", "weight_scale_inv", &[1, 1]),
+        ("ct-w4a16", "weight_packed", &[128, 16]),
+        ("ct-w4a16", "weight_scale", &[128, 4]),
+        ("mlx-affine4", "weight", &[128, 16]),
+        ("quanto-int4", "weight._data._data", &[64, 128]),
+    ] {
+        let Some(source) = path(folder) else { return };
+        let part = format!("{DOWN}.{part}");
+        with_part(&sandbox, &source, &part, Some(shape));
+        let weight = format!("{DOWN}.weight");
+        sandbox.apr("run m --tokens 1,2").fails(4, &["E001", &weight, &part]);
+        sandbox.apr("validate m").fails(5, &["E001", &weight, "INVALID"]);
+    }
+}
+
+#[test]
+fn a_scale_that_a_scaled_file_lacks_is_an_error() {
+    let Some(source) = path("comfy-scaled-fp8") else { return };
+    let sandbox = Sandbox::new();
+    let mut all = weights(Path::new(&source));
+    all.remove(&format!("{DOWN}.scale_weight")).expect("a scale");
+    write_with(&sandbox, &source, &all);
+    let said = ["E001", &format!("{DOWN}.weight"), "'scaled_fp8' states that weights are scaled"];
+    sandbox.apr("run m --tokens 1,2").fails(4, &said);
+    sandbox.apr("validate m").fails(5, &[said[0], said[1], "INVALID"]);
+}
+
+#[test]
+fn scales_that_are_all_zero_beside_other_codes_are_an_error() {
+    let sandbox = Sandbox::new();
+    for (folder, part) in [
+        ("awq4", "scales"),
+        ("gptq4-actorder", "scales"),
+        ("ct-w4a16", "weight_scale"),
+        ("ct-nvfp4", "weight_scale"),
+        ("bnb-nf4", "weight.absmax"),
+        ("bnb-nf4-dq", "weight.nested_absmax"),
+        ("bnb-int8", "SCB"),
+        ("fp8-block", "weight_scale_inv"),
+        ("hqq4", "scale"),
+        ("mlx-affine4", "scales"),
+        ("mlx-mxfp44", "scales"),
+        ("quanto-int4", "weight._scale"),
+    ] {
+        let Some(source) = path(folder) else { return };
+        let part = format!("{DOWN}.{part}");
+        with_part(&sandbox, &source, &part, None);
+        let weight = format!("{DOWN}.weight");
+        sandbox.apr("run m --tokens 1,2").fails(4, &["E002", &weight, &part]);
+        sandbox.apr("validate m").fails(5, &["E002", &weight, "INVALID"]);
+    }
+}
+
+#[test]
+fn a_report_says_that_blocks_keep_what_the_library_rounds() {
+    let sandbox = Sandbox::new();
+    let said = "not rounded to bf16, as the method's library rounds them";
+    for (folder, rounds) in [("ct-nvfp4", true), ("modelopt-nvfp4", false), ("mlx-mxfp44", false)] {
+        let Some(source) = path(folder) else { return };
+        let line = format!("convert {source} -o {folder}.gguf");
+        let text = sandbox.apr(&line).ok().text();
+        assert_eq!(text.contains(said), rounds, "{folder}: {text}");
+        let report = sandbox.apr(&format!("{line} -f --json")).ok().json();
+        let dtypes = &report["coded"]["in_blocks"]["not_rounded_to"];
+        assert_eq!(*dtypes == json!(["bf16"]), rounds, "{folder}: {report}");
+    }
+}
+
 #[test]
 fn explain_names_the_method_its_bits_and_the_programs_that_load_it() {
     let sandbox = Sandbox::new();

@@ -6,7 +6,7 @@ use apr_core::{Coding, Convention};
 use apr_registry::{
     CheckpointReader, Computes, DType, Format, QuantizedTypes, Result as ModelResult,
 };
-use apr_view::{Apart, Base, MXFP4_EXPERTS, View, is_of_activations};
+use apr_view::{Apart, Base, Blocks, MXFP4_EXPERTS, View, is_of_activations};
 use serde::Serialize;
 
 use super::planned::Parts;
@@ -39,6 +39,10 @@ pub struct WeightsInBlocks {
     pub weights: usize,
     /// Stored forms of the weights in the source, without duplicates.
     pub stored: Vec<String>,
+    /// Dtypes to which reading the source rounds products of codes and scales, as the method's
+    /// library does, and the blocks do not.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub not_rounded_to: Vec<String>,
 }
 
 /// Weights in codes and scales with the same treatment.
@@ -47,15 +51,22 @@ struct Found {
     weights: BTreeSet<String>,
     stored: BTreeSet<String>,
     of_activations: usize,
+    /// Dtypes to which values are rounded that blocks do not round.
+    rounded_to: BTreeSet<&'static str>,
 }
 
 impl Found {
     /// The wanted ones of a checkpoint.
     fn of(content: &dyn CheckpointReader, wanted: impl Fn(&Coding<'_>) -> bool) -> Self {
-        let positions = 0..content.tensors().len();
-        let codings = positions.filter_map(|position| content.stored(position).coding());
         let mut found = Self::default();
-        for coding in codings.filter(|coding| wanted(coding)) {
+        for (position, info) in content.tensors().iter().enumerate() {
+            let Some(coding) = content.stored(position).coding().filter(|coding| wanted(coding))
+            else {
+                continue;
+            };
+            if Blocks::omits_rounding(info, &coding) {
+                found.rounded_to.insert(info.dtype.name());
+            }
             found.weights.insert(coding.whole.to_owned());
             found.of_activations += coding.names().filter(|name| is_of_activations(name)).count();
             found.stored.insert(coding.description.to_owned());
@@ -78,6 +89,7 @@ impl CodedWeights {
             in_blocks: are_in_blocks.then(|| WeightsInBlocks {
                 weights: in_blocks.weights.len(),
                 stored: in_blocks.stored.into_iter().collect(),
+                not_rounded_to: in_blocks.rounded_to.into_iter().map(str::to_owned).collect(),
             }),
         })
     }

@@ -85,8 +85,8 @@ fn weight(tensors: &Tensors<'_>, stated: &Stated, name: &str, codes: usize) -> R
     })
 }
 
-/// Returns the bits of a code: those that the configuration states, if they fit the number of packed
-/// rows, or the only ones that fit.
+/// Returns the bits of a code: those that the configuration states, if they fit the number of
+/// packed rows, or the only ones that fit.
 fn bits(stated: &Stated, packed: u64, rows: u64) -> Option<u32> {
     let said = stated.text("weights");
     let is_stated = |bits: u32| said.is_none_or(|weights| weights.ends_with(&format!("int{bits}")));

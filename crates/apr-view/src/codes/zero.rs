@@ -1,9 +1,9 @@
 //! Scales that are all zero, beside codes that are not.
 //!
 //! A single zero among scales is what libraries write: of a row or group of zeros (bitsandbytes,
-//! quanto), or of weights that are too small for the dtype of the scales. A whole weight of zeros has
-//! codes that are all alike. Where all scales of a weight are zero and its codes differ, the scales
-//! are lost.
+//! quanto), or of weights that are too small for the dtype of the scales. A whole weight of zeros
+//! has codes that are all alike. Where all scales of a weight are zero and its codes differ, the
+//! scales are lost.
 
 use apr_core::{CheckpointReader, DType, Error, Result};
 

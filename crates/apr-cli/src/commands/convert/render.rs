@@ -92,6 +92,13 @@ pub(super) fn render_coded(out: &mut dyn Write, report: &WriteReport) -> io::Res
         let weights = counted(in_blocks.weights as u64, "weight");
         let stored = in_blocks.stored.join("; ");
         writeln!(out, "  {weights} moved to blocks with the same codes: {stored}")?;
+        if !in_blocks.not_rounded_to.is_empty() {
+            let dtypes = in_blocks.not_rounded_to.join(" and ");
+            writeln!(
+                out,
+                "  their values are not rounded to {dtypes}, as the method's library rounds them"
+            )?;
+        }
     }
     if coded.weights > 0 {
         writeln!(out, "  {weights} decoded: {stored}")?;
