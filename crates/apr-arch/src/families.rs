@@ -91,6 +91,8 @@ enum Told<'f, 'm> {
 pub struct Families {
     /// Families that were added, the latest first; they precede the built-in families.
     brought: Vec<Arc<Family>>,
+    /// Parts for images that were added, likewise.
+    brought_parts: Vec<Arc<Family>>,
 }
 
 impl Families {
@@ -101,17 +103,29 @@ impl Families {
     }
 
     /// Adds a family from the text of a family file. It takes precedence over other families of the
-    /// same name.
+    /// same name. A table with `vision_of` describes a part for images, which no checkpoint is by
+    /// itself.
     ///
     /// # Errors
     /// E001 if the text is not TOML, is not a family, or extends an unknown family.
     pub fn add(&mut self, text: &str) -> Result<&Family> {
-        let family = Family::read(text, |base| self.find(base)).map_err(|error| match error {
+        let part = |name: &str| self.vision_parts().find(|part| part.name() == name);
+        let find = |base: &str| self.find(base).or_else(|| part(base));
+        let family = Family::read(text, find).map_err(|error| match error {
             Refused::UnknownBase(base) => self.unknown(&base),
             Refused::Malformed(error) => error,
         })?;
-        self.brought.insert(0, Arc::new(family));
-        Ok(&self.brought[0])
+        let brought = match family.file.vision_of.is_empty() {
+            true => &mut self.brought,
+            false => &mut self.brought_parts,
+        };
+        brought.insert(0, Arc::new(family));
+        Ok(&brought[0])
+    }
+
+    /// The tables of parts for images, in the order they are tried.
+    fn vision_parts(&self) -> impl Iterator<Item = &Family> {
+        self.brought_parts.iter().map(|part| &**part).chain(builtin::vision_parts())
     }
 
     /// Names of the families that were added to the built-in ones.
@@ -342,9 +356,8 @@ impl Families {
         // Of a language model's family, the metadata may have that family's type.
         let own = config.get("model_type").and_then(Json::as_str);
         let kind = own.or_else(|| metadata.text(keys::MODEL_TYPE))?;
-        let brought = self.brought.iter().map(|family| &**family);
-        let mut parts = brought.chain(builtin::vision_parts());
-        let family = parts.find(|part| part.file.vision_of.iter().any(|name| name == kind))?;
+        let family =
+            self.vision_parts().find(|part| part.file.vision_of.iter().any(|name| name == kind))?;
         let (naming, _) = names.best_naming(family, 1)?;
         Some(FamilyModel::new(family, naming, names, tensors, metadata))
     }
@@ -554,6 +567,24 @@ mod tests {
         let groups = NameGroups::of(&tensors);
         let whisper = tables().iter().find(|table| table.name() == "whisper").expect("built in");
         assert!(!groups.may_be_of(least(GUESSED, tensors.len()), |word| whisper.has_word(word)));
+    }
+
+    #[test]
+    fn a_part_for_images_that_was_brought_is_found_by_its_models_and_is_no_family() {
+        let mut families = Families::builtin();
+        let table = "name = 'mine'\ntitle = 'Mine'\nextends = 'llava_vision'\nvision_of = ['seer']";
+        families.add(table).expect("a part");
+        assert_eq!(families.brought().count(), 0);
+        assert!(families.find("mine").is_none());
+        let mut tensors = llama_tensors();
+        let name = "multi_modal_projector.linear_1.weight".to_owned();
+        tensors.push(TensorInfo { name, dtype: DType::F32, shape: [4, 4].into() });
+        let config = json!({ "text_config": { "model_type": "llama" }, "vision_config": {} });
+        let metadata = json!({ "model_type": "seer", "architecture": config });
+        let metadata = Metadata::from(metadata.as_object().cloned().unwrap_or_default());
+        let model = families.identify(&tensors, &metadata).expect("a LLaMA");
+        assert_eq!(model.family().name(), "llama");
+        assert_eq!(model.vision().map(|part| part.family().name()), Some("mine"));
     }
 
     #[test]

@@ -662,9 +662,9 @@ mod tests {
         };
         assert_eq!(of(&[], &[1, IMAGE, 2, IMAGE]), [0.0, 1.0]);
         assert_eq!(of(&[IMAGE, 1, IMAGE], &[3, IMAGE, 4]), [2.0]);
-        assert_eq!(of(&[1, 2], &[3]), []);
+        assert!(of(&[1, 2], &[3]).is_empty());
         // What the model itself writes is of no image.
-        assert_eq!(of(&[IMAGE; 3], &[IMAGE]), []);
+        assert!(of(&[IMAGE; 3], &[IMAGE]).is_empty());
         assert_eq!(of(&[IMAGE; 2], &[IMAGE; 4]), [2.0]);
     }
 
