@@ -168,6 +168,8 @@ pub struct Generator<'g> {
     told: Cell<bool>,
     /// The grammar of the options, once a text needs it.
     compiled: OnceCell<Compiled>,
+    /// The settings with the tokens that the options name by their texts, once a text needs them.
+    named: OnceCell<Generation>,
 }
 
 enum Model<'g> {
@@ -256,8 +258,19 @@ impl<'g> Generator<'g> {
         warn_ignored(&runner, &settings);
         let (kept, identity) = (None, OnceCell::new());
         let (files, told, compiled) = (None, Cell::new(false), OnceCell::new());
-        let tokenizer = None;
-        Self { runner, model, settings, options, tokenizer, kept, identity, files, told, compiled }
+        Self {
+            runner,
+            model,
+            settings,
+            options,
+            tokenizer: None,
+            kept,
+            identity,
+            files,
+            told,
+            compiled,
+            named: OnceCell::new(),
+        }
     }
 
     /// How tokens are chosen: by the model's settings and the options.
@@ -324,6 +337,25 @@ impl<'g> Generator<'g> {
             None => Tokenizer::of(self.runner.reader, self.runner.host)?,
         };
         Ok(self.tokenizer.insert(tokenizer))
+    }
+
+    /// How tokens are chosen, with the ids of those that the options name by their texts.
+    fn named(&self, tokenizer: Option<&Tokenizer<'_>>) -> RunResult<&Generation> {
+        if !self.settings.has_names() {
+            return Ok(&self.settings);
+        }
+        if let Some(named) = self.named.get() {
+            return Ok(named);
+        }
+        let named = match tokenizer {
+            Some(tokenizer) => self.settings.named(Some(tokenizer))?,
+            // The prompt is given as tokens.
+            None => {
+                let own = Tokenizer::find(self.runner.reader, self.runner.host)?;
+                self.settings.named(own.as_ref())?
+            }
+        };
+        Ok(self.named.get_or_init(|| named))
     }
 
     /// What a text keeps to that begins behind these tokens; `None` for any text.

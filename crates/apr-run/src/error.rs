@@ -30,6 +30,9 @@ pub enum Remedy {
     NoChat,
     /// [`TranscriptionOptions::fallback`](crate::TranscriptionOptions::fallback) writes it again.
     Fallback,
+    /// The ids of tokens in
+    /// [`GenerationOptions::logit_bias`](crate::GenerationOptions::logit_bias).
+    BiasedIds,
 }
 
 /// What a model lacks, and the file that has it. A folder is a model's by its config.json, and a
