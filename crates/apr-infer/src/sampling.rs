@@ -34,6 +34,12 @@ impl Sampler {
         Self { random: Some(Random::new(seed)) }
     }
 
+    /// A random number from 0 to 1, without 1, for what a program decides by chance; 0 without a
+    /// seed.
+    pub fn chance(&mut self) -> f64 {
+        self.random.as_mut().map_or(0.0, Random::number)
+    }
+
     /// Returns the next token, or `None` if no logit is a number.
     pub fn choose(&mut self, logits: &[f32]) -> Option<usize> {
         let largest = largest(logits);

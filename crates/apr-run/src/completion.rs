@@ -179,6 +179,8 @@ pub struct Generator<'g> {
     compiled: OnceCell<Compiled>,
     /// What prompts show.
     images: Option<PromptImages<'g>>,
+    /// The settings with the tokens that the options name by their texts, once a text needs them.
+    named: OnceCell<Generation>,
 }
 
 enum Model<'g> {
@@ -267,19 +269,19 @@ impl<'g> Generator<'g> {
         warn_ignored(&runner, &settings);
         let (kept, identity) = (None, OnceCell::new());
         let (files, told, compiled) = (None, Cell::new(false), OnceCell::new());
-        let (tokenizer, images) = (None, None);
         Self {
             runner,
             model,
             settings,
             options,
-            tokenizer,
+            tokenizer: None,
             kept,
             identity,
             files,
             told,
             compiled,
-            images,
+            images: None,
+            named: OnceCell::new(),
         }
     }
 
@@ -348,6 +350,25 @@ impl<'g> Generator<'g> {
             None => Tokenizer::of(self.runner.reader, self.runner.host)?,
         };
         Ok(self.tokenizer.insert(tokenizer))
+    }
+
+    /// How tokens are chosen, with the ids of those that the options name by their texts.
+    fn named(&self, tokenizer: Option<&Tokenizer<'_>>) -> RunResult<&Generation> {
+        if !self.settings.has_names() {
+            return Ok(&self.settings);
+        }
+        if let Some(named) = self.named.get() {
+            return Ok(named);
+        }
+        let named = match tokenizer {
+            Some(tokenizer) => self.settings.named(Some(tokenizer))?,
+            // The prompt is given as tokens.
+            None => {
+                let own = Tokenizer::find(self.runner.reader, self.runner.host)?;
+                self.settings.named(own.as_ref())?
+            }
+        };
+        Ok(self.named.get_or_init(|| named))
     }
 
     /// Returns the constraint of a text that begins after these tokens, or `None` if any text is

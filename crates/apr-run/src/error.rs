@@ -31,6 +31,9 @@ pub enum Remedy {
     NoChat,
     /// [`TranscriptionOptions::fallback`](crate::TranscriptionOptions::fallback) writes it again.
     Fallback,
+    /// The ids of tokens in
+    /// [`GenerationOptions::logit_bias`](crate::GenerationOptions::logit_bias).
+    BiasedIds,
 }
 
 /// Returns the message for something that a model lacks, and for the file that has it.

@@ -93,8 +93,8 @@ pub use facts::Facts;
 pub use features::{AudioFeatures, AudioInput, ImageFeatures};
 pub use files::ArrayFile;
 pub use generation::{
-    Beams, Chooser, EarlyStopping, Generation, GenerationOptions, LogProbability, MOST_BEAMS,
-    TokenLogProbabilities,
+    Beams, Breakers, Chooser, DryPenalty, EarlyStopping, Generation, GenerationOptions,
+    LogProbability, MOST_BEAMS, Mirostat, TokenLogProbabilities, TokenName, Xtc,
 };
 pub use given::{Given, GivenArray, array_inputs, inputs_of};
 pub use grammar::{Grammar, GrammarKind, KeptGrammar};

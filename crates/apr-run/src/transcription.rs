@@ -207,12 +207,15 @@ impl<'t> Transcriber<'t> {
         let positions = facts.config("max_target_positions").and_then(Json::as_u64).unwrap_or(448);
         let longest = usize::try_from(length.unwrap_or(positions).min(positions)).unwrap_or(448);
         let tokenizer = Tokenizer::of(runner.reader, runner.host)?;
-        let settings = Generation::of(facts, &options.sampling);
+        let settings = Generation::of(facts, &options.sampling).named(Some(&tokenizer))?;
         warn_ignored(runner, &settings);
         if options.timestamps && special.no_times.is_none() {
             runner.warn("the model has no timestamp tokens: each segment is a window");
         }
-        let fallbacks = if options.fallback { window::fallbacks(facts, &options) } else { vec![] };
+        let fallbacks = match options.fallback {
+            true => window::fallbacks(facts, &options, &tokenizer)?,
+            false => Vec::new(),
+        };
         Ok(Self {
             runner: *runner,
             options,

@@ -16,11 +16,12 @@
 
 pub use apr_run::{
     Answer, Answers, Arithmetic, ArrayFile, AudioEncoder, AudioFile, AudioResult, AudioTask, Beams,
-    CacheType, ChatAnswer, ChatFile, Completion, Conversation, Data, EarlyStopping, Facts,
-    GenerateOptions, Generation, GenerationOptions, Generator, Given, Grammar, GrammarKind, Host,
-    Hypothesis, ImageEncoder, ImageResult, ImageTask, InputKind, KeptGrammar, Label,
-    LogProbability, MaskToken, Message, Pooling, Prepared, Prompt, QuestionAnswering, Ranked,
-    Ranking, Remedy, Reranker, RunError, RunOptions, RunResult, Runner, Segment, TemplateOptions,
-    TextEncoder, TextScore, TextTask, Timing, Timings, TokenLabel, TokenLogProbabilities,
-    Tokenizer, ToolCall, Transcriber, Transcription, TranscriptionOptions, WordWeight,
+    Breakers, CacheType, ChatAnswer, ChatFile, Completion, Conversation, Data, DryPenalty,
+    EarlyStopping, Facts, GenerateOptions, Generation, GenerationOptions, Generator, Given,
+    Grammar, GrammarKind, Host, Hypothesis, ImageEncoder, ImageResult, ImageTask, InputKind,
+    KeptGrammar, Label, LogProbability, MaskToken, Message, Mirostat, Pooling, Prepared, Prompt,
+    QuestionAnswering, Ranked, Ranking, Remedy, Reranker, RunError, RunOptions, RunResult, Runner,
+    Segment, TemplateOptions, TextEncoder, TextScore, TextTask, Timing, Timings, TokenLabel,
+    TokenLogProbabilities, TokenName, Tokenizer, ToolCall, Transcriber, Transcription,
+    TranscriptionOptions, WordWeight, Xtc,
 };

@@ -203,6 +203,11 @@ const EXAMPLES: [(&str, &[Example]); 55] = [
                 "run it on named inputs, and print the outputs as JSON",
             ),
             ("apr run llama.gguf --prompt \"Once upon a time\"", "generate text"),
+            (
+                "apr run llama.gguf --prompt \"Once upon a time\" --temperature 1 \
+                 --dry-multiplier 0.8 --xtc-probability 0.5",
+                "sample with llama.cpp's DRY and XTC",
+            ),
             ("apr run chat.gguf --prompt \"What is a llama?\" --chat", "answer a chat message"),
             ("apr run chat.gguf --chat", "hold a conversation on a terminal"),
             ("apr run llava --image photo.jpg --prompt \"What is this?\"", "ask about an image"),

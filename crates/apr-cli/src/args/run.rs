@@ -7,6 +7,7 @@ use clap::{Args, ValueEnum};
 
 use super::look::parse_named_file;
 use super::merge::parse_adapter;
+use super::sampling::SamplingArgs;
 use crate::engine::MOST_BEAMS;
 
 /// Arguments of `run`.
@@ -37,7 +38,7 @@ pub(crate) struct RunArgs {
         conflicts_with_all = [
             "max_tokens", "temperature", "top_k", "top_p", "min_p", "repeat_penalty",
             "presence_penalty", "logprobs", "seed", "pooling", "prompt_name", "dimensions", "top",
-            "beams", "length_penalty", "subtitles", "fallback",
+            "beams", "length_penalty", "subtitles", "fallback", "SamplingArgs",
         ],
     )]
     pub(crate) want: Vec<String>,
@@ -155,6 +156,8 @@ pub(crate) struct RunArgs {
     /// Presence penalty for tokens of the answer [default: 0]
     #[arg(long, value_name = "X", value_parser = parse_finite)]
     pub(crate) presence_penalty: Option<f32>,
+    #[command(flatten)]
+    pub(crate) sampling: SamplingArgs,
     /// Beam search with N beams, up to 64; 1 = off [default: the model's own, else 1]
     #[arg(
         long, value_name = "N", value_parser = clap::value_parser!(u8).range(1..=MOST_BEAMS as i64),
@@ -315,7 +318,7 @@ fn parse_argument(text: &str) -> Result<(String, String), String> {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Separator(pub(crate) String);
 
-fn parse_separator(text: &str) -> Result<Separator, String> {
+pub(super) fn parse_separator(text: &str) -> Result<Separator, String> {
     let mut made = String::new();
     let mut rest = text.chars();
     while let Some(letter) = rest.next() {
@@ -343,7 +346,7 @@ pub(super) fn parse_token(text: &str) -> Result<i64, String> {
     id.map(i64::from).ok_or_else(|| "a token is a whole number from 0 on".to_owned())
 }
 
-fn number(text: &str, what: &str, fits: impl Fn(f32) -> bool) -> Result<f32, String> {
+pub(super) fn number(text: &str, what: &str, fits: impl Fn(f32) -> bool) -> Result<f32, String> {
     let number: f32 = text.parse().map_err(|_| format!("'{text}' is not a number"))?;
     if number.is_finite() && fits(number) { Ok(number) } else { Err(format!("it is {what}")) }
 }
@@ -352,11 +355,11 @@ fn parse_temperature(text: &str) -> Result<f32, String> {
     number(text, "a number from 0 on", |number| number >= 0.0)
 }
 
-fn parse_probability(text: &str) -> Result<f32, String> {
+pub(super) fn parse_probability(text: &str) -> Result<f32, String> {
     number(text, "a number above 0, up to 1", |number| number > 0.0 && number <= 1.0)
 }
 
-fn parse_share(text: &str) -> Result<f32, String> {
+pub(super) fn parse_share(text: &str) -> Result<f32, String> {
     number(text, "a number from 0 to 1", |number| (0.0..=1.0).contains(&number))
 }
 
@@ -364,7 +367,7 @@ fn parse_penalty(text: &str) -> Result<f32, String> {
     number(text, "a number above 0", |number| number > 0.0)
 }
 
-fn parse_finite(text: &str) -> Result<f32, String> {
+pub(super) fn parse_finite(text: &str) -> Result<f32, String> {
     number(text, "a number", |_| true)
 }
 

@@ -97,7 +97,7 @@ fn create(args: &CanaryCreateArgs, context: &Context) -> Outcome {
     let output = TextFile::create(&args.output, args.overwrite)?;
     let inputs = Inputs::read(args, |path| read_all(path, context))?;
     let opened = Opened::new(&args.model, context)?;
-    check_vocabulary(&args.tokens, opened.facts())?;
+    check_vocabulary("--tokens", &args.tokens, opened.facts())?;
     let mut coverage = None;
     let mut canary = opened.with_runner(context, &running::generating(context), |runner| {
         let load = |file: &str| inputs.take(file);

@@ -132,6 +132,70 @@ fn penalties_and_probabilities_are_options() {
     assert!(run(&["--min-p", "0.1", "--temperature", "1"]).stderr.is_empty());
 }
 
+/// Their arithmetic is compared in `apr-run`, by `fixtures/run/samplers.json`.
+#[test]
+fn samplers_of_llama_cpp_are_options() {
+    let sandbox = Sandbox::new();
+    let run = |rest: &[&str]| {
+        sandbox.run(&[&["run", LLAMA, "--prompt", "11+11=", "--json"], rest].concat())
+    };
+    let text = |rest: &[&str]| run(rest).clean().json()["text"].clone();
+    assert_eq!(text(&[]), "22\n");
+    assert_ne!(text(&["--logit-bias", "50=-inf"]), "22\n");
+    assert_eq!(text(&["--logit-bias", "7=1000", "--max-tokens", "2"]), "\u{7}\u{7}");
+    assert_eq!(text(&["--logit-bias", "7=-1", "--logit-bias", "A=1000", "--max-tokens", "1"]), "A");
+    let ended = run(&["--logit-bias", "</s>=1000"]).clean().json();
+    assert_eq!((&ended["text"], &ended["ended"]), (&json!(""), &json!("end")));
+    assert_ne!(text(&["--frequency-penalty", "30"]), "22\n");
+    assert_ne!(text(&["--frequency-penalty", "-30"]), "22\n");
+    assert_eq!(text(&["--repeat-penalty", "90", "--repeat-last-n", "0"]), "22\n");
+    assert_ne!(text(&["--repeat-penalty", "90", "--repeat-last-n", "1"]), "22\n");
+    assert_eq!(text(&["--dry-multiplier", "90", "--dry-allowed-length", "9"]), "22\n");
+    let endless = run(&["--ignore-eos", "--max-tokens", "9"]).clean().json();
+    assert_eq!(endless["ended"], "max_tokens");
+    let longer = run(&["--min-tokens", "6", "--max-tokens", "7"]).clean().json();
+    assert!(longer["added"].as_array().expect("tokens").len() >= 6);
+    let sampled = ["--temperature", "1", "--seed", "3"];
+    for rest in [
+        &["--mirostat", "1", "--mirostat-tau", "0.1"][..],
+        &["--mirostat", "2", "--mirostat-tau", "0.1", "--mirostat-eta", "0.2"],
+        &["--typical-p", "0.5", "--top-p", "0.9"],
+        &["--xtc-probability", "0.5", "--xtc-threshold", "0.2", "--min-p", "0.1"],
+        &["--dry-multiplier", "1", "--dry-base", "2", "--dry-penalty-last-n", "9"],
+        &["--dry-multiplier", "1", "--dry-sequence-breaker", "\\n+"],
+    ] {
+        let line = [&sampled[..], rest].concat();
+        assert_eq!(text(&line), text(&line), "the same seed: {line:?}");
+    }
+
+    let idle = run(&["--typical-p", "0.5", "--xtc-probability", "1"]).ok();
+    let said = "--typical-p, --xtc-probability changed nothing with greedy decoding";
+    assert!(idle.stderr.contains(said), "{}", idle.stderr);
+    for (rest, said) in [
+        (&["--mirostat", "2", "--top-k", "4"][..], "--top-k"),
+        (&["--mirostat-tau", "2"], "--mirostat"),
+        (&["--dry-base", "2"], "--dry-multiplier"),
+        (&["--dry-multiplier", "1", "--dry-base", "0.5"], "1 on"),
+        (&["--xtc-threshold", "0.2"], "--xtc-probability"),
+        (&["--xtc-probability", "1", "--xtc-threshold", "0.6"], "0.5"),
+        (&["--logit-bias", "300=1"], "vocabulary"),
+        (&["--logit-bias", "11=inf"], "-inf"),
+        (&["--logit-bias", "7"], "TOKEN=X"),
+        (&["--ignore-eos", "--min-tokens", "3"], "--min-tokens"),
+        (&["--want", "logits", "--min-tokens", "3"], "--min-tokens"),
+    ] {
+        run(rest).fails(2, &[said]);
+    }
+    // Without the tokenizer's files, ids do.
+    for name in ["config.json", "model.safetensors"] {
+        sandbox.write(&format!("b/{name}"), fs::read(format!("{LLAMA}/{name}")).expect("a file"));
+    }
+    let bare = |rest: &str| sandbox.apr(&format!("run b --tokens 49,43 --max-tokens 2 {rest}"));
+    bare("--logit-bias 50=2 --dry-multiplier 1").ok();
+    bare("--logit-bias A=2").fails(2, &["tokenizer"]);
+    bare("--dry-multiplier 1 --dry-sequence-breaker A").fails(2, &["tokenizer"]);
+}
+
 #[test]
 fn values_may_begin_with_hyphens_and_errors_name_the_option() {
     let sandbox = Sandbox::new().with("ids.json", "[[1, 2]]");

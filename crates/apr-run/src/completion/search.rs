@@ -25,7 +25,8 @@ impl Generator<'_> {
         let most = self.most(begin.tokens.len(), default);
         let room = begin.context.map_or(usize::MAX, |size| size.saturating_sub(begin.tokens.len()));
         let limit = if most <= room { (most, "max_tokens") } else { (room, "context") };
-        let chooser = settings.begin(&begin.tokens, &begin.encoder, most);
+        let named = self.named(asked.tokenizer)?;
+        let chooser = named.begin(&begin.tokens, &begin.encoder, most);
         let constraint = self.constraint(asked.tokenizer, &begin.tokens)?;
         let stops = [&self.options.stops[..], settings.stops()].concat();
         let tokenizer = asked.tokenizer;

@@ -50,7 +50,7 @@ impl<'g> Generator<'g> {
         let constraint = self.constraint(tokenizer, &begin.tokens)?;
         Ok(Writing {
             generator: self,
-            chooser: self.settings.begin(&begin.tokens, &begin.encoder, most),
+            chooser: self.named(tokenizer)?.begin(&begin.tokens, &begin.encoder, most),
             constraint,
             text: GrowingText::new(stream, stops, sink),
             begin,

@@ -1,20 +1,27 @@
 //! How the tokens of an answer are chosen: by what a model's `generation_config.json` says, as
 //! transformers understands it, and by what the user says instead.
 
+mod llama;
+mod names;
 mod processors;
 mod settings;
+mod typical;
 
 use apr_infer::Sampler;
 use apr_registry::{Error, Result};
 use serde::Serialize;
 
-pub(crate) use processors::{Processor, Written};
+pub use llama::{DryPenalty, Mirostat, Xtc};
+pub use names::{Breakers, TokenName};
+pub(crate) use processors::{Processor, Scratch, Written};
 pub use settings::MOST_BEAMS;
 
 use super::{Facts, largest};
+use crate::error::RunResult;
+use crate::tokens::Tokenizer;
 
 /// Generation settings of the user; `None` leaves a setting to the model.
-#[derive(Debug, Clone, Copy, PartialEq, Default)]
+#[derive(Debug, Clone, PartialEq, Default)]
 pub struct GenerationOptions {
     /// Divides the logits; 0 takes the likeliest token.
     pub temperature: Option<f32>,
@@ -28,6 +35,26 @@ pub struct GenerationOptions {
     pub repeat_penalty: Option<f32>,
     /// Is taken off the logits of tokens that were generated already.
     pub presence_penalty: Option<f32>,
+    /// Is taken off the logits of tokens for each time that they were generated.
+    pub frequency_penalty: Option<f32>,
+    /// How many of the last tokens these penalties look at, those of the prompt among them; `None`
+    /// for all, and for those that were generated with the penalties of presence and frequency.
+    pub repeat_last_n: Option<usize>,
+    /// Is added to the logits of tokens; minus infinity rules one out.
+    pub logit_bias: Vec<(TokenName, f32)>,
+    /// Lowers the logits of tokens that would go on with a repetition.
+    pub dry: Option<DryPenalty>,
+    /// Tokens are considered whose surprise is nearest to the entropy, until their probabilities
+    /// reach this sum.
+    pub typical_p: Option<f32>,
+    /// Rules out the likeliest tokens at times.
+    pub xtc: Option<Xtc>,
+    /// Keeps the surprise of the text near a target, in the place of the bounds before.
+    pub mirostat: Option<Mirostat>,
+    /// Rules out the tokens that end a text.
+    pub ignore_eos: bool,
+    /// Rules them out before so many tokens are generated.
+    pub min_tokens: Option<usize>,
     /// Maximum number of tokens to generate.
     pub max_tokens: Option<usize>,
     /// Beams of a beam search; 1 for none.
@@ -72,6 +99,9 @@ pub struct Generation {
     processors: Vec<Processor>,
     beams: Option<Beams>,
     samples: bool,
+    /// How many of the last tokens the penalties look at.
+    window: Option<usize>,
+    mirostat: Option<Mirostat>,
     seed: u64,
     max_new: Option<usize>,
     max_length: Option<usize>,
@@ -92,6 +122,35 @@ impl Generation {
     #[must_use]
     pub fn samples(&self) -> bool {
         self.samples
+    }
+
+    /// Whether repetition, presence or frequency is penalized.
+    #[must_use]
+    pub fn penalizes(&self) -> bool {
+        self.processors.iter().any(|processor| {
+            matches!(
+                processor,
+                Processor::RepetitionPenalty(_)
+                    | Processor::PresencePenalty(_)
+                    | Processor::FrequencyPenalty(_)
+            )
+        })
+    }
+
+    /// Whether tokens are named by their texts, which [`named`](Self::named) finds.
+    pub(crate) fn has_names(&self) -> bool {
+        names::has_names(&self.processors)
+    }
+
+    /// The same with the ids of tokens that are named by their texts.
+    ///
+    /// # Errors
+    /// [`RunError::Request`](crate::RunError::Request) where a text is not one token, or there is
+    /// no tokenizer.
+    pub(crate) fn named(&self, tokenizer: Option<&Tokenizer<'_>>) -> RunResult<Self> {
+        let mut made = self.clone();
+        names::find_names(&mut made.processors, tokenizer)?;
+        Ok(made)
     }
 
     /// Returns the settings of the beam search, or `None` if only one text grows.
@@ -142,6 +201,10 @@ impl Generation {
             tokens: given.to_vec(),
             given: given.len(),
             encoder: encoder.to_vec(),
+            window: self.window,
+            mirostat: self.mirostat,
+            surprise: self.mirostat.map_or(0.0, Mirostat::first),
+            scratch: Scratch::default(),
         }
     }
 }
@@ -155,24 +218,41 @@ pub struct Chooser {
     tokens: Vec<i64>,
     given: usize,
     encoder: Vec<i64>,
+    window: Option<usize>,
+    mirostat: Option<Mirostat>,
+    /// That of a token that Mirostat cuts off at.
+    surprise: f64,
+    scratch: Scratch,
 }
 
 impl Chooser {
     /// Applies the settings to logits.
-    pub fn process(&self, logits: &mut [f32]) {
-        self.process_behind(logits, &self.tokens);
+    pub fn process(&mut self, logits: &mut [f32]) {
+        let draws = self.processors.iter().any(|it| matches!(it, Processor::Xtc { .. }));
+        let chance = if draws { self.sampler.chance() } else { 0.0 };
+        let mut scratch = std::mem::take(&mut self.scratch);
+        self.process_behind(logits, &self.tokens, chance, &mut scratch);
+        self.scratch = scratch;
     }
 
-    /// Applies the settings to logits for other tokens so far, including the given ones.
-    fn process_behind(&self, logits: &mut [f32], tokens: &[i64]) {
-        let written = Written { tokens, given: self.given, encoder: &self.encoder };
-        self.processors.iter().for_each(|processor| processor.apply(logits, written));
+    /// The same for other tokens so far, those that were given among them.
+    fn process_behind(
+        &self,
+        logits: &mut [f32],
+        tokens: &[i64],
+        chance: f64,
+        scratch: &mut Scratch,
+    ) {
+        let (given, encoder) = (self.given, &self.encoder[..]);
+        let (window, surprise) = (self.window, self.surprise);
+        let written = Written { tokens, given, encoder, window, chance, surprise };
+        self.processors.iter().for_each(|processor| processor.apply(logits, written, scratch));
     }
 
     /// Applies the settings to the logits after these generated tokens.
     pub(crate) fn process_generated(&self, logits: &mut [f32], added: &[i64]) {
         let given = &self.tokens[..self.given];
-        self.process_behind(logits, &[given, added].concat());
+        self.process_behind(logits, &[given, added].concat(), 0.0, &mut Scratch::default());
     }
 
     /// The next token by processed logits, which then is one of those so far.
@@ -185,9 +265,17 @@ impl Chooser {
         }
         let token = self.sampler.choose(logits);
         let token = token.ok_or_else(|| Error::format("all logits are NaN"))?;
+        Ok(self.take(token, logits))
+    }
+
+    /// Goes on behind a token of these logits.
+    fn take(&mut self, token: usize, logits: &[f32]) -> i64 {
+        if let Some(mirostat) = self.mirostat {
+            self.surprise = mirostat.next(self.surprise, logits, token);
+        }
         let token = i64::try_from(token).unwrap_or(i64::MAX);
         self.tokens.push(token);
-        Ok(token)
+        token
     }
 }
 

@@ -4,8 +4,11 @@
 //! precision where theirs are in single.
 
 use super::super::softmax;
+use super::llama::{DryPenalty, dry, mirostat_1, mirostat_2, xtc};
+use super::names::TokenName;
+use super::typical::typical_p;
 
-/// The tokens that a change may depend on.
+/// What a change may depend on.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Written<'w> {
     /// All tokens so far: the given tokens, then the generated tokens.
@@ -14,11 +17,47 @@ pub(crate) struct Written<'w> {
     pub given: usize,
     /// Tokens that an encoder has read. Empty for a model without an encoder.
     pub encoder: &'w [i64],
+    /// How many of the last tokens the penalties look at; `None` for those that each has by itself.
+    pub window: Option<usize>,
+    /// A random number from 0 to 1, without 1.
+    pub chance: f64,
+    /// The surprise of a token, in bits, that Mirostat cuts off at.
+    pub surprise: f64,
+}
+
+impl<'w> Written<'w> {
+    /// What a penalty looks at that looks at these tokens by itself.
+    fn penalized(self, usual: &'w [i64]) -> &'w [i64] {
+        self.window.map_or(usual, |count| last(self.tokens, count))
+    }
+
+    fn generated(self) -> &'w [i64] {
+        self.tokens.get(self.given..).unwrap_or_default()
+    }
+}
+
+/// So many of the last tokens.
+pub(super) fn last(tokens: &[i64], count: usize) -> &[i64] {
+    &tokens[tokens.len().saturating_sub(count)..]
+}
+
+/// Memory that is used again for each token.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Scratch {
+    /// A number of each token of the vocabulary, 0 between two uses.
+    pub(super) counts: Vec<u32>,
+    pub(super) shares: Vec<f64>,
+    pub(super) distances: Vec<f64>,
+    pub(super) order: Vec<usize>,
+    pub(super) repeats: Vec<usize>,
+    kept: Vec<f32>,
 }
 
 /// A change to the logits.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) enum Processor {
+    /// Adds to the logits of tokens.
+    LogitBias(Vec<(TokenName, f32)>),
     /// Adds a number to the last token of each sequence whose other tokens precede it. Forbidden
     /// sequences have minus infinity.
     SequenceBias(Vec<(Vec<i64>, f32)>),
@@ -29,6 +68,10 @@ pub(crate) enum Processor {
     RepetitionPenalty(f32),
     /// Lowers the logits of tokens that were generated already.
     PresencePenalty(f32),
+    /// Lowers the logits of tokens by how often they were generated.
+    FrequencyPenalty(f32),
+    /// Lowers the logits of what would go on with a repetition.
+    Dry(DryPenalty),
     /// Rules out tokens that would repeat a sequence of this many tokens.
     NoRepeatNgram(usize),
     /// Rules out tokens that would repeat a sequence of this many tokens that the encoder has read.
@@ -71,22 +114,43 @@ pub(crate) enum Processor {
     EpsilonCutoff(f64),
     /// Like `EpsilonCutoff`, with a bound that falls with the entropy.
     EtaCutoff(f64),
+    /// Rules out the likeliest but one of those above the threshold, with this probability.
+    Xtc {
+        /// How often.
+        probability: f64,
+        /// The least probability of what may be ruled out.
+        threshold: f64,
+    },
+    /// Keeps so many of the likeliest that the surprise of one is what is aimed at (Basu et al.
+    /// 2020).
+    Mirostat1,
+    /// Keeps those whose surprise is no more than what is aimed at.
+    Mirostat2,
 }
 
 impl Processor {
     /// Changes the logits of the tokens that may follow `written`.
-    pub(crate) fn apply(&self, logits: &mut [f32], written: Written<'_>) {
+    pub(crate) fn apply(&self, logits: &mut [f32], written: Written<'_>, scratch: &mut Scratch) {
         let tokens = written.tokens;
         match self {
+            Self::LogitBias(biases) => add_to_each(logits, biases),
             Self::SequenceBias(biases) => add_biases(logits, tokens, biases),
             Self::EncoderRepetitionPenalty(penalty) => {
-                penalize(logits, written.encoder, 1.0 / penalty);
+                penalize(logits, written.encoder, 1.0 / penalty, scratch);
             }
-            Self::RepetitionPenalty(penalty) => penalize(logits, tokens, *penalty),
+            Self::RepetitionPenalty(penalty) => {
+                penalize(logits, written.penalized(tokens), *penalty, scratch);
+            }
             Self::PresencePenalty(penalty) => {
-                let generated = tokens.get(written.given..).unwrap_or_default();
-                each_once(logits, generated, |logit| *logit -= penalty);
+                let repeated = written.penalized(written.generated());
+                each_counted(logits, repeated, scratch, |logit, _| *logit -= penalty);
             }
+            Self::FrequencyPenalty(penalty) => {
+                let repeated = written.penalized(written.generated());
+                let lower = |logit: &mut f32, count: u32| *logit -= count as f32 * penalty;
+                each_counted(logits, repeated, scratch, lower);
+            }
+            Self::Dry(penalty) => dry(logits, tokens, penalty, scratch),
             Self::NoRepeatNgram(size) => no_repeat(logits, tokens, tokens, *size),
             Self::EncoderNoRepeatNgram(size) => {
                 no_repeat(logits, tokens, written.encoder, *size);
@@ -100,7 +164,7 @@ impl Processor {
             Self::RemoveInvalid => logits.iter_mut().for_each(make_number),
             Self::ExponentialDecay { start, factor, ends } => {
                 let beyond = tokens.len().saturating_sub(written.given + start);
-                raise(logits, ends, *factor, beyond);
+                raise(logits, ends, factor.powf(beyond as f64) - 1.0, scratch);
             }
             Self::Suppress(list) => rule_out(logits, list),
             Self::SuppressFirst(list, forced)
@@ -111,15 +175,25 @@ impl Processor {
             Self::Temperature(temperature) => {
                 logits.iter_mut().for_each(|logit| *logit /= temperature);
             }
-            Self::TopK(count) => top_k(logits, *count),
+            Self::TopK(count) => top_k(logits, *count, scratch),
             Self::TopP(share) => top_p(logits, *share),
             Self::MinP(share) => min_p(logits, *share),
-            Self::TypicalP(mass) => typical_p(logits, *mass),
+            Self::TypicalP(mass) => typical_p(logits, *mass, scratch),
             Self::EpsilonCutoff(bound) => cut_off(logits, *bound),
             Self::EtaCutoff(epsilon) => {
                 let bound = epsilon.min(epsilon.sqrt() * (-entropy(&softmax(logits))).exp());
                 cut_off(logits, bound);
             }
+            Self::Xtc { probability, threshold } => {
+                if written.chance <= *probability {
+                    xtc(logits, *threshold);
+                }
+            }
+            Self::Mirostat1 => {
+                let count = mirostat_1(logits, written.surprise, scratch);
+                top_k(logits, count, scratch);
+            }
+            Self::Mirostat2 => mirostat_2(logits, written.surprise),
             // What does not hold at this length.
             Self::MinLength(..)
             | Self::MinNewTokens(..)
@@ -131,7 +205,7 @@ impl Processor {
 }
 
 /// Returns the logit of a token, if the model has it.
-fn at(logits: &mut [f32], token: i64) -> Option<&mut f32> {
+pub(super) fn at(logits: &mut [f32], token: i64) -> Option<&mut f32> {
     usize::try_from(token).ok().and_then(|token| logits.get_mut(token))
 }
 
@@ -152,21 +226,41 @@ fn force(logits: &mut [f32], tokens: &[i64]) {
     });
 }
 
-/// Changes the logit of each of the tokens, however often it is there.
-fn each_once(logits: &mut [f32], tokens: &[i64], change: impl Fn(&mut f32)) {
-    let mut changed = vec![false; logits.len()];
-    tokens.iter().for_each(|token| {
+/// Changes the logit of each of the tokens once, by how often it is there.
+fn each_counted(
+    logits: &mut [f32],
+    tokens: &[i64],
+    scratch: &mut Scratch,
+    change: impl Fn(&mut f32, u32),
+) {
+    let counts = &mut scratch.counts;
+    counts.resize(counts.len().max(logits.len()), 0);
+    let known = |token: &i64| usize::try_from(*token).ok().filter(|at| *at < logits.len());
+    tokens.iter().filter_map(known).for_each(|at| counts[at] += 1);
+    for token in tokens {
         let position = usize::try_from(*token).ok().filter(|at| *at < logits.len());
-        if let Some(at) = position.filter(|at| !std::mem::replace(&mut changed[*at], true)) {
-            change(&mut logits[at]);
+        if let Some((at, count)) = position.map(|at| (at, std::mem::take(&mut counts[at])))
+            && count > 0
+        {
+            change(&mut logits[at], count);
         }
+    }
+}
+
+fn penalize(logits: &mut [f32], tokens: &[i64], penalty: f32, scratch: &mut Scratch) {
+    each_counted(logits, tokens, scratch, |logit, _| {
+        *logit = if *logit < 0.0 { *logit * penalty } else { *logit / penalty };
     });
 }
 
-fn penalize(logits: &mut [f32], tokens: &[i64], penalty: f32) {
-    each_once(logits, tokens, |logit| {
-        *logit = if *logit < 0.0 { *logit * penalty } else { *logit / penalty };
-    });
+fn add_to_each(logits: &mut [f32], biases: &[(TokenName, f32)]) {
+    for (token, bias) in biases {
+        if let TokenName::Id(id) = token
+            && let Some(logit) = at(logits, *id)
+        {
+            *logit += bias;
+        }
+    }
 }
 
 fn add_biases(logits: &mut [f32], tokens: &[i64], biases: &[(Vec<i64>, f32)]) {
@@ -195,35 +289,32 @@ fn make_number(logit: &mut f32) {
     *logit = if logit.is_nan() { 0.0 } else { logit.clamp(f32::MIN, f32::MAX) };
 }
 
-fn raise(logits: &mut [f32], ends: &[i64], factor: f64, beyond: usize) {
-    if beyond == 0 {
-        return;
-    }
-    let power = factor.powf(beyond as f64) - 1.0;
-    each_once(logits, ends, |logit| {
-        if logit.is_finite() {
+fn raise(logits: &mut [f32], ends: &[i64], power: f64, scratch: &mut Scratch) {
+    each_counted(logits, ends, scratch, |logit, _| {
+        if power != 0.0 && logit.is_finite() {
             *logit = single(f64::from(*logit) + f64::from(logit.abs()) * power);
         }
     });
 }
 
 #[expect(clippy::cast_possible_truncation, reason = "logits have single precision")]
-fn single(value: f64) -> f32 {
+pub(super) fn single(value: f64) -> f32 {
     value as f32
 }
 
 /// Returns the largest logit, or minus infinity if there are no logits.
-fn largest(logits: &[f32]) -> f32 {
+pub(super) fn largest(logits: &[f32]) -> f32 {
     logits.iter().copied().fold(f32::NEG_INFINITY, f32::max)
 }
 
-fn top_k(logits: &mut [f32], count: usize) {
+fn top_k(logits: &mut [f32], count: usize, scratch: &mut Scratch) {
     let count = count.max(1);
     if count >= logits.len() {
         return;
     }
     // The largest so far: few of a vocabulary are among them.
-    let mut kept: Vec<f32> = Vec::new();
+    let kept = &mut scratch.kept;
+    kept.clear();
     let mut least = f32::NEG_INFINITY;
     let shrink = |kept: &mut Vec<f32>| {
         kept.select_nth_unstable_by(count - 1, |a, b| b.total_cmp(a));
@@ -234,12 +325,12 @@ fn top_k(logits: &mut [f32], count: usize) {
         if logit > least {
             kept.push(logit);
             if kept.len() == 2 * count {
-                least = shrink(&mut kept);
+                least = shrink(kept);
             }
         }
     }
     if kept.len() > count {
-        least = shrink(&mut kept);
+        least = shrink(kept);
     }
     // Equal ones stay together.
     keep(logits, |logit, _| logit >= least);
@@ -276,7 +367,7 @@ fn top_p(logits: &mut [f32], share: f64) {
 }
 
 /// Returns `true` if a token with this logit is possible.
-fn is_allowed(logit: f32) -> bool {
+pub(super) fn is_allowed(logit: f32) -> bool {
     logit > f32::NEG_INFINITY
 }
 
@@ -291,28 +382,12 @@ fn cut_off(logits: &mut [f32], bound: f64) {
     keep(logits, |logit, at| shares[at] >= bound || logit >= largest);
 }
 
-fn typical_p(logits: &mut [f32], mass: f64) {
-    let shares = softmax(logits);
-    let entropy = entropy(&shares);
-    let distance: Vec<f64> = shares.iter().map(|share| (-share.ln() - entropy).abs()).collect();
-    let mut order: Vec<usize> = (0..logits.len()).collect();
-    order.sort_by(|&a, &b| distance[a].total_cmp(&distance[b]));
-    let mut sum = 0.0;
-    let below = order.iter().take_while(|&&at| {
-        sum += shares[at];
-        sum < mass
-    });
-    let last = below.count().min(order.len().saturating_sub(1));
-    let Some((&first, &last)) = order.first().zip(order.get(last)) else { return };
-    keep(logits, |_, at| at == first || distance[at] <= distance[last]);
-}
-
 /// The entropy of probabilities, in nats.
-fn entropy(shares: &[f64]) -> f64 {
+pub(super) fn entropy(shares: &[f64]) -> f64 {
     -shares.iter().filter(|share| **share > 0.0).map(|share| share * share.ln()).sum::<f64>()
 }
 
-fn keep(logits: &mut [f32], stays: impl Fn(f32, usize) -> bool) {
+pub(super) fn keep(logits: &mut [f32], stays: impl Fn(f32, usize) -> bool) {
     for (at, logit) in logits.iter_mut().enumerate() {
         if !stays(*logit, at) {
             *logit = f32::NEG_INFINITY;

@@ -5,7 +5,7 @@ use serde_json::{Map, Value as Json};
 
 use super::super::Facts;
 use super::processors::Processor;
-use super::{Beams, EarlyStopping, Generation, GenerationOptions};
+use super::{Beams, DryPenalty, EarlyStopping, Generation, GenerationOptions, Xtc};
 
 /// Keys that do not change the generated text. They are about how transformers stores, caches or
 /// returns data, or about special tokens that the tokenizer has.
@@ -157,7 +157,7 @@ pub(super) fn read(facts: &Facts, options: &GenerationOptions) -> Generation {
         .unwrap_or_default();
     lengths(&mut made, &mut entries, options);
     penalties(&mut made, &mut entries, options);
-    bounds(&mut made, &mut entries);
+    bounds(&mut made, &mut entries, options);
     sampling(&mut made, &mut entries, options);
     beams(&mut made, &mut entries, options);
     name_ignored(&mut made, entries, own.is_some());
@@ -173,6 +173,10 @@ fn lengths(made: &mut Generation, entries: &mut Entries<'_>, options: &Generatio
 
 /// Adds the processors that depend on the tokens so far, in the order of transformers.
 fn penalties(made: &mut Generation, entries: &mut Entries<'_>, options: &GenerationOptions) {
+    made.window = options.repeat_last_n;
+    if !options.logit_bias.is_empty() {
+        made.processors.push(Processor::LogitBias(options.logit_bias.clone()));
+    }
     let biases = entries.get("sequence_bias", |value| {
         let pair = |pair: &Json| {
             let bias = pair.get(1)?.as_f64()?;
@@ -189,6 +193,10 @@ fn penalties(made: &mut Generation, entries: &mut Entries<'_>, options: &Generat
     made.processors.extend(repetition.map(Processor::RepetitionPenalty));
     let presence = options.presence_penalty.filter(|it| *it != 0.0);
     made.processors.extend(presence.map(Processor::PresencePenalty));
+    let frequency = options.frequency_penalty.filter(|it| *it != 0.0);
+    made.processors.extend(frequency.map(Processor::FrequencyPenalty));
+    let dry = options.dry.clone().filter(DryPenalty::is_on);
+    made.processors.extend(dry.map(Processor::Dry));
     let sizes = [
         ("no_repeat_ngram_size", Processor::NoRepeatNgram as fn(usize) -> Processor),
         ("encoder_no_repeat_ngram_size", Processor::EncoderNoRepeatNgram),
@@ -213,11 +221,15 @@ fn penalties(made: &mut Generation, entries: &mut Entries<'_>, options: &Generat
 }
 
 /// Adds the processors that rule out or force tokens by the number of tokens.
-fn bounds(made: &mut Generation, entries: &mut Entries<'_>) {
+fn bounds(made: &mut Generation, entries: &mut Entries<'_>, options: &GenerationOptions) {
     let ends = made.ends.clone();
     let least = entries.count("min_length").filter(|least| *least > 0);
-    let least_new = entries.count("min_new_tokens").filter(|least| *least > 0);
-    if !ends.is_empty() {
+    let least_new = entries.count("min_new_tokens");
+    let least = least.filter(|_| options.min_tokens.is_none());
+    let least_new = options.min_tokens.or(least_new).filter(|least| *least > 0);
+    if options.ignore_eos {
+        made.processors.push(Processor::Suppress(ends.clone()));
+    } else if !ends.is_empty() {
         // Of the two, the one about new tokens counts.
         let least = least.filter(|_| least_new.is_none());
         made.processors.extend(least.map(|least| Processor::MinLength(least, ends.clone())));
@@ -226,7 +238,8 @@ fn bounds(made: &mut Generation, entries: &mut Entries<'_>) {
 
     let forced = entries.get("forced_bos_token_id", Json::as_i64);
     made.processors.extend(forced.map(Processor::ForcedBos));
-    made.forced_end = entries.tokens("forced_eos_token_id");
+    let forced_end = entries.tokens("forced_eos_token_id");
+    made.forced_end = forced_end.filter(|_| !options.ignore_eos);
     made.processors.extend(made.forced_end.clone().map(|ends| Processor::ForcedEos(0, ends)));
     if entries.flag("remove_invalid_values") {
         made.processors.push(Processor::RemoveInvalid);
@@ -264,18 +277,36 @@ fn sampling(made: &mut Generation, entries: &mut Entries<'_>, options: &Generati
         return;
     }
 
-    let usual = if asks { USUAL_TOP_K } else { 0 };
     let temperature = options.temperature.or(temperature).filter(|it| *it != 1.0);
-    made.processors.extend(temperature.map(Processor::Temperature));
+    let temperature = temperature.map(Processor::Temperature);
+    if let Some(mirostat) = options.mirostat {
+        made.mirostat = Some(mirostat);
+        made.processors.extend(temperature);
+        let second = mirostat.version != 1;
+        made.processors.push(if second { Processor::Mirostat2 } else { Processor::Mirostat1 });
+        return;
+    }
+    let usual = if asks { USUAL_TOP_K } else { 0 };
     let top_k = Some(options.top_k.or(top_k).unwrap_or(usual)).filter(|count| *count > 0);
-    made.processors.extend(top_k.map(Processor::TopK));
+    let top_k = top_k.map(Processor::TopK);
     let top_p = options.top_p.map(f64::from).or(top_p).filter(|share| *share < 1.0);
-    made.processors.extend(top_p.map(Processor::TopP));
+    let top_p = top_p.map(Processor::TopP);
     let min_p = options.min_p.map(f64::from).or(min_p).filter(positive);
-    made.processors.extend(min_p.map(Processor::MinP));
-    made.processors.extend(typical.map(Processor::TypicalP));
-    made.processors.extend(epsilon.map(Processor::EpsilonCutoff));
-    made.processors.extend(eta.map(Processor::EtaCutoff));
+    let min_p = min_p.map(Processor::MinP);
+    let asked = options.typical_p.filter(|share| *share < 1.0);
+    let typical = if options.typical_p.is_some() { asked.map(f64::from) } else { typical };
+    let typical = typical.map(Processor::TypicalP);
+    let (epsilon, eta) = (epsilon.map(Processor::EpsilonCutoff), eta.map(Processor::EtaCutoff));
+    let xtc = options.xtc.filter(Xtc::is_on).map(|Xtc { probability, threshold }| Processor::Xtc {
+        probability: probability.into(),
+        threshold: threshold.into(),
+    });
+    // Who asks for a sampler of llama.cpp's means its order, others that of transformers.
+    let chain = match asked.is_some() || xtc.is_some() {
+        true => [top_k, typical, top_p, min_p, epsilon, eta, xtc, temperature],
+        false => [temperature, top_k, top_p, min_p, typical, epsilon, eta, None],
+    };
+    made.processors.extend(chain.into_iter().flatten());
 }
 
 /// Reads the settings of a beam search, which returns the likeliest texts. Only one text grows if

@@ -1,12 +1,14 @@
-//! Beside transformers (`fixtures/run/logits.py`).
+//! Beside transformers (`fixtures/run/logits.py`) and llama.cpp (`fixtures/run/samplers.py`).
 
+use apr_registry::Limits;
+use apr_testkit::FolderInMemory;
 use serde_json::{Value as Json, json};
 
 use super::*;
-use crate::Facts;
+use crate::{Facts, NoHost};
 
-fn fixture() -> Json {
-    let path = apr_testkit::locate::fixture("run/logits.json");
+fn fixture(name: &str) -> Json {
+    let path = apr_testkit::locate::fixture(name);
     serde_json::from_slice(&std::fs::read(path).unwrap()).unwrap()
 }
 
@@ -26,7 +28,7 @@ fn by_file(config: &Json, options: &GenerationOptions) -> Generation {
 
 #[test]
 fn every_key_changes_logits_as_in_transformers() {
-    for case in fixture().as_array().unwrap() {
+    for case in fixture("run/logits.json").as_array().unwrap() {
         let settings = by_file(&case["config"], &GenerationOptions::default());
         assert!(settings.ignored().is_empty(), "{case}");
         let (tokens, given) =
@@ -41,6 +43,120 @@ fn every_key_changes_logits_as_in_transformers() {
             assert!(near, "{at}: {ours} and {theirs}: {}", case["config"]);
         }
     }
+}
+
+#[expect(clippy::cast_possible_truncation, reason = "options are f32")]
+fn option(case: &Json, name: &str) -> Option<f32> {
+    case["options"][name].as_f64().map(|value| value as f32)
+}
+
+fn number(case: &Json, name: &str) -> Option<usize> {
+    case["options"][name].as_u64().map(|value| usize::try_from(value).unwrap())
+}
+
+/// The options of a case, by the names of the command.
+fn options_of(case: &Json) -> GenerationOptions {
+    let bias = |pair: &Json| {
+        #[expect(clippy::cast_possible_truncation, reason = "options are f32")]
+        let bias = pair[1].as_f64().map_or(f32::NEG_INFINITY, |bias| bias as f32);
+        (TokenName::Id(pair[0].as_i64().unwrap()), bias)
+    };
+    let biases = case["options"]["logit_bias"].as_array();
+    let usual = DryPenalty::default();
+    let breakers = case["options"]["dry_sequence_breaker"].as_array();
+    let text = |text: &Json| text.as_str().unwrap().to_owned();
+    GenerationOptions {
+        temperature: Some(option(case, "temperature").unwrap_or(1.0)),
+        top_k: number(case, "top_k"),
+        top_p: option(case, "top_p"),
+        min_p: option(case, "min_p"),
+        repeat_penalty: option(case, "repeat_penalty"),
+        presence_penalty: option(case, "presence_penalty"),
+        frequency_penalty: option(case, "frequency_penalty"),
+        repeat_last_n: number(case, "repeat_last_n"),
+        logit_bias: biases.into_iter().flatten().map(bias).collect(),
+        typical_p: option(case, "typical_p"),
+        dry: option(case, "dry_multiplier").map(|multiplier| DryPenalty {
+            multiplier,
+            base: option(case, "dry_base").unwrap_or(usual.base),
+            allowed_length: number(case, "dry_allowed_length").unwrap_or(usual.allowed_length),
+            last_n: number(case, "dry_penalty_last_n"),
+            breakers: breakers
+                .map_or(usual.breakers, |texts| Breakers::new(texts.iter().map(text).collect())),
+        }),
+        xtc: option(case, "xtc_probability").map(|probability| Xtc {
+            probability,
+            threshold: option(case, "xtc_threshold").unwrap_or(Xtc::default().threshold),
+        }),
+        mirostat: number(case, "mirostat").map(|version| Mirostat {
+            version: u8::try_from(version).unwrap(),
+            tau: option(case, "mirostat_tau").unwrap(),
+            eta: option(case, "mirostat_eta").unwrap(),
+        }),
+        ..GenerationOptions::default()
+    }
+}
+
+#[test]
+fn samplers_of_llama_cpp_change_logits_as_there() {
+    let read = |name: &str| std::fs::read(apr_testkit::locate::fixture("tiny-llama").join(name));
+    let names = ["config.json", "tokenizer.json", "model.safetensors"];
+    let folder = FolderInMemory::from(names.map(|name| (name, read(name).unwrap())));
+    let model = apr_registry::open_folder(&folder, &Limits::default()).unwrap();
+    let tokenizer = Tokenizer::of(&model, &NoHost).unwrap();
+    for case in fixture("run/samplers.json").as_array().unwrap() {
+        let settings = by_file(&json!({}), &options_of(case)).named(Some(&tokenizer)).unwrap();
+        let mut chooser = settings.begin(&ids(&case["tokens"]), &[], 20);
+        for (number, step) in case["steps"].as_array().unwrap().iter().enumerate() {
+            let mut logits = numbers(&step["logits"]);
+            chooser.process(&mut logits);
+            for (at, (ours, theirs)) in logits.iter().zip(numbers(&step["processed"])).enumerate() {
+                let near = *ours == theirs || (ours - theirs).abs() <= 1e-5 * theirs.abs().max(1.0);
+                assert!(near, "step {number}, {at}: {ours} and {theirs}: {}", case["options"]);
+            }
+            if let Some(drawn) = step["drawn"].as_u64() {
+                chooser.take(usize::try_from(drawn).unwrap(), &logits);
+            }
+        }
+    }
+}
+
+#[test]
+fn ends_are_ruled_out_for_a_while_or_for_good() {
+    let config = json!({ "eos_token_id": [2, 1], "min_new_tokens": 1, "forced_eos_token_id": 2 });
+    let ends = |options: &GenerationOptions, added: usize| {
+        let mut chooser = by_file(&config, options).begin(&[0], &[], 3);
+        chooser.tokens.extend(vec![0; added]);
+        let mut logits = [0.0, 1.0, 2.0];
+        chooser.process(&mut logits);
+        logits.map(|logit| logit > f32::NEG_INFINITY)
+    };
+    let usual = GenerationOptions::default();
+    assert_eq!(ends(&usual, 0), [true, false, false]);
+    assert_eq!(ends(&usual, 1), [true, true, true]);
+    assert_eq!(ends(&usual, 2), [false, false, true], "the last one is forced");
+    let later = GenerationOptions { min_tokens: Some(2), ..usual.clone() };
+    assert_eq!(ends(&later, 1), [true, false, false]);
+    let never = GenerationOptions { ignore_eos: true, ..usual };
+    assert_eq!(ends(&never, 2), [true, false, false]);
+}
+
+#[test]
+fn xtc_leaves_out_tokens_as_often_as_asked() {
+    let options = GenerationOptions {
+        temperature: Some(1.0),
+        xtc: Some(Xtc { probability: 0.25, threshold: 0.1 }),
+        seed: 3,
+        ..GenerationOptions::default()
+    };
+    let mut chooser = by_file(&json!({}), &options).begin(&[0], &[], 9);
+    let left_out = (0..4000).filter(|_| {
+        let mut logits = [1.0, 0.5, -9.0];
+        chooser.process(&mut logits);
+        logits[0] == f32::NEG_INFINITY
+    });
+    let count = left_out.count();
+    assert!((900..1100).contains(&count), "{count} of 4000, not a quarter");
 }
 
 #[test]

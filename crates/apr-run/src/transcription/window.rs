@@ -9,6 +9,7 @@ use crate::encoder_decoder::Decoder;
 use crate::error::RunResult;
 use crate::facts::Facts;
 use crate::generation::{Generation, GenerationOptions};
+use crate::tokens::Tokenizer;
 
 /// Temperatures to try after the likeliest tokens.
 const TEMPERATURES: [f32; 5] = [0.2, 0.4, 0.6, 0.8, 1.0];
@@ -51,13 +52,20 @@ impl WindowText {
 }
 
 /// The settings at each temperature.
-pub(super) fn fallbacks(facts: &Facts, options: &TranscriptionOptions) -> Vec<(f32, Generation)> {
+pub(super) fn fallbacks(
+    facts: &Facts,
+    options: &TranscriptionOptions,
+    tokenizer: &Tokenizer<'_>,
+) -> RunResult<Vec<(f32, Generation)>> {
     let at = |temperature: f32| GenerationOptions {
         temperature: Some(temperature),
         beams: None,
-        ..options.sampling
+        ..options.sampling.clone()
     };
-    TEMPERATURES.map(|it| (it, Generation::of(facts, &at(it)))).into()
+    let named = |it: f32| -> RunResult<(f32, Generation)> {
+        Ok((it, Generation::of(facts, &at(it)).named(Some(tokenizer))?))
+    };
+    TEMPERATURES.into_iter().map(named).collect()
 }
 
 /// Settings of one attempt to write a window.

@@ -16,6 +16,9 @@ pub(super) fn warn_idle(job: &Job<'_>, settings: &Generation) {
         ("--top-k", args.top_k.is_some()),
         ("--top-p", args.top_p.is_some()),
         ("--min-p", args.min_p.is_some()),
+        ("--typical-p", args.sampling.typical_p.is_some()),
+        ("--mirostat", args.sampling.mirostat.is_some()),
+        ("--xtc-probability", args.sampling.xtc_probability.is_some()),
         ("--seed", args.seed.is_some()),
     ];
     let idle: Vec<&str> =
@@ -27,6 +30,15 @@ pub(super) fn warn_idle(job: &Job<'_>, settings: &Generation) {
     }
     if args.length_penalty.is_some() && settings.beams().is_none() {
         job.warn("--length-penalty has no effect without beams: pass --beams 4");
+    }
+    if args.sampling.repeat_last_n.is_some() && !settings.penalizes() {
+        job.warn("--repeat-last-n changed nothing without a penalty: pass --repeat-penalty 1.1");
+    }
+    let of_ends = args.sampling.ignore_eos || args.sampling.min_tokens.is_some();
+    if of_ends && settings.ends().is_empty() {
+        job.warn(
+            "--ignore-eos and --min-tokens changed nothing: no token of the model ends a text",
+        );
     }
 }
 

@@ -73,7 +73,8 @@ fn run_reader(
     let source = context.source(reader, name)?;
     let facts = Facts::of_source(&source)?;
 
-    check_vocabulary(&args.tokens, &facts)?;
+    check_vocabulary("--tokens", &args.tokens, &facts)?;
+    check_vocabulary("--logit-bias", &args.sampling.biased_ids(), &facts)?;
     let asked = Asked {
         files: &args.input,
         prompts: &args.prompt,
@@ -265,6 +266,7 @@ fn check_options(args: &RunArgs, transcribes: bool, writes: bool) -> Outcome {
         || args.seed.is_some()
         || args.beams.is_some()
         || args.length_penalty.is_some()
+        || args.sampling.are_given()
         || [args.temperature, args.top_p, args.min_p, args.repeat_penalty, args.presence_penalty]
             .iter()
             .any(Option::is_some);
@@ -298,12 +300,12 @@ fn check_vectors(args: &RunArgs, embeds: bool) -> Outcome {
 }
 
 /// Rejects tokens that the model does not have.
-pub(super) fn check_vocabulary(tokens: &[i64], facts: &Facts) -> Outcome {
+pub(super) fn check_vocabulary(option: &str, tokens: &[i64], facts: &Facts) -> Outcome {
     let Some(size) = facts.vocabulary() else { return Ok(()) };
     let is_beyond = |token: &&i64| usize::try_from(**token).map_or(true, |token| token >= size);
     match tokens.iter().find(is_beyond) {
         Some(token) => Err(Failure::Usage(format!(
-            "--tokens: {token} is not in the model's vocabulary of {size} tokens, 0 to {}",
+            "{option}: {token} is not in the model's vocabulary of {size} tokens, 0 to {}",
             size - 1
         ))),
         None => Ok(()),

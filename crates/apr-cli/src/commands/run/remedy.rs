@@ -22,6 +22,7 @@ pub(in crate::commands) fn advice(remedy: Remedy) -> &'static str {
              give the text alone with --prompt"
         }
         Remedy::Fallback => "pass --fallback to transcribe it again",
+        Remedy::BiasedIds => "pass the id of each with --logit-bias ID=X",
         _ => "see apr run --help",
     }
 }

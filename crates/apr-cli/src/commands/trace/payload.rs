@@ -36,7 +36,7 @@ pub(in crate::commands) fn of_asked(
     facts: &Facts,
     context: &Context,
 ) -> Outcome<Payload> {
-    check_vocabulary(asked.tokens, facts)?;
+    check_vocabulary("--tokens", asked.tokens, facts)?;
     let given = Given::of(asked, context)?;
     if given.texts.len() + given.sounds.len() > 1 || given.pictures.len() > 1 {
         let message = "a trace has one input: pass one text, audio file or image";

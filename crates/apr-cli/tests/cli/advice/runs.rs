@@ -28,6 +28,18 @@ pub(super) const RUNS: &[Advice] = &[
         "apr run m.apr --prompt 1+ --top-k 3 --temperature 1 2> said; test ! -s said",
     ),
     (
+        "apr run m.apr --prompt 1+ --repeat-last-n 3",
+        0,
+        "pass --repeat-penalty 1.1",
+        "apr run m.apr --prompt 1+ --repeat-last-n 3 --repeat-penalty 1.1 2> said; test ! -s said",
+    ),
+    (
+        "apr run m.apr --prompt 1+ --logit-bias 2+=1",
+        2,
+        "pass the id of each with --logit-bias ID=X",
+        "apr run m.apr --prompt 1+ --logit-bias 50=1 --logit-bias 43=1",
+    ),
+    (
         "apr run m.apr --prompt 1+ -o v.npy",
         2,
         "use > FILE",
