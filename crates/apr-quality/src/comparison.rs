@@ -82,7 +82,8 @@ pub struct ComparisonReport {
     /// Mean cosine similarity.
     pub cosine: f64,
     /// Kullback-Leibler divergence of B from A in nats, mean over positions, or over inputs; `None`
-    /// for models without logits of which a softmax makes probabilities.
+    /// for models without logits of which a softmax makes probabilities, NaN if logits of B are
+    /// NaN.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub kl_divergence: Option<f64>,
     /// Share of positions, or of inputs, at which both models find the same token or label
@@ -183,18 +184,22 @@ pub fn compare(
     let max_l2 = results.iter().map(|one| one.l2).fold(0.0, f64::max);
     let rows = results.iter().filter_map(|one| one.rows).reduce(|sum, one| sum.plus(&one));
     let is_softmax = results.iter().any(|one| one.is_softmax);
-    let passed =
-        mean_l2 <= thresholds.mean_l2 && max_l2 <= thresholds.max_l2 && cosine >= thresholds.cosine;
+    let kl_divergence = rows.filter(|_| is_softmax).map(|rows| {
+        #[expect(clippy::cast_precision_loss, reason = "counts fit a double")]
+        let count = rows.rows.max(1) as f64;
+        rows.divergence / count
+    });
+    let passed = mean_l2 <= thresholds.mean_l2
+        && max_l2 <= thresholds.max_l2
+        && cosine >= thresholds.cosine
+        && !kl_divergence.is_some_and(f64::is_nan);
     let (layers, layers_left_out) = drifts.report();
     Ok(ComparisonReport {
         results,
         mean_l2,
         max_l2,
         cosine,
-        #[expect(clippy::cast_precision_loss, reason = "counts fit a double")]
-        kl_divergence: rows
-            .filter(|_| is_softmax)
-            .map(|rows| rows.divergence / rows.rows.max(1) as f64),
+        kl_divergence,
         same_top: rows.map(|rows| share(rows.same_top, rows.rows)),
         same_top5: rows.map(|rows| share(rows.kept, rows.keepable)),
         same_neighbours: same_neighbours(&vectors[0], &vectors[1]),
