@@ -15,7 +15,7 @@ use super::on_disk::OpenPlan;
 use super::{gates, reported, written};
 use crate::args::FinishArgs;
 use crate::commands::canary;
-use crate::commands::convert::Judged;
+use crate::commands::convert::{Judged, render_drift};
 use crate::context::Context;
 use crate::documents::Document;
 use crate::engine::CanaryReport;
@@ -222,7 +222,7 @@ fn render(out: &mut dyn Write, report: &FinishReport) -> io::Result<()> {
         writeln!(out, "  {tensors} quantized, relative error {error:.3} %")?;
     }
 
-    report.drift.iter().try_for_each(|drift| gates::render_drift(out, drift))?;
+    report.drift.iter().try_for_each(|drift| render_drift(out, drift))?;
     report.canary.iter().try_for_each(|found| canary::render_line(out, found))?;
     let (bad, odd) = (found.violations.len(), found.odd.len());
     if bad + odd > 0 {

@@ -44,6 +44,7 @@ use self::job::Job;
 use self::messages::Chat;
 use crate::args::{PoolingWay, RunArgs};
 use crate::commands::merge::with_adapted;
+use crate::commands::running::warn_of_idle_exact;
 use crate::context::Context;
 use crate::failure::{Failure, Outcome};
 use crate::model;
@@ -73,6 +74,7 @@ fn run_reader(
     let facts = Facts::of_source(&source)?;
 
     check_vocabulary(&args.tokens, &facts)?;
+    warn_of_idle_exact(args.exact, reader, context);
     let asked = Asked {
         files: &args.input,
         prompts: &args.prompt,
