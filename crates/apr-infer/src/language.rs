@@ -157,6 +157,15 @@ pub fn prompt_runs(body: &Body, tokens: usize) -> impl Iterator<Item = PromptRun
     })
 }
 
+/// Returns the vectors of a graph from which logits are computed, for each token by itself.
+///
+/// A run that computes the logits of the last tokens alone still computes these for all tokens.
+#[must_use]
+pub fn vectors_of_logits(body: &Body) -> Option<ValueId> {
+    let logits = body.outputs.iter().find(|id| body.value(**id).meaning == Meaning::Logits)?;
+    last_rows::vectors_of(body, *logits)
+}
+
 /// Method by which a graph reads prompts.
 struct Reading {
     /// `true` if keys and values of earlier tokens are sufficient to continue reading.
@@ -167,9 +176,7 @@ struct Reading {
 
 impl Reading {
     fn of(body: &Body) -> Self {
-        let logits = body.outputs.iter().find(|id| body.value(**id).meaning == Meaning::Logits);
-        let last_rows = logits.is_some_and(|logits| last_rows::makes_rows(body, *logits));
-        Self { on: reads_on(body), last_rows }
+        Self { on: reads_on(body), last_rows: vectors_of_logits(body).is_some() }
     }
 
     /// Returns the next run of a prompt of `total` tokens, of which `past` are read and `left` are

@@ -93,20 +93,20 @@ impl LastRows {
     }
 }
 
-/// Returns `true` if a value is computed row by row from vectors of another node, as logits are.
-pub(crate) fn makes_rows(body: &Body, value: ValueId) -> bool {
+/// Returns the vectors from which a value is computed row by row, as logits are.
+pub(crate) fn vectors_of(body: &Body, value: ValueId) -> Option<ValueId> {
     let mut id = value;
     // Files may have nodes that read each other's values.
     for _ in 0..body.nodes.len() {
-        let ValueOrigin::Node(maker) = body.value(id).origin else { return false };
+        let ValueOrigin::Node(maker) = body.value(id).origin else { return None };
         let node = body.node(maker);
         match (row_inputs(body, node), node.inputs.first().copied().flatten()) {
-            (Some(RowInputs::First), _) => return true,
+            (Some(RowInputs::First), first) => return first,
             (Some(RowInputs::All), Some(first)) => id = first,
-            _ => return false,
+            _ => return None,
         }
     }
-    false
+    None
 }
 
 /// Returns the inputs of a node that have the rows of its result, if each row of the result is

@@ -97,7 +97,9 @@ mod workers;
 
 pub use engine::{Engine, Outcome};
 pub use kv_cache::{CacheType, CachedHeads, KeptSize, kept_size};
-pub use language::{Batch, LanguageModel, Memory, PromptRun, TokenRows, prompt_runs};
+pub use language::{
+    Batch, LanguageModel, Memory, PromptRun, TokenRows, prompt_runs, vectors_of_logits,
+};
 pub use registry::operators;
 pub use sampling::Sampler;
 pub use session::{Arithmetic, RunLimits, Session};

@@ -345,7 +345,12 @@ impl FactorPlan {
             && svd.rank() >= *most
         {
             let message = saves_nothing(*most as u64, (*rows, *columns));
-            return Ok(left_alone(format!("{message}, and {share} of its energy needs more")));
+            let what = if *share < 1.0 {
+                format!("{share} of its energy")
+            } else {
+                "all of its energy".to_owned()
+            };
+            return Ok(left_alone(format!("{message}, and {what} needs more")));
         }
         let (rank, share) = (svd.rank(), svd.share());
         let [left, right] = self.factorization.method.factors(svd, *columns);

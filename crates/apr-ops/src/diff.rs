@@ -9,6 +9,7 @@ mod alike;
 mod compare;
 mod drift;
 mod explained;
+mod generation;
 mod metadata;
 mod options;
 mod pairing;
@@ -33,6 +34,7 @@ pub use report::{
 };
 
 use compare::{Comparison, Norms, compare};
+use generation::generation_changes;
 use metadata::metadata_changes;
 use pairing::{Pair, Pairing, pair};
 use tokens::vocab_changes;
@@ -90,11 +92,14 @@ fn judged(
     }
 
     let mut metadata = metadata_changes(left, right)?;
+    metadata.extend(generation_changes(left, right)?);
     if vocab.is_some() {
         metadata.retain(|change| !OF_TOKENS.contains(&change.key.as_str()));
     }
     let lonely = !pairing.removed.is_empty() || !pairing.added.is_empty();
-    let same = !drift && !lonely && vocab.as_ref().is_none_or(VocabChanges::is_empty);
+    let answers_differ = metadata.iter().any(|change| change.changes_answers);
+    let same =
+        !drift && !lonely && !answers_differ && vocab.as_ref().is_none_or(VocabChanges::is_empty);
 
     // Values that are not a number have no distance: what is not the same is never wholly alike.
     let most = if same { 100.0 } else { 99.99 };

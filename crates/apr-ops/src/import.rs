@@ -61,7 +61,7 @@ pub use error::ImportError;
 pub use foreign::{Foreign, restore, restore_to};
 pub(crate) use structure::{
     COMPARED, expected_mels, false_claim, family_misfits, filterbank_misfit, graph_misfits,
-    inline_misfits, misfits_of_graphs, vocabulary_misfit,
+    inline_misfits, misfits_of_graphs, tokenizer_misfit, vocabulary_misfit,
 };
 
 /// Options for preparing a checkpoint.

@@ -12,7 +12,7 @@ use apr_quantize::{file_type_name, recorded_scheme};
 use apr_source::adapter::{Adapter, adapter_of};
 
 use crate::graph::{Computed, PartSummary, summaries};
-use crate::import::vocabulary_misfit;
+use crate::import::tokenizer_misfit;
 use crate::left_out::LeftOut;
 use crate::tensors::codec_name;
 
@@ -155,10 +155,8 @@ pub(crate) fn inspect(
         warnings.push(format!("the adapter's configuration can't be read: {error}"));
         None
     });
-    // Files of a tokenizer are not read for it: what an import wrote down is.
     let rows = model.and_then(|model| model.dimension("vocab"));
-    let misfit = rows.and_then(|rows| vocabulary_misfit(rows, |key| metadata.get(key)));
-    warnings.extend(misfit.map(|misfit| misfit.message));
+    warnings.extend(rows.and_then(|rows| tokenizer_misfit(reader, rows)).map(|it| it.message));
     InspectReport {
         adapter,
         path: file.to_owned(),

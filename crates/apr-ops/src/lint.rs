@@ -9,7 +9,7 @@ use apr_source::companions::learn_from;
 use apr_view::nearest;
 use serde::Serialize;
 
-use crate::import::{COMPARED, expected_mels, filterbank_misfit};
+use crate::import::{COMPARED, expected_mels, filterbank_misfit, tokenizer_misfit};
 
 /// Alignment that lets any kernel read a tensor in place, in bytes.
 const ALIGNMENT: u64 = 64;
@@ -128,6 +128,11 @@ pub(crate) fn lint(
     }
 
     filterbank(reader, &learnt, &mut remarks);
+    if let Some(rows) = model.and_then(|model| model.dimension("vocab"))
+        && let Some(misfit) = tokenizer_misfit(reader, rows)
+    {
+        remarks.add(Severity::Warn, Topic::Structure, misfit.message);
+    }
     compression(reader, &mut remarks);
     structure(reader, &mut remarks)?;
     let mut remarks = remarks.0;

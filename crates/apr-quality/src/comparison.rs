@@ -57,15 +57,15 @@ impl Thresholds {
     /// Returns the thresholds for two models with `a` and `b` bits per weight.
     ///
     /// The narrower model determines the expected rounding error. The bits are those of the
-    /// narrowest type that at least a twentieth of the weights has. Models of equal types get at
-    /// least the thresholds of seed 001.
+    /// narrowest type that at least a twentieth of the weights has. Models of equal types, such as
+    /// one and its fine-tuned copy, get at least the thresholds of seed 001: nothing is rounded from
+    /// one to the other. `bf16` and `f16` have equal bits and are not equal.
     #[must_use]
-    pub fn of_bits(a: f64, b: f64) -> Self {
+    pub fn of_bits(a: f64, b: f64, are_equal: bool) -> Self {
         let narrow = a.min(b);
         let found = OF_BITS.iter().find(|(least, _)| narrow >= *least);
         let mean = found.map_or(Self::default().mean_l2, |(_, mean)| *mean);
-        let is_of_types = (a - b).abs() > 0.01;
-        if is_of_types { Self::at(mean) } else { Self::at(mean.max(Self::default().mean_l2)) }
+        if are_equal { Self::at(mean.max(Self::default().mean_l2)) } else { Self::at(mean) }
     }
 }
 
@@ -82,7 +82,8 @@ pub struct ComparisonReport {
     /// Mean cosine similarity.
     pub cosine: f64,
     /// Kullback-Leibler divergence of B from A in nats, mean over positions, or over inputs; `None`
-    /// for models without logits of which a softmax makes probabilities.
+    /// for models without logits of which a softmax makes probabilities, NaN if logits of B are
+    /// NaN.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub kl_divergence: Option<f64>,
     /// Share of positions, or of inputs, at which both models find the same token or label
@@ -183,18 +184,22 @@ pub fn compare(
     let max_l2 = results.iter().map(|one| one.l2).fold(0.0, f64::max);
     let rows = results.iter().filter_map(|one| one.rows).reduce(|sum, one| sum.plus(&one));
     let is_softmax = results.iter().any(|one| one.is_softmax);
-    let passed =
-        mean_l2 <= thresholds.mean_l2 && max_l2 <= thresholds.max_l2 && cosine >= thresholds.cosine;
+    let kl_divergence = rows.filter(|_| is_softmax).map(|rows| {
+        #[expect(clippy::cast_precision_loss, reason = "counts fit a double")]
+        let count = rows.rows.max(1) as f64;
+        rows.divergence / count
+    });
+    let passed = mean_l2 <= thresholds.mean_l2
+        && max_l2 <= thresholds.max_l2
+        && cosine >= thresholds.cosine
+        && !kl_divergence.is_some_and(f64::is_nan);
     let (layers, layers_left_out) = drifts.report();
     Ok(ComparisonReport {
         results,
         mean_l2,
         max_l2,
         cosine,
-        #[expect(clippy::cast_precision_loss, reason = "counts fit a double")]
-        kl_divergence: rows
-            .filter(|_| is_softmax)
-            .map(|rows| rows.divergence / rows.rows.max(1) as f64),
+        kl_divergence,
         same_top: rows.map(|rows| share(rows.same_top, rows.rows)),
         same_top5: rows.map(|rows| share(rows.kept, rows.keepable)),
         same_neighbours: same_neighbours(&vectors[0], &vectors[1]),
@@ -314,12 +319,14 @@ mod tests {
 
     #[test]
     fn coarser_types_may_cost_more() {
-        let mean = |a, b| Thresholds::of_bits(a, b).mean_l2;
+        let mean = |a: f64, b: f64| Thresholds::of_bits(a, b, (a - b).abs() < 0.01).mean_l2;
         assert_eq!([mean(32.0, 16.0), mean(16.0, 8.5), mean(8.5, 6.5625)], [0.02, 0.1, 0.1]);
         assert_eq!([mean(5.5, 32.0), mean(16.0, 4.5), mean(32.0, 2.625)], [0.25, 0.5, 0.7]);
         // Nothing is rounded from one to the other.
         assert_eq!([mean(32.0, 32.0), mean(16.0, 16.0), mean(4.5, 4.5)], [0.1, 0.1, 0.5]);
-        let four = Thresholds::of_bits(16.0, 4.5);
+        // From bf16 to f16.
+        assert_eq!(Thresholds::of_bits(16.0, 16.0, false).mean_l2, 0.02);
+        let four = Thresholds::of_bits(16.0, 4.5, false);
         assert_eq!((four.max_l2, four.cosine), (2.5, 0.75));
     }
 

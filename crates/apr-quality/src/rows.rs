@@ -17,7 +17,7 @@ pub(crate) struct Agreement {
     pub(crate) kept: usize,
     /// Places that could have been: five a row, or as many as it has.
     pub(crate) keepable: usize,
-    /// Kullback-Leibler divergences of B from A, in nats.
+    /// Kullback-Leibler divergences of B from A, in nats; NaN if logits are NaN.
     pub(crate) divergence: f64,
 }
 
@@ -35,14 +35,19 @@ impl Agreement {
             0.0 => 0.0,
             share => share * (left - right),
         });
+        let divergence = divergence.sum::<f64>();
         let [ours, theirs] = [likeliest(a), likeliest(b)];
+        if divergence.is_nan() {
+            // Nothing is likeliest then. `max` would make zero of it.
+            return Self { rows: 1, same_top: 0, kept: 0, keepable: ours.len(), divergence };
+        }
         let kept = ours.iter().filter(|place| theirs.contains(place)).count();
         Self {
             rows: 1,
             same_top: usize::from(left.top == right.top),
             kept,
             keepable: ours.len(),
-            divergence: divergence.sum::<f64>().max(0.0),
+            divergence: divergence.max(0.0),
         }
     }
 
@@ -98,6 +103,15 @@ mod tests {
         // scipy.stats.entropy(softmax([1, 3, 2]), softmax([2, 3, 1])) == 0.15469789788441718
         let found = Agreement::of(&[1.0, 3.0, 2.0], &[2.0, 3.0, 1.0], 3);
         assert!((found.divergence - 0.154_697_897_884_417_18).abs() < 1e-7, "{found:?}");
+    }
+
+    #[test]
+    fn logits_that_are_nan_agree_in_nothing() {
+        let found = Agreement::of(&[1.0, 3.0, 2.0], &[f32::NAN, 3.0, 2.0], 3);
+        assert!(found.divergence.is_nan(), "{found:?}");
+        assert_eq!((found.rows, found.same_top, found.kept), (1, 0, 0));
+        let sum = found.plus(&Agreement::of(&[1.0], &[1.0], 1));
+        assert!(sum.divergence.is_nan(), "{sum:?}");
     }
 
     #[test]

@@ -6,7 +6,7 @@ use std::collections::BTreeSet;
 use apr_blocks::GraphOptions;
 use apr_core::{Code, Escaped};
 use apr_graph::{Body, Dim, Graph, Inference, Meaning, Value, ValueId, activations, infer};
-use apr_infer::{CacheType, kept_size, prompt_runs};
+use apr_infer::{CacheType, kept_size, prompt_runs, vectors_of_logits};
 use apr_ops::graph::{Runnable, usual_size, with_graphs};
 use apr_ops::inspect::{DTypeShare, dtype_shares};
 use apr_registry::CheckpointReader;
@@ -177,8 +177,10 @@ fn of_parts(
         return Err(RunError::request("the model keeps no keys and values"));
     }
     if estimator.unknown > 0 {
-        let unknown = estimator.unknown;
-        warnings.push(format!("{unknown} nodes and inputs of unknown size are not included"));
+        warnings.push(match estimator.unknown {
+            1 => "a node or input of unknown size is not included".to_owned(),
+            unknown => format!("{unknown} nodes and inputs of unknown size are not included"),
+        });
     }
 
     let own = weights_alone(reader, "");
@@ -249,6 +251,12 @@ struct RunSize {
 impl Estimator {
     fn part(&mut self, part: &Runnable) -> RunResult<PartMemory> {
         let mut graph = part.graph.clone();
+        let has_others =
+            graph.body.outputs.iter().any(|id| graph.body.value(*id).meaning != Meaning::Logits);
+        if let Some(vectors) = vectors_of_logits(&graph.body).filter(|_| !has_others) {
+            // They are all that a run without logits leads to: the graph keeps nothing.
+            graph.body.outputs.push(vectors);
+        }
         let inference = infer(&mut graph);
         let symbols = Symbols::of(&graph.body);
         self.has_tokens |= !symbols.tokens.is_empty();
@@ -284,8 +292,12 @@ impl Estimator {
     /// The runs that may need most.
     fn runs(&self, body: &Body, is_decoder: bool) -> Vec<RunSize> {
         if is_decoder {
-            let past = if keeps(body) { self.context.saturating_sub(1) } else { 0 };
-            return vec![RunSize { past, tokens: 1, has_logits: true }];
+            let (past, tokens) = match keeps(body) {
+                true => (self.context.saturating_sub(1), 1),
+                // All tokens are read again for each that is written.
+                false => (0, self.context),
+            };
+            return vec![RunSize { past, tokens, has_logits: true }];
         }
         // Of pieces without logits, those with most tokens and with most scores need most.
         let scores = |run: &RunSize| run.tokens.saturating_mul(run.past + run.tokens);
@@ -390,9 +402,23 @@ impl Symbols {
             let own: Vec<String> = own.collect();
             symbols.all.extend(own);
         }
+        // Exporters name the sizes of outputs on their own: those of logits are the inputs'.
+        let logits = body.outputs.iter().filter_map(of).find(|(of, _)| *of == Meaning::Logits);
+        if let Some((_, [first, rows, _])) = logits.filter(|_| !symbols.tokens.is_empty()) {
+            let is_known = |name: &String| symbols.has(name);
+            let [first, rows] = [first, rows]
+                .map(|dim| names(Some(dim)).filter(|name| !is_known(name)).collect::<Vec<_>>());
+            symbols.batch.extend(first);
+            symbols.tokens.extend(rows);
+        }
         let Self { batch, tokens, past, .. } = &mut symbols;
         batch.retain(|name| !tokens.contains(name) && !past.contains(name));
         symbols
+    }
+
+    fn has(&self, name: &str) -> bool {
+        let Self { batch, tokens, past, all } = self;
+        [batch, tokens, past, all].iter().any(|names| names.contains(name))
     }
 }
 

@@ -1,11 +1,11 @@
-//! What turns a text into the ids of a vocabulary, beside the vocabulary itself.
+//! What turns a text into the ids of a vocabulary and back, beside the vocabulary itself.
 
 use std::collections::BTreeMap;
 
 use apr_core::{CheckpointReader, Result};
 use serde_json::Value;
 
-use crate::gguf::hugging_face::{Merge, TokenizerJson, Vocab};
+use crate::gguf::hugging_face::{AddedToken, Merge, TokenizerJson, Vocab};
 
 /// Bytes of a tokenizer file; the largest in use have half of it.
 const MAX_FILE: usize = 64 << 20;
@@ -22,7 +22,7 @@ const PAIRS: [&str; 8] = [
     "tokenizer.ggml.remove_extra_whitespaces",
 ];
 
-/// Rules by which a tokenizer splits texts, for comparisons without a text.
+/// Rules by which a tokenizer splits texts and joins tokens, for comparisons without a text.
 #[derive(Debug, Clone, Default, PartialEq)]
 #[non_exhaustive]
 pub struct Rules {
@@ -80,6 +80,8 @@ fn of_json(file: TokenizerJson) -> Rules {
         ("normalizer", file.normalizer),
         ("pre_tokenizer", file.pre_tokenizer),
         ("post_processor", file.post_processor),
+        ("decoder", file.decoder),
+        ("added_tokens", added_tokens(file.added_tokens)),
         ("byte_fallback", model.byte_fallback.into()),
         ("ignore_merges", model.ignore_merges.into()),
     ]);
@@ -88,6 +90,23 @@ fn of_json(file: TokenizerJson) -> Rules {
     }
     let merges = model.merges.into_iter().map(spelled).collect::<Vec<_>>();
     Rules { merges: Some(merges).filter(|merges| !merges.is_empty()), others }
+}
+
+/// Returns the added tokens with the properties that they have, in the order of their texts.
+fn added_tokens(mut tokens: Vec<AddedToken>) -> Value {
+    tokens.sort_by(|one, other| one.content.cmp(&other.content));
+    let described = |token: AddedToken| {
+        let AddedToken { content, special, lstrip, rstrip, single_word, .. } = token;
+        let all = [
+            ("special", special),
+            ("lstrip", lstrip),
+            ("rstrip", rstrip),
+            ("single_word", single_word),
+        ];
+        let own: Vec<&str> = all.iter().filter(|(_, has)| *has).map(|(name, _)| *name).collect();
+        Value::from(format!("{content} ({})", own.join(", ")))
+    };
+    tokens.into_iter().map(described).collect()
 }
 
 /// Returns a merge as GGUF stores it, with a letter in place of each space.
@@ -132,6 +151,17 @@ mod tests {
         assert_eq!(found.others["normalizer"], serde_json::json!({"type": "NFC"}));
         assert_eq!(found.others["scores"], serde_json::json!([-1.5]));
         assert_eq!(found.others["type"], "Unigram");
+    }
+
+    #[test]
+    fn decoders_and_added_tokens_are_rules() {
+        let found = of(
+            "tokenizer.json",
+            br#"{"decoder": {"type": "ByteLevel"}, "model": {"vocab": {"a": 0}}, "added_tokens": [
+                {"id": 2, "content": "<b>"}, {"id": 1, "content": "<a>", "special": true}]}"#,
+        );
+        assert_eq!(found.others["decoder"], serde_json::json!({"type": "ByteLevel"}));
+        assert_eq!(found.others["added_tokens"], serde_json::json!(["<a> (special)", "<b> ()"]));
     }
 
     #[test]

@@ -54,7 +54,7 @@ pub(crate) struct CanaryCreateArgs {
     #[arg(long)]
     pub(crate) strict: bool,
     /// Embed input files in the canary file, instead of naming them with their SHA-256
-    #[arg(long)]
+    #[arg(long, requires = "input")]
     pub(crate) embed: bool,
     /// Canary file to write
     #[arg(short, long, value_name = "FILE")]

@@ -3,11 +3,11 @@ use std::num::NonZeroU64;
 use apr_prune::{LayerChoice, SparseLayout};
 use clap::{Args, ValueEnum};
 
-/// A share from 0 to 1.
+/// A share from 0 to 1. Nothing is pruned for 0.
 fn parse_share(text: &str) -> Result<f64, String> {
     match text.parse::<f64>() {
-        Ok(share) if (0.0..=1.0).contains(&share) => Ok(share),
-        _ => Err("expected a share from 0 to 1, such as 0.5".to_owned()),
+        Ok(share) if share > 0.0 && share <= 1.0 => Ok(share),
+        _ => Err("expected a share above 0 and up to 1, such as 0.5".to_owned()),
     }
 }
 

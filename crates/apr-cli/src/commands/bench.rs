@@ -8,6 +8,7 @@ use apr_run::{Arithmetic, BenchOptions, BenchResult, Facts, RunOptions, bench, w
 use serde::Serialize;
 
 use super::run::host_with;
+use super::running::warn_of_idle_exact;
 use crate::args::BenchArgs;
 use crate::context::Context;
 use crate::documents::Document;
@@ -42,6 +43,7 @@ struct Row {
 pub(super) fn run(args: &BenchArgs, context: &Context) -> Outcome {
     let model = model::open_with_companions(&args.model, context)?;
     model.reader.warnings().iter().for_each(|warning| context.printer.warn(warning));
+    warn_of_idle_exact(args.exact, &*model.reader, context);
     let facts = Facts::of(&*model.reader)?;
     let source = context.source(&*model.reader, &model.name)?;
     let tensors = model.reader.tensors();

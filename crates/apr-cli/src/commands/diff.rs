@@ -103,7 +103,10 @@ pub(super) fn show(
     let is_kept = report.l2_gate.is_none_or(|gate| gate.passed);
     let passes = (report.same || !args.exit_code) && is_kept;
     let render = |out: &mut dyn Write, report: &_| render(out, report, args, options);
-    context.printer.in_markdown(&args.markdown).judge(report, render, passes)
+    let printer = context.printer.in_markdown(&args.markdown);
+    // Without a gate, a comparison has no verdict: differences may be what was wanted.
+    let has_gate = args.exit_code || report.l2_gate.is_some();
+    if has_gate { printer.judge(report, render, passes) } else { printer.report(report, render) }
 }
 
 fn read_mapping(path: &Path) -> Outcome<Vec<(String, String)>> {
@@ -306,7 +309,8 @@ fn render_verdict(out: &mut dyn Write, report: &DiffReport) -> io::Result<()> {
     let has_same_names = report.added.is_empty() && report.removed.is_empty();
     let computes_same = report.structure.as_ref().is_none_or(StructureDiff::is_empty);
     let reads_same = report.vocab.as_ref().is_none_or(VocabChanges::is_empty);
-    let is_alike = has_same_names && computes_same && reads_same;
+    let answers_same = !report.metadata.iter().any(|change| change.changes_answers);
+    let is_alike = has_same_names && computes_same && reads_same && answers_same;
     let is_rounded = rounded > 0 && is_alike && alike + rounded == report.tensors.len();
     let (style, word) = match report.same {
         true => (GOOD, "SAME"),
@@ -425,7 +429,9 @@ fn render_change(out: &mut dyn Write, change: &MetadataChange) -> io::Result<()>
     };
 
     let (left, right) = (shown(&left), shown(&right));
-    writeln!(out, "{ODD}metadata{ODD:#}: {}: {left} -> {right}", Escaped::short(&change.key))
+    let (style, what) =
+        if change.changes_answers { (BAD, "answers differ") } else { (ODD, "metadata") };
+    writeln!(out, "{style}{what}{style:#}: {}: {left} -> {right}", Escaped::short(&change.key))
 }
 
 fn render_more(out: &mut dyn Write, total: usize, shown: usize) -> io::Result<()> {

@@ -122,7 +122,7 @@ fn idle(job: &Job, report: &FactorReport) -> Outcome<Option<String>> {
     let scheme = job.weights.quantize.as_ref().map(|quantize| quantize.choices.scheme);
     let scheme = scheme.filter(|scheme| scheme.kind() != SchemeKind::Cast);
     Ok(if report.tensors.is_empty() {
-        Some("--lowrank has no effect: no tensor is smaller as factors".to_owned())
+        Some("no weight changes: no tensor is smaller as factors".to_owned())
     } else if !job.target.target()?.seals {
         let format = job.target.format.name;
         Some(format!("{format} stores no factors: their products are written, at full size"))

@@ -10,7 +10,7 @@ use apr_quality::{
     PerplexityReport, Sample, Subject, Thresholds, WindowOptions, Windows, built_in, compare,
     divergence, perplexity, transcription_errors,
 };
-use apr_registry::Escaped;
+use apr_registry::{DType, Escaped};
 use apr_run::{RunOptions, Runner};
 use serde::Serialize;
 
@@ -145,6 +145,9 @@ struct ModelSummary {
     bytes: u64,
     /// Bits of a weight in the narrowest type that a twentieth of the weights has.
     bits: f64,
+    /// The dtype of most of them.
+    #[serde(skip)]
+    dtype: Option<DType>,
 }
 
 /// The outputs of two models.
@@ -168,9 +171,11 @@ fn outputs(args: &ValidateArgs, other: &Path, context: &Context) -> Outcome {
     let [a, b] = [Opened::new(&args.model, context)?, Opened::new(other, context)?];
     let given = given(args, context)?;
     let summaries = [summary(&a, context)?, summary(&b, context)?];
-    let bits = [0, 1].map(|at| summaries[at].bits);
-    let thresholds =
-        args.max_drift.map_or_else(|| Thresholds::of_bits(bits[0], bits[1]), Thresholds::at);
+    let [one, two] = &summaries;
+    let are_equal = (one.bits - two.bits).abs() < 0.01 && one.dtype == two.dtype;
+    let thresholds = args
+        .max_drift
+        .map_or_else(|| Thresholds::of_bits(one.bits, two.bits, are_equal), Thresholds::at);
 
     // What is said in tones and noise would say nothing of a model.
     let transcribes = given.iter().any(|sample| sample.audio.is_some());
@@ -218,6 +223,7 @@ fn summary(opened: &Opened, context: &Context) -> Outcome<ModelSummary> {
         nonzero_parameters: parameters - zeros.sum::<u64>(),
         bytes: reader.files().iter().map(|file| file.len).sum(),
         bits: list.narrowest_bits(),
+        dtype: list.narrowest_dtype(),
     })
 }
 
@@ -340,7 +346,11 @@ fn render_outputs(out: &mut dyn Write, report: &OutputsReport) -> io::Result<()>
     }
     let percent = |share: f64| format!("{:.1}%", 100.0 * share);
     if let Some(nats) = found.kl_divergence {
-        writeln!(out, "KL divergence: {nats:.6} nats")?;
+        if nats.is_nan() {
+            writeln!(out, "KL divergence: none {BAD}FAIL{BAD:#} (logits of the second are NaN)")?;
+        } else {
+            writeln!(out, "KL divergence: {nats:.6} nats")?;
+        }
     }
     let shares = [
         ("Same top prediction", found.same_top),

@@ -2,6 +2,8 @@
 
 use std::path::Path;
 
+use apr_ops::inspect::{DTypeShare, dtype_shares};
+use apr_registry::CheckpointReader;
 use apr_run::{Facts, RunOptions, Runner, with_runner};
 use apr_source::Knowledge;
 
@@ -59,6 +61,14 @@ impl Opened {
         let done = with_runner(&source, &self.facts, &options, &terse_host(context), then);
         context.sources.check_unchanged()?;
         done
+    }
+}
+
+/// Warns that exact products change nothing if no weight is quantized.
+pub(super) fn warn_of_idle_exact(exact: bool, reader: &dyn CheckpointReader, context: &Context) {
+    let is_plain = |share: &DTypeShare| share.stored.is_none() && !share.dtype.is_quantized();
+    if exact && dtype_shares(reader).iter().all(is_plain) {
+        context.printer.warn("--exact has no effect: no weight is quantized");
     }
 }
 

@@ -354,4 +354,93 @@ fn rules_of_a_tokenizer_and_chat_templates_are_compared() {
     }
     let run = sandbox.apr("diff one other --exit-code");
     run.fails(5, &["tokenizer differs: tokenizer.chat_template: other text", "DIFFERENT"]);
+    let only = "tokenizer differs: tokenizer.chat_template: only in the";
+    sandbox.apr(&line("one")).fails(5, &[only, "right model", "DIFFERENT"]);
+    let back = format!("diff one {} --exit-code", llama.display());
+    sandbox.apr(&back).fails(5, &[only, "left model", "DIFFERENT"]);
+}
+
+#[test]
+fn what_changes_answers_makes_models_different() {
+    let sandbox = Sandbox::new();
+    let llama = locate::fixture("tiny-llama");
+    let cases: [(&str, &str, &str, Value, &str); 7] = [
+        ("decoder", "tokenizer.json", "/decoder", Value::Null, "tokenizer differs: decoder: {"),
+        (
+            "special",
+            "tokenizer.json",
+            "/added_tokens/1/special",
+            false.into(),
+            "tokenizer differs: added_tokens: \"</s> (special)\" -> \"</s> ()\"",
+        ),
+        (
+            "bos",
+            "tokenizer_config.json",
+            "/add_bos_token",
+            false.into(),
+            "tokenizer differs: add_bos_token: ",
+        ),
+        (
+            "generation",
+            "generation_config.json",
+            "/temperature",
+            json!(0.2),
+            "answers differ: generation.temperature: (absent) -> 0.2",
+        ),
+        (
+            "window",
+            "config.json",
+            "/sliding_window",
+            4.into(),
+            "answers differ: architecture.sliding_window: ",
+        ),
+        (
+            "context",
+            "config.json",
+            "/max_position_embeddings",
+            2048.into(),
+            "answers differ: architecture.max_position_embeddings: 64 -> 2048",
+        ),
+        (
+            "end",
+            "config.json",
+            "/eos_token_id",
+            258.into(),
+            "answers differ: architecture.eos_token_id: 257 -> 258",
+        ),
+    ];
+    for (folder, file, place, value, said) in cases {
+        changed(&sandbox, folder, file, |text| {
+            let mut json: Value = serde_json::from_str(text).expect("JSON");
+            let (parent, key) = place.rsplit_once('/').expect("a path");
+            json.pointer_mut(parent).expect("an object")[key] = value.clone();
+            json.to_string()
+        });
+        let line = format!("diff {} {folder} --exit-code", llama.display());
+        sandbox.apr(&line).fails(5, &[said, "DIFFERENT: 21 of 21 tensors match"]);
+    }
+
+    // What a format cannot state is not a difference, and names of dtypes do not change answers.
+    sandbox.apr(&format!("export {} --format gguf -o m.gguf", llama.display())).ok();
+    sandbox.apr(&format!("diff {} m.gguf --exit-code", llama.display())).ok().says(&["SAME"]);
+    changed(&sandbox, "range", "config.json", |text| {
+        text.replacen('{', "{\"initializer_range\": 0.5,", 1)
+    });
+    let line = format!("diff {} range --exit-code", llama.display());
+    sandbox.apr(&line).ok().says(&["metadata: architecture.initializer_range", "SAME"]);
+}
+
+#[test]
+fn a_heading_has_a_verdict_only_if_a_gate_was_asked_for() {
+    let sandbox = Sandbox::new();
+    let llama = locate::fixture("tiny-llama");
+    let llama = llama.display();
+    sandbox.apr(&format!("quantize {llama} -t q8_0 -o q8.gguf")).ok();
+    let heading = |options: &str| {
+        let run = sandbox.apr(&format!("diff {llama} q8.gguf --markdown {options}"));
+        run.text().lines().next().expect("a heading").to_owned()
+    };
+    assert_eq!(heading(""), "### apr diff");
+    assert_eq!(heading("--exit-code"), "### apr diff: FAILED");
+    assert_eq!(heading("--max-l2 1000"), "### apr diff: passed");
 }

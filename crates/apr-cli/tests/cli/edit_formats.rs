@@ -188,6 +188,10 @@ fn what_can_not_be_edited_is_refused_with_the_reason() {
     sandbox
         .apr("edit m.safetensors --chat-template template")
         .fails(2, &["a safetensors file has no chat template"]);
+    let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/../../fixtures/tiny-llama");
+    sandbox
+        .apr(&format!("edit {folder} --chat-template template"))
+        .fails(2, &["the template of a folder is its file chat_template.jinja"]);
     sandbox.apr("convert m.safetensors -o m.pt").ok();
     sandbox.apr("edit m.pt --set a=1").fails(2, &["has no metadata to edit"]);
     sandbox.write("keys.npy", fs::read(fixture("edit/arrays/row.float32.npy")).expect("a file"));

@@ -97,6 +97,33 @@ fn every_format_and_kind_of_model_has_an_estimate() {
 }
 
 #[test]
+fn a_decoder_that_keeps_nothing_reads_the_whole_context() {
+    let sandbox = Sandbox::new();
+    let bytes = |model: &str, context: usize| {
+        let path = fixture(model);
+        let path = path.to_str().expect("UTF-8").to_owned();
+        let tokens = context.to_string();
+        let line = ["inspect", &path, "--memory", "--json", "--context", &tokens];
+        sandbox.run(&line).ok().json()["memory"]["activation_bytes"].as_u64().expect("a number")
+    };
+    // The exporter names the sizes of the logits on its own.
+    let script = |context| bytes("onnx/exports/script.onnx", context);
+    // Scores of all tokens among each other, of four heads in single precision.
+    assert!(script(8) < 100_000 && script(4096) > 4 * 4 * 4096 * 4096, "{}", script(8));
+
+    let ids: Vec<i64> = (0..64).map(|id| id % 61).collect();
+    sandbox.write(
+        "ids.json",
+        format!("[[{}]]", ids.iter().map(i64::to_string).collect::<Vec<_>>().join(",")),
+    );
+    let path = fixture("onnx/exports/dynamo.onnx");
+    let line = ["run", path.to_str().expect("UTF-8"), "--input", "input_ids=ids.json", "--json"];
+    let peak = sandbox.run(&line).ok().json()["peak_bytes"].as_u64().expect("a number");
+    let estimated = bytes("onnx/exports/dynamo.onnx", 64);
+    assert!((peak..4 * peak).contains(&estimated), "{estimated} and {peak}");
+}
+
+#[test]
 fn options_without_a_use_are_refused() {
     let sandbox = Sandbox::new();
     let inspect = |model: &str, options: &[&str]| {

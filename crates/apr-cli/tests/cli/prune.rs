@@ -329,7 +329,8 @@ fn what_can_not_be_pruned_is_refused_before_anything_is_written() {
     sandbox.apr("convert llama -o m.gguf").ok();
     sandbox.apr("prune llama -o out.apr").fails(2, &["nothing to prune: pass --prune"]);
     for (line, said) in [
-        ("llama --prune 1.5", "expected a share from 0 to 1"),
+        ("llama --prune 1.5", "expected a share above 0 and up to 1"),
+        ("llama --prune 0", "expected a share above 0 and up to 1"),
         ("llama --prune-nm 4:2", "expected N:M"),
         ("llama --prune-threshold 0", "expected a positive number"),
         ("llama --prune 0.5 --prune-nm 2:4", "cannot be used with"),

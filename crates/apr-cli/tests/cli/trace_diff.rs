@@ -1,5 +1,7 @@
 //! `apr trace --diff`: where two models part. Point 75 of `docs/qa.md`.
 
+use std::fs;
+
 use serde_json::Value;
 
 use crate::support::{Sandbox, damaged};
@@ -191,4 +193,50 @@ fn a_weight_above_the_memory_limit_is_reported_with_a_sufficient_limit() {
         .apr(&format!("trace {LLAMA} broken --diff --prompt 12+34= --max-memory 500KB --json"));
     let found = &json.ok().json()["passes"][0]["divergences"][0];
     assert_eq!(found["memory_needed"], 2 * 283_792);
+}
+
+#[test]
+fn a_model_of_other_weights_is_a_divergence_of_all_steps() {
+    let sandbox = Sandbox::new();
+    // No step adds more drift than the others.
+    other_weights(&sandbox);
+    for (other, dtype) in [("broken", "bf16"), ("q.gguf", "q8_0")] {
+        if dtype == "q8_0" {
+            sandbox.apr("quantize broken -t q8_0 -o q.gguf --relaxed").ok();
+        }
+        let line = format!("trace {LLAMA} {other} --diff --exit-code --prompt 12+34=");
+        sandbox.apr(&line).fails(5, &[]).says(&["Divergence detected at: embeddings/tokens"]);
+        let diff = diff(&sandbox, other);
+        let found = divergence(&diff).expect("a divergence");
+        assert_eq!(found["weights"][0]["other_dtype"], dtype, "{found}");
+    }
+}
+
+/// Writes `broken`, with the elements of each matrix in another order.
+fn other_weights(sandbox: &Sandbox) {
+    for entry in fs::read_dir(LLAMA).expect("a fixture").flatten() {
+        let file = entry.file_name().into_string().expect("a name");
+        let mut bytes = fs::read(entry.path()).expect("a file");
+        if file == "model.safetensors" {
+            let len = bytes[..8].try_into().map(u64::from_le_bytes).expect("eight bytes");
+            let end = 8 + usize::try_from(len).expect("a small file");
+            let header: Value = serde_json::from_slice(&bytes[8..end]).expect("a header");
+            let is_matrix = |info: &&Value| info["shape"].as_array().is_some_and(|it| it.len() > 1);
+            for info in header.as_object().expect("tensors").values().filter(is_matrix) {
+                let offset = |at: usize| {
+                    let offset = info["data_offsets"][at].as_u64().expect("an offset");
+                    end + usize::try_from(offset).expect("a small file")
+                };
+                let elements = &mut bytes[offset(0)..offset(1)];
+                let old = elements.to_vec();
+                let count = old.len() / 2;
+                // A prime that divides no size of a matrix: each element has one place.
+                for (at, element) in elements.chunks_exact_mut(2).enumerate() {
+                    let from = 2 * (at * 7919 % count);
+                    element.copy_from_slice(&old[from..from + 2]);
+                }
+            }
+        }
+        sandbox.write(&format!("broken/{file}"), bytes);
+    }
 }

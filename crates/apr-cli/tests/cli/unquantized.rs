@@ -4,6 +4,7 @@
 use apr_registry::DType;
 use apr_testkit::apr2::{Apr2Builder, Apr2Entry};
 use apr_testkit::gguf::{GgufBuilder, GgufEntry};
+use apr_testkit::locate;
 use serde_json::{Value, json};
 
 use crate::families::TinyModel;
@@ -206,4 +207,70 @@ fn quantizing_gguf_drops_outer_dimensions_of_one_and_copying_keeps_them() {
     assert_eq!(shapes("q.gguf"), [json!([64, 64]), json!([64])]);
     sandbox.apr("convert m.gguf -o c.gguf --relaxed").ok();
     assert_eq!(sandbox.read("c.gguf"), sandbox.read("m.gguf"));
+}
+
+#[test]
+fn options_without_effect_are_refused() {
+    let sandbox = Sandbox::new();
+    let llama = locate::fixture("tiny-llama");
+    let llama = llama.display();
+    for (line, said) in [
+        (
+            format!("convert {llama} -o t.pt --format torchscript --opset 17"),
+            "--opset and --matmul-nbits apply to ONNX only",
+        ),
+        (
+            format!("convert {llama} -o t.pt --format torchscript --matmul-nbits"),
+            "--opset and --matmul-nbits apply to ONNX only",
+        ),
+        (format!("convert {llama} -o t.apr --analyze-source"), "leave out -o"),
+        (
+            format!("trace {llama} {llama} --diff --prompt 1 --max-tokens 0"),
+            "--diff compares at least 1 generated token",
+        ),
+        (format!("canary create {llama} --prompt x --embed -o c.json"), "--input"),
+    ] {
+        sandbox.apr(&line).fails(2, &[said]);
+    }
+    let idle = "warning: --exact has no effect: no weight is quantized";
+    let run = format!("run {llama} --prompt 1 --max-tokens 1 --exact");
+    sandbox.apr(&run).ok().says(&[idle]);
+    sandbox.apr(&format!("quantize {llama} -t q8_0 -o q8.gguf")).ok();
+    let run = sandbox.apr("run q8.gguf --prompt 1 --max-tokens 1 --exact").ok();
+    assert!(!run.to_string().contains("no effect"), "{run}");
+    let gate = format!("convert {llama} -o gated.apr --max-drift 0.1");
+    sandbox.apr(&gate).ok().says(&["none of 21 tensors changed, so the gate judged nothing"]);
+}
+
+#[test]
+fn names_of_a_graph_are_not_changed_by_a_conversion() {
+    let sandbox = Sandbox::new();
+    let model = locate::fixture("onnx/exports/dynamo.onnx");
+    let model = model.display();
+    for change in ["--drop lm_head.weight", "--rename lm_head.weight=x"] {
+        sandbox
+            .apr(&format!("convert {model} {change} -o r.onnx"))
+            .fails(2, &["the graph of an ONNX file refers to its tensors by name"]);
+        sandbox.apr(&format!("convert {model} {change} -o r.safetensors -f")).ok();
+    }
+}
+
+#[test]
+fn a_tokenizer_that_leaves_rows_unused_is_reported_by_all() {
+    let sandbox = Sandbox::new();
+    for entry in std::fs::read_dir(locate::fixture("tiny-llama")).expect("a fixture").flatten() {
+        let file = entry.file_name().into_string().expect("a name");
+        let mut bytes = std::fs::read(entry.path()).expect("a file");
+        if file == "tokenizer.json" {
+            let mut json: Value = serde_json::from_slice(&bytes).expect("JSON");
+            let vocabulary = json["model"]["vocab"].as_object_mut().expect("tokens");
+            vocabulary.retain(|_, id| id.as_u64().is_some_and(|id| id < 128));
+            bytes = json.to_string().into_bytes();
+        }
+        sandbox.write(&format!("short/{file}"), bytes);
+    }
+    let said = "the tokenizer has 131 tokens, the embedding 259 rows: is it complete?";
+    for command in ["validate", "inspect", "lint"] {
+        sandbox.apr(&format!("{command} short")).ok().says(&[said]);
+    }
 }

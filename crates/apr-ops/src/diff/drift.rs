@@ -39,6 +39,14 @@ pub struct DriftReport {
     pub warnings: Vec<String>,
 }
 
+impl DriftReport {
+    /// Returns `true` if no tensor changed, was removed or added.
+    #[must_use]
+    pub fn is_idle(&self) -> bool {
+        self.changed == 0 && self.removed.is_empty() && self.added.is_empty()
+    }
+}
+
 /// A tensor of the source that changed.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 #[non_exhaustive]

@@ -10,7 +10,22 @@ use apr_source::companions::{Learnt, learn_from};
 use apr_source::naming;
 use serde_json::{Map, Value};
 
+use super::generation::has_configuration;
 use super::report::MetadataChange;
+
+/// Entries of the configuration that change answers and that no comparison of tensors, graphs and
+/// tokenizers has: how long a text may be, what attention sees of it, and where an answer begins
+/// and ends.
+const OF_ANSWERS: [&str; 8] = [
+    "architecture.attention_window_size",
+    "architecture.bos_token_id",
+    "architecture.decoder_start_token_id",
+    "architecture.eos_token_id",
+    "architecture.layer_types",
+    "architecture.max_position_embeddings",
+    "architecture.n_positions",
+    "architecture.sliding_window",
+];
 
 /// Items of an array that are still shown one by one.
 const LONG: usize = 16;
@@ -33,6 +48,8 @@ pub(super) fn metadata_changes(
 
     let learnt = [learn_from(left)?, learn_from(right)?];
     let sides = [Sayings::of(left, &learnt[0]), Sayings::of(right, &learnt[1])];
+    // Of a GGUF file or an old container, a configuration may lack what it does not state.
+    let are_configured = has_configuration(left) && has_configuration(right);
     let (left, right) = (left.metadata(), right.metadata());
     let keys: BTreeSet<&str> = left.iter().chain(right.iter()).map(|(key, _)| key).collect();
     let is_same = |key: &str| {
@@ -50,6 +67,11 @@ pub(super) fn metadata_changes(
             Some(pairs) => changes.extend(pairs),
             None => add_changes(key.to_owned(), (left, right), &mut changes),
         }
+    }
+    for change in &mut changes {
+        let said = [&change.left, &change.right].map(|value| is_said(value.as_ref()));
+        let is_compared = said == [true, true] || are_configured && said != [false, false];
+        change.changes_answers = is_compared && OF_ANSWERS.contains(&change.key.as_str());
     }
 
     Ok(changes)
@@ -69,7 +91,12 @@ fn add_changes(
         }
         return;
     }
-    changes.push(MetadataChange { key, left, right });
+    changes.push(MetadataChange { key, left, right, changes_answers: false });
+}
+
+/// Returns `true` if a configuration has a value: null is the same as no entry.
+fn is_said(value: Option<&Value>) -> bool {
+    value.is_some_and(|value| !value.is_null())
 }
 
 /// Metadata and companions of one side.
@@ -129,6 +156,7 @@ fn gguf_changes(left: &Metadata, right: &Metadata) -> Option<Vec<MetadataChange>
                 key: keys::GGUF.to_owned(),
                 left: told(left),
                 right: told(right),
+                changes_answers: false,
             }]);
         }
     };
@@ -137,6 +165,7 @@ fn gguf_changes(left: &Metadata, right: &Metadata) -> Option<Vec<MetadataChange>
         key: format!("{}.{key}", keys::GGUF),
         left,
         right,
+        changes_answers: false,
     };
     let fields: BTreeSet<&str> =
         left.fields.keys().chain(right.fields.keys()).map(String::as_str).collect();

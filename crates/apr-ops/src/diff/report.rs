@@ -81,6 +81,9 @@ pub struct MetadataChange {
     pub left: Option<serde_json::Value>,
     /// Value in the right model, as JSON.
     pub right: Option<serde_json::Value>,
+    /// `true` if the models can answer differently because of it: a generation setting, a token
+    /// that ends a text, or a limit of the configuration. Such models are not the same.
+    pub changes_answers: bool,
 }
 
 /// A token that both models have, at other ids.
@@ -95,7 +98,7 @@ pub struct TokenChange {
     pub other_ids: Vec<u64>,
 }
 
-/// A rule of a tokenizer that both models have, and that differs.
+/// A rule of a tokenizer that differs, or a chat template that only one model has.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[non_exhaustive]
 pub struct RuleChange {
@@ -131,7 +134,8 @@ pub struct DiffReport {
     pub path: String,
     /// The right model.
     pub other_path: String,
-    /// `true` if tensors, tokenizer and names do not differ beyond the tolerance.
+    /// `true` if nothing that changes answers differs beyond the tolerance: tensors, names,
+    /// computation, tokenizer, chat template, generation settings and limits.
     pub same: bool,
     /// 100 for equal models: one minus the norm of the difference over the sum of both norms, in
     /// percent; a tensor without counterpart counts as wholly different.

@@ -9,6 +9,7 @@ use apr_source::companions::{Learnt, learn_from};
 use apr_tokenizer::{GGUF_TOKENS, Rules, rules, vocabulary};
 use serde_json::Value;
 
+use super::generation::companion;
 use super::report::{RuleChange, TokenChange, VocabChanges};
 
 /// Tokens at other ids that a report names.
@@ -26,6 +27,14 @@ const OF_CHATS: [&str; 9] = [
     "tokenizer.sep_token_id",
     "tokenizer.unk_token_id",
 ];
+
+/// Key of the template by which a chat is written.
+const TEMPLATE: &str = "tokenizer.chat_template";
+/// The file that has the template, if no file of its own has it.
+const SETTINGS: &str = "tokenizer_config.json";
+/// Settings in that file that change the tokens of a text or the text of tokens.
+const OF_TEXTS: [&str; 4] =
+    ["add_bos_token", "add_eos_token", "add_prefix_space", "clean_up_tokenization_spaces"];
 
 /// Returns the differences between two vocabularies and between their tokenization rules.
 ///
@@ -52,6 +61,7 @@ pub(super) fn vocab_changes(
     moved.sort_by(|one, other| one.ids.cmp(&other.ids));
     let mut changes = rule_changes(&rules(left)?, &rules(right)?);
     changes.extend(chat_changes(left, right)?);
+    changes.extend(text_changes(left, right)?);
     let only = |these: &Tokens, those: &Tokens| {
         these.ids.keys().filter(|token| !those.ids.contains_key(*token)).count()
     };
@@ -142,8 +152,11 @@ fn lists_detail(left: &[Value], right: &[Value]) -> String {
     if left.len() != right.len() {
         return format!("{a} -> {b} items");
     }
-    let differing = left.iter().zip(right).filter(|(a, b)| a != b).count();
-    format!("{} of {a} items differ", grouped(differing as u64))
+    let mut differing = left.iter().zip(right).filter(|(a, b)| a != b);
+    match (differing.next(), differing.count()) {
+        (Some((from, to)), 0) => format!("{} -> {}", short(from), short(to)),
+        (_, more) => format!("{} of {a} items differ", grouped(more as u64 + 1)),
+    }
 }
 
 fn short(value: &Value) -> String {
@@ -152,7 +165,8 @@ fn short(value: &Value) -> String {
 
 /// Returns differences in the settings that decide the tokens of a text or a chat.
 ///
-/// Only settings that both models state are compared.
+/// Only settings that both models state are compared, and a chat template that one of them could
+/// have and lacks.
 fn chat_changes(
     left: &dyn CheckpointReader,
     right: &dyn CheckpointReader,
@@ -164,13 +178,43 @@ fn chat_changes(
         own.or_else(|| learnt().map(|(_, value)| value.clone()))
     };
     let change = |key: &&str| {
-        let a = value(left, &learnt[0], key)?;
-        let b = value(right, &learnt[1], key).filter(|b| *b != a)?;
-        let detail = match *key {
-            "tokenizer.chat_template" => "other text".to_owned(),
-            _ => format!("{} -> {}", short(&a), short(&b)),
+        let values = (value(left, &learnt[0], key), value(right, &learnt[1], key));
+        let detail = match values {
+            (Some(a), Some(b)) if a == b => return None,
+            (Some(_), Some(_)) if *key == TEMPLATE => "other text".to_owned(),
+            (Some(a), Some(b)) => format!("{} -> {}", short(&a), short(&b)),
+            (Some(_), None) if *key == TEMPLATE && states_chats(right) => {
+                "only in the left model".to_owned()
+            }
+            (None, Some(_)) if *key == TEMPLATE && states_chats(left) => {
+                "only in the right model".to_owned()
+            }
+            _ => return None,
         };
         Some(RuleChange { name: (*key).to_owned(), detail })
     };
     Ok(OF_CHATS.iter().filter_map(change).collect())
+}
+
+/// Returns `true` if a model without a chat template could have one.
+fn states_chats(reader: &dyn CheckpointReader) -> bool {
+    reader.format().target.is_some_and(|target| target.self_contained)
+        || reader.companions().iter().any(|companion| companion.name == SETTINGS)
+}
+
+/// Returns differences in `tokenizer_config.json`, if both models have it.
+fn text_changes(
+    left: &dyn CheckpointReader,
+    right: &dyn CheckpointReader,
+) -> Result<Vec<RuleChange>> {
+    let (Some(left), Some(right)) = (companion(left, SETTINGS)?, companion(right, SETTINGS)?)
+    else {
+        return Ok(Vec::new());
+    };
+    let change = |key: &&str| {
+        let [a, b] = [&left, &right].map(|side| side.get(*key).unwrap_or(&Value::Null));
+        let detail = format!("{} -> {}", short(a), short(b));
+        (a != b).then(|| RuleChange { name: (*key).to_owned(), detail })
+    };
+    Ok(OF_TEXTS.iter().filter_map(change).collect())
 }

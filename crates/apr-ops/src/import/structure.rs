@@ -5,7 +5,7 @@ use apr_core::counted;
 use apr_registry::onnx::{METADATA, TENSORS};
 use apr_registry::{CheckpointReader, Convention, Metadata, Result, TensorInfo, keys};
 use apr_source::adapter::is_adapter;
-use apr_source::companions::leaves_rows_unused;
+use apr_source::companions::{learn_from, leaves_rows_unused};
 use apr_source::{Architecture, Source, is_unpacked};
 use apr_view::{View, nearest};
 use serde_json::Value;
@@ -255,6 +255,23 @@ fn listed(misfits: &[ValidationError]) -> String {
         String::new()
     };
     format!("{}{more}", names.join(", "))
+}
+
+/// Holds the tokenizer of a model against the `rows` of its embedding: as an import wrote it down,
+/// or else as it is in the files beside the weights.
+pub(crate) fn tokenizer_misfit(
+    reader: &dyn CheckpointReader,
+    rows: u64,
+) -> Option<ValidationError> {
+    let metadata = reader.metadata();
+    let is_written = metadata.get("tokenizer.vocab_size").is_some();
+    // A file that can't be read is an error of those who need it.
+    let learnt = if is_written { None } else { learn_from(reader).ok() };
+    let in_files = learnt.iter().flat_map(|learnt| &learnt.metadata);
+    vocabulary_misfit(rows, |key| {
+        let in_file = || in_files.clone().find(|(known, _)| known == key).map(|(_, value)| value);
+        metadata.get(key).or_else(in_file)
+    })
 }
 
 /// Holds the tokenizer, as the metadata under `get` describe it, against the rows of the embedding:

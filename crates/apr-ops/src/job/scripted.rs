@@ -3,6 +3,7 @@
 
 use std::collections::HashMap;
 
+use apr_bind::Blocks;
 use apr_core::counted;
 use apr_graph::{
     AttributeValue, Body, Graph, ValueOrigin, View as Look, WeightRef, infer, inline, upgrade,
@@ -41,6 +42,11 @@ impl Job {
             return Err(JobError::Request(message));
         }
 
+        if self.graph.opset.is_some() || self.graph.blocks != Blocks::default() {
+            let message = "`opset` and `matmul_nbits` apply to ONNX only: TorchScript has \
+                           operators of its own";
+            return Err(JobError::Request(message.to_owned()));
+        }
         if self.graph.merged {
             let message = "`merged` applies to ONNX only: a TorchScript program has all parts as \
                            methods";

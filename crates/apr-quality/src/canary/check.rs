@@ -212,15 +212,15 @@ fn judge_text(report: &mut CaseReport, expected: &Expected, found: &Expected, mo
         return;
     }
 
-    // Of tokens that are in one list alone, the other model says no more than that they are less
-    // likely than its last.
+    // A token that the model does not list is at most as likely as the last that it lists.
+    let least = least_logprob(first);
     let change = |one: &TokenProbability| {
-        let other = first.iter().find(|other| other.id == one.id)?;
-        Some(other.logprob.exp() - one.logprob.exp())
+        let other = first.iter().find(|other| other.id == one.id);
+        let at_most = || least.min(one.logprob);
+        other.map_or_else(at_most, |other| other.logprob).exp() - one.logprob.exp()
     };
-    let changes = expected_first.iter().filter_map(change);
-    let worst = changes.reduce(|worst, one| if one.abs() > worst.abs() { one } else { worst });
-    let worst = worst.unwrap_or(-expected_first[0].logprob.exp());
+    let changes = expected_first.iter().map(change);
+    let worst = changes.max_by(|one, other| one.abs().total_cmp(&other.abs())).unwrap_or(0.0);
     report.probability_change = Some(worst);
     within(report, "a probability at the first position", worst, most);
     if let Some(allowed) = most.logprob {
@@ -235,6 +235,11 @@ fn judge_text(report: &mut CaseReport, expected: &Expected, found: &Expected, mo
     }
 }
 
+/// Returns the log probability of the least likely token of a list.
+fn least_logprob(list: &[TokenProbability]) -> f64 {
+    list.iter().map(|one| one.logprob).fold(f64::INFINITY, f64::min)
+}
+
 /// Adds a failure if the logarithm of a probability changed by more than `allowed`.
 ///
 /// For a token in only one of the lists, the other model's value is at most that of its last token.
@@ -244,7 +249,7 @@ fn judge_logprobs(
     found: &[TokenProbability],
     allowed: f64,
 ) {
-    let least = found.iter().map(|one| one.logprob).fold(f64::INFINITY, f64::min);
+    let least = least_logprob(found);
     let change = |one: &TokenProbability| {
         let other = found.iter().find(|other| other.id == one.id);
         other.map_or((one.logprob - least).max(0.0), |other| (other.logprob - one.logprob).abs())
@@ -363,6 +368,19 @@ mod tests {
         let other = judge(&expected, &text("sitting", &[(2, -0.1), (1, -3.0)]));
         assert_eq!(other.character_error_rate, Some(0.5));
         assert_eq!(other.failures.len(), 3, "{other:?}");
+    }
+
+    #[test]
+    fn a_token_that_is_no_longer_listed_is_at_most_as_likely_as_the_last() {
+        // Probabilities of 1.0 and 0.0002 became at most 0.0001 and 0.0004.
+        let expected = case(text("4", &[(1, 0.0), (2, -8.517)]));
+        let found = judge(&expected, &text("4", &[(3, -0.001), (2, -7.824), (4, -9.210)]));
+        let change = found.probability_change.unwrap();
+        assert!((change + 0.9999).abs() < 1e-4, "{change}");
+        assert!(found.failures.iter().any(|it| it.contains("first position changed by -0.9999")));
+        // The last of A may be as likely as the last of B.
+        let found = judge(&expected, &text("4", &[(1, 0.0), (3, -8.5)]));
+        assert_eq!((found.probability_change, found.failures.len()), (Some(0.0), 0));
     }
 
     #[test]

@@ -13,31 +13,33 @@ use crate::vocabulary::MAX_TOKENS;
 #[serde(expecting = "an object with a tokenizer's 'model'")]
 pub(crate) struct TokenizerJson {
     #[serde(default)]
-    pub(super) added_tokens: Vec<AddedToken>,
+    pub(crate) added_tokens: Vec<AddedToken>,
     #[serde(default)]
     pub(crate) normalizer: Value,
     #[serde(default)]
     pub(crate) pre_tokenizer: Value,
     #[serde(default)]
     pub(crate) post_processor: Value,
+    #[serde(default)]
+    pub(crate) decoder: Value,
     pub(crate) model: Model,
 }
 
 /// A token that is found in a text before anything else is done to it.
 #[derive(Debug, Clone, Deserialize)]
 #[serde(expecting = "an added token as an object with its 'content'")]
-pub(super) struct AddedToken {
+pub(crate) struct AddedToken {
     #[serde(default)]
     pub(super) id: u64,
-    pub(super) content: String,
+    pub(crate) content: String,
     #[serde(default)]
-    pub(super) special: bool,
+    pub(crate) special: bool,
     #[serde(default)]
-    pub(super) lstrip: bool,
+    pub(crate) lstrip: bool,
     #[serde(default)]
-    pub(super) rstrip: bool,
+    pub(crate) rstrip: bool,
     #[serde(default)]
-    pub(super) single_word: bool,
+    pub(crate) single_word: bool,
 }
 
 /// Model that turns a piece of text into tokens.

@@ -362,7 +362,9 @@ impl Job<'_> {
         if let Some(local) = local {
             let readers = passes.map(|pass| pass.part.runner().weights());
             let most = self.options.run.max_memory;
-            let suspects = suspects(&pairing, local, readers, most)?;
+            let measured = met.drifts.iter().rev().flatten().find(|drift| drift.is_measured());
+            let end = measured.map_or(0.0, |drift| drift.relative_l2);
+            let suspects = suspects(&pairing, local, end, readers, most)?;
             let of =
                 |suspect: &Suspect| self.divergence(&pairing, &met.drifts, suspect, &part.steps);
             let most_added = suspects.iter().map(of).collect();

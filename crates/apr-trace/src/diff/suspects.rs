@@ -26,6 +26,18 @@ const MOST_OF_ROUNDING: f64 = 10.0;
 const WEIGHTS: usize = 64;
 /// Drift that any step may add, caused by another order of summation.
 const FLOOR: f64 = 1e-4;
+/// Factor of the rounding that dtypes allow from which on other weights are no rounding.
+///
+/// Rounding that is corrected by calibration data changes single weights more than the nearest
+/// value would.
+const BEYOND_ROUNDING: f64 = 2.0;
+/// Relative difference of weights that are stored at 16 or 32 bits: half a unit of bf16.
+const OF_FLOATS: f64 = 1.0 / 256.0;
+/// Drift at the end of a pass from which on weights beyond rounding count, of floats and of
+/// quantized weights.
+///
+/// Quantization may move factors from one weight to the next. This leaves the end as it is.
+const AT_END: [f64; 2] = [0.02, 0.5];
 
 /// A step that adds drift.
 #[derive(Debug, Clone)]
@@ -60,6 +72,20 @@ impl Suspect {
             && self.added <= MOST_OF_ROUNDING * most
     }
 
+    /// Returns `true` if a weight differs by more than rounding to the dtypes of both models.
+    ///
+    /// This does not depend on the other steps: in a model with other weights everywhere, no step
+    /// adds more than is usual. `end` is the drift at the end of the pass.
+    fn is_beyond(&self, end: f64) -> bool {
+        let is_quantized =
+            |weight: &WeightDrift| weight.dtype.is_quantized() || weight.other_dtype.is_quantized();
+        let is_beyond = |weight: &WeightDrift| {
+            let at_end = AT_END[usize::from(is_quantized(weight))];
+            end > at_end && weight.relative_l2 > BEYOND_ROUNDING * weight.allowed.max(OF_FLOATS)
+        };
+        self.weights.iter().any(is_beyond)
+    }
+
     /// Returns the ratio of the added drift to the usual drift.
     pub(crate) fn score(&self) -> f64 {
         self.usual.map_or(1.0, |usual| self.added / usual.max(FLOOR))
@@ -67,10 +93,12 @@ impl Suspect {
 }
 
 /// The steps that add most drift for their kind, in the order in which they run. `local` is the
-/// drift of each pair where its inputs are the original's.
+/// drift of each pair where its inputs are the original's, and `end` the drift of the last value
+/// where each model has its own.
 pub(crate) fn suspects(
     pairing: &Pairing,
     local: &[Option<ValueDrift>],
+    end: f64,
     readers: [&dyn CheckpointReader; 2],
     most: u64,
 ) -> Result<Vec<Suspect>> {
@@ -106,7 +134,8 @@ pub(crate) fn suspects(
     for suspect in &mut found {
         suspect.compare_weights(pairing, readers, most)?;
         let is_damaged = suspect.weights.iter().any(|weight| weight.change.is_damage());
-        suspect.is_out = is_damaged || suspect.score() >= OUT_OF_LINE && !suspect.is_rounding();
+        let is_unusual = suspect.score() >= OUT_OF_LINE && !suspect.is_rounding();
+        suspect.is_out = is_damaged || is_unusual || suspect.is_beyond(end);
     }
     found.sort_by_key(|suspect| suspect.pair);
     Ok(found)
@@ -178,4 +207,52 @@ impl Suspect {
 /// A size in words.
 fn bytes(number: u64) -> String {
     format!("{} bytes", grouped(number))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::weights::WeightChange;
+    use super::*;
+
+    /// Returns a suspect with one weight.
+    fn with_weight(dtypes: [DType; 2], relative_l2: f64, allowed: f64) -> Suspect {
+        let weight = WeightDrift {
+            tensor: "w".to_owned(),
+            other_tensor: None,
+            dtype: dtypes[0],
+            other_dtype: dtypes[1],
+            relative_l2,
+            allowed,
+            cosine: 0.0,
+            change: WeightChange::Other,
+        };
+        Suspect {
+            pair: 0,
+            added: relative_l2,
+            usual: Some(relative_l2),
+            weights: vec![weight],
+            not_compared: Vec::new(),
+            needed: None,
+            is_out: false,
+        }
+    }
+
+    #[test]
+    fn only_rounding_may_come_between_floats() {
+        let floats = [DType::BF16, DType::BF16];
+        assert!(with_weight(floats, 1.35, 0.0).is_beyond(1.0));
+        assert!(with_weight(floats, 0.03, 0.0).is_beyond(0.03));
+        assert!(!with_weight(floats, 0.003, 0.0).is_beyond(0.03), "rounding to bf16 and back");
+        assert!(!with_weight(floats, 0.03, 0.0).is_beyond(0.01), "the end is as it was");
+    }
+
+    #[test]
+    fn rounding_of_quantized_weights_depends_on_the_type() {
+        // bf16 to q8_0 and q4_0 of a model with random weights, and what they allow.
+        let to = |dtype| [DType::BF16, dtype];
+        assert!(with_weight(to(DType::Q8_0), 1.35, 0.0135).is_beyond(1.0));
+        assert!(with_weight(to(DType::Q4_0), 1.35, 0.144).is_beyond(1.0));
+        assert!(!with_weight(to(DType::Q4_0), 0.08, 0.144).is_beyond(1.0));
+        assert!(!with_weight(to(DType::Q4_0), 1.35, 0.144).is_beyond(0.1), "factors moved");
+    }
 }

@@ -11,7 +11,7 @@ use apr_ops::inline::ValidationConfig;
 use apr_ops::job::Job;
 use apr_ops::job::wants_companions;
 use apr_ops::sha256;
-use apr_registry::{ByteSource, Error, Format, PlanOptions, target_by_extension, targets};
+use apr_registry::{ByteSource, Error, Format, PlanOptions, onnx, target_by_extension, targets};
 use apr_view::View;
 use base16ct::lower::encode_string;
 
@@ -81,6 +81,10 @@ pub(super) fn import_job(args: &ImportArgs, context: &Context) -> Outcome<(Job, 
 /// Converts between formats.
 pub(super) fn convert(args: &ConvertArgs, context: &Context) -> Outcome {
     if args.analyze_source {
+        if args.write.output.is_some() {
+            let message = "--analyze-source reports on the source and writes nothing: leave out -o";
+            return Err(Failure::Usage(message.to_owned()));
+        }
         let model = model::open_with_companions(&args.model, context)?;
         let reader = edited(model.reader, &args.names, &args.model)?;
         let mut view = View::new(&*reader);
@@ -229,6 +233,12 @@ pub(super) fn unchanged_job(args: &ConvertArgs, context: &Context) -> Outcome<(J
         ..Job::new(contain(target, &args.container, context)?)
     };
     let (job, model) = opened(job, &args.model, context)?;
+    let has_graph = model.reader.metadata().object(onnx::METADATA).is_some();
+    if has_graph && !args.names.is_empty() && std::ptr::eq(job.target.format, &onnx::FORMAT) {
+        let message = "--rename, --drop and --keep: the graph of an ONNX file refers to its \
+                       tensors by name; they apply to other formats of output";
+        return Err(Failure::Usage(message.to_owned()));
+    }
     Ok((job, model.read_by(|reader| edited(reader, &args.names, &args.model))?))
 }
 

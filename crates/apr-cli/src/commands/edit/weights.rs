@@ -155,8 +155,14 @@ impl OpenedFile {
 
 /// Rejects a chat template for a format that cannot store one.
 pub(super) fn no_template(args: &EditArgs, what: &str) -> Outcome {
-    match args.chat_template {
+    match &args.chat_template {
         None => Ok(()),
+        // A folder does have one, in a file of its own.
+        Some(_) if args.model.is_dir() => Err(Failure::Usage(
+            "--chat-template: the template of a folder is its file chat_template.jinja, or in \
+             tokenizer_config.json; edit that file"
+                .to_owned(),
+        )),
         Some(_) => Err(Failure::Usage(format!(
             "--chat-template: {what} has no chat template; it is in chat_template.jinja or \
              tokenizer_config.json beside it"

@@ -45,6 +45,7 @@ use self::job::Job;
 use self::messages::Chat;
 use crate::args::{PoolingWay, RunArgs};
 use crate::commands::merge::with_adapted;
+use crate::commands::running::warn_of_idle_exact;
 use crate::context::Context;
 use crate::failure::{Failure, Outcome};
 use crate::model;
@@ -75,6 +76,7 @@ fn run_reader(
 
     check_vocabulary("--tokens", &args.tokens, &facts)?;
     check_vocabulary("--logit-bias", &args.sampling.biased_ids(), &facts)?;
+    warn_of_idle_exact(args.exact, reader, context);
     let asked = Asked {
         files: &args.input,
         prompts: &args.prompt,

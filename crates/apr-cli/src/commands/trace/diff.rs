@@ -21,7 +21,7 @@ use crate::args::TraceArgs;
 use crate::commands::run::host;
 use crate::context::Context;
 use crate::documents::Document;
-use crate::failure::Outcome;
+use crate::failure::{Failure, Outcome};
 use crate::human::shortened;
 use crate::model;
 use crate::printer::{BAD, BOLD, DIM, GOOD, ODD, columns};
@@ -45,6 +45,10 @@ impl Document for TraceDiff {
 
 /// Compares two models.
 pub(super) fn run(args: &TraceArgs, other: &Path, context: &Context) -> Outcome {
+    if args.max_tokens == Some(0) {
+        let message = "--max-tokens: --diff compares at least 1 generated token";
+        return Err(Failure::Usage(message.to_owned()));
+    }
     let models = [
         model::open_with_companions(&args.model, context)?,
         model::open_with_companions(other, context)?,
@@ -94,7 +98,7 @@ fn render(out: &mut dyn Write, diff: &TraceDiff) -> io::Result<()> {
         Some(found) => divergence(out, found)?,
         None if diff.is_equal() => writeln!(out, "\n{GOOD}No drift at all{GOOD:#}")?,
         None => {
-            writeln!(out, "\nNo divergence: drift grows evenly over all steps")?;
+            writeln!(out, "\nNo divergence: no step adds more drift than rounding explains")?;
             let most = diff.passes.iter().flat_map(|pass| &pass.most_added);
             if let Some(most) = most.max_by(|one, two| one.added.total_cmp(&two.added)) {
                 writeln!(
@@ -281,7 +285,8 @@ fn blame(out: &mut dyn Write, found: &[Blame]) -> io::Result<()> {
             Escaped(&blame.tensor),
             share(blame.drift_without),
             share(blame.drift),
-            100.0 * blame.share
+            // No negative zero.
+            (100.0 * blame.share).round() + 0.0
         )?;
     }
     Ok(())
@@ -289,10 +294,11 @@ fn blame(out: &mut dyn Write, found: &[Blame]) -> io::Result<()> {
 
 fn tokens(out: &mut dyn Write, found: &TokensDrift) -> io::Result<()> {
     let Some(first) = &found.first else {
-        if found.compared > 0 {
-            writeln!(out, "\nGenerated tokens: all {} are equal", found.compared)?;
-        }
-        return Ok(());
+        return match found.compared {
+            0 => Ok(()),
+            1 => writeln!(out, "\nGenerated tokens: 1, and it is equal"),
+            all => writeln!(out, "\nGenerated tokens: all {all} are equal"),
+        };
     };
     writeln!(out, "\nGenerated tokens: {} equal, then", first.at)?;
     let choice = |out: &mut dyn Write, whose: &str, choice: &TokenChoice| {

@@ -44,7 +44,16 @@ const ELSEWHERE: &[(&str, &str)] = &[
         "what_can_not_be_edited_is_refused_with_the_reason",
     ),
     ("lists the tensors of this shard; `apr edit", "a_folder_is_its_file_or_a_copy"),
+    (
+        "--rename, --drop and --keep: the graph of an ONNX file refers to",
+        "names_of_a_graph_are_not_changed_by_a_conversion",
+    ),
+    ("writes nothing: leave out -o", "options_without_effect_are_refused"),
     ("has no metadata to edit", "what_can_not_be_edited_is_refused_with_the_reason"),
+    (
+        "--chat-template: the template of a folder is its file",
+        "what_can_not_be_edited_is_refused_with_the_reason",
+    ),
     ("--chat-template: {what} has no", "what_can_not_be_edited_is_refused_with_the_reason"),
     (
         "run `apr validate --manifest` for that",
@@ -264,6 +273,9 @@ const STATEMENTS: &[&str] = &[
     "--precision changed the type",
     "apply to ONNX and TorchScript output only",
     "--merged applies to ONNX only",
+    "--opset and --matmul-nbits apply to ONNX only",
+    "--max-tokens: --diff compares at least 1 generated token",
+    "--exact has no effect",
     "apply to graphs of model families",
     "is not supported in parts: {advice}",
     "same files as one process with --shard-size",
