@@ -46,6 +46,7 @@ if TYPE_CHECKING:
         writable_formats,
     )
     from ._model import Model, open
+    from ._sampling import Sampling
     from ._tensors import Tensor
     from ._texts import Completion, Generation, Tokenizer
 
@@ -66,6 +67,7 @@ __all__ = [
     "Model",
     "NotFoundError",
     "RequestError",
+    "Sampling",
     "Saved",
     "SignatureError",
     "Tensor",
@@ -89,7 +91,7 @@ __all__ = [
 
 #: Where they are, modules that need nothing else first; the compiled one last, whose functions have
 #: names of the package.
-_MODULES = ("_errors", "_jobs", "_tensors", "_texts", "_chats", "_model", "_apr")
+_MODULES = ("_errors", "_jobs", "_tensors", "_texts", "_chats", "_sampling", "_model", "_apr")
 
 
 def __getattr__(name: str) -> Any:

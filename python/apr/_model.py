@@ -28,6 +28,7 @@ import numpy as np
 from . import _apr
 from ._chats import Conversation
 from ._progress import Shown, shown
+from ._sampling import Sampling, sampling_of
 from ._tensors import Files, PathLike, Tensor, read_all, torch_memory
 from ._texts import (
     CacheType,
@@ -42,6 +43,7 @@ from ._texts import (
 
 if TYPE_CHECKING:
     import torch
+    from typing_extensions import Unpack
 
 
 def open(
@@ -271,6 +273,7 @@ class Model(Mapping[str, Tensor]):
         exact: bool = False,
         cache_type: CacheType = "f32",
         max_memory: Optional[int] = None,
+        **sampling: "Unpack[Sampling]",
     ) -> Generation:
         """Writes a text behind a prompt, or behind tokens; an iterator of its pieces.
 
@@ -284,6 +287,10 @@ class Model(Mapping[str, Tensor]):
         ``role`` and ``content``, as transformers takes them. The model's template gets ``tools``,
         ``documents`` and ``template_args`` too; ``completion.answer`` has thinking, text and tool
         calls of the answer.
+
+        ``sampling`` has the options of llama.cpp's samplers: ``frequency_penalty``,
+        ``repeat_last_n``, ``logit_bias``, ``typical_p``, ``mirostat``, ``dry_multiplier``,
+        ``xtc_probability``, ``ignore_eos``, ``min_tokens`` and others (:class:`Sampling`).
 
         The text keeps to ``json_schema`` (a dictionary, its JSON, or a class of pydantic), matches
         ``regex`` as a whole, or keeps to ``grammar``, in the notation of Lark or of llama.cpp.
@@ -310,6 +317,7 @@ class Model(Mapping[str, Tensor]):
             "presence_penalty": presence_penalty,
             "beams": beams,
             "length_penalty": length_penalty,
+            "sampling": sampling_of(sampling),
             "seed": seed,
             "stop": list(stop),
             "logprobs": logprobs,
@@ -349,6 +357,7 @@ class Model(Mapping[str, Tensor]):
         exact: bool = False,
         cache_type: CacheType = "f32",
         max_memory: Optional[int] = None,
+        **sampling: "Unpack[Sampling]",
     ) -> List[Completion]:
         """Writes a text behind each prompt, up to ``batch`` of them side by side; options are those
         of :meth:`generate`.
@@ -376,6 +385,7 @@ class Model(Mapping[str, Tensor]):
             "presence_penalty": presence_penalty,
             "beams": beams,
             "length_penalty": length_penalty,
+            "sampling": sampling_of(sampling),
             "seed": seed,
             "stop": list(stop),
             "logprobs": logprobs,
@@ -411,6 +421,7 @@ class Model(Mapping[str, Tensor]):
         exact: bool = False,
         cache_type: CacheType = "f32",
         max_memory: Optional[int] = None,
+        **sampling: "Unpack[Sampling]",
     ) -> "Conversation":
         """Begins a conversation, behind ``messages`` where there was one; options are those of
         :meth:`generate`.
@@ -431,6 +442,7 @@ class Model(Mapping[str, Tensor]):
             "presence_penalty": presence_penalty,
             "beams": None,
             "length_penalty": None,
+            "sampling": sampling_of(sampling),
             "seed": seed,
             "stop": list(stop),
             "logprobs": None,

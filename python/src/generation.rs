@@ -6,8 +6,9 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread;
 
 use apr::run::{
-    Arithmetic, CacheType, ChatFile, Completion, Conversation, Data, GenerateOptions, Generator,
-    Grammar, Prompt, RunError, RunOptions, RunResult, Runner,
+    Arithmetic, Breakers, CacheType, ChatFile, Completion, Conversation, Data, DryPenalty,
+    GenerateOptions, GenerationOptions, Generator, Grammar, Mirostat, Prompt, RunError, RunOptions,
+    RunResult, Runner, TokenName, Xtc,
 };
 use apr::{Error, IoCause};
 use apr_infer::Memory;
@@ -39,6 +40,7 @@ pub(crate) struct Asked {
     presence_penalty: Option<f32>,
     beams: Option<usize>,
     length_penalty: Option<f32>,
+    sampling: Sampling,
     seed: u64,
     stop: Vec<String>,
     logprobs: Option<usize>,
@@ -50,6 +52,62 @@ pub(crate) struct Asked {
     max_memory: Option<u64>,
     /// The prompt is the next message of this chat.
     history: Option<Py<History>>,
+}
+
+/// Samplers of llama.cpp, by the names of Python's keyword arguments.
+#[derive(FromPyObject)]
+#[pyo3(from_item_all)]
+struct Sampling {
+    frequency_penalty: Option<f32>,
+    repeat_last_n: Option<usize>,
+    /// Ids of tokens, or their texts, and what is added.
+    logit_bias: Vec<(Option<i64>, String, f32)>,
+    typical_p: Option<f32>,
+    mirostat: Option<u8>,
+    mirostat_tau: Option<f32>,
+    mirostat_eta: Option<f32>,
+    dry_multiplier: Option<f32>,
+    dry_base: Option<f32>,
+    dry_allowed_length: Option<usize>,
+    dry_penalty_last_n: Option<usize>,
+    dry_sequence_breakers: Option<Vec<String>>,
+    xtc_probability: Option<f32>,
+    xtc_threshold: Option<f32>,
+    ignore_eos: bool,
+    min_tokens: Option<usize>,
+}
+
+impl Sampling {
+    fn add_to(&self, options: &mut GenerationOptions) {
+        options.frequency_penalty = self.frequency_penalty;
+        options.repeat_last_n = self.repeat_last_n;
+        let named = |(id, text, bias): &(Option<i64>, String, f32)| {
+            (id.map_or_else(|| TokenName::Text(text.clone()), TokenName::Id), *bias)
+        };
+        options.logit_bias = self.logit_bias.iter().map(named).collect();
+        options.typical_p = self.typical_p;
+        options.mirostat = self.mirostat.map(|version| {
+            let usual = Mirostat::default();
+            let (tau, eta) = (self.mirostat_tau, self.mirostat_eta);
+            Mirostat { version, tau: tau.unwrap_or(usual.tau), eta: eta.unwrap_or(usual.eta) }
+        });
+        options.dry = self.dry_multiplier.map(|multiplier| {
+            let usual = DryPenalty::default();
+            DryPenalty {
+                multiplier,
+                base: self.dry_base.unwrap_or(usual.base),
+                allowed_length: self.dry_allowed_length.unwrap_or(usual.allowed_length),
+                last_n: self.dry_penalty_last_n,
+                breakers: self.dry_sequence_breakers.clone().map_or(usual.breakers, Breakers::new),
+            }
+        });
+        options.xtc = self.xtc_probability.map(|probability| {
+            let threshold = self.xtc_threshold.unwrap_or(Xtc::default().threshold);
+            Xtc { probability, threshold }
+        });
+        options.ignore_eos = self.ignore_eos;
+        options.min_tokens = self.min_tokens;
+    }
 }
 
 /// What a chat keeps between its turns.
@@ -110,6 +168,7 @@ impl Asked {
         options.sampling.min_p = self.min_p;
         options.sampling.repeat_penalty = self.repeat_penalty;
         options.sampling.presence_penalty = self.presence_penalty;
+        self.sampling.add_to(&mut options.sampling);
         options.sampling.max_tokens = self.max_tokens;
         options.sampling.beams = self.beams;
         options.sampling.length_penalty = self.length_penalty;

@@ -3,6 +3,7 @@
 import base64
 import io
 import json
+import math
 import os
 import pickle
 import shutil
@@ -361,6 +362,27 @@ class Running(Folder):
         self.assertEqual(len(completion.tokens), len(completion.report["logprobs"]))
         with self.assertRaises(StopIteration):
             next(generation)
+
+    def test_samplers_of_llama_cpp(self):
+        model = apr.open(places.TINY_LLAMA)
+
+        def text(**sampling):
+            return "".join(model.generate("12+34=", **sampling))
+
+        self.assertEqual(text(), "46\n")
+        banned = text(logit_bias={"4": -math.inf, 10: -5.0})
+        self.assertNotIn("4", banned)
+        self.assertEqual(text(temperature=1.0, mirostat=2, mirostat_tau=0.01), "46\n")
+        self.assertEqual(text(dry_multiplier=0.8, dry_sequence_breakers=["+"]), "46\n")
+        self.assertNotEqual(text(frequency_penalty=40.0, repeat_last_n=64), "46\n")
+        longer = model.generate("12+34=", min_tokens=5, max_tokens=5).completion
+        self.assertEqual(len(longer.report["added"]), 5)
+        with self.assertRaises(ValueError):
+            text(mirostat=3)
+        with self.assertRaises(ValueError):
+            text(dry_base=2.0)
+        with self.assertRaises(TypeError):
+            text(mirostad=2)
 
     def test_keys_and_values_are_kept_as_another_type(self):
         made = apr.open(places.TINY_LLAMA).generate("12+34=", cache_type="q8_0").completion
