@@ -107,9 +107,9 @@ mod tests {
     fn the_nearest_family_is_the_one_that_differs_least() {
         let layers = (0..2).flat_map(|layer| {
             [
-                "block_sparse_moe.input_linear",
-                "block_sparse_moe.output_linear",
-                "block_sparse_moe.router.layer",
+                "feed.input_linear",
+                "feed.output_linear",
+                "feed.router.layer",
                 "input_layernorm",
                 "post_attention_layernorm",
                 "self_attn.k_proj",
@@ -125,18 +125,18 @@ mod tests {
             .map(|name| TensorInfo { name, dtype: DType::F32, shape: [8, 8].into() })
             .collect();
         let config = json!({
-            "architectures": ["GraniteMoeForCausalLM"], "attention_multiplier": 0.1,
+            "architectures": ["GraniteFeedForCausalLM"], "attention_multiplier": 0.1,
             "embedding_multiplier": 2.0, "logits_scaling": 3.0, "residual_multiplier": 0.5,
-            "num_hidden_layers": 2, "num_local_experts": 4, "transformers_version": "5",
+            "num_hidden_layers": 2, "feed_depth": 4, "transformers_version": "5",
         });
-        let metadata = json!({ "model_type": "granitemoe", "architecture": config });
+        let metadata = json!({ "model_type": "granitefeed", "architecture": config });
         let metadata = Metadata::from(metadata.as_object().cloned().unwrap_or_default());
         let nearest = Families::builtin().nearest(&tensors, &metadata).expect("one is like it");
         assert_eq!(nearest.family, "granite", "{nearest:?}");
         assert_eq!((nearest.known, nearest.total), (15, 21));
         assert_eq!(nearest.unexpected.len(), 3, "{nearest:?}");
         assert!(nearest.missing.contains(&"model.layers.*.mlp.gate_proj.weight".to_owned()));
-        assert_eq!(nearest.entries, ["num_local_experts"]);
+        assert_eq!(nearest.entries, ["feed_depth"]);
     }
 
     #[test]

@@ -5,7 +5,6 @@ mod python;
 mod sorted;
 
 use alloc::format;
-use alloc::string::ToString;
 use core::fmt;
 use core::marker::PhantomData;
 

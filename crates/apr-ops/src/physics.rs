@@ -8,7 +8,7 @@ use apr_source::adapter::starts_at_zero;
 use apr_tensor::stats::Stats;
 use serde::{Deserialize, Serialize};
 
-use apr_core::{NotFinite, grouped, number};
+use apr_core::{NotFinite, number};
 
 pub use siblings::{Gain, outliers};
 

@@ -209,7 +209,7 @@ fn more_or_fewer_bytes_than_planned_are_refused() {
     assert_refused(
         writer.write_chunk(&mut file, &[1, 2, 3], None),
         Code::Corrupt,
-        "tensor 'a': 3 more bytes",
+        "tensor 'a': received 3 more bytes",
     );
     let (mut writer, mut file) = start();
     writer.write_chunk(&mut file, &[1, 2], None).expect("as planned");

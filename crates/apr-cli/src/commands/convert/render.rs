@@ -251,25 +251,27 @@ fn render_quantization(out: &mut dyn Write, report: &ConvertReport, all: bool) -
     let bits = report.bits_per_weight().unwrap_or_default();
     let tensors = counted(quantization.tensors.len() as u64, "tensor");
     writeln!(out, "  {tensors} quantized; {bits:.2} bits per weight over all tensors")?;
+    let name_of = |dtype: DType| type_of(quantization, dtype);
+    let names = quantization.by_type.iter().map(|of_type| name_of(of_type.dtype).len());
+    let width = names.chain([9]).max().unwrap_or_default();
     writeln!(
         out,
-        "  {BOLD}{:<10} {:>7} {:>9} {:>6} {:>11} {:>9} {:>11} {:>9}{BOLD:#}",
+        "  {BOLD}{:<width$} {:>7} {:>9} {:>6} {:>11} {:>9} {:>11} {:>9}{BOLD:#}",
         "Type", "Tensors", "Weights", "Bits", "RMSE", "Relative", "Max error", "Cosine"
     )?;
     let quality = |quality: &Quality| {
         let Quality { rmse, relative_error, max_error, cosine } = quality;
         format!("{rmse:>11.3e} {:>8.3}% {max_error:>11.3e} {cosine:>9.6}", 100.0 * relative_error)
     };
-    let name_of = |dtype: DType| type_of(quantization, dtype);
     for TypeQuality { dtype, tensor_count: tensors, elements, bits_per_weight, quality: cost } in
         &quantization.by_type
     {
         let (name, weights, cost) = (name_of(*dtype), human::count(*elements), quality(cost));
-        writeln!(out, "  {name:<10} {tensors:>7} {weights:>9} {bits_per_weight:>6.3} {cost}")?;
+        writeln!(out, "  {name:<width$} {tensors:>7} {weights:>9} {bits_per_weight:>6.3} {cost}")?;
     }
     writeln!(
         out,
-        "  {:<10} {:>7} {:>9} {:>6} {}",
+        "  {:<width$} {:>7} {:>9} {:>6} {}",
         "all",
         "",
         "",

@@ -32,13 +32,11 @@ pub(super) fn warn_idle(job: &Job<'_>, settings: &Generation) {
         job.warn("--length-penalty has no effect without beams: pass --beams 4");
     }
     if args.sampling.repeat_last_n.is_some() && !settings.penalizes() {
-        job.warn("--repeat-last-n changed nothing without a penalty: pass --repeat-penalty 1.1");
+        job.warn("--repeat-last-n has no effect without a penalty: pass --repeat-penalty 1.1");
     }
     let of_ends = args.sampling.ignore_eos || args.sampling.min_tokens.is_some();
     if of_ends && settings.ends().is_empty() {
-        job.warn(
-            "--ignore-eos and --min-tokens changed nothing: no token of the model ends a text",
-        );
+        job.warn("--ignore-eos and --min-tokens had no effect: no token of the model ends a text");
     }
 }
 

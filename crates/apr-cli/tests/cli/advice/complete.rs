@@ -247,6 +247,9 @@ const ELSEWHERE: &[(&str, &str)] = &[
 const STATEMENTS: &[&str] = &[
     // What a table of a family begins with.
     "A table for --arch-file FILE can build on it with `extends",
+    // What a merge or a signature does not do.
+    "compares no models with a base: drop --base",
+    "unverified: the tensors were not read; `apr validate` reads them",
     // What an option says of itself, or of others that it does not go with.
     "has no effect",
     "had no effect",

@@ -111,12 +111,7 @@ pub(super) const RUNS: &[Advice] = &[
         "apr tokenize m.apr --prompt 1+; apr tokenize m.apr --input template; \
          echo 1+ | apr tokenize m.apr; apr tokenize m.apr --tokens 1,15,7",
     ),
-    (
-        "apr run m.apr",
-        2,
-        "pass --input NAME=FILE, or a text with --prompt TEXT",
-        "apr run m.apr --input input_ids=ids.npy; apr run m.apr --prompt 1+",
-    ),
+    ("apr run m.apr", 2, "missing prompt: pass --prompt TEXT", "apr run m.apr --prompt 1+"),
     (
         "apr run m.apr -i ids.npy",
         2,

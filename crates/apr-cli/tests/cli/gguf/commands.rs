@@ -66,7 +66,7 @@ fn lint_reports_missing_descriptions_of_a_gguf_file() {
         "Missing 'general.name'",
         "Missing 'general.license'",
         "Missing a tokenizer",
-        "'general.file_type' is 15, which stands for q4_k_m, but no tensor is q4_k",
+        "'general.file_type' is 15, which means q4_k_m, but no tensor is q4_k",
     ]);
     let told = GgufBuilder::new()
         .text("general.architecture", "llama")
