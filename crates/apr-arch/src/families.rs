@@ -345,7 +345,8 @@ impl Families {
         Ok(FamilyModel::new(family, naming, &names, tensors, metadata).with_vision(vision))
     }
 
-    /// The part for images of the model whose checkpoint this is, where its table is known.
+    /// Returns the part for images of the checkpoint's model, or `None` if no known table describes
+    /// it.
     fn vision<'a>(
         &'a self,
         names: &NameGroups<'_>,
@@ -570,7 +571,7 @@ mod tests {
     }
 
     #[test]
-    fn a_part_for_images_that_was_brought_is_found_by_its_models_and_is_no_family() {
+    fn an_added_image_table_is_found_by_its_models_and_is_not_a_family() {
         let mut families = Families::builtin();
         let table = "name = 'mine'\ntitle = 'Mine'\nextends = 'llava_vision'\nvision_of = ['seer']";
         families.add(table).expect("a part");

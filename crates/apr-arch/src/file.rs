@@ -39,17 +39,22 @@ pub(crate) struct RangesEntry {
     pub(crate) std_by_width: Option<Range>,
 }
 
-/// How images stand in prompts, as the model's processor writes them. `{image}` is the text of the
-/// token that the vector of a piece of an image takes the place of.
+/// Form of images in prompts, as the model's processor writes them.
+///
+/// `{image}` is the text of the image token. The vector of a piece of an image takes the place of
+/// this token.
 #[derive(Debug, Clone, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct ImagesEntry {
-    /// What stands for an image in a prompt or a chat.
+    /// Placeholder of an image in a prompt or a chat.
     pub(crate) placeholder: String,
-    /// What the processor makes of it; `{images}` is `{image}` as often as an image has vectors.
+    /// Text that the processor writes for the placeholder.
+    ///
+    /// `{images}` is `{image}`, repeated for each vector of the image.
     pub(crate) prompt: String,
-    /// What it makes of a tile of an image that is split, where it splits some: `{row}` and
-    /// `{column}` count from 1.
+    /// Text that the processor writes for a tile of a split image, if it splits images.
+    ///
+    /// `{row}` and `{column}` count from 1.
     pub(crate) tile: Option<String>,
 }
 
@@ -87,7 +92,7 @@ pub(crate) struct FamilyFile {
     /// another family.
     #[serde(default)]
     pub(crate) vision_of: Vec<String>,
-    /// How images stand in prompts.
+    /// Form of images in prompts.
     pub(crate) images: Option<ImagesEntry>,
     pub(crate) purpose: Option<String>,
     pub(crate) architecture: Option<String>,

@@ -47,17 +47,22 @@ pub struct FamilyModel<'a> {
     vision: Option<Box<FamilyModel<'a>>>,
 }
 
-/// How images stand in the prompts of a model.
+/// Form of images in the prompts of a model.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct ImageText<'a> {
-    /// What stands for an image in a prompt or a chat. In both texts, `{image}` is the text of the
-    /// token that the vector of a piece of an image takes the place of.
+    /// Placeholder of an image in a prompt or a chat.
+    ///
+    /// In both texts below, `{image}` is the text of the image token. The vector of a piece of an
+    /// image takes the place of this token.
     pub placeholder: &'a str,
-    /// What is read in the place of it; `{images}` is `{image}` as often as an image has vectors.
+    /// Text that replaces the placeholder.
+    ///
+    /// `{images}` is `{image}`, repeated for each vector of the image.
     pub prompt: &'a str,
-    /// What is read in front for a tile of an image that is split; `{row}` and `{column}` count
-    /// from 1.
+    /// Text for a tile of a split image, before the text of the whole image.
+    ///
+    /// `{row}` and `{column}` count from 1.
     pub tile: Option<&'a str>,
     /// The id of that token.
     pub token: u64,
@@ -155,7 +160,7 @@ impl<'a> FamilyModel<'a> {
         self.vision.as_deref()
     }
 
-    /// What the tensor at this position is for.
+    /// Returns the role of the tensor at this position.
     #[must_use]
     pub fn role(&self, tensor: usize) -> Option<String> {
         match self.canonical(tensor) {
@@ -164,7 +169,7 @@ impl<'a> FamilyModel<'a> {
         }
     }
 
-    /// How images stand in prompts, where the table of the part for images says so.
+    /// Returns the form of images in prompts, if the table of the part for images states it.
     #[must_use]
     pub fn image_text(&self) -> Option<ImageText<'_>> {
         let vision = self.vision()?;

@@ -58,7 +58,7 @@ pub(crate) fn has_others(config: &Config) -> bool {
     text_type(config).is_some() || OTHERS.iter().any(|part| config.get(*part).is_some())
 }
 
-/// Whether the configuration is of a model that has a part for images.
+/// Returns `true` if the configuration describes a model with a part for images.
 pub(crate) fn sees(config: &Config) -> bool {
     config.get(VISION).is_some_and(Json::is_object)
 }

@@ -86,8 +86,10 @@ pub struct GraphOptions {
     /// ties them to ([`tied_heads`]): they count, as in transformers. `None` where nobody compared
     /// them; they are then taken for copies.
     pub untied: Option<Vec<String>>,
-    /// Whether the model's part for images is a graph as well, [`IMAGE_ENCODER`], whose vectors go
-    /// into the decoder ([`IMAGE_FEATURES`]). Without it, the graph is that of the texts alone.
+    /// `true` to add the graph of the model's part for images, [`IMAGE_ENCODER`].
+    ///
+    /// The decoder takes the vectors of this graph ([`IMAGE_FEATURES`]). If `false`, there is only
+    /// the graph for texts.
     pub images: bool,
 }
 

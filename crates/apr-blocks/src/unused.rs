@@ -92,7 +92,7 @@ impl Model<'_> {
         unused
     }
 
-    /// The tensor at this position, where the graph of a part for images does not use it.
+    /// Returns the tensor at this position, if the graph of a part for images does not use it.
     fn unused_image_tensor(&self, position: usize, info: &TensorInfo) -> Option<UnusedTensor> {
         let name = self.family().canonical(position);
         if name.is_some_and(|name| self.used.borrow().contains(name)) {

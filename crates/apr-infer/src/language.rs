@@ -41,15 +41,14 @@ pub struct LanguageModel<'s, 'a> {
     cache_type: CacheType,
     /// The length of texts beyond which all of their tokens are turned otherwise.
     switch: Option<usize>,
-    /// What some of the tokens stand for.
+    /// Rows that replace the vectors of some tokens.
     rows: Option<TokenRows>,
 }
 
-/// Rows that take the place of a token's vector, in the order in which that token stands in a text:
-/// those of images.
+/// Rows of images that replace the vectors of a token, in the order of that token in a text.
 #[derive(Debug, Clone, PartialEq)]
 pub struct TokenRows {
-    /// Name of the input that they go into: those that belong to the tokens of a run.
+    /// Name of the input for the rows. A run takes the rows of its own tokens.
     pub input: String,
     /// The token.
     pub token: i64,
@@ -62,16 +61,19 @@ impl TokenRows {
         tokens.iter().filter(|token| **token == self.token).count()
     }
 
-    /// The rows for `tokens` behind others. Fewer than there are tokens where no more are left: a
-    /// token that the model itself writes is none of an image.
+    /// Returns the rows for `tokens`, which follow the tokens of `past`.
+    ///
+    /// There are fewer rows than tokens if not enough rows are left. A token that the model
+    /// generates does not belong to an image.
     fn behind(&self, past: &[i64], tokens: &[i64]) -> Result<Tensor> {
         let rows = self.rows.shape().first().copied().unwrap_or_default();
         let start = self.count(past).min(rows);
         part(&self.rows, 0, start, self.count(tokens).min(rows - start))
     }
 
-    /// The number of tokens to read of `left`, so that those of one image stay together where
-    /// `tokens` would tear them apart.
+    /// Returns the number of tokens of `left` to read, at least `tokens`.
+    ///
+    /// It is larger than `tokens` if the tokens of one image would be split.
     fn whole_image(&self, left: &[i64], mut tokens: usize) -> usize {
         while tokens > 0 && left.get(tokens - 1..=tokens) == Some(&[self.token; 2]) {
             tokens += 1;
@@ -262,7 +264,7 @@ impl<'s, 'a> LanguageModel<'s, 'a> {
         Ok(Self { session, tokens, mask, positions, logits, cache, cache_type, switch, rows })
     }
 
-    /// The same where rows take the place of a token's vectors.
+    /// Sets the rows that replace the vectors of a token.
     #[must_use]
     pub fn with_rows(self, rows: Option<TokenRows>) -> Self {
         Self { rows, ..self }

@@ -34,8 +34,9 @@ impl Sampler {
         Self { random: Some(Random::new(seed)) }
     }
 
-    /// A random number from 0 to 1, without 1, for what a program decides by chance; 0 without a
-    /// seed.
+    /// Returns a random number from 0 to 1, without 1, for random decisions of a program.
+    ///
+    /// Returns 0 without a seed.
     pub fn chance(&mut self) -> f64 {
         self.random.as_mut().map_or(0.0, Random::number)
     }

@@ -193,7 +193,7 @@ impl Message {
         Self(Data::Object(vec![field("role", role), field("content", content)]))
     }
 
-    /// A message of so many images and the text behind them, as a list of parts.
+    /// Creates a message of `images` images and the text after them, as a list of parts.
     #[must_use]
     pub fn with_images(role: &str, images: usize, text: &str) -> Self {
         let field = |key: &str, text: &str| (key.to_owned(), Data::Text(text.to_owned()));

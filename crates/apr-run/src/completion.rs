@@ -177,7 +177,7 @@ pub struct Generator<'g> {
     told: Cell<bool>,
     /// The grammar of the options, once a text needs it.
     compiled: OnceCell<Compiled>,
-    /// What prompts show.
+    /// Images that the prompts show.
     images: Option<PromptImages<'g>>,
     /// The settings with the tokens that the options name by their texts, once a text needs them.
     named: OnceCell<Generation>,
@@ -352,7 +352,7 @@ impl<'g> Generator<'g> {
         Ok(self.tokenizer.insert(tokenizer))
     }
 
-    /// How tokens are chosen, with the ids of those that the options name by their texts.
+    /// Returns the settings with the ids of the tokens that the options identify by text.
     fn named(&self, tokenizer: Option<&Tokenizer<'_>>) -> RunResult<&Generation> {
         if !self.settings.has_names() {
             return Ok(&self.settings);

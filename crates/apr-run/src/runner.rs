@@ -64,8 +64,10 @@ pub struct RunOptions {
     /// Storage type of the keys and values of earlier tokens. Default: single precision. In
     /// decoders that follow an encoder, it applies to the decoder's own tokens.
     pub cache_type: CacheType,
-    /// Whether images go into prompts: the model's part for images is one of its graphs, and its
-    /// decoder takes the vectors of that ([`Generator::with_images`](crate::Generator::with_images)).
+    /// `true` to accept images in prompts.
+    ///
+    /// The graphs then include the model's part for images, and the decoder takes its vectors
+    /// ([`Generator::with_images`](crate::Generator::with_images)).
     pub images: bool,
 }
 
@@ -156,7 +158,7 @@ pub struct Runner<'r> {
     weights: &'r dyn CheckpointReader,
     parts: &'r [Runnable],
     pub(crate) facts: &'r Facts,
-    /// How images stand in its prompts, where they are asked for.
+    /// Form of images in the model's prompts, if images were requested.
     pub(crate) image_text: Option<ImageText<'r>>,
 }
 

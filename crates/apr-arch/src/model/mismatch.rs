@@ -184,8 +184,10 @@ impl FamilyModel<'_> {
         mismatches
     }
 
-    /// Adds those of the part for images to those of the language model, to which its tensors are
-    /// unknown.
+    /// Adds the mismatches of the part for images to the mismatches of the language model.
+    ///
+    /// The tensors of this part are unknown to the language model, so they are removed from its
+    /// unexpected tensors.
     fn add_mismatches(&self, tensors: &[TensorInfo], mismatches: &mut Vec<Mismatch>) {
         let known =
             tensors.iter().enumerate().filter(|(position, _)| self.member(*position).is_some());

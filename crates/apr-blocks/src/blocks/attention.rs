@@ -125,7 +125,9 @@ impl Writer<'_> {
         })
     }
 
-    /// Vectors along the last axis at length 1, or shorter where they are next to nothing.
+    /// Scales vectors to length 1 along the last axis.
+    ///
+    /// Vectors shorter than 1e-12 are divided by 1e-12, so they stay shorter than 1.
     fn unit(&mut self, name: &str, x: ValueId) -> ValueId {
         self.scope(name, |w| {
             let length = w.euclidean("length", x, [-1]);

@@ -30,9 +30,10 @@ impl Writer<'_> {
         self.projected("token_projection", x, place.module_or_none("token_projection"))
     }
 
-    /// The same where `image_token` stands for the rows of `features`, `[rows, hidden]`, in the
-    /// order of the tokens: the first such token has the first row. One that no row is left for has
-    /// the vector of its token.
+    /// Returns the vectors of the tokens, with rows of `features` for image tokens.
+    ///
+    /// `features` is `[rows, hidden]`, in the order of the tokens: the first image token gets the
+    /// first row. An image token for which no row is left gets the vector of the token itself.
     pub(crate) fn token_or_image_vectors(
         &mut self,
         place: BlockPosition<'_>,

@@ -39,7 +39,7 @@ pub(crate) struct Field {
     pub(crate) keys: ValueId,
     /// Keys that are not padding, `[batch, 1, 1, keys]`.
     pub(crate) counts: Option<ValueId>,
-    /// Which pairs see each other whatever lies between, `[batch, 1, queries, keys]`.
+    /// Pairs of tokens that see each other at any distance, `[batch, 1, queries, keys]`.
     pub(crate) pairs: Option<ValueId>,
 }
 
@@ -123,7 +123,7 @@ impl Writer<'_> {
         reaches.iter().map(mask).collect()
     }
 
-    /// The mask of a reach where some pairs see each other whatever it is.
+    /// Returns the mask of a reach in which some pairs see each other regardless of the reach.
     fn paired_mask(
         &mut self,
         field: Field,
@@ -153,8 +153,9 @@ impl Writer<'_> {
         })
     }
 
-    /// Which pairs of the tokens that are given are of one run of `token`, `[batch, 1, queries,
-    /// keys]`. The keys may be of earlier tokens as well, of which none is in a pair.
+    /// Returns `true` for pairs of tokens in the same run of `token`, `[batch, 1, queries, keys]`.
+    ///
+    /// The keys may include earlier tokens, which are not in any pair.
     pub(crate) fn pairs_of_runs(
         &mut self,
         tokens: ValueId,

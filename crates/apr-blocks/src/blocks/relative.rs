@@ -76,9 +76,11 @@ impl Writer<'_> {
         self.make("Where", "one_sided", [is_near, distance, wide])
     }
 
-    /// The term of the scores times `a (b c - 1) + 2`, where `a` and `b` are sigmoids of what a
-    /// linear layer makes of a query's part of `x`, each the sum of half of its outputs, and `c` is
-    /// a number of each head (WavLM: Chen et al. 2021, <https://arxiv.org/abs/2110.13900>).
+    /// Returns the term of the scores times `a (b c - 1) + 2` (WavLM: Chen et al. 2021,
+    /// <https://arxiv.org/abs/2110.13900>).
+    ///
+    /// A linear layer is applied to the part of `x` of each query. `a` and `b` are sigmoids, each
+    /// of the sum of half of the layer's outputs. `c` is a number per head.
     pub(crate) fn gated_bias(
         &mut self,
         place: BlockPosition<'_>,

@@ -64,7 +64,9 @@ fn row(position: u64, hidden: u64) -> impl Iterator<Item = f32> {
     sines.chain((0..hidden / 2).map(move |at| narrow(angle(at).cos())))
 }
 
-/// A row of the table of spread waves, rounded where torch rounds. An odd last column is 0.
+/// Returns a row of the table of spread waves, rounded at the same steps as in torch.
+///
+/// An odd last column is 0.
 fn spread_row(position: u64, hidden: u64) -> impl Iterator<Item = f32> {
     let half = hidden / 2;
     #[expect(clippy::cast_possible_truncation, reason = "graphs compute in single precision")]
@@ -83,9 +85,9 @@ fn spread_row(position: u64, hidden: u64) -> impl Iterator<Item = f32> {
 mod tests {
     use super::*;
 
-    /// As `M2M100SinusoidalPositionalEmbedding.get_embedding` of transformers 5.24 has them.
+    /// Compares with `M2M100SinusoidalPositionalEmbedding.get_embedding` of transformers 5.24.
     #[test]
-    fn spread_rows_are_those_of_transformers() {
+    fn spread_rows_match_transformers() {
         let near = |row: Vec<f32>, expected: &[f32]| {
             assert_eq!(row.len(), expected.len());
             for (one, other) in row.iter().zip(expected) {

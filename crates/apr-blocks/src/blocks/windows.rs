@@ -323,9 +323,9 @@ mod tests {
         assert_eq!(windows.regions(), regions);
     }
 
-    /// As `Swinv2SelfAttention.create_coords_table_and_index` of transformers 5.24 has them.
+    /// Compares with `Swinv2SelfAttention.create_coords_table_and_index` of transformers 5.24.
     #[test]
-    fn coordinates_are_those_of_transformers() {
+    fn coordinates_match_transformers() {
         let windows = Windows { height: 2, width: 2, side: 2, shift: 0, channels: 1 };
         let near = |found: Vec<f32>, one: f32| {
             let expected: Vec<f32> = (0..9)

@@ -29,12 +29,12 @@ struct Inputs {
     images: Option<ImageRows>,
 }
 
-/// How a decoder takes vectors of images.
+/// Settings of a decoder that takes vectors of images.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Images {
     /// The token whose vectors they take the place of.
     pub(crate) token: i64,
-    /// Whether the tokens of one image see each other.
+    /// `true` if the tokens of one image see each other.
     pub(crate) see_each_other: bool,
 }
 

@@ -9,7 +9,7 @@ use crate::blocks::norm::Norm;
 use crate::model::BlockPosition;
 use crate::writer::{Writer, signed};
 
-/// Most layers of a head; YOLOS has three.
+/// Maximum number of layers of a head. YOLOS has three.
 const MAX_LAYERS: u64 = 64;
 
 /// The tokens that vectors are of.

@@ -12,7 +12,7 @@ use crate::writer::{Writer, signed};
 
 /// The stack of the tower's layers, in the table of the part for images.
 const TOWER: &str = "vision";
-/// What comes out, and what a decoder takes.
+/// Name of the image encoder's output, which is an input of the decoder.
 pub const IMAGE_FEATURES: &str = "image_features";
 
 /// Writes the graph that makes vectors of images, `[batch, tokens, hidden]`.
@@ -33,14 +33,16 @@ pub(crate) fn write(model: &Model<'_>, w: &mut Writer<'_>) -> Result<()> {
     Ok(())
 }
 
-/// Option `projector`, from the tower's vectors to those of the language model:
+/// Projects the tower's vectors to vectors of the language model, by option `projector`:
 ///
 /// - `two_layers`: a linear layer, option `activation`, and another linear layer (LLaVA 1.5: Liu et
 ///   al. 2023, <https://arxiv.org/abs/2310.03744>);
-/// - `average`: the means of squares of patches, as many as option `projector_tokens` says, a norm,
-///   and a matrix of `[inputs, outputs]` (Gemma 3: <https://arxiv.org/abs/2503.19786>);
-/// - `joined`: the patches of squares in a row, as many squares as option `projector_tokens` says,
-///   and a linear layer (Idefics 3: Laurençon et al. 2024, <https://arxiv.org/abs/2408.12637>).
+/// - `average`: the means of squares of patches, a norm, and a matrix of `[inputs, outputs]` (Gemma
+///   3: <https://arxiv.org/abs/2503.19786>);
+/// - `joined`: the patches of each square in a row, and a linear layer (Idefics 3: Laurençon et al.
+///   2024, <https://arxiv.org/abs/2408.12637>).
+///
+/// Option `projector_tokens` is the number of squares.
 fn projected(w: &mut Writer<'_>, place: BlockPosition<'_>, x: ValueId) -> Result<ValueId> {
     match place.text("projector")?.as_str() {
         "two_layers" => {

@@ -136,7 +136,7 @@ pub(crate) fn write(model: &Model<'_>, w: &mut Writer<'_>) -> Result<()> {
     head::write(w, place, x, None)
 }
 
-/// Where the frames stand, if their distance is a term of the scores.
+/// Returns the positions of the frames, or `None` if the scores have no term for their distance.
 fn field(w: &mut Writer<'_>, place: BlockPosition<'_>, x: ValueId) -> Option<Field> {
     place.layer(0).tensor_or_none("relative")?;
     Some(w.scope("mask", |w| {
@@ -146,9 +146,11 @@ fn field(w: &mut Writer<'_>, place: BlockPosition<'_>, x: ValueId) -> Option<Fie
     }))
 }
 
-/// As many frames as there were before option `squeeze` of them became one: a linear layer makes
-/// the vectors of so many frames of each, and zeros stand for what is left over (SEW: Wu et al.
-/// 2021, <https://arxiv.org/abs/2109.06870>).
+/// Restores the number of frames before option `squeeze` (SEW: Wu et al. 2021,
+/// <https://arxiv.org/abs/2109.06870>).
+///
+/// `squeeze` frames became one. A linear layer makes the vectors of `squeeze` frames from each. The
+/// remaining frames are zeros.
 fn upsampled(
     w: &mut Writer<'_>,
     place: BlockPosition<'_>,
@@ -249,8 +251,10 @@ fn with_positions(w: &mut Writer<'_>, place: BlockPosition<'_>, x: ValueId) -> R
     Ok(w.make("Add", "with_positions", [x, made]))
 }
 
-/// The means of so many frames each and their positions, both `[batch, hidden, frames]`, as many as
-/// there are of both.
+/// Returns the means of every `squeeze` frames plus their positions, `[batch, frames, hidden]`.
+///
+/// The inputs are `[batch, hidden, frames]`. The sum has as many frames as the shorter of the means
+/// and the positions.
 fn squeezed(w: &mut Writer<'_>, frames: ValueId, positions: ValueId, squeeze: i64) -> ValueId {
     let means = w
         .op("AveragePool", [frames])

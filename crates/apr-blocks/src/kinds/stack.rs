@@ -26,7 +26,7 @@ pub(crate) struct Around<'a> {
     pub(crate) past: &'a [Kept],
     /// Output of an encoder, by layer or shared by all layers.
     pub(crate) encoded: &'a [Encoded],
-    /// What is added to what each layer makes, as far as there is something.
+    /// Terms to add to the outputs of the first layers, one for each layer.
     pub(crate) after: &'a [ValueId],
     /// `true` if the stack returns keys and values.
     pub(crate) is_cached: bool,

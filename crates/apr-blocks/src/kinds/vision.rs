@@ -121,8 +121,10 @@ fn embeddings(
     Ok((x, patches))
 }
 
-/// What is added behind each layer but the last: positions of its own, where the checkpoint has
-/// `layer_positions`.
+/// Returns the terms to add to the output of each layer but the last.
+///
+/// They are the layers' own positions, if the checkpoint has `layer_positions`; otherwise the list
+/// is empty.
 fn positions_of_layers(
     w: &mut Writer<'_>,
     place: BlockPosition<'_>,
@@ -138,7 +140,10 @@ fn positions_of_layers(
         .collect()
 }
 
-/// How many vectors look for things (YOLOS: Fang et al. 2021, <https://arxiv.org/abs/2106.00666>).
+/// Returns the number of vectors that detect objects (YOLOS: Fang et al. 2021,
+/// <https://arxiv.org/abs/2106.00666>).
+///
+/// Returns 0 if the family does not have them.
 pub(crate) fn detections(place: BlockPosition<'_>) -> Result<u64> {
     let Some(tensor) = place.tensor_or_none("detection_vectors") else { return Ok(0) };
     let dims = place.model.using(&tensor)?;
@@ -148,14 +153,15 @@ pub(crate) fn detections(place: BlockPosition<'_>) -> Result<u64> {
     Ok(count)
 }
 
-/// `x` before the vectors `detection_vectors` of the checkpoint, where the family has them.
+/// Appends the vectors `detection_vectors` of the checkpoint to `x`, if the family has them.
 fn before_detections(w: &mut Writer<'_>, place: BlockPosition<'_>, x: ValueId) -> Result<ValueId> {
     let Some(tensor) = place.tensor_or_none("detection_vectors") else { return Ok(x) };
     let vectors = repeated(w, place, "detections", &tensor, detections(place)?, x)?;
     Ok(w.concat("with_detections", &[x, vectors], 1))
 }
 
-/// So many vectors of the checkpoint, `[1, count, hidden]`, for each picture of the batch of `x`.
+/// Repeats `count` vectors of the checkpoint, `[1, count, hidden]`, for each image in the batch of
+/// `x`.
 fn repeated(
     w: &mut Writer<'_>,
     place: BlockPosition<'_>,

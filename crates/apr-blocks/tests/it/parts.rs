@@ -64,7 +64,7 @@ fn tensors_for_images_are_left_out_by_name() {
 }
 
 #[test]
-fn images_are_a_graph_before_that_of_the_texts() {
+fn the_image_encoder_graph_comes_before_the_decoder_graph() {
     let options = GraphOptions { images: true, ..GraphOptions::default() };
     for name in ["parts/llava", "parts/gemma3_vision"] {
         let case = Case::named(name);
@@ -81,7 +81,7 @@ fn images_are_a_graph_before_that_of_the_texts() {
 }
 
 #[test]
-fn a_tensor_for_images_that_no_table_knows_makes_their_graph_incomplete() {
+fn an_unknown_image_tensor_makes_the_image_graph_incomplete() {
     let mut case = Case::named("parts/llava");
     let name = "vision_tower.encoder.layers.0.self_attn.sinks";
     case.tensors.push(TensorInfo { name: name.to_owned(), dtype: DType::F32, shape: [4].into() });
@@ -91,7 +91,7 @@ fn a_tensor_for_images_that_no_table_knows_makes_their_graph_incomplete() {
 }
 
 #[test]
-fn images_are_refused_where_nothing_describes_their_part() {
+fn images_are_rejected_if_the_image_encoder_is_missing_or_unknown() {
     let options = GraphOptions { images: true, ..GraphOptions::default() };
     for name in ["llama", "parts/qwen2_vl", "parts/llava_mistral"] {
         let error = Case::named(name).graphs(&options).expect_err(name);

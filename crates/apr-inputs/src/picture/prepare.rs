@@ -27,7 +27,7 @@ pub struct PixelSettings {
     pub size: Option<(Side, Filter)>,
     /// Size of the middle part that is cut out: rows, pixels in a row.
     pub crop: Option<(usize, usize)>,
-    /// In the place of both, the picture becomes several of one size.
+    /// Division into several images of one size, instead of `size` and `crop`.
     pub tiles: Option<Tiles>,
     /// Factor of the values, which are from 0 to 255.
     pub factor: f64,

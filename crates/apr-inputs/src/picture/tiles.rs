@@ -7,20 +7,20 @@ use super::{Filter, Picture};
 
 /// The longest side that a picture gets before it is split.
 const MAX_SIDE: usize = 4096;
-/// Most tiles of a picture.
+/// Maximum number of tiles of an image.
 const MAX_TILES: usize = 1024;
 
-/// How a picture becomes several squares.
+/// Division of an image into squares.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Tiles {
-    /// What the longer side becomes first, where the picture's size changes.
+    /// Length of the longer side after a first resizing, if the image is resized.
     pub longest: Option<usize>,
     /// The side of a square.
     pub side: usize,
-    /// Whether there are tiles before the picture as a whole.
+    /// `true` to put tiles before the whole image.
     pub splits: bool,
-    /// How sizes change.
+    /// Filter for resizing.
     pub filter: Filter,
 }
 
@@ -69,7 +69,7 @@ impl Tiles {
 }
 
 impl Picture {
-    /// The square whose first pixel is here; it lies within the picture.
+    /// Returns the square whose first pixel is at `top` and `left`. It must be within the image.
     fn square(&self, top: usize, left: usize, side: usize) -> Self {
         let row = |row: usize| {
             let start = 3 * ((top + row) * self.width + left);
@@ -80,7 +80,9 @@ impl Picture {
     }
 }
 
-/// Width and height where the longer side is this, and the other one an even number.
+/// Returns the width and height for a longer side of `longest` and an even shorter side.
+///
+/// If a side exceeds `MAX_SIDE`, both sides are reduced, and the shorter side may be odd.
 fn with_longest(picture: &Picture, longest: usize) -> (usize, usize) {
     // A side that is longer still becomes shorter again.
     let longest = longest.min(16 * MAX_SIDE);
@@ -98,7 +100,9 @@ fn with_longest(picture: &Picture, longest: usize) -> (usize, usize) {
     }
 }
 
-/// Width and height in whole tiles: those of the longer side, and of the other one by its ratio.
+/// Returns the width and height, rounded up to whole tiles.
+///
+/// The longer side is rounded first. The other side follows from it by the ratio of the image.
 fn in_tiles(picture: &Picture, side: usize) -> (usize, usize) {
     let ratio = picture.width as f64 / picture.height as f64;
     let tiles = |length: usize| length.div_ceil(side).saturating_mul(side);

@@ -11,7 +11,7 @@ use super::report::MetadataChange;
 const SETTINGS: &str = "generation_config.json";
 /// The file that is beside it wherever a model could have settings.
 const CONFIGURATION: &str = "config.json";
-/// Keys of the settings that say where they come from.
+/// Keys of the settings that record the origin of the settings.
 const OF_THE_FILE: [&str; 2] = ["_from_model_config", "transformers_version"];
 
 /// Returns the generation settings that differ, as `generation.KEY`.

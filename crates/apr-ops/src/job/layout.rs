@@ -59,7 +59,7 @@ fn left_in_floats(left: &[LeftWeight]) -> Option<String> {
     (!left.is_empty()).then(|| format!("left in floats: {}", reasons(left).join("; ")))
 }
 
-/// Returns the error for a model of whose weights a layout takes none.
+/// Returns the error for a model if the layout supports none of its weights.
 fn nothing_to_quantize(scheme: Scheme, left: &[LeftWeight]) -> JobError {
     let message = match &reasons(left)[..] {
         [] => format!("nothing to quantize: the model has no matrices of floats for {scheme}"),

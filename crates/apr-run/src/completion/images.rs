@@ -38,13 +38,14 @@ struct Shown {
 }
 
 impl Shown {
-    /// Its vectors.
+    /// Returns the number of vectors of the image.
     fn count(&self) -> usize {
         self.vectors * (self.rows * self.columns + 1)
     }
 
-    /// What is read for it, where `token` stands for a vector. A row of tiles ends with a line
-    /// feed, and so do all rows together.
+    /// Returns the text of the image in the prompt, in which `token` represents one vector.
+    ///
+    /// A row of tiles ends with a line feed. Another line feed follows the last row.
     fn text(&self, text: ImageText<'_>, token: &str) -> RunResult<String> {
         let vectors = token.repeat(self.vectors);
         let mut whole = String::new();
@@ -95,13 +96,14 @@ impl<'i> PromptImages<'i> {
         Ok(Self { text, shown, rows })
     }
 
-    /// What the images' tokens stand for.
+    /// Returns the rows that replace the vectors of the image tokens.
     pub(super) fn rows(&self) -> TokenRows {
         self.rows.clone()
     }
 
-    /// The text with what the processor writes in the place of each placeholder. `token` is the
-    /// text of the images' token.
+    /// Replaces each placeholder in `text` with the text that the processor writes for its image.
+    ///
+    /// `token` is the text of the image token.
     fn expanded(&self, text: &str, token: &str) -> RunResult<String> {
         let placeholder = self.placeholder(token);
         let mut pieces = text.split(placeholder.as_str());
@@ -150,10 +152,12 @@ impl<'g> Generator<'g> {
         Ok(generator)
     }
 
-    /// Keys and values are kept for tokens, and those of images are the same for all of them.
+    /// Rejects prompts with images.
+    ///
+    /// Keys and values are kept by token, and all images have the same tokens.
     ///
     /// # Errors
-    /// [`RunError::Request`] where prompts show images.
+    /// [`RunError::Request`] if prompts show images.
     pub(crate) fn check_no_images(&self) -> RunResult<()> {
         match self.images {
             Some(_) => Err(RunError::request("conversations and prompt caches take no images")),
@@ -161,7 +165,9 @@ impl<'g> Generator<'g> {
         }
     }
 
-    /// A chat as its template writes it, and the tokens of the prompt with those of its images.
+    /// Returns the text of a chat as its template writes it, and the prompt's tokens.
+    ///
+    /// The tokens include the tokens of the images.
     pub(super) fn encoded_with_images(
         &self,
         prompt: Prompt<'_>,

@@ -12,19 +12,20 @@ const ESTIMATED_FROM: usize = 100;
 /// The logarithm of the largest `f32`: powers of [`DryPenalty::base`] stay below it.
 const LOG_OF_LARGEST: f64 = 88.722_839_1;
 
-/// DRY ("don't repeat yourself"): lowers the logit of a token that would go on with a repetition,
-/// by the length of what is repeated.
+/// DRY ("don't repeat yourself") penalty for tokens that would continue a repetition.
+///
+/// It lowers the logit of such a token by an amount that depends on the length of the repetition.
 #[derive(Debug, Clone, PartialEq)]
 pub struct DryPenalty {
-    /// What is taken off where the repetition is as long as allowed; 0 takes off nothing.
+    /// Amount subtracted after a repetition of the allowed length; 0 disables the penalty.
     pub multiplier: f32,
     /// The base of the power by which more is taken off for each token beyond.
     pub base: f32,
     /// Longest repetition that is free, in tokens.
     pub allowed_length: usize,
-    /// How many of the last tokens are looked at; `None` for all.
+    /// Number of last tokens that are searched; `None` for all.
     pub last_n: Option<usize>,
-    /// What a repetition does not go across.
+    /// Texts that a repetition can't cross.
     pub breakers: Breakers,
 }
 
@@ -42,12 +43,12 @@ impl Default for DryPenalty {
 }
 
 impl DryPenalty {
-    /// Whether it changes anything.
+    /// Returns `true` if the penalty has an effect.
     pub(super) fn is_on(&self) -> bool {
         self.multiplier != 0.0 && self.base >= 1.0 && self.last_n != Some(0)
     }
 
-    /// What is taken off where so many tokens are repeated.
+    /// Returns the amount subtracted after a repetition of `length` tokens.
     fn of(&self, length: usize) -> f32 {
         let base = f64::from(self.base);
         let beyond = (length - self.allowed_length) as f64;
@@ -75,7 +76,7 @@ impl Default for Xtc {
 }
 
 impl Xtc {
-    /// Whether it changes anything.
+    /// Returns `true` if the sampler has an effect.
     pub(super) fn is_on(&self) -> bool {
         self.probability > 0.0 && self.threshold <= 0.5
     }
@@ -89,7 +90,7 @@ pub struct Mirostat {
     pub version: u8,
     /// The target, in bits.
     pub tau: f32,
-    /// How fast it is approached.
+    /// Rate at which the target is approached.
     pub eta: f32,
 }
 
@@ -116,7 +117,9 @@ impl Mirostat {
     }
 }
 
-/// The sum of what is proportional to the probabilities, 1 for the largest logit.
+/// Returns the sum of the weights of all tokens.
+///
+/// Weights are proportional to the probabilities. The weight of the largest logit is 1.
 fn sum_of_weights(logits: &[f32], largest: f32) -> f64 {
     let allowed = logits.iter().filter(|logit| is_allowed(**logit));
     allowed.map(|logit| f64::from(logit - largest).exp()).sum()
@@ -136,8 +139,9 @@ pub(super) fn xtc(logits: &mut [f32], threshold: f64) {
     }
 }
 
-/// How many of the likeliest tokens Mirostat 1 keeps, which takes the probabilities for those of
-/// Zipf's law.
+/// Returns the number of likeliest tokens that Mirostat 1 keeps.
+///
+/// It assumes that the probabilities follow Zipf's law.
 pub(super) fn mirostat_1(logits: &[f32], surprise: f64, scratch: &mut Scratch) -> usize {
     let order = &mut scratch.order;
     order.clear();
@@ -212,8 +216,10 @@ pub(super) fn dry(logits: &mut [f32], tokens: &[i64], dry: &DryPenalty, scratch:
     }
 }
 
-/// For each distance from the end, how many tokens before it are those at the end: the
-/// Z-algorithm, from the end on.
+/// Computes, for each distance from the end, the number of tokens before it that equal the last
+/// ones.
+///
+/// It applies the Z-algorithm from the end.
 fn common_ends(tokens: &[i64], lengths: &mut Vec<usize>) {
     let back = |at: usize| tokens[tokens.len() - 1 - at];
     let count = tokens.len();

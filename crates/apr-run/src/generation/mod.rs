@@ -37,12 +37,14 @@ pub struct GenerationOptions {
     pub presence_penalty: Option<f32>,
     /// Is taken off the logits of tokens for each time that they were generated.
     pub frequency_penalty: Option<f32>,
-    /// How many of the last tokens these penalties look at, those of the prompt among them; `None`
-    /// for all, and for those that were generated with the penalties of presence and frequency.
+    /// Number of last tokens that these penalties consider, including tokens of the prompt.
+    ///
+    /// If `None`, the presence and frequency penalties consider the generated tokens, and the
+    /// repetition penalty considers all tokens.
     pub repeat_last_n: Option<usize>,
     /// Is added to the logits of tokens; minus infinity rules one out.
     pub logit_bias: Vec<(TokenName, f32)>,
-    /// Lowers the logits of tokens that would go on with a repetition.
+    /// Penalty for tokens that would continue a repetition.
     pub dry: Option<DryPenalty>,
     /// Tokens are considered whose surprise is nearest to the entropy, until their probabilities
     /// reach this sum.
@@ -53,7 +55,7 @@ pub struct GenerationOptions {
     pub mirostat: Option<Mirostat>,
     /// Rules out the tokens that end a text.
     pub ignore_eos: bool,
-    /// Rules them out before so many tokens are generated.
+    /// Minimum number of tokens to generate. Tokens that end a text are ruled out before.
     pub min_tokens: Option<usize>,
     /// Maximum number of tokens to generate.
     pub max_tokens: Option<usize>,
@@ -99,7 +101,7 @@ pub struct Generation {
     processors: Vec<Processor>,
     beams: Option<Beams>,
     samples: bool,
-    /// How many of the last tokens the penalties look at.
+    /// Number of last tokens that the penalties consider.
     window: Option<usize>,
     mirostat: Option<Mirostat>,
     seed: u64,
@@ -124,7 +126,7 @@ impl Generation {
         self.samples
     }
 
-    /// Whether repetition, presence or frequency is penalized.
+    /// Returns `true` if repetition, presence or frequency is penalized.
     #[must_use]
     pub fn penalizes(&self) -> bool {
         self.processors.iter().any(|processor| {
@@ -137,15 +139,16 @@ impl Generation {
         })
     }
 
-    /// Whether tokens are named by their texts, which [`named`](Self::named) finds.
+    /// Returns `true` if the settings identify tokens by text, which [`named`](Self::named)
+    /// resolves.
     pub(crate) fn has_names(&self) -> bool {
         names::has_names(&self.processors)
     }
 
-    /// The same with the ids of tokens that are named by their texts.
+    /// Returns the settings with the ids of the tokens that they identify by text.
     ///
     /// # Errors
-    /// [`RunError::Request`](crate::RunError::Request) where a text is not one token, or there is
+    /// [`RunError::Request`](crate::RunError::Request) if a text is not one token, or if there is
     /// no tokenizer.
     pub(crate) fn named(&self, tokenizer: Option<&Tokenizer<'_>>) -> RunResult<Self> {
         let mut made = self.clone();
@@ -220,7 +223,7 @@ pub struct Chooser {
     encoder: Vec<i64>,
     window: Option<usize>,
     mirostat: Option<Mirostat>,
-    /// That of a token that Mirostat cuts off at.
+    /// Surprise above which Mirostat cuts off tokens, in bits.
     surprise: f64,
     scratch: Scratch,
 }
@@ -235,7 +238,7 @@ impl Chooser {
         self.scratch = scratch;
     }
 
-    /// The same for other tokens so far, those that were given among them.
+    /// Applies the settings to the logits after other tokens, which include the given tokens.
     fn process_behind(
         &self,
         logits: &mut [f32],
@@ -268,7 +271,7 @@ impl Chooser {
         Ok(self.take(token, logits))
     }
 
-    /// Goes on behind a token of these logits.
+    /// Appends a token that was chosen by these logits, and returns its id.
     fn take(&mut self, token: usize, logits: &[f32]) -> i64 {
         if let Some(mirostat) = self.mirostat {
             self.surprise = mirostat.next(self.surprise, logits, token);

@@ -16,20 +16,19 @@ const LONGEST_REST: usize = 20;
 /// A token, by its number or its text.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum TokenName {
-    /// Its number.
+    /// Id of the token.
     Id(i64),
-    /// Its text, or the name of a special token.
+    /// Text of the token, or the name of a special token.
     Text(String),
 }
 
-/// Texts that end what [`DryPenalty`](super::DryPenalty) looks at: a repetition does not go across
-/// them.
+/// Texts that end the search of [`DryPenalty`](super::DryPenalty): a repetition can't cross them.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Breakers {
     texts: Vec<String>,
-    /// Whether they were asked for.
+    /// `true` if the caller chose the texts; `false` for the default texts.
     asked: bool,
-    /// First tokens, and what must follow them.
+    /// First tokens of the breakers, each with the tokens that must follow.
     sequences: Vec<(i64, Vec<i64>)>,
 }
 
@@ -62,7 +61,7 @@ impl Breakers {
         })
     }
 
-    /// Whether a token is a breaker by itself.
+    /// Returns `true` if a token is a breaker by itself.
     pub(super) fn has_alone(&self, token: i64) -> bool {
         self.sequences.iter().any(|(first, rest)| *first == token && rest.is_empty())
     }
@@ -100,7 +99,7 @@ impl Breakers {
     }
 }
 
-/// Whether a tokenizer is needed to apply these.
+/// Returns `true` if these processors require a tokenizer.
 pub(super) fn has_names(processors: &[Processor]) -> bool {
     processors.iter().any(|processor| match processor {
         Processor::LogitBias(biases) => {

@@ -8,7 +8,7 @@ use super::llama::{DryPenalty, dry, mirostat_1, mirostat_2, xtc};
 use super::names::TokenName;
 use super::typical::typical_p;
 
-/// What a change may depend on.
+/// Data that a change to the logits may depend on.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Written<'w> {
     /// All tokens so far: the given tokens, then the generated tokens.
@@ -17,7 +17,7 @@ pub(crate) struct Written<'w> {
     pub given: usize,
     /// Tokens that an encoder has read. Empty for a model without an encoder.
     pub encoder: &'w [i64],
-    /// How many of the last tokens the penalties look at; `None` for those that each has by itself.
+    /// Number of last tokens that the penalties consider; `None` for the default of each penalty.
     pub window: Option<usize>,
     /// A random number from 0 to 1, without 1.
     pub chance: f64,
@@ -26,7 +26,7 @@ pub(crate) struct Written<'w> {
 }
 
 impl<'w> Written<'w> {
-    /// What a penalty looks at that looks at these tokens by itself.
+    /// Returns the tokens that a penalty considers, which are `usual` without a window.
     fn penalized(self, usual: &'w [i64]) -> &'w [i64] {
         self.window.map_or(usual, |count| last(self.tokens, count))
     }
@@ -36,7 +36,7 @@ impl<'w> Written<'w> {
     }
 }
 
-/// So many of the last tokens.
+/// Returns the last `count` tokens, or all tokens if there are fewer.
 pub(super) fn last(tokens: &[i64], count: usize) -> &[i64] {
     &tokens[tokens.len().saturating_sub(count)..]
 }
@@ -68,9 +68,9 @@ pub(crate) enum Processor {
     RepetitionPenalty(f32),
     /// Lowers the logits of tokens that were generated already.
     PresencePenalty(f32),
-    /// Lowers the logits of tokens by how often they were generated.
+    /// Lowers the logits of tokens in proportion to their number of occurrences.
     FrequencyPenalty(f32),
-    /// Lowers the logits of what would go on with a repetition.
+    /// Lowers the logits of tokens that would continue a repetition.
     Dry(DryPenalty),
     /// Rules out tokens that would repeat a sequence of this many tokens.
     NoRepeatNgram(usize),
@@ -116,15 +116,14 @@ pub(crate) enum Processor {
     EtaCutoff(f64),
     /// Rules out the likeliest but one of those above the threshold, with this probability.
     Xtc {
-        /// How often.
+        /// Probability that the processor acts on a token.
         probability: f64,
-        /// The least probability of what may be ruled out.
+        /// Minimum probability of a token that may be ruled out.
         threshold: f64,
     },
-    /// Keeps so many of the likeliest that the surprise of one is what is aimed at (Basu et al.
-    /// 2020).
+    /// Keeps as many of the likeliest tokens as the surprise cutoff allows (Basu et al. 2020).
     Mirostat1,
-    /// Keeps those whose surprise is no more than what is aimed at.
+    /// Keeps the tokens whose surprise does not exceed the cutoff.
     Mirostat2,
 }
 
@@ -226,7 +225,7 @@ fn force(logits: &mut [f32], tokens: &[i64]) {
     });
 }
 
-/// Changes the logit of each of the tokens once, by how often it is there.
+/// Changes the logit of each distinct token once, by its number of occurrences.
 fn each_counted(
     logits: &mut [f32],
     tokens: &[i64],

@@ -142,7 +142,7 @@ fn ends_are_ruled_out_for_a_while_or_for_good() {
 }
 
 #[test]
-fn xtc_leaves_out_tokens_as_often_as_asked() {
+fn xtc_excludes_tokens_with_the_requested_probability() {
     let options = GenerationOptions {
         temperature: Some(1.0),
         xtc: Some(Xtc { probability: 0.25, threshold: 0.1 }),

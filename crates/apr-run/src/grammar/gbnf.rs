@@ -47,7 +47,7 @@ pub(super) fn to_lark(text: &str) -> Result<String> {
 /// A rule, or a group, which is one without a name.
 struct Rule {
     name: String,
-    /// Line on which the rule is named first.
+    /// Line of the first mention of the rule.
     line: usize,
     /// `None` before it is defined.
     body: Option<String>,

@@ -26,7 +26,7 @@ const MOST_OF_ROUNDING: f64 = 10.0;
 const WEIGHTS: usize = 64;
 /// Drift that any step may add, caused by another order of summation.
 const FLOOR: f64 = 1e-4;
-/// Factor of the rounding that dtypes allow from which on other weights are no rounding.
+/// Factor of the rounding that dtypes allow. Above it, a difference of weights is not rounding.
 ///
 /// Rounding that is corrected by calibration data changes single weights more than the nearest
 /// value would.

@@ -81,9 +81,9 @@ impl fmt::Display for Shared {
 
 /// Grids that the scales of a weight can have.
 pub(super) struct Grids<'a> {
-    /// Those that the configuration states, if it states all.
+    /// Grids that the configuration states, if it states all of them.
     pub(super) stated: Option<Vec<Shared>>,
-    /// Those that are written, if nothing is stated.
+    /// Grids that are written, for a configuration that states none.
     pub(super) written: &'a [Shared],
 }
 

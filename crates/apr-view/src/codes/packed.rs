@@ -162,8 +162,7 @@ fn columns(tensors: &Tensors<'_>, name: &str, shape: usize, rows: u64) -> Result
     }
 }
 
-/// Returns the packing that gives this number of words, of those with the stated bits
-/// select one.
+/// Returns the packing that gives this number of words, among the packings of the stated bits.
 fn packing(
     tensors: &Tensors<'_>,
     stated: &Stated,
