@@ -68,37 +68,21 @@ impl TensorsReport {
     /// included: what a model was rounded to.
     #[must_use]
     pub fn narrowest_bits(&self) -> f64 {
-        #[expect(clippy::cast_precision_loss, reason = "a few thousand")]
-        self.narrowest().map_or(32.0, |(bits, _)| bits as f64 / 100.0)
-    }
-
-    /// Returns the dtype of most elements with as many bits as the narrowest type has.
-    #[must_use]
-    pub fn narrowest_dtype(&self) -> Option<DType> {
-        let (_, by_dtype) = self.narrowest()?;
-        by_dtype.into_iter().max_by_key(|(_, elements)| *elements).map(|(dtype, _)| dtype)
-    }
-
-    /// The narrowest type, as hundredths of a bit and the elements of each dtype that has them.
-    fn narrowest(&self) -> Option<(u64, Vec<(DType, u64)>)> {
-        let mut by_bits = BTreeMap::<u64, Vec<(DType, u64)>>::new();
+        let mut by_bits = BTreeMap::<u64, u64>::new();
         for row in self.tensors.iter().filter(|row| row.elements > 0) {
             // Codes and scales are what a weight is; what a codec packs is whole where it is read.
             let stored = row.stored_bytes.filter(|_| row.coding.is_some()).unwrap_or(row.bytes);
             let hundredths = stored.saturating_mul(800) / row.elements;
-            let dtypes = by_bits.entry(hundredths).or_default();
-            match dtypes.iter_mut().find(|(dtype, _)| *dtype == row.dtype) {
-                Some((_, elements)) => *elements += row.elements,
-                None => dtypes.push((row.dtype, row.elements)),
-            }
+            *by_bits.entry(hundredths).or_default() += row.elements;
         }
-        let of = |dtypes: &[(DType, u64)]| dtypes.iter().map(|(_, elements)| elements).sum::<u64>();
-        let all: u64 = by_bits.values().map(|dtypes| of(dtypes)).sum();
+        let all: u64 = by_bits.values().sum();
         let mut narrower = 0_u64;
-        by_bits.into_iter().find(|(_, dtypes)| {
-            narrower += of(dtypes);
+        let mut found = by_bits.iter().filter(|(_, elements)| {
+            narrower += **elements;
             narrower.saturating_mul(20) >= all
-        })
+        });
+        #[expect(clippy::cast_precision_loss, reason = "a few thousand")]
+        found.next().map_or(32.0, |(bits, _)| *bits as f64 / 100.0)
     }
 }
 

@@ -59,13 +59,14 @@ impl Thresholds {
     /// The narrower model determines the expected rounding error. The bits are those of the
     /// narrowest type that at least a twentieth of the weights has. Models of equal types, such as
     /// one and its fine-tuned copy, get at least the thresholds of seed 001: nothing is rounded from
-    /// one to the other. `bf16` and `f16` have equal bits and are not equal.
+    /// one to the other. So do `bf16` and `f16`, whose roundings were not measured.
     #[must_use]
-    pub fn of_bits(a: f64, b: f64, are_equal: bool) -> Self {
+    pub fn of_bits(a: f64, b: f64) -> Self {
         let narrow = a.min(b);
         let found = OF_BITS.iter().find(|(least, _)| narrow >= *least);
         let mean = found.map_or(Self::default().mean_l2, |(_, mean)| *mean);
-        if are_equal { Self::at(mean.max(Self::default().mean_l2)) } else { Self::at(mean) }
+        let is_of_types = (a - b).abs() > 0.01;
+        if is_of_types { Self::at(mean) } else { Self::at(mean.max(Self::default().mean_l2)) }
     }
 }
 
@@ -319,14 +320,14 @@ mod tests {
 
     #[test]
     fn coarser_types_may_cost_more() {
-        let mean = |a: f64, b: f64| Thresholds::of_bits(a, b, (a - b).abs() < 0.01).mean_l2;
+        let mean = |a: f64, b: f64| Thresholds::of_bits(a, b).mean_l2;
         assert_eq!([mean(32.0, 16.0), mean(16.0, 8.5), mean(8.5, 6.5625)], [0.02, 0.1, 0.1]);
         assert_eq!([mean(5.5, 32.0), mean(16.0, 4.5), mean(32.0, 2.625)], [0.25, 0.5, 0.7]);
         // Nothing is rounded from one to the other.
         assert_eq!([mean(32.0, 32.0), mean(16.0, 16.0), mean(4.5, 4.5)], [0.1, 0.1, 0.5]);
         // From bf16 to f16.
-        assert_eq!(Thresholds::of_bits(16.0, 16.0, false).mean_l2, 0.02);
-        let four = Thresholds::of_bits(16.0, 4.5, false);
+        assert_eq!(Thresholds::of_bits(16.0, 16.0).mean_l2, 0.1);
+        let four = Thresholds::of_bits(16.0, 4.5);
         assert_eq!((four.max_l2, four.cosine), (2.5, 0.75));
     }
 

@@ -437,10 +437,9 @@ fn ids_keys_strengths_and_models_that_do_not_do_are_refused() {
 #[test]
 fn models_without_carriers_have_no_mark() {
     let none = file(&[("norm", DType::F32, vec![16], vec![0; 64])]);
-    let report = look(&*none, &owner(), Some(ID));
-    assert_eq!(
-        (report.detected, report.z, report.tensor_count, report.strength),
-        (false, 0.0, 0, 0.0)
-    );
-    assert!(!look(&*none, &owner(), None).detected);
+    let found = |id| detect(&*none, &survey(&*none), &owner(), id, &Serial, &());
+    for id in [Some(ID), None] {
+        let error = found(id).expect_err("nothing to test");
+        assert!(error.message().contains("no mark can be detected"), "{error}");
+    }
 }

@@ -135,7 +135,7 @@ impl Model {
     /// # let bytes = std::fs::read(format!("{path}/model.safetensors"))?;
     /// let reader = apr::open(bytes, "model.safetensors", &Limits::default())?;
     /// let model = Model::from_reader(reader, "mine");
-    /// assert_eq!(model.inspect()?.tensors, 21);
+    /// assert_eq!(model.inspect()?.tensor_count, 21);
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     #[cfg(feature = "ops")]

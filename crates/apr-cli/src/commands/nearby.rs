@@ -34,7 +34,7 @@ pub(super) fn unknown<'g>(
 pub(super) fn failure(what: &str, name: &str, similar: &[&str]) -> Failure {
     let mut message = format!("no {what} '{}'", Escaped(name));
     if !similar.is_empty() {
-        message.push_str("; similar names:");
+        message.push_str("; nearest names:");
     }
     similar.iter().for_each(|name| message.push_str(&format!("\n  {}", Escaped(name))));
     Failure::General(message)

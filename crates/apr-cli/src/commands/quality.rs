@@ -10,7 +10,7 @@ use apr_quality::{
     PerplexityReport, Sample, Subject, Thresholds, WindowOptions, Windows, built_in, compare,
     divergence, perplexity, transcription_errors,
 };
-use apr_registry::{DType, Escaped};
+use apr_registry::Escaped;
 use apr_run::{RunOptions, Runner};
 use serde::Serialize;
 
@@ -145,9 +145,6 @@ struct ModelSummary {
     bytes: u64,
     /// Bits of a weight in the narrowest type that a twentieth of the weights has.
     bits: f64,
-    /// The dtype of most of them.
-    #[serde(skip)]
-    dtype: Option<DType>,
 }
 
 /// The outputs of two models.
@@ -172,10 +169,8 @@ fn outputs(args: &ValidateArgs, other: &Path, context: &Context) -> Outcome {
     let given = given(args, context)?;
     let summaries = [summary(&a, context)?, summary(&b, context)?];
     let [one, two] = &summaries;
-    let are_equal = (one.bits - two.bits).abs() < 0.01 && one.dtype == two.dtype;
-    let thresholds = args
-        .max_drift
-        .map_or_else(|| Thresholds::of_bits(one.bits, two.bits, are_equal), Thresholds::at);
+    let thresholds =
+        args.max_drift.map_or_else(|| Thresholds::of_bits(one.bits, two.bits), Thresholds::at);
 
     // What is said in tones and noise would say nothing of a model.
     let transcribes = given.iter().any(|sample| sample.audio.is_some());
@@ -223,7 +218,6 @@ fn summary(opened: &Opened, context: &Context) -> Outcome<ModelSummary> {
         nonzero_parameters: parameters - zeros.sum::<u64>(),
         bytes: reader.files().iter().map(|file| file.len).sum(),
         bits: list.narrowest_bits(),
-        dtype: list.narrowest_dtype(),
     })
 }
 

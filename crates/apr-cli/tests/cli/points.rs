@@ -137,7 +137,7 @@ fn a_model_that_predicts_nothing_is_unfit() {
     });
     let shown = sandbox.apr("validate broken --quality").ok();
     shown.says(&[
-        "UNFIT: Language (101): it predicts none of 9 built-in texts better than its tokens in",
+        "UNFIT: Language (101): of 9 built-in texts, the one that it predicts best is less likely",
         "SCORE: 60/100 (FAIR)",
         "FAIL 101  Language: ",
     ]);

@@ -129,7 +129,7 @@ fn a_bit_that_flipped_in_a_storage_is_noticed_by_its_checksum() {
     {
         sandbox.apr(line).fails(5, &[&what, "nothing was written"]);
     }
-    sandbox.apr("import m.pt -o m.apr --relaxed").ok().says(&["1 bad"]);
+    sandbox.apr("import m.pt -o m.apr --relaxed").ok().says(&["1 error"]);
 }
 
 /// Returns a checkpoint with one bit of an entry's content flipped and the old checksum.

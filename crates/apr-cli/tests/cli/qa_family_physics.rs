@@ -27,7 +27,7 @@ fn figure(sandbox: &Sandbox, model: &str, tensor: &str, figure: &str) -> f64 {
 #[track_caller]
 fn assert_odd(sandbox: &Sandbox, tensor: &str, canonical: &str, what: &str) {
     let run = sandbox.apr("import m -o m.apr").ok();
-    run.says(&["1 odd", &format!("tensor '{tensor}': {what}"), "outside the expected"]);
+    run.says(&["1 warning", &format!("tensor '{tensor}': {what}"), "outside the expected"]);
     for (model, file, name) in [("m", "model.safetensors: ", tensor), ("m.apr", "", canonical)] {
         for line in [format!("validate {model}"), format!("validate {model} --physics")] {
             sandbox
@@ -160,7 +160,7 @@ fn qa_35_a_projection_a_hundred_times_too_wide_or_a_millionth_warns() {
             sandbox
                 .apr("convert m -o c.safetensors")
                 .ok()
-                .says(&["1 odd", "the standard deviation of this linear weight"]);
+                .says(&["1 warning", "the standard deviation of this linear weight"]);
         }
     }
     // Where no family is known, the names of the specification speak.
@@ -255,7 +255,11 @@ fn a_trained_norm_outside_the_usual_range_warns() {
         let mean = figure(&sandbox, "m", &gamma, "mean");
         assert!((40.5..=41.5).contains(&mean), "{gamma}: {mean}");
         let run = sandbox.apr("import m -o m.apr").ok();
-        run.says(&["1 odd", "the mean of this norm weight (gamma) is 4", "outside the expected"]);
+        run.says(&[
+            "1 warning",
+            "the mean of this norm weight (gamma) is 4",
+            "outside the expected",
+        ]);
         sandbox.apr("validate m --strict").fails(5, &["outside the expected", "INVALID"]);
     }
 }
@@ -315,7 +319,7 @@ fn import_and_convert_give_the_same_warning_about_an_outlier_norm_as_validate() 
         assert_eq!((&odd[0]["message"], &odd[0]["what"]), (&json!(message), &json!("siblings")));
         let tensor = if line.ends_with("gguf") { "blk.2.attn_norm.weight" } else { norm };
         assert_eq!(odd[0]["tensor"], tensor, "{line}");
-        sandbox.apr(&format!("{line} -f")).ok().says(&["1 odd", message]);
+        sandbox.apr(&format!("{line} -f")).ok().says(&["1 warning", message]);
     }
 
     // Each part sees some of the layers.
@@ -327,7 +331,7 @@ fn import_and_convert_give_the_same_warning_about_an_outlier_norm_as_validate() 
     let report = sandbox.apr("finish plan.json --json").ok().json();
     assert_eq!(report["odd"][0]["message"], message, "{report}");
 
-    sandbox.apr("convert m -o c.apr -f --relaxed").ok().says(&["1 odd", message]);
+    sandbox.apr("convert m -o c.apr -f --relaxed").ok().says(&["1 warning", message]);
     let healthy = halved_beside(norm).map(norm, spread(4.0)).sandbox();
     let run = healthy.apr("convert m -o c.apr").ok();
     assert!(!run.text().contains("odd"), "{run}");

@@ -114,10 +114,7 @@ fn the_same_seed_leads_to_the_same_tokens() {
 fn a_mismatch_is_reported_with_its_name() {
     let sandbox = sandbox().with("odd.json", "[[1], [2, 3]]").with("x.json", r#"{"nobody": [1]}"#);
     let run = |rest: &str| sandbox.apr(&format!("run {FOLDER} {rest}"));
-    run("").fails(
-        2,
-        &["input_ids, attention_mask, position_ids", "--input NAME=FILE", "--prompt TEXT"],
-    );
+    run("").fails(2, &["missing prompt: pass --prompt TEXT"]);
     run("-i input_ids=odd.json")
         .fails(4, &["odd.json", "input_ids", "nested lists have different lengths"]);
     run("-i x.json").fails(2, &["no input 'nobody'"]);
@@ -147,11 +144,11 @@ fn any_value_within_the_blocks_is_shown_by_its_path() {
         sandbox.apr(&format!("run {FOLDER} --tokens 256,49,50,43,51,52,61 {wanted}")).ok().json();
     assert_eq!(tokens["outputs"], json["outputs"]);
 
-    let similar = "no value 'layers.1/attention/prob'; similar names:\n  layers.1/attention/probs";
+    let similar = "no value 'layers.1/attention/prob'; nearest names:\n  layers.1/attention/probs";
     let run = |rest: &str| sandbox.apr(&format!("run {FOLDER} --prompt 12 {rest}"));
     run("--want layers.1/attention/prob").fails(1, &[similar]);
-    run("--want lgits").fails(1, &["no value 'lgits'; similar names:\n  logits\n"]);
-    run("--want nosuch").fails(1, &["no value 'nosuch'; similar names:\n  "]);
+    run("--want lgits").fails(1, &["no value 'lgits'; nearest names:\n  logits\n"]);
+    run("--want nosuch").fails(1, &["no value 'nosuch'; nearest names:\n  "]);
     run("--want logits --chat").fails(2, &["apply to text generation, which --want does not do"]);
     run("--want logits --max-tokens 3").fails(2, &["--max-tokens"]);
     run("--want logits --prompt 34").fails(2, &["one text at a time"]);

@@ -223,7 +223,9 @@ mod tests {
             let text = serde_json::json!({ "Sequence": { "id": "A", "type_id": 0 } });
             let single = vec![text; texts];
             let json = serde_json::json!({ "type": "TemplateProcessing", "single": single });
-            check(serde_json::json!({ "post_processor": json }).to_string().as_bytes())
+            check(
+                serde_json::json!({ "post_processor": json, "model": null }).to_string().as_bytes(),
+            )
         };
         assert_eq!(template(1).unwrap().growth, 1);
         assert_eq!(template(2).unwrap().growth, 2 * BYTES_OF_A_TOKEN);

@@ -426,6 +426,7 @@ mod tests {
         for wrong in [file(r#"["a b c"]"#), file(r#"[["a", "c"]]"#), file("3")] {
             let theirs = Tokenizer::from_bytes(&wrong).map(drop).unwrap_err().to_string();
             let error = crate::text::pipeline::Pipeline::read(wrong.as_bytes()).unwrap_err();
+            let theirs = theirs.replace('`', "'");
             assert!(error.message().contains(theirs.split(" at line").next().unwrap()), "{error}");
         }
     }

@@ -505,7 +505,7 @@ tokenizer_source: union
             ("", "empty"),
             ("- a", "not a mapping"),
             ("models: []", "'merge_method' is missing"),
-            ("merge_method: xyz\nmodels: [{model: a}]", "; one of: linear, "),
+            ("merge_method: xyz\nmodels: [{model: a}]", "; one of: average, linear, "),
             ("merge_method: linaer\nmodels: [{model: a}]", "did you mean linear"),
             (head, "'models' or 'slices' is missing"),
             (&format!("{head}modules: {{}}"), "'modules' is not supported"),

@@ -79,6 +79,7 @@ impl LeftWeight {
             Role::Output if !matches!(layout, Layout::Mlx(_)) => LeftReason::Output,
             Role::Output => layout.misfit(info).unwrap_or(LeftReason::Other),
             Role::Matrix if is_router(&info.name) => LeftReason::Kept(Kept::Router),
+            Role::Matrix if is_position(model, tensor) => return None,
             Role::Matrix if has_inputs_first(model, tensor) && dims.len() == 2 => {
                 LeftReason::Conv1D
             }
@@ -105,4 +106,10 @@ impl LeftWeight {
 /// Returns `true` if a tensor has one row for each input, as in GPT-2's `Conv1D`.
 pub(super) fn has_inputs_first(model: Option<&FamilyModel<'_>>, tensor: usize) -> bool {
     model.is_some_and(|model| model.has_inputs_first(tensor))
+}
+
+/// Returns `true` for a table of positions, which is a module of embeddings.
+pub(super) fn is_position(model: Option<&FamilyModel<'_>>, tensor: usize) -> bool {
+    let kind = model.and_then(|model| model.family().kind(model.canonical(tensor)?));
+    kind == Some(TensorKind::Position)
 }

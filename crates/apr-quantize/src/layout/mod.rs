@@ -28,7 +28,7 @@ mod stated;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use self::left::has_inputs_first;
+use self::left::{has_inputs_first, is_position};
 use crate::role::{Role, roles_of};
 use crate::scheme::Scheme;
 use apr_arch::FamilyModel;
@@ -185,7 +185,10 @@ impl Layout {
         let named = named(reader.tensors(), &names);
         let chosen = named.iter().zip(roles).enumerate().map(|(tensor, (info, role))| {
             let is_wanted = match role {
-                Some(Role::Matrix) => !is_router(&info.name) && !has_inputs_first(model, tensor),
+                Some(Role::Matrix) => {
+                    let is_of_layer = !is_router(&info.name) && !is_position(model, tensor);
+                    is_of_layer && !has_inputs_first(model, tensor)
+                }
                 Some(Role::TokenEmbedding | Role::Output) => matches!(self, Self::Mlx(_)),
                 _ => false,
             };

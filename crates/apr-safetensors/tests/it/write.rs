@@ -106,7 +106,7 @@ fn bytes_off_the_plan_are_refused() {
     assert_refused(
         writer.write_chunk(&mut bytes, &[0; 5], None),
         Code::Corrupt,
-        "tensor 'a': 5 more bytes come",
+        "tensor 'a': received 5 more bytes",
     );
     assert_eq!(bytes, written);
     writer.write_chunk(&mut bytes, &[0; 3], None).expect("three of four");

@@ -4,7 +4,6 @@ use std::path::Path;
 
 use apr_core::Escaped;
 use apr_graph::draw;
-use apr_ops::document::Headed;
 use apr_ops::tensors::TensorsReport;
 
 use super::{Asks, Explorer, Loaded, View};
@@ -63,8 +62,8 @@ impl Explorer<'_> {
             "scan.json" => of("scan", self.scan.ready()),
             "scores.json" => ready(self.scores.ready())
                 .and_then(|both| text(&both.each_ref().map(|report| headed("validate", report)))),
-            "quality.json" => ready(self.outputs.ready())
-                .and_then(|report| text(&Headed::new("compare.outputs", 1, "validate", report))),
+            // A part of the report of `validate --quality`, not a report.
+            "quality.json" => ready(self.outputs.ready()).and_then(text),
             _ => match self.view {
                 View::Tensors => of("tensors", self.list.ready()),
                 View::Stats => of("tensors", Some(&self.statistics_report()?)),

@@ -261,7 +261,7 @@ pub(super) fn export(args: &ExportArgs, context: &Context) -> Outcome {
             context,
         )?,
         graph: args.graph.wishes(),
-        validation: judged,
+        validation: ValidationConfig { structure: false, ..judged },
         ..Job::new(contain(target, &args.container, context)?)
     };
 

@@ -68,12 +68,11 @@ pub(super) fn outputs(bench: &Bench<'_>, watch: &Watch) -> RunResult<Ran<Compari
     options.max_memory = bench.job.max_memory / 4;
     let (one, two) = (bench.model.source(), bench.second().source());
     let facts = [Facts::of(one.reader())?, Facts::of(two.reader())?];
-    let types = |reader| {
+    let bits = |reader| {
         let tensors = list(reader, "", &TensorsOptions::default(), &Serial, &())?;
-        Ok::<_, Error>((tensors.narrowest_bits(), tensors.narrowest_dtype()))
+        Ok::<_, Error>(tensors.narrowest_bits())
     };
-    let [(a, of_a), (b, of_b)] = [types(one.reader())?, types(two.reader())?];
-    let thresholds = Thresholds::of_bits(a, b, (a - b).abs() < 0.01 && of_a == of_b);
+    let thresholds = Thresholds::of_bits(bits(one.reader())?, bits(two.reader())?);
     with_host(bench, watch, |host| {
         with_runner(one, &facts[0], &options, host, |left| {
             with_runner(two, &facts[1], &options, host, |right| {
