@@ -95,7 +95,7 @@ pub fn tokenizer_of_ranks(files: &[(String, Vec<u8>)]) -> Result<Option<Vec<u8>>
         });
         let (Some((name, bytes)), None) = (lists.next(), lists.next()) else { return Ok(None) };
         let settings = named("tokenizer_config.json").map(|(_, bytes)| bytes.as_slice());
-        let settings: Settings = match settings.map(|bytes| from_python(bytes)).transpose() {
+        let settings: Settings = match settings.map(from_python).transpose() {
             Ok(settings) => settings.unwrap_or_default(),
             Err(error) => {
                 let message = format!("not valid JSON: {}", Escaped::short(&error.to_string()));

@@ -139,7 +139,8 @@ fn samplers_of_llama_cpp_are_options() {
     let run = |rest: &[&str]| {
         sandbox.run(&[&["run", LLAMA, "--prompt", "11+11=", "--json"], rest].concat())
     };
-    let text = |rest: &[&str]| run(rest).clean().json()["text"].clone();
+    // Some of the texts go on until the context is full, which is a warning.
+    let text = |rest: &[&str]| run(rest).ok().json()["text"].clone();
     assert_eq!(text(&[]), "22\n");
     assert_ne!(text(&["--logit-bias", "50=-inf", "--max-tokens", "2"]), "22");
     assert_eq!(text(&["--logit-bias", "7=1000", "--max-tokens", "2"]), "\u{7}\u{7}");
@@ -169,7 +170,7 @@ fn samplers_of_llama_cpp_are_options() {
     }
 
     let idle = run(&["--typical-p", "0.5", "--xtc-probability", "1"]).ok();
-    let said = "--typical-p, --xtc-probability changed nothing with greedy decoding";
+    let said = "--typical-p, --xtc-probability had no effect with greedy decoding";
     assert!(idle.stderr.contains(said), "{}", idle.stderr);
     for (rest, said) in [
         (&["--mirostat", "2", "--top-k", "4"][..], "--top-k"),
