@@ -147,7 +147,6 @@ enum Wants {
 }
 
 /// Returns the runs in which a text-generating graph reads a prompt of `tokens` tokens.
-#[must_use]
 pub fn prompt_runs(body: &Body, tokens: usize) -> impl Iterator<Item = PromptRun> + use<> {
     let reading = Reading::of(body);
     let mut past = 0;

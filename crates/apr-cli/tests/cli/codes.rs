@@ -430,7 +430,7 @@ fn write_with(sandbox: &Sandbox, source: &str, all: &Weights) {
     let owned: Vec<(&str, &str, Vec<u64>, &Vec<u8>)> = all
         .iter()
         .map(|(name, (dtype, shape, bytes))| {
-            let dims = shape.as_array().expect("a shape").iter().map(|dim| dim.as_u64());
+            let dims = shape.as_array().expect("a shape").iter().map(Value::as_u64);
             let dims = dims.map(|dim| dim.expect("a length")).collect();
             (&**name, dtype.as_str().expect("a dtype"), dims, bytes)
         })
