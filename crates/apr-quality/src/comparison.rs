@@ -58,8 +58,8 @@ impl Thresholds {
     ///
     /// The narrower model determines the expected rounding error. The bits are those of the
     /// narrowest type that at least a twentieth of the weights has. Models of equal types, such as
-    /// one and its fine-tuned copy, get at least the thresholds of seed 001: nothing is rounded from
-    /// one to the other. So do `bf16` and `f16`, whose roundings were not measured.
+    /// one and its fine-tuned copy, get at least the thresholds of seed 001, because nothing is
+    /// rounded from one to the other. So do `bf16` and `f16`, whose roundings were not measured.
     #[must_use]
     pub fn of_bits(a: f64, b: f64) -> Self {
         let narrow = a.min(b);

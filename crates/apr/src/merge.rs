@@ -35,8 +35,9 @@ pub use apr_merge::{
     Tokenizer, UnknownMethod, parse,
 };
 
-/// Merges models that are open, and returns the result with a report. The recipe names each model as
-/// it was opened. Weights are computed when they are read.
+/// Merges models that are open, and returns the result with a report.
+///
+/// The recipe names each model as it was opened. Weights are computed when they are read.
 ///
 /// ```
 /// use apr::Model;

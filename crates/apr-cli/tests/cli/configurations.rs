@@ -115,7 +115,9 @@ fn a_configuration_is_read_as_python_reads_it() {
 
     // A configuration that a command rewrites keeps the number.
     sandbox.write("m/config.json", &text);
-    sandbox.write("average.yaml", "models: [{model: m}, {model: m}]\nmerge_method: linear\nparameters: {weight: 0.5}\ndtype: bfloat16\n");
+    let average = "models: [{model: m}, {model: m}]\nmerge_method: linear\n\
+                   parameters: {weight: 0.5}\ndtype: bfloat16\n";
+    sandbox.write("average.yaml", average);
     for (command, changed) in [
         ("export m --precision bf16 -o out -f", "bfloat16"),
         ("prune m --prune-layers 1 --format safetensors -o out -f", "\"num_hidden_layers\": 1"),

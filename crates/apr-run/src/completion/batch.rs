@@ -45,8 +45,8 @@ impl<'g> Generator<'g> {
     /// The texts are those of [`generate`](Self::generate) but for rounding, which can change a
     /// token where two are as likely: products of several rows are added up in another order. What
     /// can't go side by side goes one after the other, with [`Completion::batch`] `None`: beams,
-    /// prompts that are kept or have images, encoders with decoders, and graphs without a mask and positions. So
-    /// do texts for whose keys and values there would be no memory.
+    /// prompts that are kept or have images, encoders with decoders, and graphs without a mask and
+    /// positions. So do texts for whose keys and values there would be no memory.
     ///
     /// # Errors
     /// Those of [`generate`](Self::generate), those of the prompts themselves before any text is
