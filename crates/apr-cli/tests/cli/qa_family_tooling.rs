@@ -146,7 +146,7 @@ fn qa_66_a_name_that_is_almost_one_gets_the_names_like_it() {
             let run = sandbox.apr(&format!("{line} {name}"));
             run.fails(
                 1,
-                &[&format!("no tensor '{name}'"), "similar names", "encoder.conv1.weight"],
+                &[&format!("no tensor '{name}'"), "nearest names", "encoder.conv1.weight"],
             );
         }
     }
