@@ -158,7 +158,7 @@ impl Model {
     }
 
     /// The same model with weights that are computed from its own.
-    #[cfg(feature = "ops")]
+    #[cfg(feature = "prune")]
     pub(crate) fn changed<R>(
         mut self,
         change: impl FnOnce(Box<dyn CheckpointReader>) -> Result<(Box<dyn CheckpointReader>, R)>,

@@ -125,8 +125,8 @@ fn values_match_the_requested_ranges() {
     for (part, code, said) in [
         ("cube[2]", 2, "2' is not a valid range of 2"),
         ("cube[0,0,0,0]", 2, "4 ranges"),
-        ("cub", 1, "similar names"),
-        ("nosuch", 1, "similar names"),
+        ("cub", 1, "nearest names"),
+        ("nosuch", 1, "nearest names"),
         ("cube[", 1, "no tensor"),
     ] {
         sandbox.run(&["tensors", "m.safetensors", "--values", part]).fails(code, &[said]);

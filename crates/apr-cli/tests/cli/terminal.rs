@@ -27,7 +27,7 @@ fn unknown_commands_and_options_are_exit_2_with_the_nearest_one() {
         ("frobnicate m.apr", "tip: `apr help` lists all commands"),
     ] {
         let run = sandbox.apr(line).fails(2, &[tip]);
-        assert!(run.stderr.contains("nearest names:\n  "), "{run}");
+        assert!(!run.stderr.contains("similar"), "{run}");
     }
     for line in [
         "",
@@ -65,7 +65,7 @@ fn words_of_other_tools_get_the_word_of_this_one() {
     ];
     for (line, said) in cases {
         let run = sandbox.apr(line).fails(2, &["tip: ", said]);
-        assert!(run.stderr.contains("nearest names:\n  "), "{run}");
+        assert!(!run.stderr.contains("similar"), "{run}");
     }
     // What a shell makes of `*.apr`.
     sandbox.shell(r#""$APR" convert *.apr -o x.gguf"#).fails(2, &["takes one model", "for m in"]);
