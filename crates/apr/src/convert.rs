@@ -27,8 +27,8 @@ use crate::{Model, ProgressFn, Step};
 /// Bytes of memory that a conversion may use for its buffers by default.
 const MEMORY: u64 = 1 << 28;
 
-/// Begins the conversion of a model: at a path (a file, a folder, an index or manifest of shards, or
-/// a location on a hub), or of one that is open.
+/// Begins the conversion of a model: at a path (a file, a folder, an index or manifest of shards,
+/// or a location on a hub), or of one that is open.
 ///
 /// ```
 /// # let folder = tempfile::tempdir()?;
