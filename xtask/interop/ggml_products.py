@@ -1,4 +1,4 @@
-"""Prints what ggml's kernels make of the rows in crates/apr-infer/src/matrix/blocks/tests.rs: for
+"""Prints what ggml's kernels make of the rows in crates/graphs/apr-infer/src/matrix/blocks/tests.rs: for
 each type of blocks a hash of the products, as `PRODUCTS_OF_GGML` has them.
 
 Needs llama-cpp-python built for AVX2 (its kernels for other processors add up in other orders):

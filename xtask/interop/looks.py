@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Compares what an ONNX file gives out with what NumPy says of the tensors that crates/apr-cli/tests/cli/onnx_looks.rs made.
+"""Compares what an ONNX file gives out with what NumPy says of the tensors that crates/faces/apr-cli/tests/cli/onnx_looks.rs made.
 
     looks.py MODEL.onnx
 

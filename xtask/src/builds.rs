@@ -376,7 +376,7 @@ fn smoke(profile: &str) -> Outcome {
     find_or_install_node()?;
     let module =
         cross_target_dir().join(WASM.triple).join(profile).join(SMOKE.replace('-', "_") + ".wasm");
-    let script = workspace().join("crates").join(SMOKE).join("smoke.mjs");
+    let script = workspace().join("crates/development").join(SMOKE).join("smoke.mjs");
     let mut node = program("node");
     node.arg(script)
         .arg(module)

@@ -9,7 +9,7 @@ use crate::process::{cargo, output, run as run_program, say, target_dir, workspa
 use crate::steps::{Outcome, Steps, Stop};
 
 /// Library whose documentation has the table.
-const LIBRARY: &str = "crates/apr/src/lib.rs";
+const LIBRARY: &str = "crates/faces/apr/src/lib.rs";
 
 /// Features that are counted alone.
 ///

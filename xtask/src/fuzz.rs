@@ -78,7 +78,7 @@ fn seed(corpus: &Path) -> Outcome {
         "fixtures/valid/aprn",
         "fixtures/valid/safetensors",
         "fixtures/codec",
-        "crates/apr-pytorch/tests/golden",
+        "crates/formats/apr-pytorch/tests/golden",
         "fixtures/coded",
         "fixtures/coreml",
         "fixtures/flax",

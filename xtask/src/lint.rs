@@ -7,7 +7,7 @@ use crate::builds::PORTABLE;
 use crate::features;
 use crate::interop;
 use crate::package;
-use crate::process::{cargo, output, program, run as run_program, say, workspace};
+use crate::process::{cargo, crates, output, program, run as run_program, say, workspace};
 use crate::steps::{Outcome, Steps, Stop, in_ci};
 use crate::tools::Tool;
 
@@ -24,6 +24,20 @@ const LOCKED: [&str; 2] = ["Cargo.toml", "fuzz/Cargo.toml"];
 /// agreed with them. It takes minutes to build and a second to run, so it is asked again only when
 /// one of them has changed.
 const CHECKED: &str = "xtask/dependencies.checked";
+
+/// Groups of crates, in the order of dependence.
+const GROUPS: [&str; 10] = [
+    "contracts",
+    "numbers",
+    "graphs",
+    "formats",
+    "models",
+    "transforms",
+    "work",
+    "native",
+    "development",
+    "faces",
+];
 
 /// First line of a library in layers 0-2.
 const DENIES: &str =
@@ -57,6 +71,7 @@ pub(crate) fn run(steps: &mut Steps) {
             Err(Stop::failed(format!("this line is missing in {}: {DENIES}", forgot.join(", "))))
         }
     });
+    steps.run("crates depend on crates of their group and earlier ones", groups_are_in_order);
     steps.run("libraries name settings, not options", no_library_spells_an_option);
     steps.run("dependencies: bans, licences, sources", dependencies);
     steps.run("dependencies: security advisories", advisories_if_reachable);
@@ -153,10 +168,8 @@ fn no_library_spells_an_option() -> Outcome {
     const FRONT_ENDS: [&str; 3] = ["apr-cli", "apr-qa", "apr-tui"];
     const OF_TESTS: [&str; 3] = ["apr-testkit", "apr-fuzz-bodies", "apr-interop"];
 
-    let crates = workspace().join("crates");
     let mut files = Vec::new();
-    for entry in fs::read_dir(&crates).map_err(Stop::failed)? {
-        let library = entry.map_err(Stop::failed)?.path();
+    for library in crates().map_err(Stop::failed)? {
         let is_other = FRONT_ENDS.iter().chain(&OF_TESTS).any(|name| library.ends_with(name));
         if library.join("src").is_dir() && !is_other {
             code_below(&library.join("src"), &mut files).map_err(Stop::failed)?;
@@ -203,9 +216,43 @@ fn code_below(folder: &Path, files: &mut Vec<PathBuf>) -> io::Result<()> {
     Ok(())
 }
 
+/// Checks the dependencies of each crate, without those of its tests.
+fn groups_are_in_order() -> Outcome {
+    let folders = crates().map_err(Stop::failed)?;
+    let group = |folder: &Path| {
+        let group = folder.parent().and_then(Path::file_name).unwrap_or_default().to_owned();
+        GROUPS.iter().position(|known| group == **known)
+    };
+    let mut wrong = Vec::new();
+    for folder in &folders {
+        let manifest = fs::read_to_string(folder.join("Cargo.toml")).map_err(Stop::failed)?;
+        let mut is_listed = false;
+        for line in manifest.lines() {
+            if line.starts_with('[') {
+                is_listed = line.ends_with("dependencies]") && !line.contains("dev-");
+            }
+            let name = line.split(['.', ' ', '=']).next().unwrap_or_default();
+            let used = folders.iter().find(|other| is_listed && other.ends_with(name));
+            if used.is_some_and(|used| group(used) > group(folder)) {
+                let from = folder.file_name().unwrap_or_default().to_string_lossy();
+                wrong.push(format!("{from} uses {name}"));
+            }
+        }
+        if group(folder).is_none() {
+            wrong.push(format!("{} is in no group", folder.display()));
+        }
+    }
+    match wrong.is_empty() {
+        true => Ok(()),
+        false => Err(Stop::failed(wrong.join(", "))),
+    }
+}
+
 fn denies_the_system(name: &str) -> bool {
-    let library = workspace().join("crates").join(name).join("src/lib.rs");
-    fs::read_to_string(library).is_ok_and(|code| code.lines().any(|line| line == DENIES))
+    let crates = crates().unwrap_or_default();
+    let folder = crates.iter().find(|folder| folder.ends_with(name));
+    let library = folder.map(|folder| fs::read_to_string(folder.join("src/lib.rs")));
+    library.is_some_and(|code| code.is_ok_and(|code| code.lines().any(|line| line == DENIES)))
 }
 
 fn dependencies() -> Outcome {
@@ -228,7 +275,7 @@ fn dependency_hashes() -> Option<String> {
         "Cargo.lock",
         "Cargo.toml",
         "deny.toml",
-        "crates/*/Cargo.toml",
+        "crates/*/*/Cargo.toml",
         "examples/*/Cargo.toml",
         "python/Cargo.toml",
     ];

@@ -53,8 +53,8 @@ Usage: cargo xtask TASK
          commands, a search
   features  counts the crates of each feature of the library, for the table in its documentation;
          --times builds each, too
-  surface  the library's public items beside crates/apr/public-api.txt; with a REVISION, what has
-         become incompatible since
+  surface  the library's public items beside public-api.txt of the crate apr; with a REVISION,
+         what has become incompatible since
   bench  figures against cp and Python's safetensors; --gb 1 4, --runs 5
   bench scanners  what apr scan and four other scanners say about the same files
   bench screens  what apr tui adds to the binary; its first screen of 100 GB, pictures a second

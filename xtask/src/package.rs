@@ -7,7 +7,7 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use crate::process::{cargo, output, program, run as run_program, say, workspace};
+use crate::process::{cargo, crates, output, program, run as run_program, say};
 use crate::steps::{Outcome, Steps, Stop};
 
 /// Environment variable that updates readmes.
@@ -86,13 +86,11 @@ fn unpublished_versions(manifest: &str) -> Vec<&str> {
 /// The folders of the crates that are published.
 fn published() -> Outcome<Vec<PathBuf>> {
     let mut folders = Vec::new();
-    for entry in fs::read_dir(workspace().join("crates")).map_err(Stop::failed)? {
-        let folder = entry.map_err(Stop::failed)?.path();
+    for folder in crates().map_err(Stop::failed)? {
         if !read(&folder.join("Cargo.toml"))?.contains("\npublish = false\n") {
             folders.push(folder);
         }
     }
-    folders.sort();
     Ok(folders)
 }
 

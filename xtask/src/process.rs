@@ -3,9 +3,9 @@
 use std::cell::RefCell;
 use std::ffi::OsStr;
 use std::fmt::Display;
-use std::io;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitStatus, Stdio};
+use std::{fs, io};
 
 use crate::steps::{Outcome, Stop, in_ci};
 
@@ -16,6 +16,25 @@ pub(crate) fn workspace() -> PathBuf {
     let xtask =
         std::env::var_os("CARGO_MANIFEST_DIR").unwrap_or_else(|| env!("CARGO_MANIFEST_DIR").into());
     Path::new(&xtask).parent().map_or_else(|| ".".into(), Path::to_path_buf)
+}
+
+/// Returns the folders of all crates, which are in the folders of their groups.
+///
+/// # Errors
+///
+/// The error of the system.
+pub(crate) fn crates() -> io::Result<Vec<PathBuf>> {
+    let mut crates = Vec::new();
+    for group in fs::read_dir(workspace().join("crates"))? {
+        let group = group?.path();
+        let inside = if group.is_dir() { fs::read_dir(&group)?.collect() } else { Vec::new() };
+        for entry in inside {
+            crates.push(entry?.path());
+        }
+    }
+    crates.retain(|folder| folder.join("Cargo.toml").is_file());
+    crates.sort();
+    Ok(crates)
 }
 
 pub(crate) fn target_dir() -> PathBuf {

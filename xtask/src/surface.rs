@@ -12,7 +12,7 @@ const PUBLIC_API: Tool = Tool::new("cargo-public-api", "0.51.0");
 const SEMVER_CHECKS: Tool = Tool::new("cargo-semver-checks", "0.51.0");
 
 /// The list, beside what it is of.
-const LIST: &str = "crates/apr/public-api.txt";
+const LIST: &str = "crates/faces/apr/public-api.txt";
 
 /// Environment variable that updates golden files.
 const RENEW: &str = "UPDATE_GOLDEN";

@@ -55,7 +55,7 @@ pub(crate) fn run(steps: &mut Steps, wish: Wish) {
 }
 
 fn sources() -> PathBuf {
-    workspace().join("crates/apr-wasm/web")
+    workspace().join("crates/faces/apr-wasm/web")
 }
 
 /// The folder that a server gives.

@@ -42,7 +42,7 @@ impl Above {
 }
 
 fn measure() -> Outcome {
-    let sources = PORTABLE.map(|name| format!("crates/{name}/src/*.rs"));
+    let sources = PORTABLE.map(|name| format!("crates/*/{name}/src/*.rs"));
     let files = output(program("git").args(["ls-files", "--"]).args(sources));
     let files = files.ok_or_else(|| Stop::failed("Git can't list the files"))?;
     let files =

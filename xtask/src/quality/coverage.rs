@@ -127,7 +127,7 @@ fn has_avx512() -> bool {
 }
 
 fn crate_of(file: &str) -> Option<&str> {
-    file.strip_prefix("crates/")?.split('/').next()
+    file.strip_prefix("crates/")?.split('/').nth(1)
 }
 
 /// Returns the line at which a file's own tests begin, which are not measured.
