@@ -130,12 +130,17 @@ const TEXTS: [&str; 114] = [
     include_str!("../families/yolos.toml"),
 ];
 
-/// Parts for images, of models whose language model is of another family. Each extends the table
-/// of its tower.
-const VISION: [&str; 3] = [
+/// Parts for images, of models whose language model is of another family. A table extends that of
+/// its tower, if there is one.
+const VISION: [&str; 8] = [
     include_str!("../families/vision/llava.toml"),
     include_str!("../families/vision/gemma3.toml"),
     include_str!("../families/vision/idefics3.toml"),
+    include_str!("../families/vision/qwen2_vl.toml"),
+    include_str!("../families/vision/qwen3_vl.toml"),
+    include_str!("../families/vision/internvl.toml"),
+    include_str!("../families/vision/mistral3.toml"),
+    include_str!("../families/vision/paligemma.toml"),
 ];
 
 /// The families as far as they have been read: most runs need one of them.

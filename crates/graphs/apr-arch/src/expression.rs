@@ -14,6 +14,7 @@
 //! | `ratio(a, b)` `sqrt(a)` | the quotient as it is, and the square root |
 //! | `power(a, b)` | a to the power of b |
 //! | `length(list)` `largest(list)` | how many elements it has, and the largest of its numbers |
+//! | `contains(list, a)` | whether one of its elements equals a |
 //!
 //! What can't be computed (an unknown name, text times a number, division by zero) is not an error
 //! but no value: a family then simply expects less. `true || x` and `x && false` need no `x`.
@@ -119,6 +120,7 @@ pub(crate) enum Function {
     Power,
     Length,
     Largest,
+    Contains,
 }
 
 impl Function {
@@ -130,6 +132,7 @@ impl Function {
             "power" => Some((Self::Power, 2)),
             "length" => Some((Self::Length, 1)),
             "largest" => Some((Self::Largest, 1)),
+            "contains" => Some((Self::Contains, 2)),
             _ => None,
         }
     }
@@ -143,6 +146,9 @@ impl Function {
             (Self::Largest, [Value::List(items)]) => {
                 let numbers: Option<Vec<f64>> = items.iter().map(Value::as_number).collect();
                 numbers?.into_iter().reduce(f64::max)?
+            }
+            (Self::Contains, [Value::List(items), item]) => {
+                return Some(Value::Truth(items.contains(item)));
             }
             _ => return None,
         };

@@ -52,10 +52,18 @@ pub(crate) struct ImagesEntry {
     ///
     /// `{images}` is `{image}`, repeated for each vector of the image.
     pub(crate) prompt: String,
-    /// Text that the processor writes for a tile of a split image, if it splits images.
+    /// Text that the processor writes for a tile of a split image, if tiles have their own texts.
     ///
     /// `{row}` and `{column}` count from 1.
     pub(crate) tile: Option<String>,
+    /// Text between the rows of an image's vectors.
+    pub(crate) row_break: Option<String>,
+    /// Text behind the last image.
+    pub(crate) behind: Option<String>,
+    /// Text at the end of a prompt.
+    pub(crate) end: Option<String>,
+    /// Placeholder with what the chat template writes around it, for prompts that have none.
+    pub(crate) alone: Option<String>,
 }
 
 #[derive(Debug, Clone, Deserialize)]

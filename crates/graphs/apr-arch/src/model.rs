@@ -62,10 +62,25 @@ pub struct ImageText<'a> {
     pub prompt: &'a str,
     /// Text for a tile of a split image, before the text of the whole image.
     ///
-    /// `{row}` and `{column}` count from 1.
+    /// `{row}` and `{column}` count from 1. `None` if the vectors of tiles are part of `{images}`.
     pub tile: Option<&'a str>,
+    /// Text that stands in front of a prompt without a placeholder, once for each image: the
+    /// placeholder, with what the model's chats have around it.
+    pub alone: &'a str,
     /// The id of that token.
     pub token: u64,
+    /// Text between the rows of an image's vectors.
+    pub row_break: Option<&'a str>,
+    /// Side in pixels of the square that a vector of an image is of, if images have any size.
+    pub cell: Option<u64>,
+    /// `true` if the language model reads the row and the column of each vector.
+    pub has_places: bool,
+    /// `true` if all tokens of a prompt see each other.
+    pub sees_prompt: bool,
+    /// Text behind the last image: the beginning of the text, which no tokenizer adds.
+    pub behind: Option<&'a str>,
+    /// Text at the end of a prompt.
+    pub end: &'a str,
 }
 
 impl<'a> FamilyModel<'a> {
@@ -174,12 +189,22 @@ impl<'a> FamilyModel<'a> {
     pub fn image_text(&self) -> Option<ImageText<'_>> {
         let vision = self.vision()?;
         let images = vision.family.file.images.as_ref()?;
-        let token = vision.graph_settings(None)?.option("", "image_token", &[])?.as_u64()?;
+        let settings = vision.graph_settings(None)?;
+        let size = |option: &str| settings.option("", option, &[])?.as_u64();
+        let is = |option: &str| settings.option("", option, &[]) == Some(true.into());
+        let token = size("image_token")?;
         Some(ImageText {
             placeholder: &images.placeholder,
             prompt: &images.prompt,
             tile: images.tile.as_deref(),
+            alone: images.alone.as_deref().unwrap_or(&images.placeholder),
             token,
+            row_break: images.row_break.as_deref(),
+            cell: size("image_cell"),
+            has_places: is("image_places"),
+            sees_prompt: is("image_prompt"),
+            behind: images.behind.as_deref(),
+            end: images.end.as_deref().unwrap_or_default(),
         })
     }
 

@@ -1,11 +1,13 @@
 //! Language models: one token after the other, with the keys and values of earlier ones kept.
 
 mod batch;
+mod rows;
 
 use apr_core::{Error, Result};
 use apr_graph::{Body, Dim, ElementType, Meaning, ValueId};
 
 pub use batch::Batch;
+pub use rows::TokenRows;
 
 use crate::kv_cache::{CacheType, CachedHeads, heads_and_size, keeps_others};
 use crate::last_rows;
@@ -43,43 +45,6 @@ pub struct LanguageModel<'s, 'a> {
     switch: Option<usize>,
     /// Rows that replace the vectors of some tokens.
     rows: Option<TokenRows>,
-}
-
-/// Rows of images that replace the vectors of a token, in the order of that token in a text.
-#[derive(Debug, Clone, PartialEq)]
-pub struct TokenRows {
-    /// Name of the input for the rows. A run takes the rows of its own tokens.
-    pub input: String,
-    /// The token.
-    pub token: i64,
-    /// All rows of the text, `[rows, hidden]`.
-    pub rows: Tensor,
-}
-
-impl TokenRows {
-    fn count(&self, tokens: &[i64]) -> usize {
-        tokens.iter().filter(|token| **token == self.token).count()
-    }
-
-    /// Returns the rows for `tokens`, which follow the tokens of `past`.
-    ///
-    /// There are fewer rows than tokens if not enough rows are left. A token that the model
-    /// generates does not belong to an image.
-    fn behind(&self, past: &[i64], tokens: &[i64]) -> Result<Tensor> {
-        let rows = self.rows.shape().first().copied().unwrap_or_default();
-        let start = self.count(past).min(rows);
-        part(&self.rows, 0, start, self.count(tokens).min(rows - start))
-    }
-
-    /// Returns the number of tokens of `left` to read, at least `tokens`.
-    ///
-    /// It is larger than `tokens` if the tokens of one image would be split.
-    fn whole_image(&self, left: &[i64], mut tokens: usize) -> usize {
-        while tokens > 0 && left.get(tokens - 1..=tokens) == Some(&[self.token; 2]) {
-            tokens += 1;
-        }
-        tokens
-    }
 }
 
 /// Tokens so far, with the keys and values kept of them.
@@ -566,10 +531,12 @@ impl<'s, 'a> LanguageModel<'s, 'a> {
         }
 
         if let Some(positions) = &self.positions {
-            inputs.push((
-                positions.clone(),
-                row((past..past + given.len()).map(|at| at as i64).collect())?,
-            ));
+            let places = self.rows.as_ref().and_then(|rows| rows.positions(&memory.tokens, past));
+            let positions_of_run = match places {
+                Some(places) => Tensor::new(vec![3, 1, places.len() / 3], places)?.into(),
+                None => row((past..past + given.len()).map(|at| at as i64).collect())?,
+            };
+            inputs.push((positions.clone(), positions_of_run));
         }
 
         inputs.extend(images.map(|(name, rows)| (name, Value::from(rows))));
@@ -647,39 +614,5 @@ impl<'s, 'a> LanguageModel<'s, 'a> {
         };
 
         self.cache.iter().map(|(id, _)| empty(id)).collect()
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    const IMAGE: i64 = 9;
-
-    fn rows(count: usize) -> TokenRows {
-        let values = (0..count).map(|row| row as f32).collect::<Vec<_>>();
-        let rows = Tensor::new(vec![count, 1], values).expect("a tensor");
-        TokenRows { input: "rows".to_owned(), token: IMAGE, rows }
-    }
-
-    #[test]
-    fn a_run_gets_the_rows_of_its_own_tokens() {
-        let of = |past: &[i64], tokens: &[i64]| {
-            let rows = rows(3).behind(past, tokens).expect("rows");
-            rows.floats().expect("floats").to_vec()
-        };
-        assert_eq!(of(&[], &[1, IMAGE, 2, IMAGE]), [0.0, 1.0]);
-        assert_eq!(of(&[IMAGE, 1, IMAGE], &[3, IMAGE, 4]), [2.0]);
-        assert!(of(&[1, 2], &[3]).is_empty());
-        // What the model itself writes is of no image.
-        assert!(of(&[IMAGE; 3], &[IMAGE]).is_empty());
-        assert_eq!(of(&[IMAGE; 2], &[IMAGE; 4]), [2.0]);
-    }
-
-    #[test]
-    fn an_image_is_read_in_one_run() {
-        let text = [1, IMAGE, IMAGE, IMAGE, 2, IMAGE];
-        let whole = |tokens| rows(4).whole_image(&text, tokens);
-        assert_eq!([1, 2, 3, 4, 5, 6].map(whole), [1, 4, 4, 4, 5, 6]);
     }
 }

@@ -202,6 +202,11 @@ impl<'f> ImageFeatures<'f> {
         });
 
         let settings = PixelSettings::from_json(config, expected)?;
+        let cell = runner.image_text.and_then(|text| usize::try_from(text.cell?).ok());
+        let settings = match cell {
+            Some(cell) => settings.with_step(cell),
+            None => settings,
+        };
         let takes_text = meaning(body, &body.inputs, Meaning::TokenIds).is_some();
         if !takes_text && !texts.is_empty() {
             return Err(RunError::request("the model takes images only"));

@@ -49,7 +49,18 @@ fn check(case: &Value, report: &Value) {
 #[test]
 fn tokens_behind_images_are_those_of_transformers() {
     let sandbox = Sandbox::new();
-    for family in ["llava", "gemma3", "idefics3"] {
+    let families = [
+        "llava",
+        "gemma3",
+        "idefics3",
+        "qwen2_vl",
+        "qwen2_5_vl",
+        "qwen3_vl",
+        "internvl",
+        "mistral3",
+        "paligemma",
+    ];
+    for family in families {
         let model = format!("{RUN}/tiny-{family}");
         let cases = cases(family);
         assert!(cases.len() > 2, "{family}");
@@ -65,25 +76,31 @@ fn tokens_behind_images_are_those_of_transformers() {
 #[test]
 fn a_chat_shows_images_in_every_way_to_ask() {
     let sandbox = Sandbox::new();
-    let model = format!("{RUN}/tiny-llava");
-    let cases = cases("llava");
-    let case = cases.last().expect("the chat");
-    let question = case["prompt"].as_str().expect("a text");
-    check(case, &run(&sandbox, &model, &["--chat", "--prompt", question], &["a.png"]).ok().json());
-    let messages = json!([{"role": "user", "content": [
-        {"type": "image"}, {"type": "text", "text": question},
-    ]}]);
-    sandbox.write("chat.json", messages.to_string());
-    check(case, &run(&sandbox, &model, &["--messages", "chat.json"], &["a.png"]).ok().json());
+    for family in ["llava", "qwen2_vl", "qwen2_5_vl", "qwen3_vl", "internvl", "mistral3"] {
+        let model = format!("{RUN}/tiny-{family}");
+        let cases = cases(family);
+        let case = cases.last().expect("the chat");
+        let question = case["prompt"].as_str().expect("a text");
+        let asked = run(&sandbox, &model, &["--chat", "--prompt", question], &["a.png"]);
+        check(case, &asked.ok().json());
+        let messages = json!([{"role": "user", "content": [
+            {"type": "image"}, {"type": "text", "text": question},
+        ]}]);
+        sandbox.write("chat.json", messages.to_string());
+        check(case, &run(&sandbox, &model, &["--messages", "chat.json"], &["a.png"]).ok().json());
+    }
 }
 
 #[test]
 fn an_imported_model_reads_images_too() {
     let sandbox = Sandbox::new();
-    sandbox.apr(&format!("import {RUN}/tiny-gemma3 -o m.apr")).ok();
-    let case = &cases("gemma3")[0];
-    let prompt = case["prompt"].as_str().expect("a text");
-    check(case, &run(&sandbox, "m.apr", &["--prompt", prompt], &["a.png"]).ok().json());
+    for family in ["gemma3", "qwen2_5_vl"] {
+        sandbox.apr(&format!("import {RUN}/tiny-{family} -o {family}.apr")).ok();
+        let case = &cases(family)[0];
+        let prompt = case["prompt"].as_str().expect("a text");
+        let model = format!("{family}.apr");
+        check(case, &run(&sandbox, &model, &["--prompt", prompt], &["a.png"]).ok().json());
+    }
 }
 
 #[test]

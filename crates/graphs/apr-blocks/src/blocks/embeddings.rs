@@ -11,8 +11,10 @@ use crate::writer::{Writer, signed};
 pub(crate) struct ImageRows {
     /// The token.
     pub(crate) token: i64,
-    /// The vectors, `[rows, hidden]`.
+    /// The vectors, `[rows, hidden]`; in a row behind each, those that are added behind layers.
     pub(crate) features: ValueId,
+    /// Number of the first layers behind which vectors are added.
+    pub(crate) layers: u64,
 }
 
 impl Writer<'_> {
@@ -34,12 +36,15 @@ impl Writer<'_> {
     ///
     /// `features` is `[rows, hidden]`, in the order of the tokens: the first image token gets the
     /// first row. An image token for which no row is left gets the vector of the token itself.
+    ///
+    /// Returns the vectors to add behind layers, too, which are 0 for words (DeepStack: Meng et al.
+    /// 2024, <https://arxiv.org/abs/2406.04334>).
     pub(crate) fn token_or_image_vectors(
         &mut self,
         place: BlockPosition<'_>,
         tokens: ValueId,
         images: ImageRows,
-    ) -> Result<ValueId> {
+    ) -> Result<(ValueId, Vec<ValueId>)> {
         let hidden = signed(place.size("hidden")?);
         let (flat, zero) = (self.ints(&[-1]), self.int(0));
         let number = self.scope("image_rows", |w| {
@@ -63,10 +68,24 @@ impl Writer<'_> {
         let first = self.ints(&[1, hidden]);
         let nothing = self.float(0.0);
         let nothing = self.make("Expand", "no_row", [nothing, first]);
-        let rows = self.concat("rows_behind_none", &[nothing, images.features], 0);
+        let more = (0..images.layers).map(|layer| {
+            self.scope(&format!("behind.{layer}"), |w| {
+                let start = signed(layer + 1).saturating_mul(hidden);
+                let end = start.saturating_add(hidden);
+                let own = w.slice("own", images.features, 1, start, end);
+                let rows = w.concat("rows_behind_none", &[nothing, own], 0);
+                w.make("Gather", "image_vectors", [rows, number])
+            })
+        });
+        let more: Vec<ValueId> = more.collect();
+        let features = match more.is_empty() {
+            true => images.features,
+            false => self.slice("features", images.features, 1, 0, hidden),
+        };
+        let rows = self.concat("rows_behind_none", &[nothing, features], 0);
         let rows = self.make("Gather", "image_vectors", [rows, number]);
         let is_text = self.unsqueeze("is_text_column", is_text, &[-1]);
-        Ok(self.make("Where", "vectors", [is_text, text, rows]))
+        Ok((self.make("Where", "vectors", [is_text, text, rows]), more))
     }
 
     /// Returns the linear layer of a module if the checkpoint has it, or else `x` itself.

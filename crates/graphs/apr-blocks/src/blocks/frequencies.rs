@@ -9,6 +9,7 @@ use std::f64::consts::PI;
 use apr_core::{Error, Result};
 use serde_json::{Map, Value as Json};
 
+use super::places::GridOrder;
 use crate::model::BlockPosition;
 
 /// Inputs for computing the cosines and sines.
@@ -209,6 +210,32 @@ impl<'p> Rotation<'p> {
                 Err(Error::version(format!("rotary positions of type '{other}' are not supported")))
             }
         }
+    }
+
+    /// Returns the frequencies of `dim` dimensions for the rows and the columns of a grid, half of
+    /// them for rows, then those for columns.
+    ///
+    /// # Errors
+    /// As for [`frequencies`](Self::frequencies), and E003 if they depend on the length of a text.
+    pub(crate) fn grid_frequencies(&self, dim: u64, order: GridOrder) -> Result<Frequencies> {
+        if dim % 4 != 0 {
+            let message = format!("rotary positions of a grid can't turn {dim} dimensions");
+            return Err(Error::format(message));
+        }
+        let of = match order {
+            GridOrder::Same => dim / 2,
+            GridOrder::Alternating => dim,
+        };
+        let Frequencies { inverse, factor } = self.frequencies(of)?;
+        let Inverse::Fixed(angles) = inverse else {
+            return Err(Error::version("rotary positions of a grid can't depend on its size"));
+        };
+        let every_second = |first: usize| angles.iter().copied().skip(first).step_by(2);
+        let inverse = match order {
+            GridOrder::Same => angles.repeat(2),
+            GridOrder::Alternating => every_second(0).chain(every_second(1)).collect(),
+        };
+        Ok(Frequencies { inverse: Inverse::Fixed(inverse), factor })
     }
 
     /// Returns the angles of LLaMA 3.1: slow angles are divided, fast angles are kept, angles in

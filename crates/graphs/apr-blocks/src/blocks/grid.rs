@@ -50,7 +50,8 @@ impl Writer<'_> {
     /// resized to the size of `patches`, `[batch, hidden, rows, columns]`. Option
     /// `position_resize`: `cubic`, like `torch.nn.functional.interpolate` with `bicubic` (Keys
     /// 1981, with a = -0.75), or `smooth_cubic`, which adds `antialias`. For an image of the
-    /// trained size, the embeddings are unchanged.
+    /// trained size, the embeddings are unchanged. `corners`: there is none of a class token,
+    /// `[patches, hidden]`, and corners stay corners, as with `bilinear` and `align_corners`.
     pub(crate) fn resized_positions(
         &mut self,
         place: BlockPosition<'_>,
@@ -61,6 +62,7 @@ impl Writer<'_> {
         let is_smooth = match place.text("position_resize")?.as_str() {
             "cubic" => false,
             "smooth_cubic" => true,
+            "corners" => return self.positions_between_corners(tensor, patches),
             other => return Err(place.unknown("position_resize", other)),
         };
 
@@ -115,6 +117,35 @@ impl Writer<'_> {
             let rows = w.transpose("by_patch", rows, [0, 2, 1]);
             let all: Vec<ValueId> = [class, rows].into_iter().chain(last).collect();
             w.concat("with_class", &all, 1)
+        }))
+    }
+
+    /// Position embeddings of a square of patches, resized linearly so that corners stay corners,
+    /// `[1, patches, hidden]`.
+    fn positions_between_corners(&mut self, tensor: &str, patches: ValueId) -> Result<ValueId> {
+        let dims = self.model.using(tensor)?;
+        let wrong = || {
+            Error::format("expected position embeddings of a square of patches").for_tensor(tensor)
+        };
+        let &[count, hidden] = dims.as_slice() else { return Err(wrong()) };
+        let side = count.isqrt();
+        if side == 0 || side * side != count {
+            return Err(wrong());
+        }
+        let views =
+            vec![View::Reshaped(vec![1, side, side, hidden]), View::Transposed(vec![0, 3, 1, 2])];
+        let map = self.viewed(tensor, views, vec![1, hidden, side, side])?;
+        let hidden = signed(hidden);
+        Ok(self.scope("positions", |w| {
+            let shape = w.op("Shape", [patches]).attribute("start", 2).output("sides");
+            let front = w.ints(&[1, hidden]);
+            let shape = w.concat("shape", &[front, shape], 0);
+            let node = w.op("Resize", [map]).optional(None).optional(None).optional(Some(shape));
+            let node = node.attribute("mode", "linear");
+            let node = node.attribute("coordinate_transformation_mode", "align_corners");
+            let map = node.output("resized");
+            let rows = w.reshape("rows", map, &[0, hidden, -1]);
+            w.transpose("by_patch", rows, [0, 2, 1])
         }))
     }
 

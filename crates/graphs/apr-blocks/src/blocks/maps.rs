@@ -26,6 +26,35 @@ impl Writer<'_> {
         self.convolution(name, &convolution, x, module)
     }
 
+    /// Returns the convolution of a module whose kernel sees `frames` frames of a film, each of
+    /// which is the map `x`. Its step is as large as the kernel.
+    ///
+    /// The kernel is `[filters, channels, frames, height, width]`.
+    pub(crate) fn still_convolution(
+        &mut self,
+        name: &str,
+        x: ValueId,
+        module: &str,
+        frames: u64,
+    ) -> Result<ValueId> {
+        let weight = format!("{module}.weight");
+        let dims = self.model.using(&weight)?;
+        let &[filters, channels, own, height, width] = dims.as_slice() else {
+            let message = "a kernel over frames has five dimensions";
+            return Err(Error::format(message).for_tensor(&weight));
+        };
+        if own != frames {
+            let message = format!("the kernel sees {own} frames, the configuration says {frames}");
+            return Err(Error::format(message).for_tensor(&weight));
+        }
+        let kernel = self.tensor(&weight)?;
+        let sum = self.sum("frames_together", kernel, 2);
+        let kernel = self.reshape("kernel", sum, &[filters, channels, height, width].map(signed));
+        let convolution =
+            Convolution { strides: vec![height, width], padding: vec![0, 0], groups: 1 };
+        self.convolution_with(name, &convolution, x, kernel, &format!("{module}.bias"))
+    }
+
     /// Returns the convolution of a module over a map, with the given stride or the kernel's size
     /// as stride.
     ///

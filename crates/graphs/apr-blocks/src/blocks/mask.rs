@@ -189,6 +189,13 @@ impl Writer<'_> {
         self.make("And", "pairs", [same, has_run])
     }
 
+    /// Returns `true` for all pairs if there are no earlier tokens, `[1, 1, 1, 1]`: the first run
+    /// of a text reads a prompt, whose tokens see each other.
+    pub(crate) fn pairs_of_first(&mut self, queries: ValueId, keys: ValueId) -> ValueId {
+        let is_first = self.make("Equal", "is_first", [queries, keys]);
+        self.unsqueeze("first_pairs", is_first, &[1, 2, 3])
+    }
+
     /// Combines two conditions with a logical and; `None` is always true.
     fn both(
         &mut self,

@@ -18,6 +18,7 @@ pub(crate) mod linear;
 pub(crate) mod maps;
 pub(crate) mod mask;
 pub(crate) mod norm;
+pub(crate) mod places;
 pub(crate) mod relative;
 pub(crate) mod rotary;
 pub(crate) mod short_convolution;

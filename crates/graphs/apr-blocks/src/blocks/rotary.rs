@@ -5,6 +5,7 @@ use apr_core::{Error, Result};
 use apr_graph::{Constant, ElementType, ValueId};
 
 use super::frequencies::{Frequencies, Inverse, Rotation};
+use super::places::{GridOrder, Positions};
 use crate::model::BlockPosition;
 use crate::writer::{Writer, signed};
 
@@ -76,22 +77,36 @@ impl Rotary {
                 format!("rotary positions turn {dim} dimensions of heads that have {head_dim}");
             return Err(Error::format(message));
         }
-        let mut frequencies = rotation.frequencies(dim)?;
+        let mut frequencies = match GridOrder::of(place)? {
+            None => rotation.frequencies(dim)?,
+            Some(order) => rotation.grid_frequencies(dim, order)?,
+        };
         if let Some(factor) = place.number_or_none("rotary_scale")? {
             frequencies.factor = factor;
         }
         Ok(Some(Self { layout, dim, frequencies }))
     }
+
+    /// Returns the number of angles of a position.
+    pub(crate) fn angles(&self) -> u64 {
+        self.dim / 2
+    }
 }
 
 impl Writer<'_> {
-    /// Cosines and sines of all positions, from `[batch, sequence]`.
-    pub(crate) fn turn(&mut self, name: &str, rotary: &Rotary, position_ids: ValueId) -> Turn {
+    /// Cosines and sines of all positions.
+    ///
+    /// # Errors
+    /// E003 for positions with several numbers, if angles depend on the length of the text.
+    pub(crate) fn turn(
+        &mut self,
+        place: BlockPosition<'_>,
+        name: &str,
+        rotary: &Rotary,
+        positions: Positions,
+    ) -> Result<Turn> {
         self.scope(name, |w| {
-            let positions = w.cast("positions", position_ids, ElementType::F32);
-            let inverse = w.inverse(&rotary.frequencies.inverse, positions);
-            let column = w.unsqueeze("column", positions, &[1, 3]);
-            let angles = w.make("Mul", "angles", [column, inverse]);
+            let angles = w.angles(place, rotary, positions)?;
             let half = signed(rotary.dim / 2);
             let both = match rotary.layout {
                 RotaryPairs::Halves | RotaryPairs::PairsToHalves => {
@@ -109,8 +124,33 @@ impl Writer<'_> {
                 // One times a number is that number.
                 if factor == 1.0 { wave } else { w.scaled(&format!("{name}_scaled"), wave, factor) }
             };
-            Turn { cos: wave("Cos", "cos"), sin: wave("Sin", "sin") }
+            Ok(Turn { cos: wave("Cos", "cos"), sin: wave("Sin", "sin") })
         })
+    }
+
+    /// Returns the angles of all positions, `[batch, 1, sequence, dim / 2]`.
+    fn angles(
+        &mut self,
+        place: BlockPosition<'_>,
+        rotary: &Rotary,
+        positions: Positions,
+    ) -> Result<ValueId> {
+        let inverse = &rotary.frequencies.inverse;
+        match (positions, inverse) {
+            (Positions::One(ids), _) => {
+                let positions = self.cast("positions", ids, ElementType::F32);
+                let inverse = self.inverse(inverse, positions);
+                let column = self.unsqueeze("column", positions, &[1, 3]);
+                Ok(self.make("Mul", "angles", [column, inverse]))
+            }
+            (Positions::Several(ids), Inverse::Fixed(values)) => {
+                let inverse = self.body().constant(Constant::floats(values));
+                self.angles_of_axes(place, rotary, ids, inverse)
+            }
+            (Positions::Several(_), _) => Err(Error::version(
+                "rotary positions that depend on the length of a text can't have several numbers",
+            )),
+        }
     }
 
     /// Returns the angles per position, `[dim / 2]`, or `[batch, 1, 1, dim / 2]` if they depend on

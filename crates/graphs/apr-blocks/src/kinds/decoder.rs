@@ -1,6 +1,6 @@
 //! Decoders: models that continue a text.
 
-use apr_core::Result;
+use apr_core::{Error, Result};
 use apr_graph::{Dim, ElementType, Meaning, ValueId};
 
 use super::head;
@@ -12,6 +12,7 @@ use crate::blocks::latent::cache_dims;
 use crate::blocks::layer::Kept;
 use crate::blocks::mask::{Field, Sight};
 use crate::blocks::norm::Norm;
+use crate::blocks::places::Positions;
 use crate::blocks::short_convolution::ShortConvolution;
 use crate::model::{BlockPosition, Model};
 use crate::names::{BATCH, IMAGE_TOKENS, PAST, SEQUENCE};
@@ -24,7 +25,7 @@ const STACK: &str = "";
 struct Inputs {
     tokens: ValueId,
     attention_mask: ValueId,
-    positions: Option<ValueId>,
+    positions: Option<Positions>,
     past: Vec<Kept>,
     images: Option<ImageRows>,
 }
@@ -36,14 +37,25 @@ pub(crate) struct Images {
     pub(crate) token: i64,
     /// `true` if the tokens of one image see each other.
     pub(crate) see_each_other: bool,
+    /// `true` if all tokens of a prompt see each other.
+    pub(crate) sees_prompt: bool,
+    /// `true` if tokens have three positions: time, row and column.
+    pub(crate) has_places: bool,
+    /// Number of the first layers behind which more vectors of the images are added.
+    pub(crate) layers: u64,
 }
 
 impl Images {
-    /// Options `image_token` and `image_sight` of the table of the part for images.
+    /// Options `image_token`, `image_sight`, `image_prompt`, `image_places` and `image_layers` of
+    /// the table of the part for images.
     pub(crate) fn of(part: &Model<'_>) -> Result<Self> {
         let place = part.place(STACK);
         let token = signed(place.size("image_token")?);
-        Ok(Self { token, see_each_other: place.truth("image_sight")? })
+        let has_places = place.truth("image_places")?;
+        let layers = place.size_or_none("image_layers")?.unwrap_or_default();
+        let (see_each_other, sees_prompt) =
+            (place.truth("image_sight")?, place.truth("image_prompt")?);
+        Ok(Self { token, see_each_other, sees_prompt, has_places, layers })
     }
 }
 
@@ -57,22 +69,34 @@ pub(crate) fn write(
     images: Option<Images>,
 ) -> Result<()> {
     let place = model.place(STACK);
-    let mut inputs = inputs(w, place, with_past)?;
-    if let Some(Images { token, .. }) = images {
-        let shape = [Dim::symbol(IMAGE_TOKENS), Dim::fixed(place.size("hidden")?)];
+    if images.is_some_and(|images| images.sees_prompt) && !with_past {
+        return Err(Error::version(
+            "the tokens of a prompt see each other, and are not told from those behind it without \
+             keys and values that are kept",
+        ));
+    }
+    let mut inputs = inputs(w, place, with_past, images.is_some_and(|it| it.has_places))?;
+    if let Some(Images { token, layers, .. }) = images {
+        let width = place.size("hidden")?.saturating_mul(layers.saturating_add(1));
+        let shape = [Dim::symbol(IMAGE_TOKENS), Dim::fixed(width)];
         let features =
             w.body().input(IMAGE_FEATURES, ElementType::F32, shape, Meaning::HiddenStates);
-        inputs.images = Some(ImageRows { token, features });
+        inputs.images = Some(ImageRows { token, features, layers });
     }
     let has_final_norm = place.truth_or("final_norm", true)?;
+    let mut after = Vec::new();
     let x = w.scope("embeddings", |w| {
         let x = match inputs.images {
-            Some(images) => w.token_or_image_vectors(place, inputs.tokens, images)?,
+            Some(images) => {
+                let (x, more) = w.token_or_image_vectors(place, inputs.tokens, images)?;
+                after = more;
+                x
+            }
             None => w.token_vectors(place, inputs.tokens)?,
         };
         let x = match inputs.positions {
-            Some(positions) => w.with_positions(place, x, positions)?,
-            None => x,
+            Some(Positions::One(positions)) => w.with_positions(place, x, positions)?,
+            Some(Positions::Several(_)) | None => x,
         };
         w.norm_part(Norm::of(place)?, "norm", x, place.module_or_none("embedding_norm"))
     })?;
@@ -80,11 +104,16 @@ pub(crate) fn write(
     let field = w.scope("mask", |w| {
         let queries = w.length("query_count", inputs.tokens, 1);
         let keys = w.length("key_count", inputs.attention_mask, 1);
+        let (query_count, key_count) = (queries, keys);
         let (queries, keys) = w.positions(queries, keys);
         let counts = Some(w.counting(inputs.attention_mask));
-        let paired = images.filter(|images| images.see_each_other);
-        let pairs = paired
-            .map(|images| w.pairs_of_runs(inputs.tokens, inputs.attention_mask, images.token));
+        let pairs = match images {
+            Some(images) if images.see_each_other => {
+                Some(w.pairs_of_runs(inputs.tokens, inputs.attention_mask, images.token))
+            }
+            Some(images) if images.sees_prompt => Some(w.pairs_of_first(query_count, key_count)),
+            _ => None,
+        };
         Field { sight, queries, keys, counts, pairs }
     });
 
@@ -92,9 +121,10 @@ pub(crate) fn write(
         .then(|| w.scope("counts", |w| w.counts(inputs.tokens, inputs.attention_mask)));
     let around = Around {
         field: Some(field),
-        position_ids: inputs.positions,
+        positions: inputs.positions,
         counts,
         past: &inputs.past,
+        after: ("with_images", &after),
         is_cached: with_past,
         ..Around::NOTHING
     };
@@ -115,7 +145,13 @@ pub(crate) fn write(
 }
 
 /// Option `position_input`: whether positions are given, which is so unless it is false.
-fn inputs(w: &mut Writer<'_>, place: BlockPosition<'_>, with_past: bool) -> Result<Inputs> {
+/// `has_places`: whether a token has three of them.
+fn inputs(
+    w: &mut Writer<'_>,
+    place: BlockPosition<'_>,
+    with_past: bool,
+    has_places: bool,
+) -> Result<Inputs> {
     let (batch, sequence) = (Dim::symbol(BATCH), Dim::symbol(SEQUENCE));
     let past = if with_past { Dim::symbol(PAST) } else { Dim::integer(0) };
     let has_positions = place.truth_or("position_input", true)?;
@@ -133,16 +169,27 @@ fn inputs(w: &mut Writer<'_>, place: BlockPosition<'_>, with_past: bool) -> Resu
     let positions = match (has_positions, is_asked) {
         (false, _) => None,
         (true, true) => {
-            Some(body.input("position_ids", ElementType::I64, row, Meaning::PositionIds))
+            let of = |w: &mut Writer<'_>, shape: Vec<Dim>| {
+                w.body().input("position_ids", ElementType::I64, shape, Meaning::PositionIds)
+            };
+            Some(match has_places {
+                true => {
+                    let shape = std::iter::once(Dim::integer(3)).chain(row).collect();
+                    Positions::Several(of(w, shape))
+                }
+                false => Positions::One(of(w, row.into())),
+            })
         }
-        (true, false) => Some(match place.text_or_none("position_numbers")?.as_deref() {
-            None => {
-                let count = w.length("token_count", tokens, 1);
-                w.positions_in_a_row(count, None)
-            }
-            Some("counted") => counted(w, attention_mask),
-            Some(other) => return Err(place.unknown("position_numbers", other)),
-        }),
+        (true, false) => {
+            Some(Positions::One(match place.text_or_none("position_numbers")?.as_deref() {
+                None => {
+                    let count = w.length("token_count", tokens, 1);
+                    w.positions_in_a_row(count, None)
+                }
+                Some("counted") => counted(w, attention_mask),
+                Some(other) => return Err(place.unknown("position_numbers", other)),
+            }))
+        }
     };
     let mut inputs = Inputs { tokens, attention_mask, positions, past: Vec::new(), images: None };
     for layer in 0..if with_past { place.layers()? } else { 0 } {

@@ -7,6 +7,7 @@ use super::head::{self, Tokens};
 use super::stack::{Around, layers};
 use crate::blocks::mask::{Field, Sight};
 use crate::blocks::norm::Norm;
+use crate::blocks::places::Positions;
 use crate::model::{BlockPosition, Model};
 use crate::names::{BATCH, CHOICES, SEQUENCE};
 use crate::writer::Writer;
@@ -97,7 +98,7 @@ pub(crate) fn encoded(
         w,
         place,
         x,
-        &Around { field: Some(field), position_ids: positions, ..Around::NOTHING },
+        &Around { field: Some(field), positions: positions.map(Positions::One), ..Around::NOTHING },
     )?;
     w.norm_part(Norm::of(place)?, "final_norm", made.x, place.module_or_none("final_norm"))
 }

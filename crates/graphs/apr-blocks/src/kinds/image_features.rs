@@ -4,7 +4,7 @@
 use apr_core::{Error, Result};
 use apr_graph::{Meaning, ValueId};
 
-use super::vision;
+use super::vision::{self, Tower};
 use crate::blocks::activation::Activation;
 use crate::blocks::norm::Norm;
 use crate::model::{BlockPosition, Model};
@@ -19,7 +19,7 @@ pub const IMAGE_FEATURES: &str = "image_features";
 pub(crate) fn write(model: &Model<'_>, w: &mut Writer<'_>) -> Result<()> {
     let (place, tower) = (model.place(""), model.place(TOWER));
     let pixels = vision::pixels(w, tower)?;
-    let x = w.scope("tower", |w| vision::encoded(w, tower, pixels))?;
+    let Tower { x, patches, behind } = w.scope("tower", |w| vision::tower(w, tower, pixels))?;
     let x = w.scope("projector", |w| {
         // Option `patches_alone`: the vector of the whole, which stands in front, is left out.
         let x =
@@ -27,8 +27,9 @@ pub(crate) fn write(model: &Model<'_>, w: &mut Writer<'_>) -> Result<()> {
                 true => w.slice("patches", x, 1, 1, i64::MAX),
                 false => x,
             };
-        projected(w, place, x)
+        projected(w, place, x, patches)
     })?;
+    let x = with_deep_vectors(w, place, x, &behind, patches)?;
     w.body().output(IMAGE_FEATURES, x, Meaning::HiddenStates);
     Ok(())
 }
@@ -40,15 +41,27 @@ pub(crate) fn write(model: &Model<'_>, w: &mut Writer<'_>) -> Result<()> {
 /// - `average`: the means of squares of patches, a norm, and a matrix of `[inputs, outputs]` (Gemma
 ///   3: <https://arxiv.org/abs/2503.19786>);
 /// - `joined`: the patches of each square in a row, and a linear layer (Idefics 3: Laurençon et al.
-///   2024, <https://arxiv.org/abs/2408.12637>).
+///   2024, <https://arxiv.org/abs/2408.12637>);
+/// - `merged`: a norm, the patches of each square in a row, a linear layer, option `activation`,
+///   and another linear layer (Qwen2-VL: <https://arxiv.org/abs/2409.12191>);
+/// - `squares`: the same, with the norm of the vectors in a row (InternVL: Chen et al. 2024,
+///   <https://arxiv.org/abs/2404.16821>);
+/// - `merged_by_channel`: as `merged`, with a matrix from the patches of a square to one vector,
+///   channel by channel, before the linear layers (Mistral 3);
+/// - `linear`: a linear layer (PaliGemma: Beyer et al. 2024, <https://arxiv.org/abs/2407.07726>).
 ///
-/// Option `projector_tokens` is the number of squares.
-fn projected(w: &mut Writer<'_>, place: BlockPosition<'_>, x: ValueId) -> Result<ValueId> {
+/// Option `projector_tokens` is the number of squares, or `merge` the patches along a side of one,
+/// for images of any size. `patches` is the map of the patches.
+fn projected(
+    w: &mut Writer<'_>,
+    place: BlockPosition<'_>,
+    x: ValueId,
+    patches: ValueId,
+) -> Result<ValueId> {
     match place.text("projector")?.as_str() {
         "two_layers" => {
-            let x = w.outer_linear("up", x, &place.module("projector_up")?)?;
-            let x = w.activate("activation", Activation::of(place, "activation")?, x);
-            w.outer_linear("down", x, &place.module("projector_down")?)
+            let [up, down] = ["projector_up", "projector_down"].map(|part| place.module(part));
+            two_layers(w, place, x, &up?, &down?)
         }
         "average" => {
             let x = averaged(w, place, x)?;
@@ -60,8 +73,113 @@ fn projected(w: &mut Writer<'_>, place: BlockPosition<'_>, x: ValueId) -> Result
             let x = joined(w, place, x)?;
             w.outer_linear("projected", x, &place.module("projector")?)
         }
+        "merged" => {
+            let norm = place.module("projector_norm")?;
+            let x = w.norm("norm", Norm::of(place)?, x, &norm)?;
+            let x = merged(w, place, x, patches)?;
+            let [up, down] = ["projector_up", "projector_down"].map(|part| place.module(part));
+            two_layers(w, place, x, &up?, &down?)
+        }
+        "linear" => w.outer_linear("projected", x, &place.module("projector")?),
+        "squares" => {
+            let x = merged(w, place, x, patches)?;
+            let x = w.norm("norm", Norm::of(place)?, x, &place.module("projector_norm")?)?;
+            let [up, down] = ["projector_up", "projector_down"].map(|part| place.module(part));
+            two_layers(w, place, x, &up?, &down?)
+        }
+        "merged_by_channel" => {
+            let norm = place.module("projector_norm")?;
+            let x = w.norm("norm", Norm::of(place)?, x, &norm)?;
+            let x = merged(w, place, x, patches)?;
+            let x = by_channel(w, place, x)?;
+            let x = w.outer_linear("one", x, &place.module("projector")?)?;
+            let [up, down] = ["projector_up", "projector_down"].map(|part| place.module(part));
+            two_layers(w, place, x, &up?, &down?)
+        }
         other => Err(place.unknown("projector", other)),
     }
+}
+
+/// A linear layer, option `activation`, and another linear layer.
+fn two_layers(
+    w: &mut Writer<'_>,
+    place: BlockPosition<'_>,
+    x: ValueId,
+    up: &str,
+    down: &str,
+) -> Result<ValueId> {
+    let x = w.outer_linear("up", x, up)?;
+    let x = w.activate("activation", Activation::of(place, "activation")?, x);
+    w.outer_linear("down", x, down)
+}
+
+/// Appends to each vector those of the same patches behind some layers of the tower, each by a
+/// projector of its own: the language model adds them behind its first layers (Qwen3-VL, after
+/// DeepStack: Meng et al. 2024, <https://arxiv.org/abs/2406.04334>).
+///
+/// Option `image_layers` is their number, and `deep_layers` are the layers.
+fn with_deep_vectors(
+    w: &mut Writer<'_>,
+    place: BlockPosition<'_>,
+    x: ValueId,
+    behind: &[ValueId],
+    patches: ValueId,
+) -> Result<ValueId> {
+    if place.size_or_none("image_layers")?.unwrap_or_default() == 0 {
+        return Ok(x);
+    }
+    let layers = place.sizes("deep_layers")?;
+    let mut all = vec![x];
+    // In the order of the tower's layers, whatever the order of the list.
+    for (layer, states) in (0..).zip(behind) {
+        let Some(number) = layers.iter().position(|deep| *deep == layer) else { continue };
+        let module = |part: &str| {
+            let name = place.numbered(part, &[("deep", number as u64)]);
+            name.ok_or_else(|| Error::format("a projector of a layer has no name"))
+        };
+        let [norm, up, down] = ["deep_norm", "deep_up", "deep_down"].map(module);
+        let made = w.scope(&format!("deep.{number}"), |w| {
+            let x = merged(w, place, *states, patches)?;
+            let x = w.norm("norm", Norm::of(place)?, x, &norm?)?;
+            two_layers(w, place, x, &up?, &down?)
+        })?;
+        all.push(made);
+    }
+    if all.len() != layers.len() + 1 {
+        let message = format!("layers {layers:?} are not all in a tower of {}", behind.len());
+        return Err(Error::format(message));
+    }
+    Ok(w.concat("with_deep_vectors", &all, -1))
+}
+
+/// The vectors of each square of patches in a row, row by row of the square, for a map of patches
+/// of any size. Option `merge`: patches along a side of a square.
+fn merged(
+    w: &mut Writer<'_>,
+    place: BlockPosition<'_>,
+    x: ValueId,
+    patches: ValueId,
+) -> Result<ValueId> {
+    let side = signed(place.size("merge")?);
+    let width = signed(place.model.place(TOWER).size("hidden")?).saturating_mul(side);
+    Ok(w.scope("squares", |w| {
+        let columns = w.length("columns", patches, 3);
+        let step = w.ints(&[side]);
+        let across = w.make("Div", "across", [columns, step]);
+        let (front, last) = (w.ints(&[0, -1, side]), w.ints(&[width]));
+        let shape = w.concat("shape", &[front, across, last], 0);
+        let by_square = w.make("Reshape", "by_square", [x, shape]);
+        let by_square = w.transpose("squares", by_square, [0, 1, 3, 2, 4]);
+        w.reshape("joined", by_square, &[0, -1, side.saturating_mul(width)])
+    }))
+}
+
+/// The numbers of the patches of a square by channel, from those of the patches in a row.
+fn by_channel(w: &mut Writer<'_>, place: BlockPosition<'_>, x: ValueId) -> Result<ValueId> {
+    let width = signed(place.model.place(TOWER).size("hidden")?);
+    let by_patch = w.reshape("by_patch", x, &[0, 0, -1, width]);
+    let by_channel = w.transpose("by_channel", by_patch, [0, 1, 3, 2]);
+    Ok(w.reshape("channels_in_a_row", by_channel, &[0, 0, -1]))
 }
 
 /// The means of squares of patches. Options `image`, `patch` and `projector_tokens`.

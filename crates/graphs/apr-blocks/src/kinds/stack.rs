@@ -9,6 +9,7 @@ use crate::blocks::disentangled::Distances;
 use crate::blocks::heads::Heads;
 use crate::blocks::layer::{Encoded, Kept, Source};
 use crate::blocks::mask::{Field, Reach};
+use crate::blocks::places::{PatchGrid, Positions};
 use crate::blocks::rotary::{Rotary, Turn};
 use crate::blocks::short_convolution::ShortConvolution;
 use crate::model::BlockPosition;
@@ -18,16 +19,19 @@ use crate::writer::Writer;
 pub(crate) struct Around<'a> {
     /// Positions that are visible; `None` if all are.
     pub(crate) field: Option<Field>,
-    /// Positions of the tokens for rotations, `[batch, sequence]`.
-    pub(crate) position_ids: Option<ValueId>,
+    /// Positions of the tokens for rotations.
+    pub(crate) positions: Option<Positions>,
+    /// Places of patches of an image, instead of `field` and `positions`.
+    pub(crate) grid: Option<PatchGrid>,
     /// 0 for padding tokens, `[batch, sequence, 1]`, for layers of convolutions.
     pub(crate) counts: Option<ValueId>,
     /// Cache of earlier tokens, by layer.
     pub(crate) past: &'a [Kept],
     /// Output of an encoder, by layer or shared by all layers.
     pub(crate) encoded: &'a [Encoded],
-    /// Terms to add to the outputs of the first layers, one for each layer.
-    pub(crate) after: &'a [ValueId],
+    /// Terms to add to the outputs of the first layers, one for each layer, and the name of the
+    /// sums.
+    pub(crate) after: (&'a str, &'a [ValueId]),
     /// `true` if the stack returns keys and values.
     pub(crate) is_cached: bool,
 }
@@ -36,11 +40,12 @@ impl Around<'_> {
     /// No inputs besides the vectors.
     pub(crate) const NOTHING: Self = Around {
         field: None,
-        position_ids: None,
+        positions: None,
+        grid: None,
         counts: None,
         past: &[],
         encoded: &[],
-        after: &[],
+        after: ("", &[]),
         is_cached: false,
     };
 }
@@ -92,7 +97,7 @@ pub(crate) fn layers(
     let mut stacked = Stacked { x, cache: Vec::new(), encoded: Vec::new(), inputs: Vec::new() };
     let counts = around.field.and_then(|field| field.counts);
     let mut table = None;
-    let mut after = around.after.iter();
+    let mut after = around.after.1.iter();
     for layer in 0..count {
         let place = place.layer(layer);
         // A layer without a table of relative positions has that of the one before.
@@ -108,7 +113,7 @@ pub(crate) fn layers(
             &mut stacked,
         )?;
         if let Some(term) = after.next() {
-            stacked.x = w.make("Add", "with_positions", [stacked.x, *term]);
+            stacked.x = w.make("Add", around.after.0, [stacked.x, *term]);
         }
         if layer == 0 {
             stacked.x = w.with_neighbours(place, x, stacked.x, counts)?;
@@ -142,17 +147,24 @@ fn shared(
     }
 
     let distances = w.distances(place, around.field)?;
-    let masks = match around.field {
-        Some(field) => w.scope("mask", |w| masks(w, place, field, &lenses))?,
-        None => grid_biases(w, place, &lenses)?,
+    let masks = match (around.field, around.grid) {
+        (Some(field), _) => w.scope("mask", |w| masks(w, place, field, &lenses))?,
+        (None, Some(grid)) => w.scope("mask", |w| {
+            lenses.iter().map(|(reach, _)| w.grid_mask(grid, *reach)).collect::<Result<_>>()
+        })?,
+        (None, None) => grid_biases(w, place, &lenses)?,
     };
     let several = rotaries.len() > 1;
+    let positions = match around.grid.filter(|_| !rotaries.is_empty()) {
+        Some(grid) => Some(w.grid_positions(grid)),
+        None => around.positions,
+    };
     let mut turns = Vec::new();
     for (number, rotary) in rotaries.into_iter().enumerate() {
         let name = if several { format!("rotary.{number}") } else { "rotary".to_owned() };
         let positions =
-            around.position_ids.ok_or_else(|| Error::format("rotary positions need positions"))?;
-        let turn = w.turn(&name, &rotary, positions);
+            positions.ok_or_else(|| Error::format("rotary positions need positions"))?;
+        let turn = w.turn(place, &name, &rotary, positions)?;
         turns.push((rotary, turn));
     }
 
@@ -215,8 +227,9 @@ fn growth(
     if step.is_nan() || step <= 0.0 {
         return Err(Error::format(format!("queries that grow every {step} positions")));
     }
-    let positions =
-        around.position_ids.ok_or_else(|| Error::format("queries that grow need positions"))?;
+    let Some(Positions::One(positions)) = around.positions else {
+        return Err(Error::format("queries that grow need one position for each token"));
+    };
     Ok(Some(w.scope("query_growth", |w| {
         let positions = w.cast("positions", positions, ElementType::F32);
         let (step, one) = (w.float(step), w.float(1.0));

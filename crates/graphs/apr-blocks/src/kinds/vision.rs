@@ -7,6 +7,7 @@ use super::head;
 use super::stack::{Around, layers};
 use crate::blocks::heads::Heads;
 use crate::blocks::norm::Norm;
+use crate::blocks::places::GridOrder;
 use crate::model::{BlockPosition, Model};
 use crate::names::{BATCH, HEIGHT, WIDTH};
 use crate::writer::{Writer, signed};
@@ -67,6 +68,16 @@ pub(crate) fn sides_in_patches(place: BlockPosition<'_>) -> Result<[u64; 2]> {
     Ok([height, width].map(|side| side.checked_div(patch).unwrap_or(0)))
 }
 
+/// Outputs of a tower.
+pub(crate) struct Tower {
+    /// Vectors of the patches, preceded by the vector of the whole image if the family has one.
+    pub(crate) x: ValueId,
+    /// Map of the patches before the layers, `[batch, hidden, rows, columns]`.
+    pub(crate) patches: ValueId,
+    /// Vectors behind each layer.
+    pub(crate) behind: Vec<ValueId>,
+}
+
 /// Returns the vectors of the patches, preceded by the vector of the whole image if the family has
 /// one.
 pub(crate) fn encoded(
@@ -74,17 +85,33 @@ pub(crate) fn encoded(
     place: BlockPosition<'_>,
     pixels: ValueId,
 ) -> Result<ValueId> {
+    Ok(tower(w, place, pixels)?.x)
+}
+
+/// Writes the layers of a model of images. Option `rotary_grid`: patches have rotary positions by
+/// their row and column, and windows of attention are squares of patches.
+pub(crate) fn tower(
+    w: &mut Writer<'_>,
+    place: BlockPosition<'_>,
+    pixels: ValueId,
+) -> Result<Tower> {
     let (x, patches) = w.scope("embeddings", |w| embeddings(w, place, pixels))?;
     let after = positions_of_layers(w, place, patches)?;
-    let made = layers(w, place, x, &Around { after: &after, ..Around::NOTHING })?;
-    w.norm_part(Norm::of(place)?, "final_norm", made.x, place.module_or_none("final_norm"))
+    let grid = GridOrder::of(place)?.map(|_| w.patch_grid(patches));
+    let around = Around { after: ("with_positions", &after), grid, ..Around::NOTHING };
+    let made = layers(w, place, x, &around)?;
+    let behind = made.inputs.iter().skip(1).copied().chain([made.x]).collect();
+    let norm = Norm::of(place)?;
+    let x = w.norm_part(norm, "final_norm", made.x, place.module_or_none("final_norm"))?;
+    Ok(Tower { x, patches, behind })
 }
 
 /// A vector for each patch, by a convolution whose kernel is as large as its step, or with the
 /// steps of option `patch_strides`, down and to the side; one or two for the whole in front,
 /// learned positions, registers, and a norm, where the family has them. Option `patch`: the side of
 /// one that is square, or no value. Vectors that look for things, `detection_vectors`, stand behind
-/// the patches. Returns the map of the patches, too.
+/// the patches. Option `frames`: the number of frames of a film that a kernel sees, all of which
+/// are the image. Returns the map of the patches, too.
 fn embeddings(
     w: &mut Writer<'_>,
     place: BlockPosition<'_>,
@@ -92,12 +119,13 @@ fn embeddings(
 ) -> Result<(ValueId, ValueId)> {
     let (patch, hidden) = (place.size_or_none("patch")?, signed(place.size("hidden")?));
     let module = place.module("patches")?;
-    let patches = match place.states("patch_strides") {
-        true => {
+    let patches = match (place.states("patch_strides"), place.states("frames")) {
+        (true, _) => {
             let strides = place.sizes("patch_strides")?;
             w.stepping_convolution("patches", pixels, &module, strides)?
         }
-        false => w.map_convolution("patches", pixels, &module, patch, Some(0))?,
+        (false, true) => w.still_convolution("patches", pixels, &module, place.size("frames")?)?,
+        (false, false) => w.map_convolution("patches", pixels, &module, patch, Some(0))?,
     };
     let rows = w.reshape("rows", patches, &[0, hidden, -1]);
     let mut x = w.transpose("by_patch", rows, [0, 2, 1]);

@@ -6,7 +6,7 @@ use super::files::Files;
 use super::learnt::Learnt;
 
 /// Steps that are reported under their own names.
-const STEPS: [&str; 15] = [
+const STEPS: [&str; 20] = [
     "crop_pct",
     "do_image_splitting",
     "do_resize",
@@ -20,6 +20,11 @@ const STEPS: [&str; 15] = [
     "size",
     "crop_size",
     "max_image_size",
+    "min_pixels",
+    "max_pixels",
+    "min_patches",
+    "max_patches",
+    "merge_size",
     "patch_size",
     "image_processor_type",
 ];
@@ -55,7 +60,9 @@ fn from_processor(
     // The network sees what the crop leaves.
     let cropped = processor.get("do_center_crop") != Some(&Value::Bool(false));
     let crop = processor.get("crop_size").filter(|_| cropped);
-    if let Some(size) = crop.and_then(pixels).or_else(|| processor.get("size").and_then(pixels)) {
+    // Qwen2-VL's processor has numbers of pixels as edges.
+    let size = processor.get("size").filter(|_| !processor.contains_key("merge_size"));
+    if let Some(size) = crop.and_then(pixels).or_else(|| size.and_then(pixels)) {
         config.insert("image_size".to_owned(), size);
     }
 

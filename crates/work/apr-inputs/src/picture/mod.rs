@@ -1,7 +1,7 @@
 //! Pictures as a model's input: pixels, resized, cropped and normalised as the model's preprocessor
 //! says.
 //!
-//! Values are those of transformers with Pillow: sizes are changed in whole numbers of 8 bits, rows
+//! Values are those of transformers with Pillow 13: sizes are changed in whole numbers of 8 bits, rows
 //! first.
 
 #[cfg(feature = "images")]
@@ -13,12 +13,14 @@ mod decode;
 mod jpeg;
 mod prepare;
 mod resize;
+mod sides;
 mod tiles;
 
 pub use decode::decode;
-pub use prepare::{PixelSettings, Side};
+pub use prepare::PixelSettings;
 pub use resize::Filter;
-pub use tiles::{Tiled, Tiles};
+pub use sides::Side;
+pub use tiles::{Canvas, Tiled, Tiles, Tiling};
 
 /// Maximum number of pixels of an image that a preprocessor requests, far more than any model
 /// accepts.

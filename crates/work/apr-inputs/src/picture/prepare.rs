@@ -3,21 +3,8 @@
 use apr_core::{Error, Result};
 use serde_json::Value as Json;
 
-use super::{Filter, MAX_PIXELS, Picture, Tiled, Tiles};
-
-/// Size that a preprocessor requests.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Side {
-    /// Exact sizes of both sides.
-    Both {
-        /// Number of rows.
-        height: usize,
-        /// Pixels in a row.
-        width: usize,
-    },
-    /// The shorter side; the other one keeps its ratio to it.
-    Shorter(usize),
-}
+use super::sides::{Side, by_image, side};
+use super::{Canvas, Filter, MAX_PIXELS, Picture, Tiled, Tiles, Tiling};
 
 /// Steps that a preprocessor applies to an image, in this order.
 #[derive(Debug, Clone, PartialEq)]
@@ -28,7 +15,7 @@ pub struct PixelSettings {
     /// Size of the middle part that is cut out: rows, pixels in a row.
     pub crop: Option<(usize, usize)>,
     /// Division into several images of one size, instead of `size` and `crop`.
-    pub tiles: Option<Tiles>,
+    pub tiles: Option<Tiling>,
     /// Factor of the values, which are from 0 to 255.
     pub factor: f64,
     /// Mean and standard deviation of each colour, for normalization.
@@ -53,11 +40,19 @@ impl PixelSettings {
             usize::try_from(edge).ok()
         };
         let tile = longest("max_image_size");
-        let size = match config.get("size").filter(|_| tile.is_none()) {
-            Some(size) => side(size, by_shorter)?,
-            None => Side::Both { height: expected.0, width: expected.1 },
+        let by_image = by_image(config)?;
+        let canvas = Canvas::of_config(config);
+        let size = match (by_image, config.get("size").filter(|_| tile.is_none())) {
+            (Some(by_image), _) => by_image,
+            (None, Some(size)) => side(size, by_shorter)?,
+            (None, None) => Side::Both { height: expected.0, width: expected.1 },
         };
-        let number = config.get("resample").and_then(Json::as_u64).unwrap_or(2);
+        // What transformers' class takes where the file does not say.
+        let (filter_number, usual) = match by_image.is_some() || canvas.is_some() {
+            true => (3, Some(CLIP)),
+            false => (2, None),
+        };
+        let number = config.get("resample").and_then(Json::as_u64).unwrap_or(filter_number);
         let filter = Filter::by_number(number).ok_or_else(|| {
             Error::version(format!("unknown resample {number} of the preprocessor"))
         })?;
@@ -70,23 +65,35 @@ impl PixelSettings {
                 config.get(key)?.as_array()?.iter().filter_map(Json::as_f64).collect();
             list.try_into().ok()
         };
-        let normal = channels("mean").zip(channels("std")).filter(|_| flag("do_normalize", true));
+        let normal = channels("mean").zip(channels("std")).or(usual);
+        let normal = normal.filter(|_| flag("do_normalize", true));
         let factor = config.get("rescale_factor").and_then(Json::as_f64).unwrap_or(1.0 / 255.0);
         let (size, crop) = match (share(config), size) {
             // ConvNeXT's processor: small pictures lose their border, large ones their ratio.
             (Some(share), Side::Shorter(side) | Side::Both { height: side, .. }) => {
                 by_share(side, share)?
             }
-            (None, size) => (size, crop.filter(|_| flag("do_center_crop", true))),
+            (_, size) => (size, crop.filter(|_| flag("do_center_crop", true))),
         };
-        let tiles = tile.map(|side| Tiles {
-            longest: longest("size").filter(|_| flag("do_resize", true)),
-            side,
-            splits: flag("do_image_splitting", true),
-            filter,
+        let squares = tile.map(|side| {
+            Tiling::Squares(Tiles {
+                longest: longest("size").filter(|_| flag("do_resize", true)),
+                side,
+                splits: flag("do_image_splitting", true),
+                filter,
+            })
         });
-        // Tiles are of one size, so that nothing is padded.
-        if flag("do_pad", false) && tiles.is_none() {
+        let tiles = match (canvas, size) {
+            (Some(counts), Side::Both { height, width }) => {
+                Some(Tiling::Canvas(Canvas { height, width, filter, ..counts }))
+            }
+            (Some(_), _) => {
+                return Err(Error::version("tiles of a size that is not a height and a width"));
+            }
+            (None, _) => squares,
+        };
+        // Tiles are of one size, and images are read one by one, so that nothing is padded.
+        if flag("do_pad", false) && tiles.is_none() && by_image.is_none() {
             return Err(Error::version("padding by the preprocessor is not supported"));
         }
 
@@ -111,6 +118,15 @@ impl PixelSettings {
         }
     }
 
+    /// Sets the step of sides that are multiples of the model's own step ([`Side::Longest`]).
+    #[must_use]
+    pub fn with_step(mut self, own: usize) -> Self {
+        if let Some((Side::Longest { step, .. }, _)) = &mut self.size {
+            *step = own;
+        }
+        self
+    }
+
     /// The pixels of a picture as the model gets them, `[3, height, width]`, with these sides.
     ///
     /// # Errors
@@ -118,7 +134,7 @@ impl PixelSettings {
     pub fn apply(&self, picture: &Picture) -> Result<(Vec<f32>, usize, usize)> {
         let mut picture = std::borrow::Cow::Borrowed(picture);
         if let Some((side, filter)) = self.size {
-            let (height, width) = side.of(&picture);
+            let (height, width) = side.of(&picture)?;
             picture = std::borrow::Cow::Owned(picture.resized(width, height, filter)?);
         }
 
@@ -139,22 +155,9 @@ impl PixelSettings {
     }
 }
 
-impl Side {
-    /// Rows, and pixels in a row, of a picture that is brought to this.
-    fn of(self, picture: &Picture) -> (usize, usize) {
-        match self {
-            Self::Both { height, width } => (height, width),
-            Self::Shorter(short) => {
-                let other = |long: usize, side: usize| short.saturating_mul(long) / side.max(1);
-                if picture.width <= picture.height {
-                    (other(picture.height, picture.width), short)
-                } else {
-                    (short, other(picture.width, picture.height))
-                }
-            }
-        }
-    }
-}
+/// Mean and deviation of CLIP's training images.
+const CLIP: ([f64; 3], [f64; 3]) =
+    ([0.48145466, 0.4578275, 0.40821073], [0.26862954, 0.26130258, 0.27577711]);
 
 /// Returns the share of an image that is kept, if a processor of transformers declares it. timm's
 /// processors have no `size` beside it.
@@ -179,26 +182,6 @@ fn by_share(side: usize, share: f64) -> Result<(Side, Option<(usize, usize)>)> {
     #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "in range")]
     let whole = whole as usize;
     Ok((Side::Shorter(whole), Some((side, side))))
-}
-
-/// A number, or an object of sides.
-fn side(size: &Json, by_shorter: bool) -> Result<Side> {
-    let of = |key: &str| {
-        size.get(key).and_then(Json::as_u64).and_then(|side| usize::try_from(side).ok())
-    };
-    if let Some(number) = size.as_u64().and_then(|side| usize::try_from(side).ok()) {
-        return Ok(if by_shorter {
-            Side::Shorter(number)
-        } else {
-            Side::Both { height: number, width: number }
-        });
-    }
-
-    match (of("height"), of("width"), of("shortest_edge"), of("longest_edge")) {
-        (Some(height), Some(width), ..) => Ok(Side::Both { height, width }),
-        (None, None, Some(short), None) => Ok(Side::Shorter(short)),
-        _ => Err(Error::version(format!("unknown size {size} of the preprocessor"))),
-    }
 }
 
 impl Picture {

@@ -1,8 +1,9 @@
-//! Other sizes, as Pillow makes them.
+//! Other sizes, as Pillow 13 makes them.
 //!
 //! Each row, then each column, is a weighted sum of the pixels under a filter that is as wide as
 //! the change of size asks for. Weights are whole numbers of 22 bits behind the point, and sums are
-//! rounded to 8 bits in between.
+//! rounded to 8 bits in between. Where a picture loses far more rows than columns, columns come
+//! first; before Pillow 13, they never did.
 
 use std::f64::consts::PI;
 
@@ -136,7 +137,7 @@ impl Picture {
                 "can't resize an image of {old_width} x {old_height} to {width} x {height}"
             )));
         }
-        // It is made wide first, then high.
+        // It is made wide first, then high. Otherwise, it has fewer pixels in between than it had.
         if width.saturating_mul(height.max(self.height)) > MAX_PIXELS {
             return Err(Error::memory(format!("an image of {width} x {height} is too large")));
         }
@@ -144,6 +145,11 @@ impl Picture {
             return Ok(self.nearest(width, height));
         }
 
+        let lost = |before: usize, after: usize| before as i64 - after as i64;
+        let (rows, columns) = (lost(self.height, height), lost(self.width, width));
+        if rows > 0 && columns != 0 && rows > 2 * columns {
+            return Ok(self.heightened(height, filter).widened(width, filter));
+        }
         let wide = if width == self.width { self.clone() } else { self.widened(width, filter) };
         Ok(if height == self.height { wide } else { wide.heightened(height, filter) })
     }

@@ -1,7 +1,9 @@
 //! Pictures that are split into tiles, before the picture as a whole (Idefics 3: Laurençon et al.
-//! 2024, <https://arxiv.org/abs/2408.12637>). Sizes are those of transformers' processor.
+//! 2024, <https://arxiv.org/abs/2408.12637>; InternVL: Chen et al. 2024,
+//! <https://arxiv.org/abs/2404.16821>). Sizes are those of transformers' processors.
 
 use apr_core::{Error, Result};
+use serde_json::Value as Json;
 
 use super::{Filter, Picture};
 
@@ -9,6 +11,106 @@ use super::{Filter, Picture};
 const MAX_SIDE: usize = 4096;
 /// Maximum number of tiles of an image.
 const MAX_TILES: usize = 1024;
+
+/// Division of an image into tiles.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Tiling {
+    /// As many squares as the image has room for (Idefics 3).
+    Squares(Tiles),
+    /// A grid with nearly the same ratio of sides as the image (InternVL).
+    Canvas(Canvas),
+}
+
+impl Tiling {
+    /// The pictures for one.
+    ///
+    /// # Errors
+    /// E001 for a size that can't be, E008 for too many tiles.
+    pub(super) fn of(&self, picture: Picture) -> Result<Tiled> {
+        match self {
+            Self::Squares(tiles) => tiles.of(picture),
+            Self::Canvas(canvas) => canvas.of(&picture),
+        }
+    }
+}
+
+/// A grid of tiles whose ratio of sides is the nearest to the image's.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Canvas {
+    /// Rows of pixels of a tile.
+    pub height: usize,
+    /// Pixels of a row of a tile.
+    pub width: usize,
+    /// Minimum number of tiles.
+    pub fewest: usize,
+    /// Maximum number of tiles.
+    pub most: usize,
+    /// Filter for resizing.
+    pub filter: Filter,
+}
+
+impl Canvas {
+    /// Returns the numbers of tiles of a preprocessor of InternVL, without sizes; `None` for other
+    /// preprocessors. InternVL's processor splits images, whatever the preprocessor says.
+    pub(super) fn of_config(config: &Json) -> Option<Self> {
+        let class = config.get("image_processor_type")?.as_str()?;
+        let number = |key: &str, default: usize| {
+            let stated = config.get(key).and_then(Json::as_u64);
+            stated.and_then(|count| usize::try_from(count).ok()).unwrap_or(default)
+        };
+        let (fewest, most) = (number("min_patches", 1), number("max_patches", 12));
+        let none = Self { height: 0, width: 0, fewest, most, filter: Filter::Bicubic };
+        class.starts_with("GotOcr2").then_some(none)
+    }
+
+    fn of(&self, picture: &Picture) -> Result<Tiled> {
+        let &Self { height, width, filter, .. } = self;
+        if height == 0 || width == 0 || picture.width == 0 || picture.height == 0 {
+            return Err(Error::format("tiles without pixels"));
+        }
+        if self.most > MAX_TILES {
+            return Err(Error::memory(format!("{} tiles are too many", self.most)));
+        }
+        let (rows, columns) = if self.most > 1 { self.grid(picture) } else { (1, 1) };
+        let whole = picture.resized(width, height, filter)?;
+        if rows * columns == 1 {
+            return Ok(Tiled { pictures: vec![whole], rows: 0, columns: 0 });
+        }
+        let sides = (columns.saturating_mul(width), rows.saturating_mul(height));
+        let canvas = picture.resized(sides.0, sides.1, filter)?;
+        let places = (0..rows).flat_map(|row| (0..columns).map(move |column| (row, column)));
+        let tile = |(row, column): (usize, usize)| {
+            canvas.part(row * height, column * width, height, width)
+        };
+        let pictures = places.map(tile).chain([whole]).collect();
+        Ok(Tiled { pictures, rows, columns })
+    }
+
+    /// Returns the rows and columns of tiles.
+    ///
+    /// Of grids with the same ratio, the last one counts whose tiles have less than twice the
+    /// pixels of the image.
+    fn grid(&self, picture: &Picture) -> (usize, usize) {
+        let ratio = picture.width as f64 / picture.height as f64;
+        let area = picture.width as f64 * picture.height as f64;
+        let range = self.fewest..=self.most;
+        let of_width = |columns| (1..=self.most).map(move |rows| (rows, columns));
+        let mut grids: Vec<(usize, usize)> = (1..=self.most).flat_map(of_width).collect();
+        grids.retain(|(rows, columns)| range.contains(&(rows * columns)));
+        grids.sort_by_key(|(rows, columns)| rows * columns);
+        let (mut best, mut least) = ((1, 1), f64::INFINITY);
+        for (rows, columns) in grids {
+            let difference = (ratio - columns as f64 / rows as f64).abs();
+            let pixels = 0.5 * (self.height * self.width) as f64 * (rows * columns) as f64;
+            if difference < least || difference == least && area > pixels {
+                (best, least) = ((rows, columns), difference);
+            }
+        }
+        best
+    }
+}
 
 /// Division of an image into squares.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -61,22 +163,23 @@ impl Tiles {
         }
         let picture = picture.resized(width, height, filter)?;
         let places = (0..rows).flat_map(|row| (0..columns).map(move |column| (row, column)));
-        let mut pictures: Vec<Picture> =
-            places.map(|(row, column)| picture.square(row * side, column * side, side)).collect();
+        let mut pictures: Vec<Picture> = places
+            .map(|(row, column)| picture.part(row * side, column * side, side, side))
+            .collect();
         pictures.push(picture.resized(side, side, filter)?);
         Ok(Tiled { pictures, rows, columns })
     }
 }
 
 impl Picture {
-    /// Returns the square whose first pixel is at `top` and `left`. It must be within the image.
-    fn square(&self, top: usize, left: usize, side: usize) -> Self {
+    /// Returns the part whose first pixel is at `top` and `left`. It must be within the image.
+    fn part(&self, top: usize, left: usize, height: usize, width: usize) -> Self {
         let row = |row: usize| {
             let start = 3 * ((top + row) * self.width + left);
-            &self.pixels[start..start + 3 * side]
+            &self.pixels[start..start + 3 * width]
         };
-        let pixels = (0..side).flat_map(|at| row(at).iter().copied()).collect();
-        Self { width: side, height: side, pixels }
+        let pixels = (0..height).flat_map(|at| row(at).iter().copied()).collect();
+        Self { width, height, pixels }
     }
 }
 
@@ -145,6 +248,22 @@ mod tests {
         assert_eq!(alone.of(picture(61, 45)).expect("one").pictures.len(), 1);
         let small = Tiles { longest: None, ..TILES };
         assert_eq!(small.of(picture(20, 10)).expect("one").rows, 0);
+    }
+
+    #[test]
+    fn a_canvas_has_the_ratio_of_the_picture() {
+        let of = |width, height, most| {
+            let canvas = Canvas { height: 6, width: 6, fewest: 1, most, filter: Filter::Bicubic };
+            let tiled = canvas.of(&picture(width, height)).expect("tiles");
+            (tiled.rows, tiled.columns, tiled.pictures.len())
+        };
+        assert_eq!(of(20, 10, 12), (2, 4, 9));
+        assert_eq!(of(6, 3, 12), (1, 2, 3));
+        assert_eq!(of(7, 7, 12), (0, 0, 1));
+        assert_eq!(of(20, 10, 1), (0, 0, 1));
+        let hostile = Canvas { height: 6, width: 6, fewest: 1, most: 9999, filter: Filter::Box };
+        assert!(hostile.of(&picture(4, 4)).is_err());
+        assert!(Canvas { height: 0, ..hostile }.of(&picture(4, 4)).is_err());
     }
 
     #[test]

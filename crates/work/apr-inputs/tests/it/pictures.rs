@@ -94,6 +94,55 @@ fn other_sizes_have_the_pixels_of_pillow_with_every_filter() {
     }
 }
 
+/// Sizes that follow from the image, and tiles: `fixtures/picture/processors.py`.
+#[test]
+fn preprocessors_of_vision_language_models_make_the_pixels_of_transformers() {
+    let rows: Json = serde_json::from_slice(&file("processors.json")).unwrap();
+    for row in rows.as_array().unwrap() {
+        let (config, name) = (&row["config"], row["picture"].as_str().unwrap());
+        let picture = decode(&file(name), MOST).unwrap();
+        let settings = PixelSettings::from_json(config, (30, 30)).unwrap();
+        let (mut shapes, mut ours) = (Vec::new(), Vec::new());
+        for picture in settings.tiled(picture).unwrap().pictures {
+            let (values, height, width) = settings.apply(&picture).unwrap();
+            shapes.push([3, height, width]);
+            ours.extend(values.into_iter().step_by(29));
+        }
+        assert_eq!(serde_json::json!(shapes), row["shapes"], "{name}: {config}");
+        let theirs = row["values"].as_array().unwrap().iter().map(|value| value.as_f64().unwrap());
+        assert_eq!(ours.len(), theirs.len(), "{name}: {config}");
+        let off = ours.iter().zip(theirs).map(|(a, b)| (f64::from(*a) - b).abs());
+        let off = off.fold(0.0, f64::max);
+        assert!(off <= 2e-5, "{off}: {name}: {config}");
+    }
+}
+
+#[test]
+fn sizes_that_no_processor_of_vision_language_models_has_are_refused() {
+    let of = |class: &str, more: Json| {
+        let mut config = serde_json::json!({ "image_processor_type": class });
+        config.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+        PixelSettings::from_json(&config, (30, 30))
+    };
+    for (class, more) in [
+        ("Qwen2VLImageProcessor", serde_json::json!({ "patch_size": 0 })),
+        ("Qwen2VLImageProcessor", serde_json::json!({ "size": { "height": 8, "width": 8 } })),
+        ("Qwen2VLImageProcessorFast", serde_json::json!({ "min_pixels": 0 })),
+        ("PixtralImageProcessor", serde_json::json!({ "size": { "height": 8, "width": 8 } })),
+        ("PixtralImageProcessor", serde_json::json!({ "patch_size": 0 })),
+        ("GotOcr2ImageProcessor", serde_json::json!({ "size": { "shortest_edge": 8 } })),
+    ] {
+        assert!(of(class, more.clone()).is_err(), "{class}: {more}");
+    }
+    let narrow = Picture { width: 1, height: 201, pixels: vec![0; 603] };
+    let settings = of("Qwen2VLImageProcessor", serde_json::json!({})).unwrap();
+    assert_eq!(settings.apply(&narrow).unwrap_err().code(), Code::Version);
+    let huge = serde_json::json!({ "min_pixels": u64::from(u32::MAX), "max_pixels": u64::MAX });
+    let settings = of("Qwen2VLImageProcessor", huge).unwrap();
+    let square = Picture { width: 9, height: 9, pixels: vec![0; 243] };
+    assert!(settings.apply(&square).is_err());
+}
+
 #[test]
 fn preprocessors_make_the_pixels_of_transformers() {
     let picture = decode(&file("a.png"), MOST).unwrap();

@@ -35,6 +35,8 @@ struct Shown {
     rows: usize,
     /// Tiles of a row.
     columns: usize,
+    /// Rows and columns of vectors, if the table of the part for images tells them.
+    grid: Option<[usize; 2]>,
 }
 
 impl Shown {
@@ -45,14 +47,21 @@ impl Shown {
 
     /// Returns the text of the image in the prompt, in which `token` represents one vector.
     ///
-    /// A row of tiles ends with a line feed. Another line feed follows the last row.
-    fn text(&self, text: ImageText<'_>, token: &str) -> RunResult<String> {
-        let vectors = token.repeat(self.vectors);
+    /// Tiles that have no text of their own are all together in the text of the image. Otherwise, a
+    /// row of tiles ends with a line feed, and another line feed follows the last row.
+    fn text(&self, text: ImageText<'_>, token: &str) -> String {
+        let vectors = match (text.row_break, self.grid) {
+            (Some(row_break), Some([rows, columns])) => {
+                vec![token.repeat(columns); rows].join(row_break)
+            }
+            _ => token.repeat(self.vectors),
+        };
+        let Some(tile) = text.tile else {
+            let vectors = vectors.repeat(self.rows * self.columns + 1);
+            return text.prompt.replace("{images}", &vectors);
+        };
         let mut whole = String::new();
         for row in 1..=self.rows {
-            let tile = text
-                .tile
-                .ok_or_else(|| Error::version("the model's prompts have no place for tiles"))?;
             let tile = tile.replace("{row}", &row.to_string());
             for column in 1..=self.columns {
                 whole +=
@@ -63,7 +72,7 @@ impl Shown {
         if self.rows > 0 {
             whole.push('\n');
         }
-        Ok(whole + &text.prompt.replace("{images}", &vectors))
+        whole + &text.prompt.replace("{images}", &vectors)
     }
 }
 
@@ -74,25 +83,43 @@ impl<'i> PromptImages<'i> {
         let encoder = named(runner, IMAGE_ENCODER)?;
         let features = ImageFeatures::of(runner, encoder.body(), &[])?;
         let (mut shown, mut values, mut width) = (Vec::new(), Vec::new(), 0);
+        let mut grids = Vec::new();
         for (name, bytes) in files {
             let TiledPixels { pixels, rows, columns } = features.tiled(name, bytes)?;
-            let mut vectors = 0;
+            let (mut vectors, mut grid) = (0, None);
             for pixels in pixels {
+                let shape = pixels.shape().to_vec();
                 let inputs = vec![(features.input().to_owned(), pixels.into())];
                 let made = encoder.one(inputs, IMAGE_FEATURES)?;
                 let &[1, count, size] = made.shape() else {
                     return Err(Error::format("the part for images makes no rows").into());
                 };
+                if let Some(cell) = text.cell {
+                    let of =
+                        grid_of(&shape, cell).filter(|[rows, columns]| rows * columns == count);
+                    grid = Some(of.ok_or_else(|| {
+                        let what = format!("{count} vectors are not a grid of {shape:?} pixels");
+                        Error::format(what).in_file(name)
+                    })?);
+                    grids.extend(grid);
+                }
                 (vectors, width) = (count, size);
                 values.extend_from_slice(&made.floats()?);
             }
-            shown.push(Shown { vectors, rows, columns });
+            shown.push(Shown { vectors, rows, columns, grid });
         }
         let token = i64::try_from(text.token)
             .map_err(|_| Error::format(format!("the image token {} is too large", text.token)))?;
         let count = shown.iter().map(Shown::count).sum();
         let rows = Tensor::new(vec![count, width], values)?;
-        let rows = TokenRows { input: IMAGE_FEATURES.to_owned(), token, rows };
+        let grids = text.has_places.then_some(grids);
+        let rows = TokenRows {
+            input: IMAGE_FEATURES.to_owned(),
+            token,
+            rows,
+            grids,
+            is_one_run: text.sees_prompt,
+        };
         Ok(Self { text, shown, rows })
     }
 
@@ -120,15 +147,24 @@ impl<'i> PromptImages<'i> {
                 }
             )));
         }
-        for (piece, shown) in rest.into_iter().zip(&self.shown) {
-            whole.extend([shown.text(self.text, token)?.as_str(), piece]);
+        let last = rest.len().saturating_sub(1);
+        for (at, (piece, shown)) in rest.into_iter().zip(&self.shown).enumerate() {
+            let behind = self.text.behind.filter(|_| at == last).unwrap_or_default();
+            whole.extend([shown.text(self.text, token).as_str(), behind, piece]);
         }
-        Ok(whole)
+        Ok(whole + self.text.end)
     }
 
     fn placeholder(&self, token: &str) -> String {
         self.text.placeholder.replace("{image}", token)
     }
+}
+
+/// Returns the rows and columns of the squares of `cell` pixels in `[1, 3, height, width]`.
+fn grid_of(shape: &[usize], cell: u64) -> Option<[usize; 2]> {
+    let cell = usize::try_from(cell).ok()?;
+    let &[_, _, height, width] = shape else { return None };
+    Some([height.checked_div(cell)?, width.checked_div(cell)?])
 }
 
 impl<'g> Generator<'g> {
@@ -182,8 +218,13 @@ impl<'g> Generator<'g> {
             return Err(Error::format(message).into());
         }
         let placeholder = images.placeholder(&token);
-        let (chat, text) = self.prompt_with_images(prompt, &placeholder, images.shown.len())?;
-        let ids = tokenizer.encode(&images.expanded(&text, &token)?, !chat)?;
+        let alone = images.text.alone.replace("{image}", &token).repeat(images.shown.len());
+        // The text of the images has what begins a text.
+        let begins = images.text.behind.is_some();
+        let alone = if begins { alone } else { format!("{alone}\n") };
+        let (chat, text) =
+            self.prompt_with_images(prompt, &placeholder, &alone, images.shown.len())?;
+        let ids = tokenizer.encode(&images.expanded(&text, &token)?, !chat && !begins)?;
         let wanted: usize = images.shown.iter().map(Shown::count).sum();
         let found = ids.iter().filter(|id| **id == images.rows.token).count();
         if found != wanted {
@@ -196,11 +237,13 @@ impl<'g> Generator<'g> {
         Ok((chat.then_some(text), ids))
     }
 
-    /// The prompt with a placeholder for each image, and whether a chat template wrote it.
+    /// The prompt with a placeholder for each image, and whether a chat template wrote it. `alone`
+    /// are those of all images, for a prompt that has none.
     fn prompt_with_images(
         &self,
         prompt: Prompt<'_>,
         placeholder: &str,
+        alone: &str,
         count: usize,
     ) -> RunResult<(bool, String)> {
         match prompt {
@@ -210,7 +253,7 @@ impl<'g> Generator<'g> {
                     "the prompt has no '{}', and the model no chat template: it is put in front",
                     Escaped::short(placeholder)
                 ));
-                Ok((false, format!("{}\n{text}", placeholder.repeat(count))))
+                Ok((false, format!("{alone}{text}")))
             }
             Prompt::Text(message) => self.chat_with_images(None, message, placeholder, count),
             Prompt::Chat { system, message } => {
