@@ -1,11 +1,11 @@
-"""Model files of every format: opened, checked, compared, converted, quantized and run.
+"""Opens, checks, compares, converts, quantizes and runs model files of every format.
 
 >>> model = apr.open(MODEL)
 >>> model["model.norm.weight"].shape
 (128,)
 
-Nothing of a file is ever run, headers alone are read when a model is opened, and jobs take bounded
-memory. :func:`command` runs whatever the command ``apr`` does.
+Code in a file is never run. Opening a model reads its header only, and jobs take bounded memory.
+:func:`command` runs any command of ``apr``.
 """
 
 from importlib import import_module
@@ -89,13 +89,13 @@ __all__ = [
     "writable_formats",
 ]
 
-#: Where they are, modules that need nothing else first; the compiled one last, whose functions have
-#: names of the package.
+#: Modules by the names that they have, the modules without dependencies first. The compiled module
+#: comes last, because its functions have names of the package.
 _MODULES = ("_errors", "_jobs", "_tensors", "_texts", "_chats", "_sampling", "_model", "_apr")
 
 
 def __getattr__(name: str) -> Any:
-    """Loads what is asked for: the command starts without it, and without NumPy."""
+    """Loads a module when one of its names is used, so that the command starts without NumPy."""
     if name in __all__:
         for module in _MODULES:
             found = vars(import_module(f".{module}", __name__))

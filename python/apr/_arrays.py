@@ -1,4 +1,4 @@
-"""Dtypes of files as NumPy's and torch's."""
+"""Dtypes of NumPy and torch for the dtypes of files."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _NUMPY: Dict[str, str] = {
     "c64": "<c8",
 }
 
-#: Those that NumPy has not, by their names in ml_dtypes.
+#: Dtypes that NumPy does not have, by their names in ml_dtypes.
 _ML_DTYPES: Dict[str, str] = {
     "bf16": "bfloat16",
     "f8_e4m3": "float8_e4m3fn",
@@ -38,7 +38,7 @@ _ML_DTYPES: Dict[str, str] = {
     "f4_e2m1": "float4_e2m1fn",
 }
 
-#: By the names that paddle has for them, too.
+#: Includes paddle's names.
 TORCH: Dict[str, str] = {
     "f64": "float64",
     "f32": "float32",
@@ -62,13 +62,13 @@ TORCH: Dict[str, str] = {
     "c64": "complex64",
 }
 
-#: Two values in a byte, the first in the lower half. An element of ml_dtypes is one value in a byte
-#: of its own; one of torch is both.
+#: Two values in a byte, the first in the lower half. In ml_dtypes, an element is one value in a
+#: byte of its own; in torch, it is both values.
 F4 = "f4_e2m1"
 
 
 def numpy_dtype(name: str) -> np.dtype[Any]:
-    """NumPy's dtype for one of a file."""
+    """Returns NumPy's dtype for a dtype of a file."""
     if name in _NUMPY:
         return np.dtype(_NUMPY[name])
     if name in _ML_DTYPES:
@@ -83,7 +83,7 @@ def numpy_dtype(name: str) -> np.dtype[Any]:
 def elements(
     bits: "np.ndarray[Any, Any]", name: str, shape: Sequence[int]
 ) -> "np.ndarray[Any, Any]":
-    """Stored bytes as elements of a dtype; a view of them, unless they are packed."""
+    """Returns stored bytes as elements of a dtype: a view, or a copy of packed elements."""
     dtype = numpy_dtype(name)
     if name == F4:
         bits = np.stack([bits & 15, bits >> 4], axis=-1)
@@ -91,7 +91,7 @@ def elements(
 
 
 def torch_dtype(name: str) -> "torch.dtype":
-    """torch's dtype for one of a file."""
+    """Returns torch's dtype for a dtype of a file."""
     import torch
 
     found: Optional[torch.dtype] = getattr(torch, TORCH.get(name, ""), None)
@@ -103,8 +103,8 @@ def torch_dtype(name: str) -> "torch.dtype":
 
 
 def torch_shape(name: str, shape: Sequence[int]) -> Tuple[int, ...]:
-    """The shape of a tensor of torch: that of the file, and half as long where an element is two
-    values."""
+    """Returns the shape of a torch tensor: the shape in the file, with the last dimension halved if
+    an element of torch is two values."""
     if name != F4:
         return tuple(shape)
     if not shape or shape[-1] % 2:
@@ -120,18 +120,18 @@ OF_TORCH = {dtype: name for name, dtype in TORCH.items()}
 
 
 class Stored(NamedTuple):
-    """A tensor as it lies in a file."""
+    """A tensor in the form that a file stores."""
 
-    #: As apr calls it.
+    #: Name of the dtype, such as ``bf16``.
     dtype: str
-    #: In elements, outermost dimension first.
+    #: Sizes of the dimensions, outermost first.
     shape: Tuple[int, ...]
-    #: Its bytes, little-endian and row by row.
+    #: Bytes of the elements, little-endian and row by row.
     bits: "np.ndarray[Any, Any]"
 
 
 def stored(value: Any) -> Stored:
-    """An array or a torch tensor as it lies in a file."""
+    """Returns an array or a torch tensor in the form that a file stores."""
     if type(value).__module__.split(".")[0] == "torch":
         return _stored_torch(value)
     array = np.asarray(value)

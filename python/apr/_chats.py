@@ -9,7 +9,7 @@ from ._texts import Generation
 
 
 class Conversation:
-    """A chat whose history is kept from turn to turn, as :meth:`Model.chat` begins it."""
+    """A chat that keeps its history from turn to turn; :meth:`Model.chat` begins one."""
 
     def __init__(
         self, model: "_apr.Model", asked: Dict[str, Any], messages: Sequence[Mapping[str, str]]
@@ -19,19 +19,18 @@ class Conversation:
         self._history = _apr.History([(said["role"], said["content"]) for said in messages])
 
     def say(self, message: str) -> Generation:
-        """The answer to a message; an iterator of its pieces.
+        """Answers a message; returns an iterator of the pieces of the answer.
 
-        It is in the history once it is complete: one that is abandoned leaves the history as it
-        was.
+        A complete answer is added to the history. An abandoned one leaves the history unchanged.
         """
         asked = {**self._asked, "prompt": message, "history": self._history}
         return Generation(self._model.generate(asked))
 
     @property
     def messages(self) -> List[Dict[str, str]]:
-        """The history, without the system message: ``role`` and ``content`` of each."""
+        """The history without the system message: ``role`` and ``content`` of each message."""
         return [{"role": role, "content": text} for role, text in self._history.messages()]
 
     def reset(self) -> None:
-        """Forgets the history; the system message stays."""
+        """Clears the history, and keeps the system message."""
         self._history = _apr.History([])

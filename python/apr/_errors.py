@@ -1,4 +1,4 @@
-"""Exceptions. Each error of the library has a code, E001 to E008, and says where it was."""
+"""Exceptions. Each error of the library has a code, E001 to E008, and a place."""
 
 from __future__ import annotations
 
@@ -6,19 +6,19 @@ from typing import NamedTuple, Optional
 
 
 class Where(NamedTuple):
-    """Where an error was."""
+    """Place of an error."""
 
     file: Optional[str] = None
     tensor: Optional[str] = None
-    #: In bytes, within the file.
+    #: Offset in bytes within the file.
     offset: Optional[int] = None
 
 
 class Error(Exception):
     """An error of the library.
 
-    ``code`` is ``"E001"`` to ``"E008"``, or ``None`` for a request that can't be met; ``where`` has
-    the file, the tensor and the offset, as far as they are known.
+    ``code`` is ``"E001"`` to ``"E008"``, or ``None`` if a request can't be met. ``where`` has the
+    file, the tensor and the offset, as far as known.
     """
 
     code: Optional[str] = None
@@ -45,13 +45,13 @@ class FormatError(Error, ValueError):
 
 
 class CorruptError(Error, ValueError):
-    """E002: the file was valid once; bytes are missing or contradict each other."""
+    """E002: the file is damaged: bytes are missing or contradict each other."""
 
     code = "E002"
 
 
 class VersionError(Error):
-    """E003: written by a version, or with a feature, that is not read."""
+    """E003: the file needs a version or a feature that is not supported."""
 
     code = "E003"
 
@@ -63,7 +63,7 @@ class ChecksumError(Error):
 
 
 class DecryptError(Error):
-    """E005: wrong key, or encrypted bytes were changed."""
+    """E005: the key is wrong, or encrypted bytes were changed."""
 
     code = "E005"
 
@@ -81,11 +81,11 @@ class IoError(Error, OSError):
 
 
 class NotFoundError(IoError, FileNotFoundError):
-    """E007: no such file or folder."""
+    """E007: a file or folder does not exist."""
 
 
 class ExistsError(IoError, FileExistsError):
-    """E007: something is there, and ``replace=True`` was not passed."""
+    """E007: the output exists, and ``replace=True`` was not passed."""
 
 
 class MemoryLimitError(Error, MemoryError):
@@ -95,11 +95,11 @@ class MemoryLimitError(Error, MemoryError):
 
 
 class RequestError(Error, ValueError):
-    """What was asked for does not go with the model, or contradicts itself."""
+    """A request does not fit the model, or contradicts itself."""
 
 
 class CheckError(Error):
-    """What was made is not as it should be, as a quality gate says; nothing was written."""
+    """The result failed a quality gate. Nothing was written."""
 
 
 _BY_CODE = {
@@ -128,7 +128,7 @@ def made(
     is_there: bool = False,
     is_check: bool = False,
 ) -> Error:
-    """The exception of an error of the library."""
+    """Returns the exception for an error of the library."""
     where = Where(file, tensor, offset)
     if is_check:
         return CheckError(message, where)

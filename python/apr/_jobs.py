@@ -1,4 +1,4 @@
-"""Files written and scanned, and the command in a process of its own."""
+"""Jobs that write, check and scan files, and commands in a process of their own."""
 
 from __future__ import annotations
 
@@ -28,16 +28,16 @@ from ._tensors import PathLike, Tensor
 if TYPE_CHECKING:
     import numpy as np
 
-#: Exit code of the command for a file that is not there.
+#: Exit code of the command if a file does not exist.
 _NOT_FOUND = 3
 
 
 class Saved(NamedTuple):
-    """What was written."""
+    """Result of writing a file."""
 
-    #: Length of the file.
+    #: Length of the file in bytes.
     nbytes: int
-    #: What the format can't hold.
+    #: Data that the format can't store.
     losses: List[str]
 
 
@@ -52,8 +52,8 @@ def save(
     """Writes arrays, torch tensors or tensors of a model to a file, in the format that its
     extension names.
 
-    The file appears when it is complete. Nothing that is there is replaced without ``replace``. A
-    file of safetensors without metadata says ``{"format": "pt"}``, as transformers asks for it.
+    The file appears when it is complete. An existing file is replaced only with ``replace``. A
+    safetensors file without metadata gets ``{"format": "pt"}``, which transformers requires.
 
     >>> import numpy as np
     >>> save(FOLDER + "/new.safetensors", {"bias": np.zeros(3, np.float32)}).losses
@@ -67,14 +67,14 @@ def save(
 def save_safetensors(
     path: PathLike, tensors: Mapping[str, Stored], metadata: Mapping[str, str]
 ) -> None:
-    """Writes a file of safetensors with these metadata and no other; what is there is replaced."""
+    """Writes a safetensors file with exactly these metadata, and replaces an existing file."""
     wishes = _wishes(metadata, "safetensors", replace=True, adds_metadata=False)
     entries, read = _contents(tensors)
     _apr.save(os.fspath(path), entries, wishes, read)
 
 
 def pack_safetensors(tensors: Mapping[str, Stored], metadata: Mapping[str, str]) -> bytes:
-    """The bytes that :func:`save_safetensors` writes."""
+    """Returns the bytes that :func:`save_safetensors` writes."""
     wishes = _wishes(metadata, "safetensors", adds_metadata=False)
     entries, read = _contents(tensors)
     return _apr.pack(entries, wishes, read)
@@ -98,8 +98,8 @@ def _wishes(
 def _contents(
     tensors: Mapping[str, Any],
 ) -> Tuple[List[Tuple[str, str, List[int], int]], Callable[[int, int, int], bytes]]:
-    """Name, dtype, shape and length of each tensor, and a function that reads of the one at a
-    position, from an offset on, a number of bytes."""
+    """Returns name, dtype, shape and length of each tensor, and a function that reads a number of
+    bytes of the tensor at a position, from an offset on."""
     entries, readers = [], []
     for name, value in tensors.items():
         if isinstance(value, Tensor):
@@ -141,13 +141,13 @@ def convert(
     password: Optional[str] = None,
     progress: Shown = None,
 ) -> Dict[str, Any]:
-    """Converts a model, in bounded memory; every tensor is checked on the way.
+    """Converts a model in bounded memory, and checks every tensor on the way.
 
-    ``quantize`` is a type or mix, such as ``q4_k_m`` (:func:`schemes` has them); ``dequantize`` and
-    ``precision`` are floats, such as ``f16``. ``max_memory`` bounds buffers and what is read to open
-    the source, in bytes. ``progress`` is called with the phase, and the bytes done and in all;
-    without it, terminals and notebooks show a bar (tqdm's if it is installed), and ``False`` hides
-    it. Returns the report of ``apr convert --json``.
+    ``quantize`` is a type or mix, such as ``q4_k_m`` (:func:`schemes` lists them). ``dequantize``
+    and ``precision`` are floats, such as ``f16``. ``max_memory`` limits the bytes of buffers and of
+    what is read to open the source. ``progress`` is called with the phase, the number of bytes done
+    and the total. Without it, terminals and notebooks show a bar (tqdm's if it is installed);
+    ``False`` hides the bar. Returns the report of ``apr convert --json``.
 
     >>> report = convert(MODEL, FOLDER + "/small.gguf", quantize="q8_0")
     >>> open(FOLDER + "/small.gguf").format
@@ -176,12 +176,12 @@ def convert(
 
 
 def quantize(source: PathLike, output: PathLike, type: str, **options: Any) -> Dict[str, Any]:
-    """:func:`convert` to a type or mix: ``quantize("model", "model.gguf", "q4_k_m")``."""
+    """Quantizes a model to a type or mix: ``quantize("model", "model.gguf", "q4_k_m")``."""
     return convert(source, output, quantize=type, **options)
 
 
 def export(source: PathLike, output: PathLike, **options: Any) -> Dict[str, Any]:
-    """:func:`convert` with the files beside the weights taken along."""
+    """Converts a model together with the files beside its weights."""
     return convert(source, output, **{"companions": True, **options})
 
 
@@ -190,17 +190,17 @@ def _opened(model: Union[Model, PathLike]) -> Model:
 
 
 def validate(model: Union[Model, PathLike], *, progress: Shown = None) -> Dict[str, Any]:
-    """Whether a model is sound: the report of ``apr validate --json``."""
+    """Validates a model; returns the report of ``apr validate --json``."""
     return _opened(model).validate(progress=progress)
 
 
 def lint(model: Union[Model, PathLike]) -> Dict[str, Any]:
-    """What could be better about a model: the report of ``apr lint --json``."""
+    """Checks a model against best practices; returns the report of ``apr lint --json``."""
     return _opened(model).lint()
 
 
 def inspect(model: Union[Model, PathLike]) -> Dict[str, Any]:
-    """What a model is: the report of ``apr inspect --json``."""
+    """Describes a model; returns the report of ``apr inspect --json``."""
     return _opened(model).inspect()
 
 
@@ -211,14 +211,13 @@ def diff(
     tolerance: float = 1e-6,
     progress: Shown = None,
 ) -> Dict[str, Any]:
-    """How two models of any formats differ: the report of ``apr diff --json``."""
+    """Compares two models of any formats; returns the report of ``apr diff --json``."""
     return _opened(left).diff(_opened(right), tolerance=tolerance, progress=progress)
 
 
 def scan(path: PathLike) -> Dict[str, Any]:
-    """What loading a file, or the files of a folder, would run: the report of ``apr scan --json``.
-
-    Nothing of it is run.
+    """Finds code that loading a file, or the files of a folder, would run; returns the report of
+    ``apr scan --json``. Does not run the code.
 
     >>> scan(MODEL + "/model.safetensors")["verdict"]
     'clean'
@@ -228,7 +227,7 @@ def scan(path: PathLike) -> Dict[str, Any]:
 
 
 def _reports(text: str) -> Any:
-    """The document that was printed, the list of them where each is a line, or None."""
+    """Returns the document that was printed, a list of documents if each is a line, or None."""
     lines = text.splitlines()
     if len(lines) > 1 and lines[0] != "{":
         return [json.loads(line) for line in lines]
@@ -236,10 +235,10 @@ def _reports(text: str) -> Any:
 
 
 def command(*arguments: PathLike) -> Any:
-    """Runs a command of ``apr`` in a process of its own, and returns its ``--json`` report; of several models or
-    texts, the list of reports.
+    """Runs a command of ``apr`` in a process of its own, and returns its ``--json`` report, or the
+    list of reports for several models or texts.
 
-    All that the command line does can be asked for so: ``command("merge", "a", "b", "-o", "c")``.
+    It runs every command, such as ``command("merge", "a", "b", "-o", "c")``.
 
     >>> command("tensors", MODEL)["tensor_count"]
     21

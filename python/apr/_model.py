@@ -54,8 +54,8 @@ def open(
 ) -> "Model":
     """Opens a model: a file or folder, ``hf://`` or another location, or a file object.
 
-    The header is read; weights are when they are asked for. Nothing of the file is run. A header
-    that takes more than ``max_memory`` bytes is refused with ``E008``.
+    Reads the header, and weights when they are used. Code in the file is never run. A header that
+    takes more than ``max_memory`` bytes is rejected with ``E008``.
 
     >>> with open(MODEL) as model:
     ...     model.family
@@ -84,13 +84,13 @@ def _of_file(
 
 
 class _Closed:
-    """What a closed model has instead of its file."""
+    """Replacement for the file of a closed model."""
 
     def __getattr__(self, name: str) -> Any:
         raise ValueError("the model is closed")
 
 
-#: Tensors that a notebook shows.
+#: Number of tensors that a notebook shows.
 _SHOWN = 20
 
 
@@ -98,7 +98,7 @@ class Model(Mapping[str, Tensor]):
     """An opened model: a mapping of names to tensors.
 
     It is closed by :meth:`close`, or at the end of a ``with`` block. A model that was opened by a
-    path, without a password, can be pickled: the path is, and it is opened again.
+    path, without a password, can be pickled: the pickle has the path, and loading opens it again.
 
     >>> model = open(MODEL)
     >>> len(model), "lm_head.weight" in model
@@ -118,7 +118,7 @@ class Model(Mapping[str, Tensor]):
         return f"<apr.Model {self.format}, {len(self)} tensors>"
 
     def _repr_html_(self) -> str:
-        """A table of its tensors, as notebooks show it."""
+        """Returns a table of the tensors for notebooks."""
         if isinstance(self._model, _Closed):
             return html.escape(repr(self))
         row = "<tr><td>{}</td><td>{}</td><td>{}</td></tr>".format
@@ -147,8 +147,8 @@ class Model(Mapping[str, Tensor]):
         return self._again, ()
 
     def close(self) -> None:
-        """Closes its files. Arrays and tensors that were taken from it stay valid, and hold them
-        open; everything else raises :class:`ValueError` from then on.
+        """Closes the files. Arrays and tensors of the model stay valid and keep their files open;
+        everything else raises :class:`ValueError` from then on.
         """
         self._model = cast("_apr.Model", _Closed())
         self._files = Files()
@@ -173,18 +173,18 @@ class Model(Mapping[str, Tensor]):
 
     @property
     def metadata(self) -> Dict[str, Any]:
-        """Metadata of the file, under the keys of ``apr inspect --json``."""
+        """Metadata of the file, with the keys of ``apr inspect --json``."""
         metadata: Dict[str, Any] = json.loads(self._model.metadata())
         return metadata
 
     @property
     def family(self) -> Optional[str]:
-        """The family, such as ``llama``, where it is known."""
+        """The family, such as ``llama``, or ``None`` if unknown."""
         return self._model.family
 
     @property
     def config(self) -> Optional[Dict[str, Any]]:
-        """``config.json`` beside the weights."""
+        """Content of the ``config.json`` beside the weights, or ``None``."""
         names = self._model.companions()
         if "config.json" not in names:
             return None
@@ -193,7 +193,7 @@ class Model(Mapping[str, Tensor]):
 
     @property
     def companions(self) -> Dict[str, bytes]:
-        """Files that travel with the weights, by their names."""
+        """Companion files, such as the tokenizer, by name."""
         return {name: self._model.companion(at) for at, name in enumerate(self._model.companions())}
 
     @property
@@ -202,26 +202,26 @@ class Model(Mapping[str, Tensor]):
         return Tokenizer(self._model)
 
     def numpy(self) -> "Dict[str, np.ndarray[Any, Any]]":
-        """All tensors by :meth:`Tensor.numpy`."""
+        """Returns all tensors by :meth:`Tensor.numpy`."""
         return {name: tensor.numpy() for name, tensor in self.items()}
 
     def torch(self, *, copy: bool = False) -> "Dict[str, torch.Tensor]":
-        """All tensors by :meth:`Tensor.torch`: a state dict."""
+        """Returns all tensors by :meth:`Tensor.torch`: a state dict."""
         if copy:
             bits = read_all(list(self.values()), torch_memory)
             return {name: tensor._torch_of(own) for (name, tensor), own in zip(self.items(), bits)}
         return {name: tensor.torch() for name, tensor in self.items()}
 
     def inspect(self) -> Dict[str, Any]:
-        """What it is: the report of ``apr inspect --json``."""
+        """Describes the model; returns the report of ``apr inspect --json``."""
         report = self._inspected
         if report is None:
             report = self._inspected = json.loads(self._model.inspect())
         return report
 
     def validate(self, *, progress: Shown = None) -> Dict[str, Any]:
-        """Whether it is sound: the report of ``apr validate --json``. ``progress`` is that of
-        :func:`convert`.
+        """Validates the model; returns the report of ``apr validate --json``. ``progress`` has the
+        meaning of :func:`convert`.
 
         >>> open(MODEL).validate()["valid"]
         True
@@ -231,15 +231,15 @@ class Model(Mapping[str, Tensor]):
         return report
 
     def lint(self) -> Dict[str, Any]:
-        """What could be better about it: the report of ``apr lint --json``."""
+        """Checks the model against best practices; returns the report of ``apr lint --json``."""
         report: Dict[str, Any] = json.loads(self._model.lint())
         return report
 
     def diff(
         self, other: "Model", *, tolerance: float = 1e-6, progress: Shown = None
     ) -> Dict[str, Any]:
-        """How another model differs: the report of ``apr diff --json``. ``progress`` is that of
-        :func:`convert`."""
+        """Compares with another model; returns the report of ``apr diff --json``. ``progress`` has
+        the meaning of :func:`convert`."""
         with shown(progress) as tell:
             report: Dict[str, Any] = json.loads(self._model.diff(other._model, tolerance, tell))
         return report
@@ -275,25 +275,25 @@ class Model(Mapping[str, Tensor]):
         max_memory: Optional[int] = None,
         **sampling: "Unpack[Sampling]",
     ) -> Generation:
-        """Writes a text behind a prompt, or behind tokens; an iterator of its pieces.
+        """Generates text that continues a prompt or tokens; returns an iterator of its pieces.
 
-        What is ``None`` is as the model's own settings say; temperature 0 is greedy. ``beams`` is
-        the number of beams of a beam search, whose text comes as one piece. With ``chat`` the
-        prompt is a message, which the model's template writes; :meth:`chat` keeps a history. With
-        ``exact``, quantized weights are multiplied as floats. Keys and values of earlier tokens are
-        kept as ``cache_type``: ``"f32"``, ``"f16"`` or ``"q8_0"``.
+        ``None`` means the value of the model's own settings; temperature 0 is greedy. ``beams`` is
+        the number of beams of a beam search, whose text is one piece. With ``chat``, the prompt is
+        a message for the model's template; :meth:`chat` keeps a history. With ``exact``, quantized
+        weights are multiplied as floats. ``cache_type`` is the dtype for the keys and values of
+        earlier tokens: ``"f32"``, ``"f16"`` or ``"q8_0"``.
 
-        ``messages`` is a chat in the place of a prompt, the oldest message first: dictionaries with
-        ``role`` and ``content``, as transformers takes them. The model's template gets ``tools``,
-        ``documents`` and ``template_args`` too; ``completion.answer`` has thinking, text and tool
-        calls of the answer.
+        ``messages`` is a chat instead of a prompt, the oldest message first: dictionaries with
+        ``role`` and ``content``, as in transformers. The model's template also receives ``tools``,
+        ``documents`` and ``template_args``. ``completion.answer`` has the thinking, the text and
+        the tool calls of the answer.
 
         ``sampling`` has the options of llama.cpp's samplers: ``frequency_penalty``,
         ``repeat_last_n``, ``logit_bias``, ``typical_p``, ``mirostat``, ``dry_multiplier``,
         ``xtc_probability``, ``ignore_eos``, ``min_tokens`` and others (:class:`Sampling`).
 
-        The text keeps to ``json_schema`` (a dictionary, its JSON, or a class of pydantic), matches
-        ``regex`` as a whole, or keeps to ``grammar``, in the notation of Lark or of llama.cpp.
+        The text is constrained to ``json_schema`` (a dictionary, its JSON, or a class of pydantic),
+        to ``regex`` as a whole, or to ``grammar``, in the notation of Lark or of llama.cpp.
 
         >>> "".join(open(MODEL).generate("12+34=")).strip()
         '46'
@@ -359,11 +359,11 @@ class Model(Mapping[str, Tensor]):
         max_memory: Optional[int] = None,
         **sampling: "Unpack[Sampling]",
     ) -> List[Completion]:
-        """Writes a text behind each prompt, up to ``batch`` of them side by side; options are those
-        of :meth:`generate`.
+        """Generates a text for each prompt, in batches of up to ``batch``; the options are those of
+        :meth:`generate`.
 
-        The texts are those of :meth:`generate` but for rounding, which can change a token where two
-        are as likely. ``report["batch"]`` says how many grew side by side.
+        The texts equal those of :meth:`generate`, except that rounding can change a token if two
+        are equally likely. ``report["batch"]`` is the size of the batch.
 
         >>> [made.text.strip() for made in open(MODEL).generate_all(["12+34=", "20+22="])]
         ['46', '42']
@@ -423,10 +423,10 @@ class Model(Mapping[str, Tensor]):
         max_memory: Optional[int] = None,
         **sampling: "Unpack[Sampling]",
     ) -> "Conversation":
-        """Begins a conversation, behind ``messages`` where there was one; options are those of
+        """Begins a conversation, or continues the one in ``messages``; the options are those of
         :meth:`generate`.
 
-        A turn reads what is new: keys and values of the earlier ones are kept.
+        A turn reads only its own tokens: keys and values of earlier turns are kept.
         """
         asked = {
             "tokens": None,
@@ -454,8 +454,8 @@ class Model(Mapping[str, Tensor]):
         return Conversation(self._model, asked, messages)
 
     def embed(self, texts: Union[str, Sequence[str]]) -> "np.ndarray[Any, Any]":
-        """One ``float32`` vector for each text, as the model pools and normalizes; of one text, one
-        vector."""
+        """Returns a ``float32`` vector for each text, pooled and normalized as the model defines;
+        for a single text, one vector."""
         vectors = self._model.embed([texts] if isinstance(texts, str) else list(texts))
         arrays = [np.frombuffer(vector, dtype=np.float32) for vector in vectors]
         if isinstance(texts, str):
@@ -463,7 +463,8 @@ class Model(Mapping[str, Tensor]):
         return np.stack(arrays) if arrays else np.empty((0, 0), dtype=np.float32)
 
     def read_texts(self, texts: Sequence[str], *, top: int = 5) -> List[Dict[str, Any]]:
-        """What the model makes of each text by its head: an embedding, labels, tokens for masks."""
+        """Returns the output of the model's head for each text: an embedding, labels, or tokens for
+        masks."""
         return [json.loads(made) for made in self._model.read_texts(list(texts), top)]
 
     def rank(
@@ -471,8 +472,8 @@ class Model(Mapping[str, Tensor]):
     ) -> Dict[str, Any]:
         """Scores documents by how well they match a query, with a reranker.
 
-        ``documents`` of the result has ``index``, ``document``, ``score`` and ``logits`` of each,
-        the best first, ``top`` of them at most.
+        ``documents`` of the result has ``index``, ``document``, ``score`` and ``logits`` of the
+        ``top`` best documents, the best first.
         """
         ranking: Dict[str, Any] = json.loads(self._model.rank(query, list(documents), top))
         return ranking
@@ -486,8 +487,8 @@ class Model(Mapping[str, Tensor]):
     ) -> "Dict[str, np.ndarray[Any, Any]]":
         """Runs the model's graph on arrays by name.
 
-        Returns its outputs, or the values that ``want`` names: outputs, weights, or any value
-        inside by the path that ``apr graph`` shows.
+        Returns the outputs, or the values named in ``want``: outputs, weights, or any inner value
+        by the path that ``apr graph`` shows.
 
         >>> states = open(MODEL).run({"input_ids": [[1, 5, 20]]}, want=["layers.1/output"])
         >>> states["layers.1/output"].shape
@@ -511,11 +512,11 @@ class Model(Mapping[str, Tensor]):
         beams: Optional[int] = None,
         max_tokens: Optional[int] = None,
     ) -> Dict[str, Any]:
-        """Transcribes an audio file with a Whisper: the report of ``apr run --json``, and the
-        segments as subtitles, ``srt`` and ``vtt``.
+        """Transcribes an audio file with a Whisper model; returns the report of ``apr run --json``,
+        with the segments as subtitles in ``srt`` and ``vtt``.
 
-        With ``fallback``, a window whose text repeats itself or is unlikely is transcribed again at
-        higher temperatures, and silence is left out.
+        With ``fallback``, windows with repetitive or unlikely text are transcribed again at higher
+        temperatures, and silence is left out.
         """
         if isinstance(audio, (bytes, bytearray)):
             name, content = "audio", bytes(audio)

@@ -6,7 +6,7 @@ import contextlib
 import sys
 from typing import Any, Callable, Iterator, Optional, Union
 
-#: Called with the phase, and the bytes done and in all.
+#: Called with the phase, the number of bytes done and the total.
 Progress = Callable[[str, int, int], None]
 
 #: ``None`` shows a bar in a terminal or a notebook, ``True`` always and ``False`` never.
@@ -15,7 +15,7 @@ Shown = Union[None, bool, Progress]
 
 @contextlib.contextmanager
 def shown(progress: Shown) -> Iterator[Optional[Progress]]:
-    """The function that a job calls, for the time that the job takes."""
+    """Returns the progress function of a job, for the duration of the job."""
     if callable(progress):
         yield progress
         return
@@ -27,7 +27,7 @@ def shown(progress: Shown) -> Iterator[Optional[Progress]]:
 
 
 def _is_watched() -> bool:
-    """Whether standard error is a terminal, or the output of a cell in a notebook."""
+    """Returns ``True`` if standard error is a terminal or the output of a notebook's cell."""
     ipython = sys.modules.get("IPython")
     shell = ipython.get_ipython() if ipython is not None else None
     if getattr(shell, "kernel", None) is not None:
@@ -68,7 +68,7 @@ def _maker() -> Callable[..., Any]:
 
 
 class _Line:
-    """What is used of tqdm, as a line of text."""
+    """The used part of tqdm's interface, as a line of text."""
 
     def __init__(self, desc: str, total: int, file: Any, **_: Any) -> None:
         self.n, self.total = 0, total

@@ -16,10 +16,10 @@ from typing import (
 
 
 class Sampling(TypedDict, total=False):
-    """Options of :meth:`Model.generate` as llama.cpp has them; what is ``None`` is off, or as the
-    model's own settings say."""
+    """Options of :meth:`Model.generate` for llama.cpp's samplers. ``None`` means off, or the value
+    of the model's own settings."""
 
-    #: Taken off the logit of a token for each time that it was generated.
+    #: Subtracted from the logit of a token each time it was generated.
     frequency_penalty: Optional[float]
     #: Last tokens of the prompt and the text that the penalties consider; 0 for none.
     repeat_last_n: Optional[int]
@@ -54,7 +54,7 @@ class Sampling(TypedDict, total=False):
 
 
 def sampling_of(given: Sampling) -> Dict[str, Any]:
-    """The options by all of their names; others raise."""
+    """Returns the value of every option; raises for unknown names."""
     asked: Dict[str, Any] = dict.fromkeys(Sampling.__annotations__)
     for name, value in given.items():
         if name not in asked:

@@ -1,4 +1,4 @@
-"""Tensors of models, and the files that their bytes lie in."""
+"""Tensors of models, and the files that store their bytes."""
 
 from __future__ import annotations
 
@@ -32,13 +32,13 @@ from ._arrays import F4, elements, numpy_dtype, torch_dtype, torch_shape
 if TYPE_CHECKING:
     import torch
 
-#: Bytes from which on it pays to find out whether they lie flat in a file.
+#: Minimum bytes for which several threads read uncompressed tensors.
 _LARGE = 1 << 20
-#: Bytes of a tensor from which on Python reads them from there.
+#: Minimum bytes of a tensor that Python reads from the file itself.
 _SMALL = 1 << 16
-#: Bytes that a thread reads at a time.
+#: Bytes that a thread reads at once.
 _PIECE = 4 << 20
-#: More threads than these read no faster.
+#: Maximum number of threads; more read no faster.
 _THREADS = 4
 
 PathLike = Union[str, "os.PathLike[str]"]
@@ -49,8 +49,8 @@ def _numpy_memory(length: int) -> "np.ndarray[Any, Any]":
 
 
 def torch_memory(length: int) -> "np.ndarray[Any, Any]":
-    """Memory of torch. NumPy asks for huge pages, which take longer to get than to fill where the
-    system has to make room for them."""
+    """Returns memory of torch. NumPy requests huge pages, which can take longer to obtain than to
+    fill."""
     import torch
 
     memory: np.ndarray[Any, Any] = torch.empty(length, dtype=torch.uint8).numpy()
@@ -61,10 +61,10 @@ def read_all(
     tensors: "Sequence[Tensor]",
     memory: "Callable[[int], np.ndarray[Any, Any]]" = _numpy_memory,
 ) -> "List[np.ndarray[Any, Any]]":
-    """The stored bytes of tensors, each in memory of its own, which ``memory`` makes.
+    """Returns the stored bytes of tensors, each in memory of its own, which ``memory`` allocates.
 
-    What lies flat in files of this machine is read by several threads: much of the time goes to
-    memory that is used for the first time.
+    Several threads read tensors that are stored uncompressed in local files, because much of the
+    time goes to memory that is used for the first time.
     """
     made: List[np.ndarray[Any, Any]] = []
     pieces: Deque[_Piece] = deque()
@@ -91,7 +91,7 @@ def read_all(
 class _Piece(NamedTuple):
     """A part of the bytes of a tensor."""
 
-    #: Position of the tensor among those that are read.
+    #: Position of the tensor in the list of tensors to read.
     tensor: int
     memory: memoryview
     files: "Files"
@@ -100,7 +100,7 @@ class _Piece(NamedTuple):
 
 
 def _read_by_threads(pieces: "Deque[_Piece]") -> Set[int]:
-    """Reads pieces; returns the tensors whose file ended before."""
+    """Reads pieces; returns the tensors whose file ended early."""
     total = sum(len(piece.memory) for piece in pieces)
     count = min(total // _PIECE, os.cpu_count() or 1, _THREADS)
     if count < 2:
@@ -129,8 +129,8 @@ def _read_pieces(pieces: "Deque[_Piece]") -> Set[int]:
 
 
 class Files:
-    """Files of a model, each opened once and mapped once, so that all tensors are those of one file
-    where another one takes its place later."""
+    """Files of a model, each opened once and mapped once, so that all tensors are of the same file
+    even if another file replaces it."""
 
     def __init__(self) -> None:
         self._opened: Dict[str, int] = {}
@@ -146,7 +146,7 @@ class Files:
         return opened
 
     def read(self, path: str, offset: int, memory: memoryview) -> int:
-        """Reads bytes from an offset on; returns how many, 0 at the end of the file."""
+        """Reads bytes from an offset on; returns their number, 0 at the end of the file."""
         if sys.platform != "win32":
             return os.preadv(self._open(path), [memory], offset)
         # An open file can't be replaced there.
@@ -157,7 +157,7 @@ class Files:
     def part(
         self, place: Tuple[str, int], length: int, access: int
     ) -> "Optional[np.ndarray[Any, Any]]":
-        """A map of bytes from an offset on; ``None`` where the file ends before."""
+        """Returns a map of bytes from an offset on, or ``None`` if the file ends early."""
         path, offset = place
         mapped = self._mapped.get((path, access))
         if mapped is None:
@@ -169,7 +169,7 @@ class Files:
 
 
 class Tensor:
-    """A tensor of a model. Its bytes are read when they are asked for.
+    """A tensor of a model. Its bytes are read when they are used.
 
     >>> norm = apr.open(MODEL)["model.norm.weight"]
     >>> norm.dtype, norm.shape
@@ -192,9 +192,9 @@ class Tensor:
         self._position = position
         #: Name in the file.
         self.name = entry[0]
-        #: As apr calls it: ``f32``, ``bf16``, ``q4_k``.
+        #: Name of the dtype: ``f32``, ``bf16``, ``q4_k``.
         self.dtype = entry[1]
-        #: Elements, outermost dimension first.
+        #: Sizes of the dimensions, outermost first.
         self.shape = tuple(entry[2])
         #: Length of the stored bytes.
         self.nbytes = entry[3]
@@ -221,30 +221,31 @@ class Tensor:
         return len(self.shape)
 
     def bytes(self) -> bytearray:
-        """The stored bytes: little-endian elements row by row, or blocks of a quantized tensor."""
+        """Returns the stored bytes: little-endian elements row by row, or blocks of a quantized
+        tensor."""
         return self._model.read(self._position, 0, self.nbytes)
 
     def numpy(self) -> "np.ndarray[Any, Any]":
-        """The elements. Where they lie flat in a file of this machine, a read-only view of it;
-        those of ``f4_e2m1``, of which two lie in a byte, are a copy.
+        """Returns the elements: a read-only view of the file if it is local and stores them
+        uncompressed, otherwise a copy. Elements of ``f4_e2m1``, two in a byte, are a copy.
 
-        A view changes with the file: :meth:`copy` does not.
+        A view changes with the file; :meth:`copy` returns elements that do not.
         """
         flat = None if self.dtype == F4 else self._flat(mmap.ACCESS_READ)
         return self.copy() if flat is None else elements(flat, self.dtype, self.shape)
 
     def copy(self) -> "np.ndarray[Any, Any]":
-        """The elements in memory of their own, which may be written to."""
+        """Returns the elements in memory of their own, which can be written to."""
         return elements(read_all([self])[0], self.dtype, self.shape)
 
     def _flat(self, access: int) -> "Optional[np.ndarray[Any, Any]]":
-        """The stored bytes as they lie in a file of this machine."""
+        """Returns the stored bytes as a map of a local file, or ``None``."""
         place = self._model.flat(self._position) if self.nbytes else None
         return None if place is None else self._files.part(place, self.nbytes, access)
 
     def _torch_view(self) -> "Optional[torch.Tensor]":
-        """The elements as :meth:`torch` has them where they lie flat, and where torch can take them
-        from there; ``None`` otherwise."""
+        """Returns the elements as a view of a local file, or ``None`` if the file does not store
+        them in a form that torch can use."""
         if self.nbytes == 0:
             return self._torch_of(np.empty(0, np.uint8))
         place = self._model.flat(self._position)
@@ -254,7 +255,7 @@ class Tensor:
         return None if bits is None else self._torch_of(bits)
 
     def _torch_of(self, bits: "np.ndarray[Any, Any]") -> "torch.Tensor":
-        """A tensor of torch, of its stored bytes."""
+        """Returns a torch tensor of stored bytes."""
         import torch
 
         dtype, shape = torch_dtype(self.dtype), torch_shape(self.dtype, self.shape)
@@ -263,12 +264,12 @@ class Tensor:
         return torch.from_numpy(bits).view(dtype).reshape(shape)
 
     def torch(self, *, copy: bool = False) -> "torch.Tensor":
-        """The elements as a torch tensor. Where they lie flat in a file of this machine, they are
-        read when they are used, and what is written to them stays in memory.
+        """Returns the elements as a torch tensor. If a local file stores them uncompressed, they
+        are read when they are used, and writing to them changes memory only.
 
-        They change where the file is overwritten in place, which ``copy`` prevents: it reads all
-        into memory of its own. An element of torch's ``float4_e2m1fn_x2`` is two of the file: the
-        last dimension is half as long.
+        They change if the file is overwritten in place. ``copy`` prevents that by reading all into
+        memory of its own. An element of torch's ``float4_e2m1fn_x2`` is two elements of the file,
+        so the last dimension is half as long.
         """
         import torch
 
@@ -276,7 +277,7 @@ class Tensor:
         return self._torch_of(read_all([self], torch_memory)[0]) if view is None else view
 
     def dequantize(self) -> "np.ndarray[Any, Any]":
-        """The elements as ``float32``, whatever they are stored as."""
+        """Returns the elements as ``float32``, for every stored dtype."""
         floats = self._model.floats(self._position, 0, self.size)
         return np.frombuffer(floats, dtype=np.float32).reshape(self.shape)
 
@@ -287,7 +288,7 @@ class Tensor:
         return array if dtype is None else array.astype(dtype)
 
     def __getitem__(self, index: Any) -> "np.ndarray[Any, Any]":
-        """Elements as NumPy indexes them. No more is read than the rows that the first index takes.
+        """Returns elements by NumPy's indexing. Only the rows of the first index are read.
 
         >>> apr.open(MODEL)["model.embed_tokens.weight"][3:5, :2].shape
         (2, 2)

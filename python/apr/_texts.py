@@ -1,4 +1,4 @@
-"""Tokens of texts, and texts that models write."""
+"""Tokens of texts, and texts that models generate."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ from typing import (
 
 from . import _apr
 
-#: What keys and values of earlier tokens are kept as.
+#: Dtype for the keys and values of earlier tokens.
 CacheType = Literal["f32", "f16", "q8_0"]
 
 
 def cache_type_name(name: str) -> str:
-    """The name of a :data:`CacheType`; other names raise."""
+    """Returns the name of a :data:`CacheType`; raises for other names."""
     if name not in ("f32", "f16", "q8_0"):
         raise ValueError(f"cache_type is 'f32', 'f16' or 'q8_0', not {name!r}")
     return name
@@ -37,7 +37,7 @@ def chat_files(
     documents: Optional[Sequence[Mapping[str, Any]]] = None,
     template_args: Optional[Mapping[str, Any]] = None,
 ) -> Dict[str, Any]:
-    """A chat, and what its template gets besides, as the files of the command have them."""
+    """Returns a chat and the other arguments of its template in the form of the command's files."""
 
     def listed(items: Optional[Sequence[Mapping[str, Any]]]) -> Optional[str]:
         return None if items is None else json.dumps([dict(item) for item in items])
@@ -56,7 +56,7 @@ def grammar_of(
     regex: Optional[str],
     grammar: Optional[str],
 ) -> Optional[Tuple[str, str]]:
-    """The grammar that a text keeps to: its kind, and how it is written."""
+    """Returns the kind and the text of the grammar for a generated text."""
     if sum(given is not None for given in (json_schema, regex, grammar)) > 1:
         raise ValueError("pass one of json_schema, regex and grammar")
     if json_schema is not None:
@@ -76,7 +76,7 @@ class Tokenizer:
         self._model = model
 
     def encode(self, text: str, *, special: bool = True) -> List[int]:
-        """The tokens of a text; with ``special``, those that the model puts around it.
+        """Returns the tokens of a text; with ``special``, also the tokens that the model adds.
 
         >>> apr.open(MODEL).tokenizer.decode(apr.open(MODEL).tokenizer.encode("12+34="))
         '12+34='
@@ -84,12 +84,12 @@ class Tokenizer:
         return self._model.encode(text, special)
 
     def decode(self, tokens: Iterable[int], *, special: bool = False) -> str:
-        """The text of tokens; with ``special``, the special ones are written too."""
+        """Returns the text of tokens; with ``special``, including special tokens."""
         return self._model.decode(list(tokens), special)
 
 
 class Completion(NamedTuple):
-    """What a model wrote."""
+    """A generated text."""
 
     text: str
     #: ``end``, ``stop``, ``grammar``, ``max_tokens`` or ``context``.
@@ -101,23 +101,23 @@ class Completion(NamedTuple):
 
     @property
     def answer(self) -> Dict[str, Any]:
-        """The answer of a chat taken apart, as its template has it: ``text``, and where there are
-        any ``thinking`` and ``tool_calls``."""
+        """The parts of a chat's answer by its template: ``text``, and ``thinking`` and
+        ``tool_calls`` if there are any."""
         answer: Dict[str, Any] = self.report.get("answer", {"text": self.text})
         return answer
 
 
 def completion(report: Dict[str, Any]) -> Completion:
-    """What the report of a run says that a model wrote."""
+    """Returns the generated text in the report of a run."""
     return Completion(
         report.get("text") or "", report.get("ended", ""), report.get("added", []), report
     )
 
 
 class Generation(Iterator[str]):
-    """A text that is being written: an iterator of its pieces.
+    """A text that is being generated: an iterator of its pieces.
 
-    Once it is exhausted, :attr:`completion` has the whole.
+    :attr:`completion` is the whole text.
     """
 
     def __init__(self, generation: "_apr.Generation") -> None:
@@ -128,7 +128,7 @@ class Generation(Iterator[str]):
 
     @property
     def completion(self) -> Completion:
-        """The whole text; what was not read yet is read."""
+        """The whole text; generates the rest first."""
         for _ in self:
             pass
         return completion(json.loads(self._generation.report or "{}"))

@@ -1,4 +1,4 @@
-"""PyTorch's files, of any kind, without running anything that they hold.
+"""Reads and writes PyTorch's files without running code from them.
 
 >>> import apr.torch
 >>> state = apr.torch.load(MODEL)        # doctest: +SKIP
@@ -26,11 +26,11 @@ def load(
     password: Optional[str] = None,
     max_memory: Optional[int] = None,
 ) -> "Dict[str, torch.Tensor]":
-    """The tensors of a model as a state dict, whatever its format.
+    """Returns the tensors of a model of any format as a state dict.
 
-    ``torch.load`` of a pickle executes what the pickle says. Here it is read for its tensors by
-    their names; nothing of it is run, and what is no tensor is left out. With ``mmap``, tensors are
-    read from the file when they are used. ``max_memory`` is that of :func:`apr.open`.
+    ``torch.load`` of a pickle executes the code in it. This function reads the tensors by name,
+    runs nothing, and leaves out values that are not tensors. With ``mmap``, tensors are read from
+    the file when they are used. ``max_memory`` has the meaning of :func:`apr.open`.
     """
     state = open(source, password=password, max_memory=max_memory).torch(copy=not mmap)
     if map_location is not None:
@@ -41,6 +41,5 @@ def load(
 def save(
     state: "Mapping[str, torch.Tensor]", path: PathLike, *, replace: bool = True
 ) -> "_jobs.Saved":
-    """Writes a state dict, in the format that the extension names: ``.pt`` and ``.bin`` load in
-    torch."""
+    """Writes a state dict in the format of the extension; torch loads ``.pt`` and ``.bin``."""
     return _jobs.save(path, state, replace=replace)

@@ -253,7 +253,7 @@ const EXAMPLES: [(&str, &[Example]); 55] = [
                 "apr bench llama.gguf -p 512 -n 128 -t 1,2 --repeat 5",
                 "measure a prompt of 512 tokens and 128 generated ones, on one thread and on two",
             ),
-            ("apr bench model.onnx", "runs a second of a model that generates no text"),
+            ("apr bench model.onnx", "time a model that does not generate text for a second"),
         ],
     ),
     (
@@ -645,15 +645,38 @@ fn global_options(options: &[Arg]) -> String {
     text
 }
 
-/// Each example below its purpose, since some are long.
+/// Columns of a line of help, without its indentation.
+const COLUMNS: usize = 76;
+
+/// Returns each example below its purpose, because some are long. A command that has commands shows
+/// the first example of each.
 fn text(words: &str) -> String {
-    let examples = examples(words);
-    if examples.is_empty() {
+    let mut shown = examples(words).to_vec();
+    if shown.is_empty() && !words.is_empty() {
+        let inner = EXAMPLES
+            .iter()
+            .filter(|(of, _)| of.strip_prefix(words).is_some_and(|rest| rest.starts_with(' ')));
+        shown.extend(inner.filter_map(|(_, examples)| examples.first()));
+    }
+    if shown.is_empty() {
         return String::new();
     }
     let lines: Vec<String> =
-        examples.iter().map(|(line, what)| format!("  # {what}\n  {line}")).collect();
+        shown.iter().map(|(line, what)| format!("  # {what}\n  {}", continued(line))).collect();
     format!("Examples:\n{}", lines.join("\n"))
+}
+
+/// Returns a command line in lines that a shell joins, each as long as a line of help.
+fn continued(line: &str) -> String {
+    let (mut lines, mut rest) = (Vec::new(), line);
+    // The mark at the end takes two columns.
+    while rest.len() > COLUMNS {
+        let Some(at) = rest[..COLUMNS - 1].rfind(" -") else { break };
+        lines.push(&rest[..at]);
+        rest = &rest[at + 1..];
+    }
+    lines.push(rest);
+    lines.join(" \\\n    ")
 }
 
 #[cfg(test)]

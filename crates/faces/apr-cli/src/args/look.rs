@@ -109,7 +109,7 @@ pub(crate) struct TensorsArgs {
         long, conflicts_with_all = ["stats", "hist", "values", "offset", "output"]
     )]
     pub(crate) digest: bool,
-    /// Write the tensors into this folder, a .npy file each; what NumPy has no dtype for is f32
+    /// Write the tensors into this folder, a .npy file each; dtypes that NumPy lacks become f32
     #[arg(
         short, long, value_name = "FOLDER",
         conflicts_with_all = ["stats", "hist", "values", "offset", "sort"]

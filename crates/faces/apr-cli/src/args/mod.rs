@@ -175,7 +175,7 @@ pub(crate) struct GlobalArgs {
     /// Print the report as one JSON document
     #[arg(long, global = true, hide_short_help = true)]
     pub(crate) json: bool,
-    /// Print errors only
+    /// Print errors only, and what `run` generates
     #[arg(short, long, global = true, hide_short_help = true, conflicts_with = "verbose")]
     pub(crate) quiet: bool,
     /// Print more detail

@@ -170,14 +170,16 @@ fn parse_bits(text: &str) -> Result<f64, String> {
 const TYPES: &str = "\
 Types:
   q8_0 q5_1 q5_0 q4_1 q4_0                 blocks of 32; q6_k output where llama.cpp has it so
-  q2_k q3_k_s q3_k_m q3_k_l                mixes of K-quants by llama.cpp's rules
+  q2_k q2_k_s q3_k_s q3_k_m q3_k_l         mixes of K-quants by llama.cpp's rules; q2_k_s
+                                           needs --imatrix
   q4_k_s q4_k_m q5_k_s q5_k_m q6_k
   iq4_nl iq4_xs                            non-linear, 4.5 and 4.25 bits
   iq3_m iq3_s iq3_xs                       points of a grid, 3.3 to 3.7 bits
   iq3_xxs iq2_m iq2_s iq2_xs               the same, 2.3 to 3.1 bits; they need --imatrix
   iq2_xxs iq1_m iq1_s                      the same, 1.6 to 2.1 bits; they need --imatrix
   tq1_0 tq2_0 q1_0 q2_0 mxfp4 nvfp4        ternary weights; signs; 2 bits; 4-bit floats
-  int8 int4                                .apr: a scale a row, a scale a group of 32
+  mxfp4_moe                                experts in mxfp4, the rest in q8_0
+  int8 int4                                .apr: a scale per row, a scale per group of 32
   fp8 w8a8 w4a16 w4a16-asym gptq-4         folders that vLLM and transformers load; mxfp4, nvfp4
   mlx-4 mlx-6 mlx-8                        folders that mlx-lm loads
   f8_e4m3 f8_e5m2 fp16 bf16 fp32           floats";
