@@ -44,12 +44,15 @@ pub enum Wrapper {
     Raw,
     /// Two bytes of header and a checksum (RFC 1950).
     Zlib,
+    /// No framing, and the CRC-32 of the decoded bytes, as the end of a gzip member states it
+    /// (RFC 1952).
+    Summed(u32),
 }
 
 impl Wrapper {
     fn flags(self) -> u32 {
         match self {
-            Self::Raw => 0,
+            Self::Raw | Self::Summed(_) => 0,
             Self::Zlib => {
                 inflate_flags::TINFL_FLAG_PARSE_ZLIB_HEADER
                     | inflate_flags::TINFL_FLAG_COMPUTE_ADLER32
@@ -75,13 +78,16 @@ struct State {
     at: usize,
     /// Offset of the next compressed byte.
     input: u64,
+    /// Checksum of the decoded bytes so far, for a stream that states one.
+    crc: crc32fast::Hasher,
     done: bool,
 }
 
 impl State {
     fn new(stream: &Stream) -> Self {
         let (decoder, window) = (Box::default(), Box::new([0; WINDOW]));
-        Self { decoder, window, at: 0, input: stream.offset, done: false }
+        let crc = crc32fast::Hasher::new();
+        Self { decoder, window, at: 0, input: stream.offset, crc, done: false }
     }
 
     /// Passes up to `wanted` decoded bytes to `take`, in pieces, and returns their number. It is
@@ -109,7 +115,14 @@ impl State {
             let left = usize::try_from(wanted - decoded).unwrap_or(usize::MAX);
             let (read, written) = self.step(stream, &input[used..], left)?;
             used += read;
-            take(&self.window[self.at..self.at + written]);
+            let piece = &self.window[self.at..self.at + written];
+            take(piece);
+            if let Wrapper::Summed(stated) = stream.wrapper {
+                self.crc.update(piece);
+                if self.done && self.crc.clone().finalize() != stated {
+                    return Err(mismatch(self.input));
+                }
+            }
 
             // Without its flag for flat buffers, `miniz_oxide` takes the window for a ring.
             self.at = (self.at + written) % WINDOW;
@@ -136,9 +149,7 @@ impl State {
             // A step that moves nothing at the stream's end would be repeated for ever.
             TINFLStatus::NeedsMoreInput if read > 0 || written > 0 || self.input < stream.end => {}
             TINFLStatus::Adler32Mismatch => {
-                return Err(
-                    Error::checksum("the checksum of the compressed bytes is wrong").at(self.input)
-                );
+                return Err(mismatch(self.input));
             }
             _ => {
                 return Err(
@@ -149,6 +160,10 @@ impl State {
 
         Ok((read, written))
     }
+}
+
+fn mismatch(at: u64) -> Error {
+    Error::checksum("the checksum of the compressed bytes is wrong").at(at)
 }
 
 /// A DEFLATE stream whose decoded length is known, as a source of its decoded bytes.

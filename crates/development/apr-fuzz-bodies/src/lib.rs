@@ -386,7 +386,7 @@ fn import(reader: &dyn CheckpointReader, families: &Families) {
     {
         let imported = apr_registry::open(file, NAME, &Limits::default())
             .expect("what was written can be read");
-        let off = ValidationConfig::off();
+        let off = ValidationConfig::integrity();
         let target = if reader.format() == &apr_registry::gguf::FORMAT {
             &apr_registry::gguf::FORMAT
         } else {

@@ -192,6 +192,11 @@ impl Context {
         Ok(source.taken_for(&self.architecture()?).verifying(self.verifies))
     }
 
+    /// Returns `true` if weights are compared with their checksums before they are used.
+    pub(crate) fn verifies(&self) -> bool {
+        self.verifies
+    }
+
     /// Returns the session for reports on a model, with the family that `--arch` sets.
     pub(crate) fn session<'a>(&'a self, model: &'a Model) -> Outcome<Session<'a>> {
         Ok(Session::of(self.source(&*model.reader, &model.name)?))

@@ -1,15 +1,17 @@
 //! Arguments that could not be read.
 
+use std::io::Write;
+
 use crate::config::{Config, OutputFormat};
 use crate::documents::FailureDocument;
 use crate::failure::{ARGUMENTS, Failure};
 
 /// Reports arguments that cannot be parsed, or prints the requested help.
 pub(crate) fn report(error: &clap::Error) -> u8 {
-    // Nobody is left to read that an output is closed.
-    let _ = error.print();
+    let printed = error.print().and_then(|()| std::io::stdout().flush());
     if !error.use_stderr() {
-        return 0;
+        let failed = |unwritten: std::io::Error| Failure::from(unwritten).report(wants_json());
+        return printed.map_or_else(failed, |()| 0);
     }
     if wants_json() {
         let text = error.render().to_string();

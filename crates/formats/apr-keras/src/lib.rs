@@ -93,7 +93,8 @@ pub static ARCHIVE: Format = Format {
 fn starts_like_keras(head: &[u8]) -> bool {
     let Some(&[a, b]) = head.get(26..28) else { return false };
     let name = head.get(30..30 + usize::from(u16::from_le_bytes([a, b]))).unwrap_or_default();
-    let is_first =
-        name == b"metadata.json" && head.windows(15).any(|bytes| bytes == b"\"keras_version\"");
+    let has = |text: &[u8]| head.windows(text.len()).any(|bytes| bytes == text);
+    // The text may be packed, and Keras writes the configuration next.
+    let is_first = name == b"metadata.json" && (has(b"\"keras_version\"") || has(b"config.json"));
     head.starts_with(b"PK\x03\x04") && (is_first || name == b"model.weights.h5")
 }

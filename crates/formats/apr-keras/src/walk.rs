@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 
-use apr_core::{Error, Escaped, Result};
+use apr_core::{Code, Error, Escaped, Result};
 
 use crate::hdf5::{
     Attribute, Dataset, Datatype, File, Followed, Object, Target, attributes, kind, links,
@@ -71,13 +71,13 @@ impl Contents {
             let found = match attributes(file, &object) {
                 Ok(found) => found,
                 Err(error) => {
-                    contents.warn(&path, &error);
+                    contents.warn(&path, error)?;
                     Vec::new()
                 }
             };
             for attribute in found {
                 if let Err(error) = contents.add_attribute(file, &path, &attribute) {
-                    contents.warn(&path, &error);
+                    contents.warn(&path, error)?;
                 }
             }
 
@@ -165,8 +165,16 @@ impl Contents {
         }
     }
 
-    fn warn(&mut self, path: &str, error: &Error) {
+    /// Leaves attributes out that can't be read.
+    ///
+    /// # Errors
+    /// Returns the error if it is about a checksum: the attributes are not those that were written.
+    fn warn(&mut self, path: &str, error: Error) -> Result<()> {
+        if error.code() == Code::Checksum {
+            return Err(error.for_tensor(Escaped::short(path)));
+        }
         self.warnings.push(format!("attributes of '/{}': {error}", Escaped::short(path)));
+        Ok(())
     }
 }
 

@@ -93,9 +93,11 @@ fn open_archive(source: Box<dyn ByteSource>, name: &str, limits: &Limits) -> Res
         match read.and_then(|header| Array::new(header, entry.offset, entry.len)) {
             Ok(found) => reader.add(array.to_owned(), ArrayLocation::in_entry(found, entry)),
             Err(error) => {
-                // A damaged entry is told from one that nobody here can read.
+                // An entry whose bytes are not those that were written is damaged, whether its
+                // checksum or its stream shows it. Other entries can't be read here.
                 let damaged = entry.check_crc(&*reader.source).err();
-                if let Some(damage) = damaged.filter(|found| found.code() == Code::Checksum) {
+                let is_damage = |code| matches!(code, Code::Checksum | Code::Corrupt);
+                if let Some(damage) = damaged.filter(|found| is_damage(found.code())) {
                     return Err(damage.for_tensor(array));
                 }
                 let error = error.for_tensor(array).at(entry.place);

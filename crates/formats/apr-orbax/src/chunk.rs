@@ -1,7 +1,7 @@
 //! Chunks of arrays: bytes as they are, or one compressed stream.
 
 use std::collections::VecDeque;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 use apr_archive::{Inflated, Wrapper};
 use apr_core::{ByteSource, Error, Result, Work, read_vec};
@@ -28,7 +28,17 @@ const GZIP_HEAD: u64 = 512;
 const GZIP_TAIL: u64 = 8;
 
 /// A chunk of an array.
-pub(crate) enum Chunk {
+///
+/// A compressed stream has its checksum at its end: the first read decodes the whole stream.
+pub(crate) struct Chunk {
+    bytes: Bytes,
+    len: u64,
+    /// Result of the comparison with the checksum.
+    compared: OnceLock<Result<()>>,
+}
+
+/// The bytes of a chunk.
+enum Bytes {
     /// A chunk that has only the fill value.
     Filled,
     Plain {
@@ -90,38 +100,74 @@ impl Chunk {
         let inflate = |source: &Arc<dyn ByteSource>, at: u64, encoded: u64, wrapper| {
             let shared = Arc::clone(source);
             let inflated = Inflated::new(shared, (at, encoded), len, wrapper, &cache.inflated)?;
-            Ok(Self::Inflated(Box::new(inflated)))
+            Ok(Bytes::Inflated(Box::new(inflated)))
         };
-        match compressor {
+        let bytes = match compressor {
             Compressor::None if encoded != len => wrong("the length is wrong"),
-            Compressor::None => Ok(Self::Plain { source, offset }),
+            Compressor::None => Ok(Bytes::Plain { source, offset }),
             Compressor::Zlib => inflate(&source, offset, encoded, Wrapper::Zlib),
             Compressor::Gzip => {
                 let head = read_vec(&source, offset, encoded.min(GZIP_HEAD))?;
                 let start = gzip_header(&head)
                     .filter(|start| start + GZIP_TAIL <= encoded)
                     .ok_or_else(|| Error::corrupt("a header of gzip is damaged").at(offset))?;
-                inflate(&source, offset + start, encoded - start - GZIP_TAIL, Wrapper::Raw)
+                let stream = encoded - start - GZIP_TAIL;
+                let tail = read_vec(&source, offset + encoded - GZIP_TAIL, GZIP_TAIL)?;
+                let word = |at: usize| u32::from_le_bytes([0, 1, 2, 3].map(|byte| tail[at + byte]));
+                match u64::from(word(4)) == len & u64::from(u32::MAX) {
+                    true => inflate(&source, offset + start, stream, Wrapper::Summed(word(0))),
+                    false => wrong("gzip states another length"),
+                }
             }
             Compressor::Zstd if len > encoded.saturating_mul(ZSTD_RATIO) => wrong("too much"),
             Compressor::Zstd => {
                 let mut kept = cache.kept.lock().unwrap_or_else(PoisonError::into_inner);
                 kept.next += 1;
                 let work = Work::of_file(len.saturating_mul(TIMES).saturating_add(FREE));
-                Ok(Self::Zstd(Compressed { source, offset, encoded, len, id: kept.next, work }))
+                Ok(Bytes::Zstd(Compressed { source, offset, encoded, len, id: kept.next, work }))
             }
-        }
+        };
+        Ok(Self { bytes: bytes?, len, compared: OnceLock::new() })
+    }
+
+    /// Creates a chunk that has only the fill value.
+    pub(crate) fn filled() -> Self {
+        Self { bytes: Bytes::Filled, len: 0, compared: OnceLock::new() }
+    }
+
+    /// Returns `true` if the chunk's bytes are in the file as they are.
+    pub(crate) fn is_plain(&self) -> bool {
+        matches!(self.bytes, Bytes::Plain { .. })
     }
 
     /// Fills `buf` with the decoded bytes from `offset` on, which must exist. For a filled chunk,
     /// `buf` is left unchanged.
+    ///
+    /// # Errors
+    /// E002 for a damaged stream, E004 for a wrong checksum, E007 when reading fails, E008 for
+    /// reading back and forth too often.
     pub(crate) fn read(&self, cache: &Cache, offset: u64, buf: &mut [u8]) -> Result<()> {
-        match self {
-            Self::Filled => Ok(()),
-            Self::Plain { source, offset: start } => source.read_at(start + offset, buf),
-            Self::Inflated(inflated) => inflated.read_at(offset, buf),
-            Self::Zstd(compressed) => compressed.read(cache, offset, buf),
+        match &self.bytes {
+            Bytes::Filled => Ok(()),
+            Bytes::Plain { source, offset: start } => source.read_at(start + offset, buf),
+            Bytes::Inflated(inflated) => {
+                self.compare(|at, byte| inflated.read_at(at, byte))?;
+                inflated.read_at(offset, buf)
+            }
+            Bytes::Zstd(compressed) => {
+                self.compare(|at, byte| compressed.read(cache, at, byte))?;
+                compressed.read(cache, offset, buf)
+            }
         }
+    }
+
+    /// Decodes the stream to its end, once, where its checksum is compared. Other threads wait.
+    fn compare(&self, read: impl Fn(u64, &mut [u8]) -> Result<()>) -> Result<()> {
+        let all = || match self.len.checked_sub(1) {
+            Some(last) => read(last, &mut [0]),
+            None => Ok(()),
+        };
+        self.compared.get_or_init(all).clone()
     }
 }
 

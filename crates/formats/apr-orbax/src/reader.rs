@@ -157,11 +157,11 @@ impl Opened<'_> {
                 None if !array.fills_zeros => {
                     return Err(Error::version("its chunks are filled with something but zeros"));
                 }
-                None => chunks.push(Chunk::Filled),
+                None => chunks.push(Chunk::filled()),
             }
         }
         let place = first.unwrap_or(StoredRange { file: 0, offset: 0, len: 0 });
-        let is_plain = matches!(chunks[..], [Chunk::Plain { .. }])
+        let is_plain = matches!(&chunks[..], [chunk] if chunk.is_plain())
             && place.len > 0
             && array.byte_len() == Some(place.len);
         Ok(Chunked { array, chunks, place, is_plain })

@@ -1,8 +1,8 @@
 //! Zstandard streams, decoded from front to back.
 
 use apr_core::{ByteSource, Error, Result, read_vec};
-use structured_zstd::decoding::FrameDecoder;
 use structured_zstd::decoding::errors::FrameDecoderError;
+use structured_zstd::decoding::{ContentChecksum, FrameDecoder};
 
 /// Maximum length of the window that a stream keeps in memory, in bytes.
 const MAX_WINDOW: u64 = 32 << 20;
@@ -20,6 +20,7 @@ impl Stream {
     pub(crate) fn new() -> Result<Self> {
         let mut decoder = Box::new(FrameDecoder::new());
         decoder.set_max_window_size(MAX_WINDOW).map_err(|error| refused(&error))?;
+        decoder.set_content_checksum(ContentChecksum::Verify);
         Ok(Self(decoder))
     }
 
@@ -42,6 +43,9 @@ fn refused(error: &FrameDecoderError) -> Error {
             "a Zstandard stream with a window of more than {} MiB",
             MAX_WINDOW >> 20
         )),
+        FrameDecoderError::ChecksumMismatch { .. } => {
+            Error::checksum("the checksum of a Zstandard stream does not match its content")
+        }
         _ => Error::corrupt("a Zstandard stream is damaged"),
     }
 }

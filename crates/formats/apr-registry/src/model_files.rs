@@ -14,10 +14,15 @@ pub enum ModelFile {
 }
 
 /// Names of weights without extensions and shard numbers.
-const STEMS: [&str; 8] = [
+const STEMS: [&str; 12] = [
     "model",
     "adapter_model",
+    // The graphs of models with an encoder and a decoder, as Optimum names them.
+    "decoder_model",
+    "decoder_model_merged",
+    "decoder_with_past_model",
     "diffusion_pytorch_model",
+    "encoder_model",
     "flax_model",
     "pytorch_model",
     "rust_model",
@@ -29,7 +34,7 @@ const STEMS: [&str; 8] = [
 ///
 /// Copying accepts any `.json` as a companion. The files that are replaced together with a folder,
 /// however, must be known by name.
-const COMPANIONS: [&str; 38] = [
+const COMPANIONS: [&str; 39] = [
     "README.md",
     "added_tokens.json",
     "chat_template.jinja",
@@ -50,6 +55,7 @@ const COMPANIONS: [&str; 38] = [
     "processor_config.json",
     "quant_config.json",
     "quantize_config.json",
+    "scales.json",
     "sentence_bert_config.json",
     "sentencepiece.bpe.model",
     "source.spm",
@@ -153,6 +159,10 @@ mod tests {
             "pytorch_model.bin.index.json",
             "model.onnx",
             "model.onnx_data",
+            "encoder_model.onnx",
+            "decoder_model.onnx_data",
+            "decoder_model_merged.onnx",
+            "decoder_with_past_model.onnx",
             "model.pt",
             "adapter_model.safetensors",
             "2_Dense/model.safetensors",

@@ -276,6 +276,25 @@ impl Expression {
         }
     }
 
+    /// Returns the names in the expression, in order.
+    pub(crate) fn names(&self) -> Vec<&str> {
+        match self {
+            Self::Constant(_) => Vec::new(),
+            Self::Name(name) => vec![name],
+            Self::Not(inner) | Self::Negative(inner) => inner.names(),
+            Self::Element(left, right) | Self::Binary(_, left, right) => {
+                [left.names(), right.names()].concat()
+            }
+            Self::Conditional(when, then, otherwise) => {
+                let parts = [Some(when), Some(then), otherwise.as_ref()];
+                parts.into_iter().flatten().flat_map(|part| part.names()).collect()
+            }
+            Self::Call(_, inner) | Self::List(inner) => {
+                inner.iter().flat_map(Self::names).collect()
+            }
+        }
+    }
+
     /// Returns `true` if the expression contains a name.
     pub(crate) fn mentions(&self, name: &str) -> bool {
         match self {

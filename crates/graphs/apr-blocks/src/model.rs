@@ -44,7 +44,9 @@ impl<'m> Model<'m> {
             expected.as_ref().unwrap_or(&info.shape).dims().to_vec()
         };
         let named = tensors.iter().enumerate().filter_map(|(position, info)| {
-            let name = family.canonical(position)?;
+            // What the configuration excludes is not computed with, and remains unused.
+            let name =
+                family.canonical(position).filter(|_| family.excluded(position).is_none())?;
             Some((name, dims(name, info)))
         });
         Self {

@@ -76,9 +76,18 @@ impl Mismatch {
         tensor: usize,
         range: StoredRange,
     ) -> Error {
-        let error = Error::checksum(self.to_string())
-            .for_tensor(&reader.tensors()[tensor].name)
-            .at(range.offset);
+        self.into_error_about(reader, &reader.tensors()[tensor].name, range)
+    }
+
+    /// E004 for a tensor that the error calls by another name than `reader` does.
+    #[must_use]
+    pub fn into_error_about(
+        self,
+        reader: &dyn CheckpointReader,
+        name: &str,
+        range: StoredRange,
+    ) -> Error {
+        let error = Error::checksum(self.to_string()).for_tensor(name).at(range.offset);
         match reader.files().get(range.file) {
             Some(file) => error.in_file(&file.name),
             None => error,

@@ -1,5 +1,7 @@
-//! What an earlier output of the same name left: other shards than the new ones.
+//! What an earlier output of the same name left: other shards than the new ones, and the data of a
+//! graph.
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::path::{Path, PathBuf};
 
@@ -15,8 +17,10 @@ use crate::partial::parent;
 /// be called before the new files are in place.
 ///
 /// Only files of one model under that name are found: shards of other counts if the new output is a
-/// whole set of shards, and the shards of a manifest or an index that is replaced. `sources` are
-/// files that the output was made from. They stay unless the file that lists them is replaced.
+/// whole set of shards, the shards of a manifest or an index that is replaced, whole sets of
+/// numbered shards if the new output is one file, and the data beside a graph that is replaced.
+/// `sources` are files that the output was made from. They stay unless the file that lists them is
+/// replaced.
 /// `count` is the number of shards written before, if the output is their manifest.
 ///
 /// # Errors
@@ -47,8 +51,9 @@ pub(crate) fn files(
     let was_manifest = is_written(path) && path.is_file() && is_manifest(path).unwrap_or(false);
     // One file where a set was.
     let is_one = written.len() == 1 && is_written(path);
-    if !is_set && !(is_one && (has_index || was_manifest)) {
-        return Ok(Vec::new());
+    let data = data_of_graph(path, written, sources);
+    if !is_set && !is_one {
+        return Ok(data);
     }
 
     let mut found = Vec::new();
@@ -57,6 +62,10 @@ pub(crate) fn files(
         if name.to_str().is_some_and(is_shard) {
             found.push(path.with_file_name(name));
         }
+    }
+    // Without a file that lists them, a set is known by its numbers, and must be whole.
+    if !is_set && !has_index && !was_manifest {
+        found = whole_sets(found);
     }
     let is_before = |path: &PathBuf| {
         let name = path.file_name().and_then(|name| name.to_str());
@@ -68,7 +77,33 @@ pub(crate) fn files(
     let others = others.map(Path::to_path_buf).filter(|path| !is_of(path, sources));
     found.retain(|path| replaced || !is_of(path, sources));
     found.extend(others);
+    found.extend(data);
     Ok(found)
+}
+
+/// Returns those of the shards that are of a set without gaps.
+fn whole_sets(shards: Vec<PathBuf>) -> Vec<PathBuf> {
+    let number = |path: &PathBuf| shard_number(path.file_name()?.to_str()?);
+    let mut sets: BTreeMap<u32, BTreeSet<u32>> = BTreeMap::new();
+    for (at, count) in shards.iter().filter_map(number) {
+        sets.entry(count).or_default().insert(at);
+    }
+    sets.retain(|count, numbers| u32::try_from(numbers.len()) == Ok(*count));
+    shards
+        .into_iter()
+        .filter(|path| number(path).is_some_and(|(_, count)| sets.contains_key(&count)))
+        .collect()
+}
+
+/// Returns the file with the data of an ONNX graph that is replaced by one without such a file.
+fn data_of_graph(path: &Path, written: &[&Path], sources: &[Identity]) -> Vec<PathBuf> {
+    let Some(name) = path.file_name().and_then(|name| name.to_str()) else { return Vec::new() };
+    let data = path.with_file_name(format!("{name}_data"));
+    let is_replaced = name.ends_with(".onnx") && written.contains(&path) && path.is_file();
+    let is_left = is_replaced && !written.contains(&&*data) && data.is_file();
+    // The graph of a source that has another name stays, and so do its data.
+    let is_of_another = is_of(&data, sources) && !is_of(path, sources);
+    if is_left && !is_of_another { vec![data] } else { Vec::new() }
 }
 
 fn is_of(path: &Path, sources: &[Identity]) -> bool {

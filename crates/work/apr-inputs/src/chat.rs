@@ -12,7 +12,7 @@ mod source;
 mod sums;
 mod values;
 
-use apr_core::{Error, Escaped, Result};
+use apr_core::{Error, Escaped, Result, Work};
 use minijinja::syntax::SyntaxConfig;
 use minijinja::value::{Value, ValueKind};
 use minijinja::{Environment, ErrorKind};
@@ -68,7 +68,11 @@ pub fn render(template: &Template, chat: &Chat<'_>) -> Result<Rendered> {
         .map_err(|error| wrong(&error))?;
     let text = compiled.render(Value::from_pairs(values)).map_err(|error| wrong(&error))?;
     if text.len() > MAX_CHAT {
-        return Err(Error::memory(format!("the chat template writes {} bytes", text.len())));
+        let written = apr_core::grouped(text.len() as u64);
+        let justified = Work::NOT_JUSTIFIED;
+        return Err(Error::memory(format!(
+            "the chat template writes {written} bytes, {justified}"
+        )));
     }
 
     let read = compiled.undeclared_variables(false);
@@ -129,7 +133,8 @@ fn wrong(error: &minijinja::Error) -> Error {
     let text = apr_core::foreign(&error);
     let message = format!("the chat template: {}", Escaped::short(&text));
     if error.kind() == ErrorKind::OutOfFuel {
-        Error::memory(message)
+        let over = format!("the chat template takes more steps, {}", Work::NOT_JUSTIFIED);
+        Error::memory(over)
     } else {
         Error::format(message)
     }

@@ -8,7 +8,7 @@
 use std::collections::HashSet;
 
 use apr_arch::TensorExpectation;
-use apr_graph::{Body, Node, Op, ValueId, ValueOrigin, View};
+use apr_graph::{AttributeValue, Body, Node, Op, ValueId, ValueOrigin, View, WeightRef};
 use apr_registry::{CheckpointReader, Limits, graphs_of};
 use apr_tensor::stats::Stats;
 
@@ -18,6 +18,8 @@ pub(crate) struct Constants {
     names: Option<HashSet<String>>,
     /// Tensors that are infinite, and may be.
     pub(crate) infinite: usize,
+    /// Those of them that may be because of their use in a graph.
+    pub(crate) by_graph: Vec<String>,
 }
 
 impl Constants {
@@ -49,7 +51,9 @@ impl Constants {
         if is_number && expected.is_none() {
             return true;
         }
-        self.names.get_or_insert_with(|| names(reader)).contains(&info.name)
+        let is_limit = self.names.get_or_insert_with(|| names(reader)).contains(&info.name);
+        self.by_graph.extend(is_limit.then(|| info.name.clone()));
+        is_limit
     }
 }
 
@@ -131,6 +135,12 @@ impl Found {
 
             let made = made_of(node, &fates);
             let is_known = !functions.contains(&node.op);
+            let held = if is_known && node.op.is("Constant") { made } else { Fate::COMPUTED };
+            for attribute in &node.attributes {
+                if let AttributeValue::Weight(weight) = &attribute.value {
+                    self.add(weight, held);
+                }
+            }
             for (position, input) in node.inputs.iter().enumerate() {
                 let Some(input) = input else { continue };
                 let fate = if is_known { use_of(node, position, made) } else { Fate::COMPUTED };
@@ -139,16 +149,22 @@ impl Found {
         }
 
         for (value, fate) in body.values.iter().zip(&fates) {
-            let ValueOrigin::Weight(weight) = &value.origin else { continue };
-            let list = if fate.ends() { &mut self.limits } else { &mut self.weights };
-            list.insert(weight.tensor.clone());
-            for view in &weight.views {
-                if let View::Joined { with, .. } | View::Stacked(with) = view {
-                    list.extend(with.iter().cloned());
-                }
+            if let ValueOrigin::Weight(weight) = &value.origin {
+                self.add(weight, *fate);
             }
         }
         fates
+    }
+
+    /// Adds the tensors of a weight whose value has this fate.
+    fn add(&mut self, weight: &WeightRef, fate: Fate) {
+        let list = if fate.ends() { &mut self.limits } else { &mut self.weights };
+        list.insert(weight.tensor.clone());
+        for view in &weight.views {
+            if let View::Joined { with, .. } | View::Stacked(with) = view {
+                list.extend(with.iter().cloned());
+            }
+        }
     }
 }
 
@@ -245,6 +261,27 @@ mod tests {
         };
         assert_eq!(masked("Softmax"), (true, false));
         assert_eq!(masked("Relu"), (false, true));
+    }
+
+    #[test]
+    fn the_tensor_of_a_constant_node_is_what_becomes_of_the_node() {
+        let held = |last: &'static str| {
+            let mut graph = GraphBuilder::new(17);
+            let body = graph.body();
+            let dims = [2, 3].map(Dim::fixed);
+            let x = body.input("x", ElementType::F32, dims, Meaning::Unknown);
+            let value = AttributeValue::Weight(WeightRef::whole("mask"));
+            let mask = body.op("Constant", []).attribute("value", value).output("mask");
+            let scores = body.op("Add", [x, mask]).output("scores");
+            let y = body.op(last, [scores]).output("y");
+            body.output("y", y, Meaning::Unknown);
+            let graph: Graph = graph.finish();
+            let mut found = Found::default();
+            found.body(&graph.body, &HashSet::new());
+            (found.limits.contains("mask"), found.weights.contains("mask"))
+        };
+        assert_eq!(held("Softmax"), (true, false));
+        assert_eq!(held("Relu"), (false, true));
     }
 
     #[test]

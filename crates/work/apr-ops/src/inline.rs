@@ -47,22 +47,19 @@ impl ValidationConfig {
     }
 
     /// Checks only the checksums that the source states for its tensors.
+    ///
+    /// A job can't check less: bytes that were not compared would get new checksums in the output.
+    /// Only a configuration that records errors ([`relaxed`](Self::relaxed)) lets a wrong CRC-32
+    /// pass, and the output then states it.
     #[must_use]
     pub const fn integrity() -> Self {
-        Self { stop: true, ..Self::off() }
-    }
-
-    /// Disables all checks.
-    #[must_use]
-    pub const fn off() -> Self {
-        let physics = Physics { finite: false, zeros: false, ranges: false };
-        Self { structure: false, physics, complete: false, stop: false }
+        Self { structure: false, physics: Physics::NONE, complete: false, stop: true }
     }
 
     /// Returns `true` if the values of tensors are checked.
     #[must_use]
     pub(crate) fn reads_values(self) -> bool {
-        self.physics != Self::off().physics
+        self.physics != Physics::NONE
     }
 }
 
@@ -234,6 +231,9 @@ pub struct ValidationReport {
     pub errors: Vec<ValidationError>,
     /// Warnings about tensors.
     pub warnings: Vec<ValidationError>,
+    /// Infinite tensors that are accepted because of their use in the graph.
+    #[serde(skip)]
+    pub(crate) by_graph: Vec<String>,
     /// Mean gains of norms in a part of a job, to be compared with the gains in the other parts.
     #[serde(skip)]
     pub gains: Vec<Gain>,
@@ -423,7 +423,7 @@ impl InlineValidator {
     }
 
     /// Returns the source's name of the tensor at this position, or `name` if it has none.
-    fn name<'n>(&'n self, position: usize, name: &'n str) -> &'n str {
+    pub(crate) fn name<'n>(&'n self, position: usize, name: &'n str) -> &'n str {
         self.tensors.get(position).map_or(name, |tensor| &tensor.name)
     }
 
@@ -452,7 +452,8 @@ impl InlineValidator {
     /// Returns the result of the validation.
     #[must_use]
     pub fn finish(self) -> ValidationReport {
-        let mut report = ValidationReport { infinite: self.constants.infinite, ..self.report };
+        let Constants { infinite, by_graph, .. } = self.constants;
+        let mut report = ValidationReport { infinite, by_graph, ..self.report };
         if !self.is_part {
             report.warnings.extend(beside_siblings(&std::mem::take(&mut report.gains)));
         }

@@ -225,6 +225,9 @@ impl Physics {
     /// All checks.
     pub const ALL: Self = Self { finite: true, zeros: true, ranges: true };
 
+    /// No checks.
+    pub const NONE: Self = Self { finite: false, zeros: false, ranges: false };
+
     /// Returns the violations shown by the statistics of a tensor, worst first.
     #[must_use]
     pub fn violations(

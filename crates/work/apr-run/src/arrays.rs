@@ -3,6 +3,7 @@
 use apr_graph::ElementType;
 use apr_infer::{Data, Outcome, Tensor, Value};
 use apr_registry::{CheckpointReader, Error, Result, TensorInfo};
+use apr_view::{Checked, Verified};
 use serde::Serialize;
 use serde_json::Value as Json;
 
@@ -16,8 +17,10 @@ const DEEPEST: usize = 32;
 /// The arrays of a file, by their names.
 ///
 /// # Errors
-/// E003 for quantized elements, E002 and E007 when they can't be read.
+/// E003 for quantized elements, E004 for a wrong checksum, E002 and E007 when they can't be read.
 pub fn arrays_of(reader: &dyn CheckpointReader) -> Result<Vec<(String, Tensor)>> {
+    let checked = Checked::default();
+    let reader = &Verified::new(reader, &checked);
     reader
         .tensors()
         .iter()

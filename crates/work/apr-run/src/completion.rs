@@ -173,6 +173,8 @@ pub struct Generator<'g> {
     pub(crate) identity: OnceCell<String>,
     /// State of the files that the model was read from.
     pub(crate) files: Option<String>,
+    /// `true` if nothing compares the digests in the files with the weights.
+    pub(crate) distrusts_digests: bool,
     /// `true` if the ignored inputs of the chat template have been reported.
     told: Cell<bool>,
     /// The grammar of the options, once a text needs it.
@@ -278,6 +280,7 @@ impl<'g> Generator<'g> {
             kept,
             identity,
             files,
+            distrusts_digests: false,
             told,
             compiled,
             images: None,

@@ -12,8 +12,8 @@
 //! Keys and values of another cache type are written as the `f32` that they stand for, which become
 //! the same bits again. Digests are hexadecimal. Keys and values of a prompt depend on all weights,
 //! on the graph, on the arithmetic and on the cache type, which the identity stands for. It covers
-//! names, dtypes, shapes and the digest of each tensor. For a file without digests it covers
-//! samples of the tensors and the state of the files, such as length, time and number, which the
+//! names, dtypes, shapes and the digest of each tensor. For a file without digests, and where
+//! nothing compares them with the weights ([`Generator::distrust_digests`]), it covers samples of the tensors and the state of the files, such as length, time and number, which the
 //! caller knows ([`Generator::read_from_files`]); without that state, all bytes of the tensors.
 //! Answers are not in the file, because their keys and values are products of single rows.
 
@@ -71,6 +71,13 @@ impl Generator<'_> {
         self.identity = std::cell::OnceCell::new();
     }
 
+    /// Identifies the model of a prompt cache without the digests in its file, because nothing
+    /// compares them with the weights.
+    pub fn distrust_digests(&mut self) {
+        self.distrusts_digests = true;
+        self.identity = std::cell::OnceCell::new();
+    }
+
     /// Tokens of the last prompt, whose keys and values are kept.
     #[must_use]
     pub fn kept_prompt(&self) -> &[i64] {
@@ -116,7 +123,7 @@ impl Generator<'_> {
         if let Some(known) = self.identity.get() {
             return Ok(known);
         }
-        let new = identity(part, self.files.as_deref())?;
+        let new = identity(part, self.files.as_deref(), !self.distrusts_digests)?;
         Ok(self.identity.get_or_init(|| new))
     }
 }
@@ -126,7 +133,7 @@ impl Generator<'_> {
 ///
 /// # Errors
 /// Returns the errors of reading the weights.
-fn identity(part: &Prepared<'_>, files: Option<&str>) -> Result<String> {
+fn identity(part: &Prepared<'_>, files: Option<&str>, has_digests: bool) -> Result<String> {
     let mut digest = Hashed(TensorDigest::new());
     let arithmetic = part.session().arithmetic().name();
     let cache_type = part.runner().options().cache_type.name();
@@ -136,7 +143,7 @@ fn identity(part: &Prepared<'_>, files: Option<&str>) -> Result<String> {
     let mut has_all_digests = true;
     for (at, info) in reader.tensors().iter().enumerate() {
         let _ = write!(digest, "{} {} {:?}", info.name, info.dtype, info.shape.dims());
-        match reader.stored(at).digest() {
+        match reader.stored(at).digest().filter(|_| has_digests) {
             Some(known) => digest.0.update(&known),
             None => {
                 has_all_digests = false;

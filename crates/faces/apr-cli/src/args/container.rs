@@ -33,6 +33,11 @@ pub(crate) struct ContainerArgs {
 }
 
 impl ContainerArgs {
+    /// Whether nothing is asked.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.compress.is_none() && !self.is_wanted()
+    }
+
     /// Whether anything is asked that only `.apr` files can do.
     pub(crate) fn is_wanted(&self) -> bool {
         let compressed = !matches!(self.compress, None | Some(Compress(None)));

@@ -111,6 +111,17 @@ impl ConvertArgs {
             || self.lowrank.dense
     }
 
+    /// Whether the types of the weights are all that is asked for.
+    pub(crate) fn asks_types_alone(&self) -> bool {
+        !self.changes_model()
+            && self.names.is_empty()
+            && self.prefix.is_none()
+            && self.shard_size.is_none()
+            && self.align.is_none()
+            && !self.streaming
+            && self.container.is_empty()
+    }
+
     /// Whether what is written is another model, which calibration data may be for.
     pub(crate) fn changes_weights(&self) -> bool {
         let chooses = self.prune.has_less() && self.requantize.options.calibration.is_some();

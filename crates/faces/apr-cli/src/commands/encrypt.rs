@@ -65,7 +65,7 @@ fn rewritten(
     let target =
         contain(Output::layout(&apr_registry::apr2::FORMAT, Some(output)), container, context)?;
     Ok(Job {
-        validation: ValidationConfig::off(),
+        validation: ValidationConfig::integrity(),
         opens: true,
         title: title(path),
         ..Job::new(target)

@@ -13,7 +13,7 @@ use apr_ops::job::Job;
 use apr_registry::{
     CheckpointReader, Convention, DType, Error, Escaped, PlanOptions, gguf, safetensors,
 };
-use apr_view::parse_filter;
+use apr_view::{Checked, Verified, parse_filter};
 
 use super::convert::{self, Destination, Extras, Subject};
 use super::lowrank::{FactorFile, render_left, unsuited};
@@ -55,7 +55,8 @@ fn converted(args: &ConvertAdapterArgs, context: &Context) -> Outcome {
     }
     let source = context.source(&*base.reader, &base.name)?;
     let convention = if is_gguf { &safetensors::FORMAT } else { &gguf::FORMAT };
-    let foreign = restore(&source, convention, ValidationConfig::off())?.stating_configuration();
+    let foreign =
+        restore(&source, convention, ValidationConfig::integrity())?.stating_configuration();
     let named = |error: Error| Failure::from(error.in_file(&adapter.name));
     let second = SecondMatrices::of(&*adapter.reader, &foreign.prepared.view).map_err(named)?;
     let source = source.through(second.reader());
@@ -92,12 +93,16 @@ fn extracted(args: &ExtractArgs, context: &Context) -> Outcome {
     let [tuned, base] = [&args.model, &args.base];
     let tuned = model::open_with_companions(tuned, context)?;
     let base = model::open_with_companions(base, context)?;
+    // The factors are computed from the weights and carry no checksum of them.
+    let checked = [Checked::default(), Checked::default()];
+    let verified =
+        [Verified::new(&*tuned.reader, &checked[0]), Verified::new(&*base.reader, &checked[1])];
     let sources =
-        [context.source(&*tuned.reader, &tuned.name)?, context.source(&*base.reader, &base.name)?];
+        [context.source(&verified[0], &tuned.name)?, context.source(&verified[1], &base.name)?];
     // Under the names of the library that loads adapters, whatever the models' formats.
     let [Foreign { prepared: of_tuned, .. }, Foreign { prepared: of_base, .. }] = [
-        restore(&sources[0], &safetensors::FORMAT, ValidationConfig::off())?,
-        restore(&sources[1], &safetensors::FORMAT, ValidationConfig::off())?,
+        restore(&sources[0], &safetensors::FORMAT, ValidationConfig::integrity())?,
+        restore(&sources[1], &safetensors::FORMAT, ValidationConfig::integrity())?,
     ];
     let source = sources[0].through(&of_tuned.view);
     let source_of_base = sources[1].through(&of_base.view);

@@ -52,6 +52,10 @@ fn found(args: &QuantizeArgs, context: &Context) -> Outcome<(ChangedJob, Option<
         ..Job::new(contain(layout, container, context)?)
     };
     let (mut job, opened) = convert::opened(job, model, context)?;
+    job.weights.must_change = args.prefix.is_none()
+        && args.shard_size.is_none()
+        && container.is_empty()
+        && convert::is_one_file(&opened);
     let (None, Some(data)) = (weights, &options.calibration) else {
         return Ok((rounded_job((job, opened), model, options, context)?, None));
     };

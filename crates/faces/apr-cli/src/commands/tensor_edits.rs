@@ -6,7 +6,7 @@ use std::path::Path;
 
 use apr_io::io_error;
 use apr_registry::{CheckpointReader, Error, Limits, TensorInfo};
-use apr_view::{NamePattern, Renamings, View, parse_filter};
+use apr_view::{Checked, NamePattern, Renamings, Verified, View, parse_filter};
 
 use crate::args::TensorNames;
 use crate::context::Context;
@@ -26,6 +26,29 @@ pub(super) fn edited(
     let renames = edits.renames(&*reader, model)?;
     let mut view = View::new(&*reader);
     edits.apply(&mut view, &renames)?;
+    let mapping = view.into_mapping();
+    Ok(Box::new(mapping.over(reader)))
+}
+
+/// Returns the model that a gate compares with: under the requested names, and with the tensors
+/// that are left out.
+pub(super) fn renamed(
+    reader: Box<dyn CheckpointReader>,
+    names: &TensorNames,
+    model: &Path,
+) -> Outcome<Box<dyn CheckpointReader>> {
+    if names.rename.is_empty() {
+        return Ok(reader);
+    }
+    let edits = TensorEdits::of(names)?;
+    let renames = edits.renames(&*reader, model)?;
+    let taken: BTreeSet<&String> = renames.values().collect();
+    let mut view = View::new(&*reader);
+    view.rename(|_, name| {
+        // A tensor that is left out may have given its name to another one.
+        let is_taken = edits.is_dropped(name) && taken.contains(&name.to_owned());
+        renames.get(name).cloned().or_else(|| is_taken.then(|| format!("{name} (left out)")))
+    });
     let mapping = view.into_mapping();
     Ok(Box::new(mapping.over(reader)))
 }
@@ -163,6 +186,7 @@ fn array(
     };
     let len = usize::try_from(info.byte_len()?).map_err(|_| Error::memory("the array is large"))?;
     let mut elements = vec![0; len];
-    reader.read_tensor(0, 0, &mut elements)?;
+    let checked = Checked::default();
+    Verified::new(&*reader, &checked).read_tensor(0, 0, &mut elements)?;
     Ok((TensorInfo { name, ..info.clone() }, elements))
 }

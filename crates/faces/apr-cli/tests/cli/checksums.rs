@@ -3,10 +3,11 @@
 use std::fs;
 
 use apr_registry::digest::Crc32;
+use apr_testkit::apr2::Apr2Builder;
 use apr_testkit::locate;
 use apr_testkit::older::{Apr1Builder, dialect_a, f32s};
 
-use crate::support::{Run, Sandbox, small_safetensors};
+use crate::support::{Run, Sandbox, small_safetensors, sound};
 
 /// Changes a byte of the first tensor that has some.
 fn flip(sandbox: &Sandbox, name: &str) -> Vec<u8> {
@@ -144,4 +145,125 @@ fn tensors_of_an_absent_shard_are_not_counted_as_checked() {
         assert_eq!((passed.as_str(), skipped.as_str(), seen + unread), ("pass", "skipped", 21));
         assert!(*unread > 0, "{report}");
     }
+}
+
+/// A copy of a fixture with a bit of a byte changed, and the file as it was.
+fn changed_fixture(name: &str, at: usize, bit: u8) -> (Vec<u8>, Vec<u8>) {
+    let sound = fs::read(locate::fixture(name)).expect("a fixture");
+    let mut changed = sound.clone();
+    changed[at] ^= bit;
+    (sound, changed)
+}
+
+#[test]
+fn commands_that_copy_tensors_write_no_damaged_ones() {
+    let sandbox = Sandbox::new().with("m.safetensors", small_safetensors()).with("pw", "word\n");
+    sandbox.apr("convert m.safetensors -o m.pt").ok();
+    // Without digests, only the CRC-32 of the file covers the tensors.
+    sandbox.write("m.apr", Apr2Builder { digests: false, ..sound() }.build());
+    sandbox.write("damaged.pt", flip(&sandbox, "m.pt"));
+    sandbox.write("damaged.apr", flip(&sandbox, "m.apr"));
+    let saved = locate::fixture("lora/lora");
+    let config = fs::read(saved.join("adapter_config.json")).expect("a configuration");
+    let weights = saved.join("adapter_model.safetensors");
+    sandbox.apr(&format!("convert {} -o adapter_model.bin", weights.display())).ok();
+    sandbox.write("adapter/adapter_config.json", config);
+    sandbox.write("adapter/adapter_model.bin", flip(&sandbox, "adapter_model.bin"));
+    let base = locate::fixture("lora/llama");
+    let before = [sandbox.read("damaged.pt"), sandbox.read("damaged.apr")];
+    for line in [
+        "edit damaged.pt --rename steps=step".to_owned(),
+        "edit damaged.pt --drop steps -o out.pt".to_owned(),
+        format!("edit damaged.apr --set description={}", "x".repeat(4000)),
+        "encrypt damaged.pt -o out.apr --password-file pw".to_owned(),
+        "encrypt damaged.apr -o out.apr --password-file pw".to_owned(),
+        "shard damaged.apr --size 1KB -o out.apr".to_owned(),
+        "shard damaged.pt --size 1KB -o out.apr".to_owned(),
+        format!("lora convert adapter --base {} -o out.gguf", base.display()),
+    ] {
+        let run = sandbox.apr(&line).fails(5, &["CRC-32"]);
+        assert!(is_told(&run), "{line}: {run}");
+    }
+    assert_eq!(before, [sandbox.read("damaged.pt"), sandbox.read("damaged.apr")]);
+    let written = sandbox.files();
+    assert!(!written.iter().any(|name| name.starts_with("out")), "{written:?}");
+}
+
+#[test]
+fn a_damaged_adapter_is_blamed_and_not_its_base() {
+    let sandbox = Sandbox::new();
+    let saved = locate::fixture("lora/lora");
+    let weights = saved.join("adapter_model.safetensors");
+    sandbox.apr(&format!("convert {} -o adapter_model.bin", weights.display())).ok();
+    let config = fs::read(saved.join("adapter_config.json")).expect("a configuration");
+    sandbox.write("adapter/adapter_config.json", config);
+    sandbox.write("adapter/adapter_model.bin", flip(&sandbox, "adapter_model.bin"));
+    let base = locate::fixture("lora/llama");
+    let line = format!("merge {} --lora adapter -o out.apr", base.display());
+    sandbox.apr(&line).fails(5, &["E004", "adapter_model.bin"]);
+}
+
+/// numpy: "Bad CRC-32 for file 'f4_C.npy'".
+#[test]
+fn a_damaged_stream_of_an_npz_is_an_error_and_no_array_is_dropped() {
+    let (sound, changed) = changed_fixture("numpy/deflated.npz", 232, 1);
+    let sandbox = Sandbox::new().with("m.npz", sound).with("changed.npz", changed);
+    sandbox.apr("validate m.npz").ok();
+    for line in ["validate changed.npz", "convert changed.npz -o out.safetensors"] {
+        let run = sandbox.apr(line);
+        assert!(![Some(0)].contains(&run.code), "{line}: {run}");
+        run.says(&["E00"]);
+    }
+    assert!(!sandbox.path("out.safetensors").exists());
+}
+
+/// Python's gzip and h5py refuse the same files.
+#[test]
+fn checksums_of_compressed_chunks_and_of_hdf5_structures_are_compared() {
+    let sandbox = Sandbox::new();
+    for entry in fs::read_dir(locate::fixture("orbax/codecs")).expect("a fixture").flatten() {
+        let name = entry.file_name().into_string().expect("a name");
+        if entry.path().is_file() {
+            sandbox.write(&format!("z/{name}"), fs::read(entry.path()).expect("a file"));
+            continue;
+        }
+        for file in fs::read_dir(entry.path()).expect("a folder").flatten() {
+            let inner = file.file_name().into_string().expect("a name");
+            sandbox.write(&format!("z/{name}/{inner}"), fs::read(file.path()).expect("a file"));
+        }
+    }
+    sandbox.apr("validate z").ok();
+    let chunk = sandbox.read("z/params.gzip/0.0");
+    // The checksum at the end, and a byte of the stream that decodes to other values.
+    for (at, bit) in [(16, 4), (chunk.len() - 8, 1)] {
+        let mut changed = chunk.clone();
+        changed[at] ^= bit;
+        sandbox.write("z/params.gzip/0.0", changed);
+        sandbox.apr("validate z").fails(5, &["E004", "params.gzip"]);
+        sandbox.apr("convert z -o out.safetensors").fails(5, &["E004", "params.gzip"]);
+    }
+    // h5py: "incorrect metadata checksum".
+    for at in [25414, 4151, 8079, 10238, 11284] {
+        let (_, changed) = changed_fixture("keras/newest.h5", at, 4);
+        sandbox.write("changed.h5", changed);
+        let run = sandbox.apr("convert changed.h5 -o out.safetensors").fails(5, &["E004"]);
+        run.says(&["the checksum of an HDF5 structure does not match its bytes"]);
+    }
+    assert!(!sandbox.path("out.safetensors").exists());
+}
+
+/// The first shard has the metadata under its CRC-32, and the manifest only repeats them.
+#[test]
+fn a_manifest_that_contradicts_its_first_shard_is_an_error() {
+    let sandbox = Sandbox::new();
+    let model = locate::fixture("tiny-llama");
+    sandbox.apr(&format!("convert {} --shard-size 300KB -o m.apr", model.display())).ok();
+    sandbox.apr("validate m.apr").ok();
+    let manifest = String::from_utf8(sandbox.read("m.apr")).expect("JSON");
+    let changed = manifest.replace("\"rope_theta\":10000.0", "\"rope_theta\":50000.0");
+    assert_ne!(manifest, changed);
+    sandbox.write("m.apr", changed);
+    sandbox.apr("validate m.apr").fails(5, &["E004", "'architecture'"]);
+    sandbox.apr("run m.apr --prompt 12+34=").fails(5, &["E004"]);
+    sandbox.apr("convert m.apr -o out.safetensors").fails(5, &["E004", "m.apr"]);
 }

@@ -255,3 +255,20 @@ fn options_that_parts_do_not_have_are_refused_by_the_plan() {
         assert!(!sandbox.path("plan.json").exists(), "{job}");
     }
 }
+
+#[test]
+fn a_gate_sees_tensors_that_are_left_out() {
+    let sandbox = with_llama();
+    for (job, failure) in [
+        ("--drop model.layers.1.* --quantize q8_0 --quality-check", "which was removed"),
+        ("--drop *up_proj* --quality-check --max-drift 0.0001", "which was removed"),
+        ("--keep *norm* --max-drift 0.5", "L2 drift: 1.0000 (max: 0.5)"),
+    ] {
+        let job = format!("convert llama {job} --relaxed");
+        let run = sandbox.apr(&format!("{job} -o dropped.apr")).fails(5, &[failure]);
+        assert!(!sandbox.path("dropped.apr").exists(), "{run}");
+        assert_eq!(in_parts(&sandbox, &job, "", 2), Some(5), "{job}");
+    }
+    // Another name is no change of the values.
+    sandbox.apr("convert llama --rename lm_head.weight=h --relaxed -o r.apr --max-drift 0").ok();
+}

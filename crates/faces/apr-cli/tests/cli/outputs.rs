@@ -391,3 +391,44 @@ fn folders_created_for_files_beside_a_report_are_reported() {
     let quiet = sandbox.apr("keygen -o q/key.pem --quiet").ok();
     assert_eq!(quiet.stderr, "", "{quiet}");
 }
+
+#[test]
+fn a_folder_with_graphs_of_an_encoder_and_a_decoder_is_replaced() {
+    let sandbox = Sandbox::new();
+    let whisper = concat!(env!("CARGO_MANIFEST_DIR"), "/../../../fixtures/run/tiny-whisper");
+    for first in [
+        format!("export {whisper} --format onnx -o o"),
+        format!("export {whisper} --format onnx --with-past -o o"),
+        format!("quantize {LLAMA} -t q8_0 -o q.apr"),
+    ] {
+        sandbox.apr(&first).ok();
+        if first.ends_with("q.apr") {
+            sandbox.apr("export q.apr --format safetensors -o o -f").ok();
+            assert!(sandbox.path("o/scales.json").exists());
+        }
+        sandbox.apr(&format!("export {LLAMA} --format safetensors -o o -f")).ok();
+        let left: Vec<String> = contents(&sandbox, "o").into_iter().map(|file| file.0).collect();
+        assert!(!left.iter().any(|name| name.ends_with(".onnx")), "{left:?}");
+        fs::remove_dir_all(sandbox.path("o")).expect("ours");
+    }
+}
+
+#[test]
+fn shards_without_a_list_and_data_of_a_graph_are_removed_with_the_model_that_they_belong_to() {
+    let sandbox = Sandbox::new();
+    sandbox.apr(&format!("convert {LLAMA} --shard-size 300KB -o s.gguf")).ok();
+    sandbox.write("s-00001-of-00002.gguf", "one of two");
+    sandbox.apr(&format!("convert {LLAMA} -o s.gguf -f")).ok();
+    assert_eq!(top(&sandbox), ["s-00001-of-00002.gguf", "s.gguf"], "a set with gaps is another's");
+
+    sandbox.apr(&format!("convert {LLAMA} -o e.onnx --external-data always")).ok();
+    assert!(sandbox.path("e.onnx_data").exists());
+    sandbox.apr(&format!("convert {LLAMA} -o e.onnx -f --external-data never")).ok();
+    assert!(!sandbox.path("e.onnx_data").exists());
+
+    // Sources stay, although they have the name of the output.
+    sandbox.apr(&format!("convert {LLAMA} --shard-size 300KB -o j.gguf")).ok();
+    let shards = top(&sandbox).into_iter().filter(|name| name.starts_with("j-")).count();
+    sandbox.apr("join j-00001-of-00003.gguf -o j.gguf -f").ok();
+    assert_eq!(top(&sandbox).iter().filter(|name| name.starts_with("j-")).count(), shards);
+}

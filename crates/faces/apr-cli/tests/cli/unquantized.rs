@@ -239,7 +239,7 @@ fn options_without_effect_are_refused() {
     let run = sandbox.apr("run q8.gguf --prompt 1 --max-tokens 1 --exact").ok();
     assert!(!run.to_string().contains("no effect"), "{run}");
     let gate = format!("convert {llama} -o gated.apr --max-drift 0.1");
-    sandbox.apr(&gate).ok().says(&["none of 21 tensors changed, so the gate judged nothing"]);
+    sandbox.apr(&gate).ok().says(&["drift: none of 21 tensors changed"]);
 }
 
 #[test]
@@ -272,5 +272,31 @@ fn a_tokenizer_that_leaves_rows_unused_is_reported_by_all() {
     let said = "the tokenizer has 131 tokens, the embedding 259 rows: is it complete?";
     for command in ["validate", "inspect", "lint"] {
         sandbox.apr(&format!("{command} short")).ok().says(&[said]);
+    }
+}
+
+#[test]
+fn a_type_that_changes_nothing_fails_if_nothing_else_is_asked_for() {
+    let sandbox = Sandbox::new();
+    let llama = locate::fixture("tiny-llama");
+    let weights = llama.join("model.safetensors");
+    let (llama, weights) = (llama.display(), weights.display());
+    sandbox.apr(&format!("import {llama} -o a.apr")).ok();
+    for (line, said) in [
+        ("convert a.apr --precision bf16 -o b.apr".to_owned(), "--precision bf16 has no effect"),
+        (format!("convert {weights} --precision bf16 -o b.safetensors"), "has no effect"),
+        ("convert a.apr --dequantize f32 -o b.apr".to_owned(), "--dequantize f32 has no effect"),
+        ("convert a.apr --quantize bf16 -o b.apr".to_owned(), "bf16 has no effect"),
+        ("quantize a.apr -t bf16 -o b.apr".to_owned(), "bf16 has no effect"),
+    ] {
+        sandbox.apr(&line).fails(2, &[said]);
+    }
+    assert!(!sandbox.files().iter().any(|name| name.starts_with("b.")), "{:?}", sandbox.files());
+    for line in [
+        "convert a.apr --precision bf16 -o c.safetensors",
+        "convert a.apr --precision bf16 --compress -o c.apr",
+        "quantize a.apr -t bf16 --shard-size 200KB -o d.apr",
+    ] {
+        sandbox.apr(line).ok().says(&["has no effect"]);
     }
 }

@@ -14,6 +14,11 @@ const SPEECH: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../../fixtures/run
 
 /// A copy of a model with one more tensor, of two floats.
 fn with_tensor(sandbox: &Sandbox, model: &str, name: &str) {
+    with_floats(sandbox, model, name, &[1.0, 2.0]);
+}
+
+/// A copy of a model with one more tensor.
+fn with_floats(sandbox: &Sandbox, model: &str, name: &str, floats: &[f32]) {
     for entry in fs::read_dir(model).expect("a fixture").flatten() {
         let file = entry.file_name().into_string().expect("a name");
         if entry.path().is_file() {
@@ -25,9 +30,9 @@ fn with_tensor(sandbox: &Sandbox, model: &str, name: &str) {
     let (header, data) =
         rest.split_at(usize::try_from(u64::from_le_bytes(*len)).expect("a small file"));
     let mut header: Value = serde_json::from_slice(header).expect("JSON");
-    let offsets = [data.len(), data.len() + 8];
-    header[name] = json!({ "dtype": "F32", "shape": [2], "data_offsets": offsets });
-    let file = [&safetensors_header(&header), data, &f32s(&[1.0, 2.0])].concat();
+    let offsets = [data.len(), data.len() + 4 * floats.len()];
+    header[name] = json!({ "dtype": "F32", "shape": [floats.len()], "data_offsets": offsets });
+    let file = [&safetensors_header(&header), data, &f32s(floats)].concat();
     sandbox.write("more/model.safetensors", file);
 }
 
@@ -52,6 +57,31 @@ fn a_tensor_that_the_graph_does_not_use_ends_all_that_compute() {
     for output in ["m.imatrix", "c.json", "more.onnx", "more.pt", "more.gguf"] {
         assert!(!sandbox.path(output).exists(), "{output}");
     }
+}
+
+/// transformers warns that it does not use the bias, and computes without it.
+#[test]
+fn a_bias_that_the_configuration_excludes_is_an_error_of_all_that_judge_and_compute() {
+    let sandbox = Sandbox::new();
+    let name = "model.layers.0.self_attn.q_proj.bias";
+    with_floats(&sandbox, LLAMA, name, &[0.125; 128]);
+    sandbox.write("text.txt", "12+34=");
+    let says = [name, "the configuration excludes this bias (attention_bias is false)"];
+    sandbox.apr("validate more").fails(5, &says);
+    sandbox.apr("convert more -o more.apr").fails(5, &says);
+    for line in [
+        "run more --prompt 12+34=",
+        "imatrix more --text text.txt -o m.imatrix",
+        "export more --format onnx -o more.onnx",
+    ] {
+        sandbox.apr(line).fails(4, &["E001", "layers.0.attn.q_proj.bias"]);
+    }
+    // With the entry, the bias is one of the model.
+    let config = String::from_utf8(sandbox.read("more/config.json")).expect("JSON");
+    let config = config.replace("\"attention_bias\": false", "\"attention_bias\": true");
+    sandbox.write("more/config.json", config);
+    let run = sandbox.apr("validate more").fails(5, &["missing tensor"]);
+    assert!(!run.to_string().contains("excludes"), "{run}");
 }
 
 #[test]

@@ -586,10 +586,17 @@ impl Apr2Reader {
     }
 
     pub(super) fn uncovered(&self, what: &str, offset: u64) -> Error {
-        let message = format!(
-            "{what}, and the signature does not cover these bytes; `apr convert` writes the \
-             model without them"
-        );
+        let message = match self.header.flags.contains(Flags::ENCRYPTED) {
+            // Readers reject the file, so that no command writes it without them.
+            true => format!(
+                "{what}, and neither the encryption nor a signature covers these bytes: the file \
+                 is not as it was written"
+            ),
+            false => format!(
+                "{what}, and the signature does not cover these bytes; `apr convert` writes the \
+                 model without them"
+            ),
+        };
         Error::new(Code::Signature, message).at(offset).in_file(&self.files[0].name)
     }
 

@@ -1,6 +1,7 @@
 //! Reading the shards of one model as if they were one file.
 
 use alloc::boxed::Box;
+use alloc::collections::BTreeMap;
 use alloc::format;
 use alloc::string::{String, ToString};
 use alloc::sync::Arc;
@@ -42,6 +43,10 @@ pub struct ShardedApr2 {
     keys: Keys,
     /// Signatures of the manifest, and the digest that they sign.
     signed: Option<Signed>,
+    /// `true` if the manifest repeats the metadata of the first shard.
+    repeats: bool,
+    /// Result of the comparison of the two.
+    compared: OnceBox<Result<()>>,
 }
 
 struct Shard {
@@ -106,6 +111,8 @@ pub fn open_manifest(
         limits: *limits,
         keys: keys.clone(),
         signed,
+        repeats: contents.is_some(),
+        compared: OnceBox::new(),
     };
 
     model.warnings.extend(model.absence_warning());
@@ -115,6 +122,21 @@ pub fn open_manifest(
     }
 
     Ok(model)
+}
+
+/// Returns the metadata that a manifest and the first shard have in common. Companions and what is
+/// learnt while the tensors are written are in one of the two.
+fn repeated(metadata: &Metadata) -> impl Iterator<Item = (&str, Value)> {
+    const OWN: [&str; 3] = [keys::FILES, keys::LOSS, keys::VIOLATIONS];
+    metadata.iter().filter(|(key, _)| !OWN.contains(key)).map(|(key, value)| {
+        let mut value = value.clone();
+        if key == keys::QUANTIZATION
+            && let Some(quantization) = value.as_object_mut()
+        {
+            quantization.remove(keys::DEGRADATION);
+        }
+        (key, value)
+    })
 }
 
 fn open_source(
@@ -265,10 +287,47 @@ impl ShardedApr2 {
 
     fn opened(&self, shard: usize) -> Result<&OpenShard> {
         self.shards[shard].opened.get_or_try_init(|| {
+            self.check_repeated()?;
             let reader = self.open_reader(shard)?;
             let positions = self.find_members(shard, &reader)?;
             Ok(Box::new(OpenShard { reader, positions }))
         })
+    }
+
+    /// Compares what the manifest repeats with the first shard, once. A manifest has no checksum,
+    /// but the shard does. Without the shard, nothing is compared.
+    fn check_repeated(&self) -> Result<()> {
+        let compare = || match self.shards.first() {
+            Some(Shard { source: Ok(_), .. }) if self.repeats => {
+                self.open_reader(0).and_then(|first| self.compare_with(&first))
+            }
+            _ => Ok(()),
+        };
+        self.compared.get_or_init(|| Box::new(compare())).clone()
+    }
+
+    fn compare_with(&self, first: &Apr2Reader) -> Result<()> {
+        let differs = |what: &str| {
+            let shard = Escaped::short(&self.shards[0].entry.file);
+            let message = format!("{what} differ from those in '{shard}', which this repeats");
+            Err(Error::checksum(message).in_file(&self.name))
+        };
+        let own: BTreeMap<&str, Value> = repeated(&self.metadata).collect();
+        let stored: BTreeMap<&str, Value> = repeated(first.metadata()).collect();
+        let mut keys = own.keys().chain(stored.keys());
+        if let Some(key) = keys.find(|key| own.get(**key) != stored.get(**key)) {
+            return differs(&format!("the metadata ('{}')", Escaped::short(key)));
+        }
+        let sorted = |companions: &[Companion]| {
+            let mut listed: Vec<(String, u64)> =
+                companions.iter().map(|file| (file.name.clone(), file.len)).collect();
+            listed.sort_unstable();
+            listed
+        };
+        if sorted(&self.companions) != sorted(first.companions()) {
+            return differs("the companions");
+        }
+        Ok(())
     }
 
     /// Returns the positions of a shard's members in its file. The file must hold them as

@@ -4,7 +4,7 @@ use std::collections::{HashMap, VecDeque};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 use apr_core::{Error, Result, Work};
-use miniz_oxide::inflate::decompress_to_vec_zlib_with_limit;
+use miniz_oxide::inflate::{TINFLStatus, decompress_to_vec_zlib_with_limit};
 
 use super::bytes::Bytes;
 use super::dataset::{Chunks, Dataset, Filter, Place};
@@ -19,6 +19,8 @@ const KEPT: u64 = 16 << 20;
 /// Views that alternate between chunks decode the same chunk repeatedly.
 const TIMES: u64 = 8;
 const FREE: u64 = 64 << 20;
+
+const MISMATCH: &str = "the checksum of a chunk does not match its bytes";
 
 /// Maximum ratio of a chunk's length to its packed length.
 const MAX_RATIO: u64 = 1032;
@@ -271,7 +273,7 @@ impl Grid {
         found: &mut HashMap<u64, Chunk>,
     ) -> Result<()> {
         let widths = u64::from(file.offset_size()) + u64::from(file.length_size());
-        let head = file.read(address, 8 + widths)?;
+        let head = file.read_summed(address, 8 + widths)?;
         let mut bytes = file.bytes(&head, address);
         bytes.signature(b"FAHD")?;
         bytes.skip(2)?;
@@ -287,10 +289,13 @@ impl Grid {
 
         let page = 1_u64 << page_bits;
         let prefix = 6 + u64::from(file.offset_size());
-        let signature = file.read(block, prefix)?;
-        file.bytes(&signature, block).signature(b"FADB")?;
-        // Pages have a checksum each, and a bit for each says whether it was written.
+        // Pages have a checksum each, and a bit for each says whether it was written. Without
+        // pages, the checksum is of the header and the entries.
         let pages = if count > page { count.div_ceil(page) } else { 0 };
+        let entries = if pages > 0 { 0 } else { count.saturating_mul(entry as u64) };
+        let front = prefix.saturating_add(pages.div_ceil(8));
+        let header = file.read_summed(block, front.saturating_add(entries))?;
+        file.bytes(&header, block).signature(b"FADB")?;
         let mut at = block + prefix + if pages > 0 { pages.div_ceil(8) + 4 } else { 0 };
         let written = file.read(block + prefix, pages.div_ceil(8))?;
         let mut number = 0;
@@ -300,7 +305,10 @@ impl Grid {
             let byte = usize::try_from(bit / 8).ok().and_then(|byte| written.get(byte));
             let len = here * entry as u64;
             if byte.is_none_or(|byte| byte & (0x80 >> (bit % 8)) != 0) {
-                let entries = file.read(at, len)?;
+                let entries = match pages {
+                    0 => file.read(at, len)?,
+                    _ => file.read_summed(at, len)?,
+                };
                 let mut bytes = file.bytes(&entries, at);
                 for number in number..number + here {
                     let address = bytes.address()?;
@@ -333,15 +341,19 @@ impl Grid {
             if chunk.skipped >> bit.min(31) & 1 != 0 {
                 continue;
             }
-            bytes = match filter {
-                Filter::Deflate => {
-                    decompress_to_vec_zlib_with_limit(&bytes, most).map_err(|_| {
-                        Error::corrupt("a compressed chunk is damaged, or longer than its shape")
-                    })?
-                }
-                Filter::Shuffle => unshuffle(&bytes, self.element),
-                Filter::Fletcher32 => without_checksum(bytes)?,
-            };
+            bytes =
+                match filter {
+                    Filter::Deflate => decompress_to_vec_zlib_with_limit(&bytes, most).map_err(
+                        |error| match error.status {
+                            TINFLStatus::Adler32Mismatch => Error::checksum(MISMATCH),
+                            _ => Error::corrupt(
+                                "a compressed chunk is damaged, or longer than its shape",
+                            ),
+                        },
+                    )?,
+                    Filter::Shuffle => unshuffle(&bytes, self.element),
+                    Filter::Fletcher32 => without_checksum(bytes)?,
+                };
         }
         if (bytes.len() as u64) < self.chunk_len {
             return Err(Error::corrupt("a chunk decodes to less than its shape").at(place));
@@ -376,7 +388,7 @@ fn without_checksum(mut bytes: Vec<u8>) -> Result<Vec<u8>> {
     // Files of HDF5 before 1.6.3 have the bytes of each half swapped.
     let swapped = found.rotate_left(16).swap_bytes();
     if ![found, swapped].iter().any(|sum| sum.to_le_bytes()[..] == expected[..]) {
-        return Err(Error::checksum("the checksum of a chunk does not match its bytes"));
+        return Err(Error::checksum(MISMATCH));
     }
     Ok(bytes)
 }

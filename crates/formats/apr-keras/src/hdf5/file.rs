@@ -6,6 +6,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use apr_core::{ByteSource, Error, Limits, Result, Work, read_vec};
 
 use super::bytes::Bytes;
+use super::checksum;
 
 /// A source that readers share.
 pub(crate) type Shared<'a> = Arc<dyn ByteSource + 'a>;
@@ -57,6 +58,7 @@ impl<'a> File<'a> {
     /// E001 for what is no HDF5 file, E002 for a damaged one, E003 for a version that is not known.
     pub(crate) fn open(source: Shared<'a>, limits: &Limits) -> Result<Self> {
         let at = find_signature(&source)?.ok_or_else(|| Error::format("not an HDF5 file").at(0))?;
+        let start = at;
         let len = (source.len() - at).min(128);
         let block = read_vec(&source, at, len)?;
         let mut bytes = Bytes::new(&block, at, (0, 0));
@@ -95,6 +97,10 @@ impl<'a> File<'a> {
             bytes.address()?;
         }
         let root = bytes.address()?;
+        if version >= 2 {
+            let len = block.len() - bytes.len();
+            checksum::compare(&block[..len], bytes.take(checksum::LEN)?, start)?;
+        }
         let root = root.ok_or_else(|| Error::corrupt("missing root group").at(at))?;
         let work = Work::of_file(limits.max_index.min(source.len().saturating_mul(64) + (1 << 20)));
         Ok(Self { source, base, sizes, root, work, texts: Mutex::default() })
@@ -136,6 +142,15 @@ impl<'a> File<'a> {
         }
         self.spend(len)?;
         read_vec(&self.source, place, len)
+    }
+
+    /// Reads a structure of `len` bytes at an address and the checksum after it.
+    ///
+    /// # Errors
+    /// Those of [`read`](Self::read), and E004 where the structure is not the one that was summed.
+    pub(crate) fn read_summed(&self, address: u64, len: u64) -> Result<Vec<u8>> {
+        let structure = self.read(address, len.saturating_add(checksum::LEN as u64))?;
+        checksum::checked(structure, self.place(address)?)
     }
 
     /// Reads up to `len` bytes at an address: fewer if the file ends before.

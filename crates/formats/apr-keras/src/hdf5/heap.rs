@@ -1,8 +1,11 @@
 //! Heaps: where names, texts, and the links and attributes of large objects are.
 
+use std::sync::{Mutex, PoisonError};
+
 use apr_core::{Error, Result};
 
 use super::bytes::Bytes;
+use super::checksum;
 use super::file::{File, Followed};
 
 /// The names of a group of the older form.
@@ -83,7 +86,14 @@ pub(crate) struct FractalHeap {
     root: Option<u64>,
     /// Rows of the root block; 0 if the block itself contains the objects.
     rows: u64,
+    /// `true` if the blocks of objects have checksums.
+    has_sums: bool,
+    /// Blocks that were compared with their checksums.
+    compared: Mutex<Followed>,
 }
+
+/// The flag of a heap whose blocks of objects have checksums.
+const SUMS: u8 = 2;
 
 impl FractalHeap {
     pub(crate) fn read(file: &File<'_>, address: u64) -> Result<Self> {
@@ -93,7 +103,7 @@ impl FractalHeap {
         bytes.signature(b"FRHP")?;
         bytes.skip(3)?;
         let filters = bytes.u16()?;
-        bytes.skip(1)?;
+        let flags = bytes.u8()?;
         let max_managed = bytes.u32()?;
         bytes.length()?;
         bytes.address()?;
@@ -110,6 +120,7 @@ impl FractalHeap {
         if filters > 0 {
             return Err(Error::version("heaps with filters are not supported").at(address));
         }
+        file.read_summed(address, head.len() as u64)?;
         let is_possible = first_block.is_power_of_two() && max_direct.is_power_of_two();
         if !is_possible || width == 0 || bits > 64 || max_managed == 0 {
             return Err(Error::corrupt("a fractal heap has impossible sizes").at(address));
@@ -125,6 +136,8 @@ impl FractalHeap {
             length_width: by_block.min(by_object) as usize,
             root,
             rows,
+            has_sums: flags & SUMS != 0,
+            compared: Mutex::default(),
         })
     }
 
@@ -149,8 +162,28 @@ impl FractalHeap {
         if within.checked_add(len).is_none_or(|end| end > size) {
             return Err(Error::corrupt("an object reaches past its heap's block").at(at));
         }
+        self.compare(file, block, size)?;
         let address = block.saturating_add(within);
         Ok((file.read(address, len)?, address))
+    }
+
+    /// Compares a block of objects with its checksum, once.
+    fn compare(&self, file: &File<'_>, block: u64, size: u64) -> Result<()> {
+        let mut compared = self.compared.lock().unwrap_or_else(PoisonError::into_inner);
+        if !self.has_sums || !compared.is_new(block) {
+            return Ok(());
+        }
+        let mut bytes = file.read(block, size)?;
+        file.bytes(&bytes, block).signature(b"FHDB")?;
+        // The checksum follows the header, and is of the block with zeros in its place.
+        let at = 5 + usize::from(file.offset_size()) + self.offset_width;
+        let field = bytes.get_mut(at..at + checksum::LEN);
+        let field = field.ok_or_else(|| {
+            Error::corrupt("a block of a heap is shorter than its header").at(block)
+        })?;
+        let stated = field.to_vec();
+        field.fill(0);
+        checksum::compare(&bytes, &stated, file.place(block)?)
     }
 
     /// The direct block that holds an offset: its address, the offset of its first byte, and its
@@ -174,11 +207,13 @@ impl FractalHeap {
             let header = 5 + u64::from(file.offset_size()) + self.offset_width as u64;
             let place = entry.and_then(|entry| entry.checked_mul(file.offset_size().into()));
             let place = place.and_then(|place| place.checked_add(header)).ok_or_else(missing)?;
-            let signature = file.read(address, 4)?;
-            file.bytes(&signature, address).signature(b"FHIB")?;
-            let place = address.checked_add(place).ok_or_else(missing)?;
-            let child = file.read(place, file.offset_size().into())?;
-            let child = file.bytes(&child, place).address()?.ok_or_else(missing)?;
+            let entries = rows.checked_mul(self.width).ok_or_else(missing)?;
+            let len = entries.checked_mul(file.offset_size().into()).ok_or_else(missing)?;
+            let block = file.read_summed(address, len.saturating_add(header))?;
+            let mut bytes = file.bytes(&block, address);
+            bytes.signature(b"FHIB")?;
+            bytes.skip(usize::try_from(place - 4).map_err(|_| missing())?)?;
+            let child = bytes.address()?.ok_or_else(missing)?;
             let child_start = start + row_start + column * size;
             if size <= self.max_direct {
                 return Ok((child, child_start, size));

@@ -2,6 +2,7 @@
 
 mod attribute;
 mod bytes;
+mod checksum;
 mod chunks;
 mod dataset;
 mod datatype;

@@ -118,22 +118,33 @@ fn read_messages(file: &File<'_>, address: u64) -> Result<Vec<Message>> {
         len
     };
 
-    let start = address.saturating_add((head.len() - bytes.len()) as u64);
+    let before = (head.len() - bytes.len()) as u64;
+    let start = address.saturating_add(before);
+    // The checksum after the first block is of the whole header.
+    let mut first = match is_new {
+        true => Some(file.read_summed(address, before.saturating_add(len))?),
+        false => None,
+    };
     let (mut messages, mut followed) = (Vec::new(), Followed::default());
     let mut blocks = VecDeque::from([(start, len, 0)]);
     while let Some((at, len, frame)) = blocks.pop_front() {
         followed.follow(at)?;
-        let block = file.read(at, len)?;
+        let block = match (first.take(), frame.min(len)) {
+            (Some(mut header), _) => {
+                header.drain(..usize::try_from(before).unwrap_or_default());
+                header
+            }
+            (None, 0) => file.read(at, len)?,
+            (None, frame) => file.read_summed(at, len.saturating_sub(frame / 2))?,
+        };
         let mut bytes = file.bytes(&block, at);
         if frame > 0 {
             bytes.signature(b"OCHK")?;
         }
-        // A continuation ends with a checksum.
-        let mut bytes = bytes.part(bytes.len().saturating_sub(frame / 2))?;
         // What is too short for a message is a gap.
         let smallest = if is_new { 4 } else { 8 };
         while bytes.len() >= smallest {
-            let message = read_message(&mut bytes, is_new, flags, at + len)?;
+            let message = read_message(&mut bytes, is_new, flags, at + len - frame / 2)?;
             if message.kind != kind::CONTINUATION {
                 messages.push(message);
                 continue;

@@ -3,6 +3,7 @@
 use apr_core::{Error, Result};
 
 use super::bytes::Bytes;
+use super::checksum;
 use super::file::{File, Followed};
 
 /// Levels of a tree; each has at least twice as many nodes as the one above.
@@ -55,7 +56,7 @@ pub(crate) fn each_entry(
 /// E002 for a damaged tree, E007 when reading fails, E008 over the budget.
 pub(crate) fn records(file: &File<'_>, address: u64) -> Result<Vec<Vec<u8>>> {
     let sizes = u64::from(file.offset_size()) + u64::from(file.length_size());
-    let head = file.read(address, 22 + sizes)?;
+    let head = file.read_summed(address, 18 + sizes)?;
     let mut bytes = file.bytes(&head, address);
     bytes.signature(b"BTHD")?;
     bytes.skip(2)?;
@@ -94,16 +95,16 @@ pub(crate) fn records(file: &File<'_>, address: u64) -> Result<Vec<Vec<u8>>> {
         for _ in 0..count {
             found.push(bytes.take(record_len)?.to_vec());
         }
-        if level == 0 {
-            continue;
-        }
-        for _ in 0..=count {
+        let children = if level == 0 { 0 } else { count + 1 };
+        for _ in 0..children {
             let child = bytes.address()?.ok_or_else(damaged)?;
             let below = usize::try_from(bytes.integer(count_width)?).unwrap_or(usize::MAX);
             let total = totals[usize::from(level) - 1];
             bytes.skip(if level > 1 { width_of(total) } else { 0 })?;
             rest.push((child, below, level - 1));
         }
+        let len = node.len() - bytes.len();
+        checksum::compare(&node[..len], bytes.take(checksum::LEN)?, file.place(address)?)?;
     }
     Ok(found)
 }

@@ -6,6 +6,9 @@ use apr_core::{Shape, TensorInfo};
 use serde::Serialize;
 
 use super::FamilyModel;
+use super::member::numbers;
+use crate::family::Required;
+use crate::kind::TensorKind;
 use crate::mapper::TensorNameMapper;
 use crate::missing::{Expected, Present, part};
 
@@ -38,6 +41,13 @@ pub enum Mismatch {
         /// Number of values of the index.
         count: u64,
     },
+    /// A bias that the configuration states the model not to have, so that no library loads it.
+    Excluded {
+        /// Name in the checkpoint.
+        name: String,
+        /// Entry of the configuration that is false: `attention_bias`.
+        entry: String,
+    },
     /// Two tensors have the same canonical name.
     Twice {
         /// Name of the second one in the checkpoint.
@@ -66,6 +76,7 @@ impl Mismatch {
             Self::Unexpected { name, .. }
             | Self::Missing { name }
             | Self::Beyond { name, .. }
+            | Self::Excluded { name, .. }
             | Self::Twice { name, .. }
             | Self::Shape { name, .. } => name,
         }
@@ -84,6 +95,10 @@ impl std::fmt::Display for Mismatch {
                 let index = index.replace('_', " ");
                 write!(f, "no {index} {number}: the configuration has {count}, numbered from 0")
             }
+            Self::Excluded { entry, .. } => write!(
+                f,
+                "the configuration excludes this bias ({entry} is false), and libraries ignore it"
+            ),
             Self::Twice { canonical, .. } => {
                 write!(f, "another tensor has the canonical name {canonical}")
             }
@@ -108,6 +123,22 @@ fn is_of_encoder(canonical: &str) -> bool {
 }
 
 impl FamilyModel<'_> {
+    /// Returns the entry of the configuration that excludes a bias: it is stated to be false, and
+    /// the family has the bias only if it is true.
+    #[must_use]
+    pub fn excluded(&self, position: usize) -> Option<&str> {
+        let member = self.member(position)?;
+        let tensor = &self.family.tensors[member.tensor];
+        let Required::Computed(condition) = &tensor.required else { return None };
+        let is_stated = |name: &str| {
+            name.ends_with("_bias") && self.dimensions.stated_entry(name) == Some(false.into())
+        };
+        let entry = condition.names().into_iter().find(|name| is_stated(name))?;
+        let is_asked_for = self.dimensions.truth(condition, &numbers(tensor, member));
+        (tensor.expectation.kind == TensorKind::Bias && is_asked_for == Some(false))
+            .then_some(entry)
+    }
+
     /// Returns the mismatch if the configuration requires another shape than the tensor's.
     fn misshaped(&self, position: usize, info: &TensorInfo) -> Option<Mismatch> {
         // Most shapes fit, and are compared without computing what a message needs.
@@ -163,6 +194,8 @@ impl FamilyModel<'_> {
                 });
             }
 
+            let excluded = self.excluded(position).map(str::to_owned);
+            mismatches.extend(excluded.map(|entry| Mismatch::Excluded { name: name(), entry }));
             mismatches.extend(self.misshaped(position, info));
         }
 

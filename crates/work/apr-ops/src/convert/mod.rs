@@ -26,12 +26,12 @@ mod report;
 mod work;
 
 use apr_core::json::{from_python, to_python};
-use apr_core::{Layout, Phase, Progress, Unlisted, state_dtype, torch_name};
+use apr_core::{Layout, Phase, Progress, Unlisted, counted, state_dtype, torch_name};
 use apr_quantize::TensorTarget;
 use apr_registry::apr2::CompanionFile;
 use apr_registry::{
-    CheckpointReader, CheckpointWriter, DType, Loss, Metadata, Notes, Pipeline, PlanOptions,
-    Result, Sink, TensorInfo, keys, onnx,
+    CheckpointReader, CheckpointWriter, DType, Escaped, Loss, Metadata, Notes, Pipeline,
+    PlanOptions, Result, Sink, TensorInfo, keys, onnx,
 };
 use apr_tensor::cast::can_cast;
 use serde_json::json;
@@ -43,7 +43,7 @@ use self::judge::Judge;
 use self::receive::{Received, Receiver, Target};
 use self::recipe::{Recipe, keep_forms, recipe};
 use self::work::{ChunkBuffers, ChunkTask, Measures, TaskKind, Worker};
-use crate::inline::{InlineValidator, ValidationConfig};
+use crate::inline::{InlineValidator, ValidationConfig, ValidationReport};
 
 /// The companion that states what the weights are.
 const CONFIGURATION: &str = "config.json";
@@ -204,8 +204,22 @@ pub fn plan(
         learnt: Learnt::default(),
     };
 
-    let validator = InlineValidator::new(ValidationConfig::off());
+    let validator = InlineValidator::new(ValidationConfig::integrity());
     Ok(Conversion { writer, recipes, validator, outputs: target_infos, report })
+}
+
+/// Returns a warning if the output lacks the graph that explains infinite tensors.
+fn without_graph(validation: &ValidationReport, losses: &[Loss]) -> Option<String> {
+    let first = validation.by_graph.first()?;
+    let is_lost = losses.iter().any(|loss| loss.name == onnx::skeleton::COMPANION);
+    is_lost.then(|| {
+        format!(
+            "the output lacks the graph, which uses {} as masks or limits: without it, they are \
+             infinite weights; the first is '{}'",
+            counted(validation.by_graph.len() as u64, "infinite tensor"),
+            Escaped::short(first)
+        )
+    })
 }
 
 /// Returns a warning if factors are written as their products although `dense` is not set.
@@ -436,6 +450,7 @@ impl Conversion {
         writer.finish(sink, &notes)?;
         report.measure(writer.layout(), mismatches + writer.mismatches());
         report.losses.extend(notes.losses);
+        report.warnings.extend(without_graph(&validation, &report.losses));
         let silent = validation.errors.is_empty() && validation.warnings.is_empty();
         report.validation = (measures.moments || !silent).then_some(validation);
         Ok(report)

@@ -102,8 +102,10 @@ impl<'a> Receiver<'a> {
         self.tally.append(part.sum, &slot.input[..task.chunk.len], slot.input_sums);
         let mismatch = if task.chunk.last { self.tally.finish(part.sum) } else { None };
         match mismatch {
-            Some(mismatch @ Mismatch::Digest) => {
-                Err(mismatch.into_error(self.worker.reader, task.tensor, part.place))
+            Some(mismatch) if self.stops_at(mismatch) => {
+                let (reader, tensor) = (self.worker.reader, task.tensor);
+                let name = self.judge.validator.name(tensor, &reader.tensors()[tensor].name);
+                Err(mismatch.into_error_about(reader, name, part.place))
             }
             Some(Mismatch::Crc32 { stated, found }) => {
                 let name = &self.worker.reader.tensors()[task.tensor].name;
@@ -111,8 +113,13 @@ impl<'a> Receiver<'a> {
                     self.judge.validator.validate_checksum(task.tensor, name, (stated, found));
                 judged.map_err(|error| self.stop(task.tensor, error))
             }
-            None => Ok(()),
+            Some(Mismatch::Digest) | None => Ok(()),
         }
+    }
+
+    /// Returns `true` if a mismatch ends the conversion: one of a CRC-32 can be recorded instead.
+    fn stops_at(&self, mismatch: Mismatch) -> bool {
+        mismatch == Mismatch::Digest || self.judge.validator.config().stop
     }
 
     /// Adds a chunk to the tensor's digest if the file states a digest.

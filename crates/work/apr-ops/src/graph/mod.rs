@@ -107,7 +107,7 @@ pub(crate) fn for_graphs<'a>(source: &Source<'a>) -> Result<View<'a>> {
         return Err(without_family(source));
     }
     if !is_in_gguf_layout(source.reader()) {
-        return Ok(restore(source, &onnx::FORMAT, ValidationConfig::off())?.prepared.view);
+        return Ok(restore(source, &onnx::FORMAT, ValidationConfig::integrity())?.prepared.view);
     }
 
     let restored = apr_llama::restore(source.reader(), source.families(), source.architecture())?;

@@ -65,7 +65,11 @@ impl Job {
 
     /// Creates a job that copies the model unchanged.
     pub fn copy(target: PlanOptions) -> Self {
-        Self { naming: Naming::AsTheyAre, validation: ValidationConfig::off(), ..Self::new(target) }
+        Self {
+            naming: Naming::AsTheyAre,
+            validation: ValidationConfig::integrity(),
+            ..Self::new(target)
+        }
     }
 
     /// Returns whether the target format stores the computation of the model.

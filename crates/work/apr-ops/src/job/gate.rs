@@ -64,7 +64,7 @@ impl Job {
         let decoded = || self.shows_values(source.reader()).then_some(DType::F32);
         let dequantize = self.weights.dequantize.or_else(decoded);
         let weights = Weights { dequantize, ..Weights::default() };
-        let validation = ValidationConfig::off();
+        let validation = ValidationConfig::integrity();
         let job = Self { target, weights, validation, ..self.clone() };
         job.plan(source)
     }

@@ -183,7 +183,7 @@ fn names_of_libraries(source: &Source<'_>) -> ModelResult<HashMap<String, String
                        folder, and convert that";
         return Err(Error::version(message));
     }
-    let nothing = ValidationConfig::off();
+    let nothing = ValidationConfig::integrity();
     let foreign = restore_to(source, &safetensors::FORMAT, nothing, DType::F32)?;
     let view = foreign.prepared.view;
     let named = view.tensors().iter().filter_map(|info| match view.names_below(&info.name)[..] {

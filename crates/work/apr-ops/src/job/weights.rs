@@ -7,7 +7,7 @@ use apr_quantize::{
     Weighting, plan, record, record_cast, record_dequantized,
 };
 use apr_registry::{
-    CheckpointReader, Convention, DType, Format, QuantizedTypes, apr2, safetensors,
+    CheckpointReader, Convention, DType, Format, QuantizedTypes, TensorInfo, apr2, safetensors,
 };
 use apr_source::Source;
 use apr_tensor::cast::can_cast;
@@ -46,6 +46,9 @@ pub struct Weights {
     ///
     /// [`Job::laid_weights`]: super::Job::laid_weights
     pub rounded: BTreeMap<String, Rounded>,
+    /// The output would be a copy of the source without the requested types: a request that
+    /// changes no tensor is then an error instead of a warning.
+    pub must_change: bool,
     /// Warnings about the request, which are added to the report.
     pub warnings: Vec<String>,
 }
@@ -108,19 +111,35 @@ impl Weights {
         let fixed = Fixed::of(view);
         let mut infos = view.tensors().iter().enumerate();
         let has_blocks = infos.any(|(at, info)| fixed.is_decoded(at, info));
-        let idle = self.idle(view, &options);
-        options.warnings.extend(idle);
+        let mut idle = self.idle(view, &options);
         if self.layout(format).is_some() {
             // What is laid out is a reader of its own.
         } else if let Some(quantize) = self.quantize.as_ref().or(cast.as_ref()) {
             quantize_into(quantize, view, &mut options, format, source)?;
+            let same = |(target, info): (&Option<TensorTarget>, &TensorInfo)| {
+                target.as_ref().is_none_or(|target| target.dtype == info.dtype)
+            };
+            if idle.is_empty() && options.targets.iter().zip(view.tensors()).all(same) {
+                idle.push(format!(
+                    "{} has no effect: no tensor changes its type",
+                    quantize.choices.scheme
+                ));
+            }
         } else if let Some(dtype) = self.dequantize.filter(|_| has_blocks) {
             record_dequantized(view, dtype)?;
         } else if let Some(dtype) = precision.filter(|_| !has_blocks) {
             record_cast(view, dtype)?;
         }
 
-        Ok(options)
+        match idle.first() {
+            Some(message) if self.must_change && *source.reader().format() == *format => {
+                Err(JobError::Request(message.clone()))
+            }
+            _ => {
+                options.warnings.extend(idle);
+                Ok(options)
+            }
+        }
     }
 
     /// Returns warnings about requested casts that have no effect.

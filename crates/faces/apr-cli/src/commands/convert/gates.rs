@@ -169,7 +169,7 @@ pub(crate) fn render_drift(out: &mut dyn Write, drift: &DriftReport) -> io::Resu
     let (tensors, percent) =
         (counted(*tensor_count as u64, "tensor"), 100.0 * total.relative_error);
     if drift.is_idle() {
-        return writeln!(out, "  drift: none of {tensors} changed, so the gate judged nothing");
+        return writeln!(out, "  drift: none of {tensors} changed");
     }
     writeln!(out, "  drift: {changed} of {tensors} changed, relative error {percent:.3} %")
 }

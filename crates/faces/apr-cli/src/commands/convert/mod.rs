@@ -22,7 +22,7 @@ pub(super) use self::write::{
 };
 #[cfg(feature = "linalg")]
 use super::rounding;
-use super::tensor_edits::edited;
+use super::tensor_edits::{edited, renamed};
 #[cfg(not(feature = "linalg"))]
 use super::without_linalg::rounding;
 use super::{analyze, distill, lowrank, prune, weights};
@@ -190,7 +190,8 @@ fn origin(
         return Ok(None);
     }
     let again = open_for(job.target.format, model.spool().unwrap_or(path), context)?;
-    let mut again = again.read_by(|reader| edited(reader, names, path))?;
+    // A tensor that is left out is a change like any other, and counts as removed.
+    let mut again = again.read_by(|reader| renamed(reader, names, path))?;
     again.name.clone_from(&model.name);
     Ok(Some((job.clone(), again)))
 }
@@ -205,7 +206,19 @@ fn folder_format(args: &ConvertArgs) -> Option<&'static Format> {
 }
 
 /// Returns the job of a conversion whose weights are not changed beforehand, and its model.
-pub(super) fn unchanged_job(args: &ConvertArgs, context: &Context) -> Outcome<(Job, Model)> {
+fn unchanged_job(args: &ConvertArgs, context: &Context) -> Outcome<(Job, Model)> {
+    let (job, model) = plain_job(args, context)?;
+    Ok((job, model.read_by(|reader| edited(reader, &args.names, &args.model))?))
+}
+
+/// Returns the job of a conversion, and the model that its gate compares with.
+pub(super) fn original_job(args: &ConvertArgs, context: &Context) -> Outcome<(Job, Model)> {
+    let (job, model) = plain_job(args, context)?;
+    Ok((job, model.read_by(|reader| renamed(reader, &args.names, &args.model))?))
+}
+
+/// Returns the job of a conversion, and its model as opened.
+fn plain_job(args: &ConvertArgs, context: &Context) -> Outcome<(Job, Model)> {
     let target = target(&args.model, args.format.or_else(|| folder_format(args)), &args.write)?;
     let external_data = args.graph.external_data();
     let target = PlanOptions { streaming: args.streaming, external_data, ..target };
@@ -232,14 +245,15 @@ pub(super) fn unchanged_job(args: &ConvertArgs, context: &Context) -> Outcome<(J
         validation: validation(&args.write),
         ..Job::new(contain(target, &args.container, context)?)
     };
-    let (job, model) = opened(job, &args.model, context)?;
+    let (mut job, model) = opened(job, &args.model, context)?;
+    job.weights.must_change = args.asks_types_alone() && is_one_file(&model);
     let has_graph = model.reader.metadata().object(onnx::METADATA).is_some();
     if has_graph && !args.names.is_empty() && std::ptr::eq(job.target.format, &onnx::FORMAT) {
         let message = "--rename, --drop and --keep: the graph of an ONNX file refers to its \
                        tensors by name; they apply to other formats of output";
         return Err(Failure::Usage(message.to_owned()));
     }
-    Ok((job, model.read_by(|reader| edited(reader, &args.names, &args.model))?))
+    Ok((job, model))
 }
 
 /// Writes another format.
@@ -267,6 +281,8 @@ pub(super) fn export(args: &ExportArgs, context: &Context) -> Outcome {
 
     expect_whole(None, context);
     let mut opened = opened(job, &args.model, context)?;
+    opened.0.weights.must_change =
+        args.shard_size.is_none() && args.container.is_empty() && is_one_file(&opened.1);
     if std::ptr::eq(opened.1.reader.format(), &apr_registry::apr2::FORMAT) {
         // An import judged the model; an export gives back what is in the file.
         let stop = judged.stop;
@@ -278,6 +294,11 @@ pub(super) fn export(args: &ExportArgs, context: &Context) -> Outcome {
     let origin = origin.as_ref().map(|(job, model)| (job, model));
     let extras = Extras { changed, origin, ..Extras::default() };
     write(&job, &model, Destination::of(&args.write), extras, context)
+}
+
+/// Returns `true` if a copy of the model in the same format would be the same file.
+pub(super) fn is_one_file(model: &Model) -> bool {
+    model.reader.files().len() == 1 && !model::is_encrypted(&*model.reader)
 }
 
 /// Returns a job and its model, with calibrated rounding of the weights if it is requested.

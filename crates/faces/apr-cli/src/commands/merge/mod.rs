@@ -362,6 +362,6 @@ fn inputs<'a>(
 /// A model under the names and in the layout that frameworks have.
 fn as_framework<'a>(source: &Source<'a>) -> Outcome<Arc<dyn CheckpointReader + 'a>> {
     let format: &'static Format = &safetensors::FORMAT;
-    let foreign = restore(source, format, ValidationConfig::off())?.stating_configuration();
+    let foreign = restore(source, format, ValidationConfig::integrity())?.stating_configuration();
     Ok(Arc::new(foreign.prepared.view))
 }

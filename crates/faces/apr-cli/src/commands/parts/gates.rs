@@ -47,7 +47,7 @@ pub(super) fn judge(
     };
     match command {
         Command::Convert(args) | Command::Prune(args) | Command::Factorize(args) => {
-            let (job, model) = convert::unchanged_job(&args, context)?;
+            let (job, model) = convert::original_job(&args, context)?;
             judged(&job, &model, Destination::of(&args.write))
         }
         Command::Import(args) => {

@@ -30,6 +30,9 @@ impl<'a> PromptFile<'a> {
         if let Some(state) = job.context.sources.files_state().filter(|_| is_named) {
             generator.read_from_files(state);
         }
+        if !job.context.verifies() {
+            generator.distrust_digests();
+        }
         match FileSource::open(path) {
             Ok(file) => generator.read_prompt_cache(file, &path.display().to_string())?,
             Err(error) if error.cause() == Some(IoCause::NotFound) => {}
