@@ -19,7 +19,7 @@ use crate::steps::{Outcome, Steps};
 type Part = fn(&mut Steps);
 
 /// The parts, in the order in which they run. Each sets up the programs that it compares with.
-const PARTS: [(&str, Part); 14] = [
+const PARTS: [(&str, Part); 15] = [
     ("builds", builds::run),
     ("parity", parity),
     ("candle", candle),
@@ -31,6 +31,7 @@ const PARTS: [(&str, Part); 14] = [
     ("merge", merge),
     ("codes", codes),
     ("optimum", optimum),
+    ("simplify", simplify),
     ("quality", quality),
     ("llama", llama),
     ("trained", trained),
@@ -210,6 +211,17 @@ fn optimum(steps: &mut Steps) {
     {
         steps.run("Optimum names what apr exports alike, and runs it", || {
             reference::check_with_optimum(&apr()?)
+        });
+    }
+}
+
+fn simplify(steps: &mut Steps) {
+    if set_up_transformers(steps)
+        && steps.run("onnxsim and onnxslim, to compare with", reference::set_up_simplify).is_some()
+    {
+        steps.run("simplified graphs compute what they did, for onnxruntime", || {
+            run_program(&mut cargo("build", ["--release", "--package", "apr-cli"]))?;
+            reference::check_simplified(&target_dir().join("release/apr"))
         });
     }
 }

@@ -401,6 +401,27 @@ pub(crate) fn check_with_optimum(apr: &Path) -> Outcome {
     run(program(optimum_python()).arg("xtask/interop/optimum_check.py").arg(apr))
 }
 
+/// Returns a Python with other programs that simplify graphs, once it was
+/// [set up](set_up_simplify).
+fn simplify_python() -> PathBuf {
+    std::env::var_os("APR_SIMPLIFY_PYTHON")
+        .map_or_else(|| folder().join("simplify/bin/python"), PathBuf::from)
+}
+
+/// Creates a virtual environment for onnxsim and onnxslim, unless a Python with them exists.
+pub(crate) fn set_up_simplify() -> Outcome {
+    let has_it = ["-c", "import onnxsim, onnxslim, torchvision; print(1)"];
+    if output(program(simplify_python()).args(has_it)).is_some() {
+        return Ok(());
+    }
+    share_environment("simplify")
+}
+
+/// Compares simplified graphs with the results of onnxsim and onnxslim.
+pub(crate) fn check_simplified(apr: &Path) -> Outcome {
+    run(program(simplify_python()).arg("xtask/interop/onnx_simplified.py").arg(apr))
+}
+
 /// A Python with libraries that load quantized layouts, once it was [set up](set_up_codes).
 fn codes_python() -> PathBuf {
     std::env::var_os("APR_CODES_PYTHON")

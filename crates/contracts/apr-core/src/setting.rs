@@ -9,7 +9,7 @@ use core::fmt::Display;
 
 /// The names that messages have between backquotes: of options, fields and methods of the
 /// libraries.
-pub const SETTINGS: [&str; 35] = [
+pub const SETTINGS: [&str; 39] = [
     // Limits.
     "max_memory",
     "max_metadata",
@@ -30,6 +30,7 @@ pub const SETTINGS: [&str; 35] = [
     "output_type",
     "precision",
     "pure",
+    "quantize",
     "requantize",
     "tensor_type",
     // Graphs.
@@ -37,6 +38,8 @@ pub const SETTINGS: [&str; 35] = [
     "matmul_nbits",
     "merged",
     "opset",
+    "shape",
+    "simplify",
     "task",
     "with_past",
     // The output.
@@ -48,6 +51,7 @@ pub const SETTINGS: [&str; 35] = [
     "output",
     "overwrite",
     "recipient",
+    "relaxed",
     "shard_size",
     "sign",
     "streaming",

@@ -11,6 +11,7 @@ use apr_llama::describe;
 use apr_ops::convert::ConvertReport;
 use apr_ops::inline::ValidationConfig;
 use apr_ops::job::{Gate, Job, JobError, JobReport, Planned, wants_companions};
+use apr_ops::simplify::NamedShape;
 use apr_quantize::{QualityGate, Quantization};
 #[cfg(feature = "encryption")]
 use apr_registry::apr2::Encrypt;
@@ -166,6 +167,21 @@ impl Convert {
     /// Casts floats of 8 to 64 bits.
     pub fn precision(mut self, dtype: DType) -> Self {
         self.job.weights.precision = Some(dtype);
+        self
+    }
+
+    /// Simplifies the graph of an ONNX output, and compares the outputs before and after.
+    ///
+    /// If they differ, or if the model does not run, nothing is written.
+    /// [`ValidationConfig::relaxed`] also writes a model that does not run.
+    pub fn simplify(mut self) -> Self {
+        self.job.graph.simplify = true;
+        self
+    }
+
+    /// Sets the shape of an input of an ONNX output. Inputs that are not named keep theirs.
+    pub fn shape(mut self, shape: NamedShape) -> Self {
+        self.job.graph.shapes.push(shape);
         self
     }
 

@@ -2,6 +2,7 @@
 //! a [`Source`], and the [`Planned`] job runs into a [`Sink`](crate::Sink).
 
 pub use apr_ops::job::{Gate, GraphWishes, Job, JobError, JobReport, Planned, Weights};
+pub use apr_ops::simplify::{NamedShape, Simplified};
 pub use apr_source::{Knowledge, Source};
 
 #[cfg(feature = "native")]

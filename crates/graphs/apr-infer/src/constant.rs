@@ -34,6 +34,45 @@ impl Tensor {
     pub fn unpack(element: ElementType, shape: Vec<usize>, bytes: &[u8]) -> Result<Self> {
         unpack(element, shape, bytes)
     }
+
+    /// Returns the elements packed in little-endian order, as [`unpack`](Self::unpack) reads them;
+    /// `None` for texts.
+    #[must_use]
+    pub fn pack(&self) -> Option<Vec<u8>> {
+        macro_rules! words {
+            ($values:expr) => {
+                $values.iter().flat_map(|value| value.to_le_bytes()).collect()
+            };
+        }
+        let bits = self.element().bits() as usize;
+        Some(match self.data() {
+            Data::F32(values) => words!(values),
+            Data::F64(values) => words!(values),
+            Data::I16(values) => words!(values),
+            Data::I32(values) => words!(values),
+            Data::I64(values) => words!(values),
+            Data::U16(values) => words!(values),
+            Data::U32(values) => words!(values),
+            Data::U64(values) => words!(values),
+            Data::I8(values) => {
+                packed(bits, &values.iter().map(|value| value.cast_unsigned()).collect::<Vec<_>>())
+            }
+            Data::U8(values) => packed(bits, values),
+            Data::Text(_) => return None,
+        })
+    }
+}
+
+/// Packs elements of a byte or less, the first in the lowest bits.
+fn packed(bits: usize, values: &[u8]) -> Vec<u8> {
+    if bits == 8 {
+        return values.to_vec();
+    }
+    let part = |at: usize, value: &u8| (value & ((1 << bits) - 1)) << (at * bits);
+    let byte = |values: &[u8]| {
+        values.iter().enumerate().fold(0, |byte, (at, value)| byte | part(at, value))
+    };
+    values.chunks(8 / bits).map(byte).collect()
 }
 
 /// The tensor that packed elements are, as in `raw_data` of an ONNX file.
@@ -106,6 +145,20 @@ mod tests {
         assert_eq!(tensor.values::<i8>().unwrap(), [-1, -8, 7]);
         let tensor = unpack(ElementType::U2, vec![4], &[0b1110_0100]).unwrap();
         assert_eq!(tensor.values::<u8>().unwrap(), [0, 1, 2, 3]);
+    }
+
+    #[test]
+    fn packing_reverses_unpacking() {
+        let bytes = [0x8f, 0x07, 0x31, 0xe4, 0, 1, 0x80, 0x3f];
+        for element in ElementType::ALL {
+            let count = 64_u64.checked_div(element.bits()).unwrap_or_default() as usize;
+            let Ok(tensor) = unpack(*element, vec![count], &bytes) else { continue };
+            let expected = match element {
+                ElementType::Bool => vec![1, 1, 1, 1, 0, 1, 1, 1],
+                _ => bytes.to_vec(),
+            };
+            assert_eq!(tensor.pack().unwrap(), expected, "{element}");
+        }
     }
 
     #[test]

@@ -74,6 +74,7 @@ pub mod sbom;
 pub mod session;
 mod sha256;
 mod shards;
+pub mod simplify;
 pub mod tensors;
 pub mod tied;
 pub mod validate;

@@ -309,6 +309,10 @@ const EXAMPLES: [(&str, &[Example]); 55] = [
                 "cast to bf16, and compress without loss",
             ),
             ("apr convert model.gguf -o back.safetensors --dequantize f16", "dequantize"),
+            (
+                "apr convert model.onnx -o simple.onnx --simplify",
+                "fold constants, and remove nodes that do nothing",
+            ),
         ],
     ),
     (

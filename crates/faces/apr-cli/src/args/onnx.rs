@@ -2,6 +2,7 @@
 
 use apr_bind::Blocks;
 use apr_ops::job::GraphWishes;
+use apr_ops::simplify::NamedShape;
 use apr_registry::onnx::write::ExternalData;
 use clap::{Args, ValueEnum};
 
@@ -15,6 +16,17 @@ pub(crate) struct OnnxArgs {
         value_parser = clap::value_parser!(i64).range(1..=1000)
     )]
     pub(crate) opset: Option<i64>,
+    /// Fold constants, remove nodes that do nothing, and compare the outputs before and after
+    #[arg(long)]
+    pub(crate) simplify: bool,
+    /// Shape of an input, such as x=1,3,224,224 or x=batch,3,224,224; repeatable
+    #[arg(
+        long,
+        hide_short_help = true,
+        value_name = "NAME=DIMS",
+        value_parser = NamedShape::parse
+    )]
+    pub(crate) shape: Vec<NamedShape>,
     /// External data: from 2 GiB on, always, or never [default: auto]
     #[arg(
         long,
@@ -80,6 +92,8 @@ impl OnnxArgs {
             merged: self.merged,
             latent_cache: self.latent_cache.map(Into::into),
             task: self.task.clone(),
+            shapes: self.shape.clone(),
+            simplify: self.simplify,
             blocks: if self.matmul_nbits { Blocks::MatMulNBits } else { Blocks::Dequantized },
         }
     }

@@ -68,6 +68,7 @@ mod onnx_export;
 mod onnx_families;
 mod onnx_looks;
 mod onnx_rewritten;
+mod onnx_simplified;
 #[cfg(unix)]
 mod outputs;
 mod page;

@@ -19,6 +19,7 @@ use super::description::Job;
 use super::error::JobError;
 use super::planned::{Parts, Planned};
 use super::quantized::{Quantized, in_blocks};
+use super::simplified::Reworked;
 use super::wishes::WITH_BLOCKS;
 
 use crate::graph::{BoundGraphs, bound_graphs, without_family};
@@ -27,7 +28,7 @@ use crate::inline::ValidationError;
 use crate::own_graph::{OwnGraphs, check_inputs, is_skeleton, left_out, own_graphs_or_damage};
 
 /// The first version of ONNX's format in which weights need not be inputs.
-const WITH_FREE_WEIGHTS: i64 = 4;
+pub(super) const WITH_FREE_WEIGHTS: i64 = 4;
 
 /// Bytes of tensors that are kept so that transposed ones are read in long pieces; twice as many
 /// are in memory.
@@ -63,6 +64,9 @@ impl Job {
             self.computation(&known, own, &storage)?;
         let (models, idle) = self.graph.merge(models)?;
         warnings.extend(idle);
+        let reworked = self.rework(models, &mut view, &metadata, source.name())?;
+        let Reworked { models, reports, warnings: unchecked, replaced } = reworked;
+        warnings.extend(unchecked);
 
         // A graph's file has no place for them: `lost_metadata` tells what is lost.
         *view.metadata_mut() = Metadata::new();
@@ -114,7 +118,7 @@ impl Job {
         bound.warnings.extend(warnings);
         bound.warnings.extend(self.graph.idle_past(&bound_models));
         bound.warnings.extend(self.graph.idle_blocks(&bound_models));
-        losses.extend(unused);
+        losses.extend(unused.into_iter().filter(|loss| !replaced.contains(&loss.name)));
         losses.extend(lost_metadata(&metadata));
         note(&mut properties, onnx::TRANSPOSED, &bound.transposed);
         note(&mut properties, onnx::CONSTANTS, &numbers.into_iter().collect::<Vec<_>>());
@@ -127,7 +131,7 @@ impl Job {
             ..Parts::with_program(self, (family, misfits), tensors, losses, warnings)
         };
         let content = bound_view.into_mapping().over(Base::owning(unpacked));
-        Planned::new(&job, source, content, parts)
+        Ok(Planned::new(&job, source, content, parts)?.after_simplifying(reports))
     }
 
     /// Returns the errors in the graphs that planning has read.
@@ -287,7 +291,7 @@ fn blocks_raise() -> String {
 /// Removes the weights from the inputs and returns how many were removed.
 ///
 /// The older format requires weights to be inputs, but callers do not pass them.
-fn release_weights(body: &mut Body) -> usize {
+pub(super) fn release_weights(body: &mut Body) -> usize {
     let mut inputs = std::mem::take(&mut body.inputs);
     let before = inputs.len();
     inputs.retain(|input| body.value(*input).origin == ValueOrigin::Input);
@@ -339,7 +343,7 @@ fn invalid(name: &str, error: &str) -> JobError {
 }
 
 /// Returns the file properties besides graph and tensors, as in the model's original file.
-fn properties(metadata: &Metadata) -> Properties {
+pub(super) fn properties(metadata: &Metadata) -> Properties {
     let Some(entry) = metadata.object(onnx::METADATA) else { return Properties::default() };
     let text = |key: &str| entry.get(key).and_then(Value::as_str).unwrap_or_default().to_owned();
     let number = |key: &str| entry.get(key).and_then(Value::as_i64);

@@ -98,8 +98,8 @@ impl Job {
             ),
             (
                 !self.graph.is_empty() && self.computes() == Computes::Nothing,
-                "`opset`, `with_past`, `merged`, `latent_cache`, `task` and `matmul_nbits` apply \
-                 to ONNX and TorchScript output only",
+                "`opset`, `with_past`, `merged`, `latent_cache`, `task`, `matmul_nbits`, \
+                 `simplify` and `shape` apply to ONNX and TorchScript output only",
             ),
             (
                 quantize.is_some() && dequantize.is_some(),
@@ -108,7 +108,7 @@ impl Job {
         ];
         match wrong.iter().find(|(is_wrong, _)| *is_wrong) {
             Some((_, message)) => Err(JobError::Request((*message).to_owned())),
-            None => Ok(()),
+            None => self.check_simplification(),
         }
     }
 

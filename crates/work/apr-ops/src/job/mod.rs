@@ -34,6 +34,7 @@ mod layout;
 mod planned;
 mod quantized;
 mod scripted;
+mod simplified;
 mod weights;
 mod wishes;
 

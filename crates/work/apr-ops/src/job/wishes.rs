@@ -7,6 +7,7 @@ use apr_registry::{CheckpointReader, DType, DTypeKind, Error};
 use apr_tensor::cast::can_cast;
 
 use super::error::JobError;
+use crate::simplify::NamedShape;
 
 /// Requirements for the graph of a model.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -27,6 +28,10 @@ pub struct GraphWishes {
     pub latent_cache: Option<LatentCache>,
     /// Storage of quantized tensors that stay quantized.
     pub blocks: Blocks,
+    /// New shapes of inputs.
+    pub shapes: Vec<NamedShape>,
+    /// Simplify the graph, and run both graphs to check that they compute the same.
+    pub simplify: bool,
 }
 
 /// The parts of a model by name, and a warning if merging had no effect.

@@ -11,6 +11,7 @@ use apr_ops::convert::ConvertReport;
 use apr_ops::inline::ValidationReport;
 use apr_ops::job::JobReport;
 use apr_ops::physics::Level;
+use apr_ops::simplify::{PassReport, Simplified};
 use apr_quantize::{Quality, QuantizationReport, TensorQuality, TypeQuality};
 use apr_registry::{DType, Escaped, Loss};
 use serde::Serialize;
@@ -78,6 +79,59 @@ pub(super) fn render_family(out: &mut dyn Write, report: &WriteReport) -> io::Re
     };
     let guessed = if family.guessed { " (guessed from tensor names)" } else { "" };
     writeln!(out, "  {} family{guessed}, {renamed}", Escaped(&family.title))
+}
+
+/// Renders the results of simplifying graphs.
+pub(super) fn render_simplified(out: &mut dyn Write, parts: &[Simplified]) -> io::Result<()> {
+    for part in parts {
+        let name = match parts.len() {
+            1 => String::new(),
+            _ => format!("{}: ", Escaped::short(&part.name)),
+        };
+        let (before, after) = (part.nodes_before(), part.nodes_after());
+        if part.changed {
+            write!(out, "  {name}{before} -> {}", counted(after, "node"))?;
+            let folded = counted(part.tensors_folded, "tensor");
+            let sign = if part.bytes_added < 0 { "-" } else { "+" };
+            let added = human::bytes(part.bytes_added.unsigned_abs());
+            writeln!(out, ", {folded} folded, {sign}{added} of tensors")?;
+        } else {
+            let nodes = counted(after, "node");
+            writeln!(out, "  {name}{ODD}nothing to simplify{ODD:#} in {nodes}")?;
+        }
+        for PassReport { name, changes, nodes, .. } in &part.passes {
+            if *changes > 0 {
+                let changes = counted(*changes, "change");
+                writeln!(out, "    {name}: {nodes:+} nodes ({changes})")?;
+            }
+        }
+        for (operator, before) in &part.before {
+            let after = part.after.get(operator).copied().unwrap_or_default();
+            if after != *before {
+                writeln!(out, "    {}  {before} -> {after}", Escaped(operator))?;
+            }
+        }
+        if !part.too_large.is_empty() {
+            let nodes = counted(part.too_large.len() as u64, "node");
+            let first = Escaped::short(&part.too_large[0]);
+            writeln!(
+                out,
+                "    {ODD}not folded{ODD:#}: {nodes} whose output is over 1 MiB larger than its \
+                 inputs, such as {first}"
+            )?;
+        }
+        if let Some(compared) = &part.compared {
+            let outputs = counted(compared.outputs, "output");
+            match compared.identical {
+                true => writeln!(out, "    {GOOD}{outputs} bit-identical{GOOD:#}")?,
+                false => {
+                    let difference = compared.difference;
+                    writeln!(out, "    {GOOD}{outputs} equal{GOOD:#} within {difference:.1e}")?;
+                }
+            }
+        }
+    }
+    Ok(())
 }
 
 /// Renders the result for weights stored as codes and scales.

@@ -176,6 +176,8 @@ const OPTIONS: &[Declared] = &[
     part("parameter"),
     path("models-dir"),
     part("opset"),
+    whole("simplify", "run `apr convert --simplify` on the output"),
+    part("shape"),
     part("external-data"),
     part("with-past"),
     part("merged"),

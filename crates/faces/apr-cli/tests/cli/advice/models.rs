@@ -152,6 +152,12 @@ pub(super) const OUTPUTS: &[Advice] = &[
         "apr export llama -o y.onnx --quantize q8_0 --opset 21",
     ),
     (
+        "apr convert $FIXTURES/onnx/storages.onnx -o s.onnx --simplify",
+        4,
+        "--relaxed writes it without the comparison",
+        "apr convert $FIXTURES/onnx/storages.onnx -o s.onnx --simplify --relaxed",
+    ),
+    (
         "apr export llama -o x.onnx --opset 12 --precision bf16",
         4,
         "need --opset 13 or later; for 12 pass --precision fp16 or fp32",
