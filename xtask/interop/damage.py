@@ -170,4 +170,5 @@ def main():
     sys.exit(0 if hits * 10 >= cases * 9 and not alarms and not halves and is_strict else 1)
 
 
-main()
+if __name__ == "__main__":
+    main()
