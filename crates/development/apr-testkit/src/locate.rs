@@ -8,6 +8,22 @@ pub fn workspace() -> &'static Path {
     Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../../.."))
 }
 
+/// The folders of all crates, by name.
+///
+/// # Panics
+/// Panics if the folders of the groups can't be read.
+#[must_use]
+pub fn crates() -> Vec<PathBuf> {
+    let inside = |folder: PathBuf| {
+        let entries = std::fs::read_dir(folder).expect("a folder of the workspace");
+        entries.map(|entry| entry.expect("an entry").path())
+    };
+    let groups = inside(workspace().join("crates")).filter(|path| path.is_dir());
+    let mut crates: Vec<PathBuf> = groups.flat_map(inside).filter(|path| path.is_dir()).collect();
+    crates.sort_by(|one, other| one.file_name().cmp(&other.file_name()));
+    crates
+}
+
 /// A file or folder of the repository's `fixtures/`.
 #[must_use]
 pub fn fixture(path: &str) -> PathBuf {

@@ -23,6 +23,7 @@ use crate::import::{FamilyNote, Prepared, misfits_of_graphs};
 use crate::inline::{InlineValidator, ValidationConfig, ValidationError};
 use crate::parts::smallest_size;
 use crate::physics::Physics;
+use crate::products::IntegerProducts;
 
 /// A job with a fully planned output, of which nothing is written yet.
 #[must_use = "nothing is written until it runs"]
@@ -44,6 +45,7 @@ pub struct Planned<'a> {
     errors: Option<Arc<LaidErrors>>,
     /// Tensors of the source that are encoded while they are read.
     laid: LaidWeights,
+    products: Option<IntegerProducts>,
     stops: bool,
 }
 
@@ -64,6 +66,9 @@ pub struct JobReport {
     /// Treatment of weights that the source stores in codes and scales.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub coded: Option<CodedWeights>,
+    /// Products of the graph that multiply integers.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub products: Option<IntegerProducts>,
     /// Difference between output and source, if a gate measured it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub drift: Option<DriftReport>,
@@ -186,6 +191,7 @@ impl<'a> Planned<'a> {
             coded,
             errors: None,
             laid: LaidWeights::default(),
+            products: None,
             stops,
         })
     }
@@ -195,6 +201,17 @@ impl<'a> Planned<'a> {
     /// `laid` contains these weights of the source.
     pub(super) fn measured_by(self, errors: Arc<LaidErrors>, laid: LaidWeights) -> Self {
         Self { errors: Some(errors), laid, ..self }
+    }
+
+    /// Adds the report about products of integers.
+    pub(super) fn with_products(self, products: Option<IntegerProducts>) -> Self {
+        Self { products, ..self }
+    }
+
+    /// Returns the report about products of the graph that multiply integers, if there are any.
+    #[must_use]
+    pub fn products(&self) -> Option<&IntegerProducts> {
+        self.products.as_ref()
     }
 
     /// Returns the tensors of the source that are encoded while they are read.
@@ -314,6 +331,7 @@ impl<'a> Planned<'a> {
             adapter: self.adapter,
             misfits: self.misfits,
             coded: self.coded,
+            products: self.products,
             drift: None,
         })
     }

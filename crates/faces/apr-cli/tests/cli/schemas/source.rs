@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use apr_testkit::locate::workspace;
+use apr_testkit::locate;
 use syn::{Item, ItemEnum, ItemStruct, ItemType, Type, UseTree};
 
 /// Definition of a type.
@@ -41,12 +41,7 @@ pub(super) struct Sources {
 impl Sources {
     pub(super) fn read() -> Self {
         let mut sources = Self::default();
-        let mut folders: Vec<_> = fs::read_dir(workspace().join("crates"))
-            .expect("crates")
-            .map(|entry| entry.expect("an entry").path())
-            .collect();
-        folders.sort();
-        for folder in folders {
+        for folder in locate::crates() {
             let name = folder.file_name().expect("a name").to_string_lossy().replace('-', "_");
             sources.read_folder(&name, &folder.join("src"));
         }
