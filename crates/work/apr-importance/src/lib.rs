@@ -3,7 +3,7 @@
 //! [`measure`] adds up the squares of what meets the columns of every weight
 //! ([`ImatrixSums`](apr_quantize::ImatrixSums)), as llama-imatrix does: quantizers then keep those
 //! columns most exact that are multiplied by the largest inputs. [`observe`] gives the inputs
-//! themselves, row by row. [`search`] chooses the type of each tensor for a size, by what
+//! themselves, row by row, and [`ranges`] their smallest and largest elements. [`search`] chooses the type of each tensor for a size, by what
 //! quantizing it does to the outputs; [`layer_influence`] says how much each layer changes what
 //! passes through it.
 //!
@@ -25,12 +25,14 @@
 mod influence;
 mod measure;
 mod observe;
+mod ranges;
 mod search;
 mod targets;
 
 pub use influence::layer_influence;
 pub use measure::{Inputs, MeasureOptions, Measured, measure};
 pub use observe::{Take, measured_weights, observe};
+pub use ranges::ranges;
 pub use search::{
     Budget, ChosenType, CurvePoint, SearchData, SearchGoal, SearchOutcome, SearchReport, Unchosen,
     search,

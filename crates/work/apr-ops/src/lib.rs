@@ -69,6 +69,7 @@ pub mod manifest;
 mod own_graph;
 pub mod parts;
 pub mod physics;
+pub mod products;
 pub mod sarif;
 pub mod sbom;
 pub mod session;

@@ -434,6 +434,10 @@ const EXAMPLES: [(&str, &[Example]); 55] = [
                 "apr quantize llama --search --bits-per-weight 4.25 --calibration a.txt -o q.gguf",
                 "choose the type of each tensor by its effect on the outputs",
             ),
+            (
+                "apr quantize model.onnx -t w8a8 --calibration images -o int8.onnx",
+                "multiply integers in ONNX, with ranges from the files of a folder",
+            ),
         ],
     ),
     (

@@ -59,8 +59,9 @@ pub(crate) struct QuantizeOptions {
     /// llama.cpp importance matrix: GGUF, or the older .dat
     #[arg(long, value_name = "FILE", conflicts_with = "calibration", hide_short_help = true)]
     pub(crate) imatrix: Option<PathBuf>,
-    /// Calibration data: text, audio, image or arrays to run the model on, to weigh columns as `apr
-    /// imatrix` does, or in layouts for servers to round by inputs as GPTQ does; or samples as CSV
+    /// Calibration data: text, audio, image or arrays to run the model on, or a folder of such
+    /// files, to weigh columns as `apr imatrix` does, in layouts for servers to round by inputs as
+    /// GPTQ does, in ONNX files with w8a8 to measure activations; or samples as CSV
     #[arg(long, value_name = "FILE", hide_short_help = true)]
     pub(crate) calibration: Option<PathBuf>,
     /// Quality gate: fail if the error exceeds 10 % of the weights' norm, 50 % in one tensor, or an

@@ -2,11 +2,15 @@
 
 use std::io::{self, Write};
 use std::num::NonZeroUsize;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use apr::job::Output;
 use apr_core::counted;
-use apr_importance::{Inputs, MeasureOptions, Measured, layer_influence, measure};
+use apr_importance::{
+    Inputs, MeasureOptions, Measured, layer_influence, measure, ranges as ranges_of,
+};
+use apr_io::io_error;
+use apr_ops::products::Ranges;
 use apr_quality::{Sample, Subject, WindowOptions, Windows};
 use apr_quantize::{ColumnSums, Imatrix, ImatrixSums};
 use apr_registry::Escaped;
@@ -72,7 +76,7 @@ pub(super) fn run(args: &ImatrixArgs, context: &Context) -> Outcome {
     let opened = Opened::new(&args.model, context)?;
     let data = match &args.text {
         Some(path) => Data::Text { path, args: WindowArgs::of(args) },
-        None => Data::Files(args.input.iter().map(|path| &**path).collect()),
+        None => Data::Files(args.input.clone()),
     };
     let options = MeasureOptions::default();
     let found = measured(&opened, &data, options.with_output(args.process_output), context)?;
@@ -124,20 +128,47 @@ pub(super) enum Data<'d> {
     },
     /// Each line of a text, for a model that continues none.
     Lines(&'d Path),
-    Files(Vec<&'d Path>),
+    Files(Vec<PathBuf>),
 }
 
 impl<'d> Data<'d> {
-    /// Returns the kind of data in a file of calibration data, for a model with these facts.
-    pub(super) fn of_calibration(path: &'d Path, facts: &Facts, context: &Context) -> Self {
+    /// Returns the kind of data in a file or a folder of calibration data, for a model with these
+    /// facts. The files of a folder are inputs in the order of their names.
+    pub(super) fn of_calibration(
+        path: &'d Path,
+        facts: &Facts,
+        context: &Context,
+    ) -> Outcome<Self> {
+        if path.is_dir() {
+            return Ok(Self::Files(files_of(path)?));
+        }
         let is_text = path.extension().is_some_and(|end| end.eq_ignore_ascii_case("txt"));
-        match is_text {
+        Ok(match is_text {
             true if running::generating(context).generates(facts) => {
                 Self::Text { path, args: WindowArgs::default() }
             }
             true => Self::Lines(path),
-            false => Self::Files(vec![path]),
+            false => Self::Files(vec![path.to_owned()]),
+        })
+    }
+}
+
+/// Returns the files of a folder of calibration data in the order of their names, without hidden
+/// ones.
+fn files_of(folder: &Path) -> Outcome<Vec<PathBuf>> {
+    let in_folder = |error: io::Error| io_error(&error, folder);
+    let mut files = Vec::new();
+    for entry in std::fs::read_dir(folder).map_err(in_folder)? {
+        let entry = entry.map_err(in_folder)?;
+        let is_hidden = entry.file_name().to_string_lossy().starts_with('.');
+        if !is_hidden && entry.path().is_file() {
+            files.push(entry.path());
         }
+    }
+    files.sort();
+    match files.is_empty() {
+        true => Err(Failure::Usage(format!("{}: no files to calibrate on", folder.display()))),
+        false => Ok(files),
     }
 }
 
@@ -158,7 +189,7 @@ pub(super) fn with_data<R>(
             then(Inputs::Samples(&samples), &path.display().to_string())
         }
         Data::Files(paths) => {
-            let sample = |path: &&Path| {
+            let sample = |path: &PathBuf| {
                 Ok(Sample::of_file(&path.display().to_string(), read_media(path, context)?)?)
             };
             let samples = paths.iter().map(sample).collect::<Outcome<Vec<_>>>()?;
@@ -201,7 +232,7 @@ pub(super) fn calibrated(
     context: &Context,
 ) -> Outcome<(Imatrix, Vec<String>)> {
     let opened = to_measure(model_path, context)?;
-    let data = Data::of_calibration(path, opened.facts(), context);
+    let data = Data::of_calibration(path, opened.facts(), context)?;
     let found = measured(&opened, &data, MeasureOptions::default(), context)?;
     let Measured { sums, not_measured, .. } = found.measured;
     let idle = sums.entries.iter().filter_map(idle).map(|found| {
@@ -224,11 +255,26 @@ pub(super) fn to_measure(path: &Path, context: &Context) -> Outcome<Opened> {
     Opened::new(path, context)
 }
 
+/// Measures the ranges of activations on calibration data.
+pub(super) fn ranges(path: &Path, model_path: &Path, context: &Context) -> Outcome<Ranges> {
+    let opened = to_measure(model_path, context)?;
+    let data = Data::of_calibration(path, opened.facts(), context)?;
+    let found = opened.with_runner(context, &running::reading(context, 1), |runner| {
+        let subject = Subject::of(runner)?;
+        with_data(&subject, &data, context, |inputs, dataset| {
+            let bar = Bar::counting(&context.printer, inputs.len() as u64);
+            Ok(ranges_of(&subject, inputs, dataset, &mut |at| bar.reached(at as u64))?)
+        })
+    })?;
+    context.sources.check_unchanged()?;
+    Ok(found)
+}
+
 /// Measures how much each layer of a model changes its input, on a text, an audio file, an image or
 /// arrays.
 pub(super) fn influence(path: &Path, model_path: &Path, context: &Context) -> Outcome<Vec<f64>> {
     let opened = Opened::new(model_path, context)?;
-    let data = Data::of_calibration(path, opened.facts(), context);
+    let data = Data::of_calibration(path, opened.facts(), context)?;
     let found = opened.with_runner(context, &running::reading(context, 1), |runner| {
         let subject = Subject::of(runner)?;
         with_data(&subject, &data, context, |inputs, _| {

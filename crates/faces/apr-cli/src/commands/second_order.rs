@@ -135,7 +135,7 @@ impl<'c> Calibration<'c> {
         self.with_runner(&source, |runner| {
             let subject = Subject::of(runner)?;
             let model = source.family()?;
-            let data = Data::of_calibration(self.path, self.opened.facts(), self.context);
+            let data = Data::of_calibration(self.path, self.opened.facts(), self.context)?;
             with_data(&subject, &data, self.context, |inputs, _| {
                 Ok(observe(&subject, model, inputs, &wanted, &mut take, &mut |_| {})?)
             })

@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use apr_io::io_error;
-use apr_ops::job::{Job, Weights, layout_of};
+use apr_ops::job::{Job, Weights, layout_of, multiplies_integers};
 use apr_quantize::{
     Choices, Imatrix, Layout, QualityGate, Quantization, Scheme, SchemeKind, Weighting,
     importance_from_csv,
@@ -91,7 +91,9 @@ fn with_scheme(
         ("--imatrix", options.imatrix.is_some()),
         ("--calibration", options.calibration.is_some()),
     ];
-    let is_idle = scheme.kind() != SchemeKind::Blocks && layout.is_none();
+    let is_idle = scheme.kind() != SchemeKind::Blocks
+        && layout.is_none()
+        && !multiplies_integers(scheme, format);
     let idle = given.iter().find(|(_, given)| *given && is_idle);
     let idle = idle.map(|(option, _)| format!("{option} has no effect: {scheme} has no blocks"));
     Ok(Weights {
@@ -104,6 +106,13 @@ fn with_scheme(
 /// Calibration data that the model is run on.
 fn measured(options: &QuantizeOptions) -> Option<&Path> {
     options.calibration.as_deref().filter(|path| !is_table(path))
+}
+
+/// Returns the data for measuring the ranges of activations, if a job quantizes activations by
+/// them.
+pub(super) fn activations<'o>(job: &Job, options: &'o QuantizeOptions) -> Option<&'o Path> {
+    let scheme = job.weights.quantize.as_ref()?.choices.scheme;
+    measured(options).filter(|_| multiplies_integers(scheme, job.target.format))
 }
 
 /// Returns the layout and the data for calibrated rounding of a job's weights, or `None` without

@@ -94,6 +94,7 @@ pub(super) mod estimate {
 pub(super) mod imatrix {
     use std::path::Path;
 
+    use apr_ops::products::Ranges;
     use apr_quantize::Imatrix;
 
     use crate::args::ImatrixArgs;
@@ -118,6 +119,14 @@ pub(super) mod imatrix {
         _model: &Path,
         _context: &Context,
     ) -> Outcome<Vec<f64>> {
+        absent()
+    }
+
+    pub(in crate::commands) fn ranges(
+        _data: &Path,
+        _model: &Path,
+        _context: &Context,
+    ) -> Outcome<Ranges> {
         absent()
     }
 }

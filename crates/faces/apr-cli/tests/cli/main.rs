@@ -67,6 +67,7 @@ mod onnx_back;
 mod onnx_export;
 mod onnx_families;
 mod onnx_looks;
+mod onnx_products;
 mod onnx_rewritten;
 mod onnx_simplified;
 #[cfg(unix)]

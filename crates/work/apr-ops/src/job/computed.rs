@@ -26,6 +26,7 @@ use crate::graph::{BoundGraphs, bound_graphs, without_family};
 use crate::import::{Foreign, Prepared};
 use crate::inline::ValidationError;
 use crate::own_graph::{OwnGraphs, check_inputs, is_skeleton, left_out, own_graphs_or_damage};
+use crate::products::Integers;
 
 /// The first version of ONNX's format in which weights need not be inputs.
 pub(super) const WITH_FREE_WEIGHTS: i64 = 4;
@@ -65,15 +66,17 @@ impl Job {
         let (models, idle) = self.graph.merge(models)?;
         warnings.extend(idle);
         let reworked = self.rework(models, &mut view, &metadata, source.name())?;
-        let Reworked { models, reports, warnings: unchecked, replaced } = reworked;
+        let Reworked { mut models, reports, warnings: unchecked, replaced } = reworked;
         warnings.extend(unchecked);
+        let quantized = self.quantize_products(&mut models, &view)?;
+        let multiplies_integers = quantized.is_some();
 
         // A graph's file has no place for them: `lost_metadata` tells what is lost.
         *view.metadata_mut() = Metadata::new();
 
         // The graph is written anew; the old one's skeleton is of no use.
         view.keep_companions(|name| !is_skeleton(name));
-        let asked = self.weights.quantize.as_ref();
+        let asked = self.weights.quantize.as_ref().filter(|_| !multiplies_integers);
         let in_blocks = asked.map(|asked| in_blocks(&view, known.reader(), known.family()?, asked));
         let in_blocks = in_blocks.transpose()?;
         let named = view.into_mapping();
@@ -86,6 +89,11 @@ impl Job {
             }
             None => named,
         };
+        let (products, integers) = quantized.unzip();
+        let base = match integers {
+            Some(integers) => Base::owning(Integers::new(base, integers)),
+            None => base,
+        };
         let (unpacked, parts) = Unpacked::beside(base);
         let mut binder = Binder::new(&unpacked, &parts, storage);
         let mut bound_models = Vec::with_capacity(models.len());
@@ -96,7 +104,7 @@ impl Job {
             let mut graph = inline(&graph)?;
             let before = first_error(&mut graph.clone());
             let is_old = properties.ir_version < WITH_FREE_WEIGHTS;
-            if is_old || storage.precision.is_some() {
+            if is_old || storage.precision.is_some() || multiplies_integers {
                 let released = release_weights(&mut graph.body);
                 warnings.extend((released > 0 && !is_old).then(|| no_inputs_any_more(released)));
             }
@@ -131,7 +139,8 @@ impl Job {
             ..Parts::with_program(self, (family, misfits), tensors, losses, warnings)
         };
         let content = bound_view.into_mapping().over(Base::owning(unpacked));
-        Ok(Planned::new(&job, source, content, parts)?.after_simplifying(reports))
+        let planned = Planned::new(&job, source, content, parts)?;
+        Ok(planned.after_simplifying(reports).with_products(products))
     }
 
     /// Returns the errors in the graphs that planning has read.
@@ -145,6 +154,9 @@ impl Job {
 
     /// Rejects options that can't be combined with quantizing to blocks.
     fn check_blocks(&self) -> Result<(), JobError> {
+        if self.integer_quantization().is_some() {
+            return self.check_products();
+        }
         let Some(quantize) = &self.weights.quantize else { return Ok(()) };
         let scheme = quantize.choices.scheme;
         let message = if self.weights.precision.is_some() {
@@ -191,7 +203,13 @@ impl Job {
         let Some(family) = source.family()? else {
             return Err(without_family(source).into());
         };
-        let opset = self.graph.opset(source.reader(), storage, self.weights.quantize.is_some())?;
+        if self.weights.ranges.is_some() {
+            let message = "the graph of a model family can't be calibrated: write the ONNX file \
+                           first (`apr export`), and quantize that";
+            return Err(JobError::Request(message.to_owned()));
+        }
+        let in_blocks = self.weights.quantize.is_some() && self.integer_quantization().is_none();
+        let opset = self.graph.opset(source.reader(), storage, in_blocks)?;
         let options = self.graph.options(opset.version);
         let BoundGraphs { graphs: found, warnings } = bound_graphs(source, family, &options)?;
         let idle = self.graph.idle_latent_cache(&found);
@@ -223,8 +241,8 @@ impl Job {
                 Some(own) if is_translated && self.graph.opset.is_none() => fitting(&graph, own),
                 _ => own.or(self.graph.opset).unwrap_or_else(Operator::newest),
             };
-            let is_raised = self.weights.quantize.is_some() && usual < WITH_BLOCKS;
-            let usual = if is_raised { WITH_BLOCKS } else { usual };
+            let raised = self.least_opset().filter(|(least, _)| usual < *least);
+            let usual = raised.as_ref().map_or(usual, |(least, _)| *least);
             let opset = self.graph.at_least(usual, source.reader(), storage)?;
             if own.is_some_and(|own| own != opset.version) {
                 // Some operators are changed by the types of what they read.
@@ -236,7 +254,7 @@ impl Job {
             }
             let name = if is_one { stem.to_owned() } else { name };
             models.push((name, graph));
-            warnings.extend(is_raised.then(blocks_raise).into_iter().chain(opset.raised));
+            warnings.extend(raised.map(|(_, why)| why).into_iter().chain(opset.raised));
         }
         warnings.dedup();
         Ok(Computation { view: View::new(source.reader()), models, warnings })
@@ -283,11 +301,6 @@ struct Computation<'v> {
     warnings: Vec<String>,
 }
 
-/// Returns the reason for a later opset if blocks require one.
-fn blocks_raise() -> String {
-    format!("opset {WITH_BLOCKS}, the first with blocks in DequantizeLinear")
-}
-
 /// Removes the weights from the inputs and returns how many were removed.
 ///
 /// The older format requires weights to be inputs, but callers do not pass them.
@@ -302,7 +315,7 @@ pub(super) fn release_weights(body: &mut Body) -> usize {
 /// Returns the warning about weights that callers can no longer replace by inputs.
 fn no_inputs_any_more(count: usize) -> String {
     let weights = counted(count as u64, "weight");
-    format!("{weights} can't be given as inputs any more: `precision` changed the type")
+    format!("{weights} can't be given as inputs any more: the type was changed")
 }
 
 /// The first thing that makes a graph one that ONNX does not allow. Types of values are inferred.

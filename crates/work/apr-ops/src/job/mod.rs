@@ -32,6 +32,7 @@ mod gate;
 mod integers;
 mod layout;
 mod planned;
+mod products;
 mod quantized;
 mod scripted;
 mod simplified;
@@ -50,7 +51,7 @@ pub use error::{JobError, misfit_title};
 pub use gate::Gate;
 pub use layout::LaidWeights;
 pub use planned::{JobReport, Planned};
-pub use weights::{Weights, layout_of};
+pub use weights::{Weights, layout_of, multiplies_integers};
 pub use wishes::GraphWishes;
 
 impl Job {

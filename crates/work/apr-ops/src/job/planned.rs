@@ -23,6 +23,7 @@ use crate::import::{FamilyNote, Prepared, misfits_of_graphs};
 use crate::inline::{InlineValidator, ValidationConfig, ValidationError};
 use crate::parts::smallest_size;
 use crate::physics::Physics;
+use crate::products::IntegerProducts;
 use crate::simplify::Simplified;
 
 /// A job with a fully planned output, of which nothing is written yet.
@@ -46,6 +47,7 @@ pub struct Planned<'a> {
     /// Tensors of the source that are encoded while they are read.
     laid: LaidWeights,
     simplified: Vec<Simplified>,
+    products: Option<IntegerProducts>,
     stops: bool,
 }
 
@@ -69,6 +71,9 @@ pub struct JobReport {
     /// Results of simplifying each graph.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub simplified: Vec<Simplified>,
+    /// Products of the graph that multiply integers.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub products: Option<IntegerProducts>,
     /// Difference between output and source, if a gate measured it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub drift: Option<DriftReport>,
@@ -192,6 +197,7 @@ impl<'a> Planned<'a> {
             errors: None,
             laid: LaidWeights::default(),
             simplified: Vec::new(),
+            products: None,
             stops,
         })
     }
@@ -212,6 +218,17 @@ impl<'a> Planned<'a> {
     #[must_use]
     pub fn simplified(&self) -> &[Simplified] {
         &self.simplified
+    }
+
+    /// Adds the report about products of integers.
+    pub(super) fn with_products(self, products: Option<IntegerProducts>) -> Self {
+        Self { products, ..self }
+    }
+
+    /// Returns the report about products of the graph that multiply integers, if there are any.
+    #[must_use]
+    pub fn products(&self) -> Option<&IntegerProducts> {
+        self.products.as_ref()
     }
 
     /// Returns the tensors of the source that are encoded while they are read.
@@ -332,6 +349,7 @@ impl<'a> Planned<'a> {
             misfits: self.misfits,
             coded: self.coded,
             simplified: self.simplified,
+            products: self.products,
             drift: None,
         })
     }

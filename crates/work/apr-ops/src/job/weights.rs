@@ -7,7 +7,8 @@ use apr_quantize::{
     Weighting, plan, record, record_cast, record_dequantized,
 };
 use apr_registry::{
-    CheckpointReader, Convention, DType, Format, QuantizedTypes, TensorInfo, apr2, safetensors,
+    CheckpointReader, Convention, DType, Format, QuantizedTypes, TensorInfo, apr2, onnx,
+    safetensors,
 };
 use apr_source::Source;
 use apr_tensor::cast::can_cast;
@@ -15,6 +16,7 @@ use apr_view::View;
 
 use super::error::JobError;
 use crate::convert::{ConvertOptions, Fixed};
+use crate::products::Ranges;
 
 /// Dtypes that a target format requires, by position.
 type Dtypes = Vec<Option<DType>>;
@@ -49,6 +51,9 @@ pub struct Weights {
     /// The output would be a copy of the source without the requested types: a request that
     /// changes no tensor is then an error instead of a warning.
     pub must_change: bool,
+    /// Ranges of activations, measured before the job, for integer products that quantize their
+    /// activations by them: see [`multiplies_integers`].
+    pub ranges: Option<Ranges>,
     /// Warnings about the request, which are added to the report.
     pub warnings: Vec<String>,
 }
@@ -177,6 +182,13 @@ impl Weights {
         }
         idle
     }
+}
+
+/// Returns `true` if a scheme turns the products of a graph into products of integers in this
+/// format, as [`products`](crate::products) describes.
+#[must_use]
+pub fn multiplies_integers(scheme: Scheme, format: &Format) -> bool {
+    matches!(scheme, Scheme::W8A8 | Scheme::Int8) && *format == onnx::FORMAT
 }
 
 /// The layout of codes and scales that a scheme means in a format. The native container keeps

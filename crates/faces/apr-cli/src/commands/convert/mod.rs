@@ -25,7 +25,7 @@ use super::rounding;
 use super::tensor_edits::{edited, renamed};
 #[cfg(not(feature = "linalg"))]
 use super::without_linalg::rounding;
-use super::{analyze, distill, lowrank, prune, weights};
+use super::{analyze, distill, imatrix, lowrank, prune, weights};
 use crate::args::{
     Compress, ContainerArgs, ConvertArgs, ExportArgs, ImportArgs, QuantizeOptions, Sha256,
     TensorNames, WriteArgs,
@@ -309,7 +309,10 @@ pub(super) fn rounded_job(
     context: &Context,
 ) -> Outcome<ChangedJob> {
     let Some(asked) = weights::rounding(&opened.0, options) else {
-        let (job, model) = opened;
+        let (mut job, model) = opened;
+        if let Some(data) = weights::activations(&job, options) {
+            job.weights.ranges = Some(imatrix::ranges(data, path, context)?);
+        }
         return Ok(ChangedJob { job, model, changed: Changed::default(), origin: None });
     };
     let origin = origin(&opened, path, &TensorNames::default(), context)?;

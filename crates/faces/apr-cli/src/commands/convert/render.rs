@@ -1,5 +1,6 @@
 //! What a conversion did, in words.
 
+use std::collections::BTreeMap;
 use std::io::{self, Write};
 
 use apr_core::counted;
@@ -11,6 +12,7 @@ use apr_ops::convert::ConvertReport;
 use apr_ops::inline::ValidationReport;
 use apr_ops::job::JobReport;
 use apr_ops::physics::Level;
+use apr_ops::products::{Activations, IntegerProducts};
 use apr_ops::simplify::{PassReport, Simplified};
 use apr_quantize::{Quality, QuantizationReport, TensorQuality, TypeQuality};
 use apr_registry::{DType, Escaped, Loss};
@@ -130,6 +132,29 @@ pub(super) fn render_simplified(out: &mut dyn Write, parts: &[Simplified]) -> io
                 }
             }
         }
+    }
+    Ok(())
+}
+
+/// Renders which products of a graph multiply integers, and why others do not.
+pub(super) fn render_products(out: &mut dyn Write, report: &IntegerProducts) -> io::Result<()> {
+    let activations = match report.activations {
+        Activations::Static => "activations by the ranges of the calibration runs",
+        _ => "activations by their range in each run",
+    };
+    let products = counted(report.products, "product");
+    writeln!(out, "  {} of {products} multiply 8-bit integers: {activations}", report.quantized)?;
+    let mut reasons: BTreeMap<&str, Vec<String>> = BTreeMap::new();
+    for product in &report.unchanged {
+        let named = format!("{} '{}'", product.op, Escaped(&product.node));
+        reasons.entry(&product.why).or_default().push(named);
+    }
+    for (why, products) in reasons {
+        let more = match products.len() {
+            1 => String::new(),
+            count => format!(" and {} more", count - 1),
+        };
+        writeln!(out, "  {ODD}unchanged: {}{more}: {}{ODD:#}", products[0], Escaped(why))?;
     }
     Ok(())
 }

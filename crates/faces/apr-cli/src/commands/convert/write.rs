@@ -11,6 +11,7 @@ use apr_merge::MergeReport;
 use apr_merge::moe::MoeReport;
 use apr_ops::convert::ConvertReport;
 use apr_ops::job::{Job, Planned};
+use apr_ops::products::IntegerProducts;
 use apr_ops::simplify::Simplified;
 use apr_prune::{LayerReport, PruneReport, SparseReport, WidthReport};
 use apr_registry::crypto::Stanza;
@@ -20,8 +21,8 @@ use serde_json::{Map, Value, json};
 
 use super::gates::{Gates, Judged, name_of, render_drift};
 use super::render::{
-    SHOWN, WriteReport, render, render_coded, render_family, render_plan, render_simplified,
-    render_validation,
+    SHOWN, WriteReport, render, render_coded, render_family, render_plan, render_products,
+    render_simplified, render_validation,
 };
 use crate::args::WriteArgs;
 use crate::commands::{canary, distill, lora, lowrank, merge, prune, search};
@@ -151,6 +152,8 @@ struct DryReport<'r> {
     #[serde(skip_serializing_if = "<[_]>::is_empty")]
     simplified: &'r [Simplified],
     #[serde(skip_serializing_if = "Option::is_none")]
+    products: Option<&'r IntegerProducts>,
+    #[serde(skip_serializing_if = "Option::is_none")]
     search: Option<&'r SearchReport>,
     #[serde(flatten)]
     changed: &'r Changed,
@@ -199,6 +202,7 @@ pub(crate) fn write_subject(
         let report = DryReport {
             plan: &plan,
             simplified: planned.simplified(),
+            products: planned.products(),
             search: extras.search.as_ref(),
             changed: &extras.changed,
             extracted: extras.extracted.as_ref(),
@@ -207,6 +211,7 @@ pub(crate) fn write_subject(
         return context.printer.report(&report, |out, report| {
             render_plan(out, report.plan)?;
             render_simplified(out, report.simplified)?;
+            report.products.iter().try_for_each(|products| render_products(out, products))?;
             report.changed.render(out)?;
             report.extracted.iter().try_for_each(|found| lora::render(out, found))?;
             report.moe.iter().try_for_each(|found| merge::render_moe(out, found))?;
@@ -273,6 +278,8 @@ pub(crate) fn write_subject(
         report.moe.iter().try_for_each(|found| merge::render_moe(out, found))?;
         report.search.iter().try_for_each(|found| search::render(out, found))?;
         render_simplified(out, &report.job.simplified)?;
+        let products = report.job.products.iter();
+        products.into_iter().try_for_each(|products| render_products(out, products))?;
         render_coded(out, report)?;
         render_family(out, report)?;
         report.job.drift.iter().try_for_each(|drift| render_drift(out, drift))?;

@@ -1,0 +1,193 @@
+//! Tensors of floats that are read as integers.
+
+use std::collections::BTreeMap;
+
+use apr_core::{CheckpointReader, Container, DType, Error, Result, Stored, TensorInfo, pass_on};
+use apr_tensor::element::widen_f32;
+use apr_view::Base;
+use apr_view::values::not_finite;
+
+/// Elements that are read at a time.
+const ELEMENTS_AT_ONCE: u64 = 1 << 16;
+/// The largest code of a symmetric 8-bit weight.
+const LARGEST: f64 = 127.0;
+
+/// How a tensor of floats becomes integers.
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) struct IntegerTensor {
+    /// `i8` for weights, `i32` for biases.
+    dtype: DType,
+    /// The scales, one for each index of the dimension along which they differ.
+    pub(super) scales: Vec<f32>,
+    /// Number of elements that follow each other with the same scale.
+    run: u64,
+}
+
+impl IntegerTensor {
+    /// Returns how a weight becomes 8-bit integers, with a scale for each index of a dimension, or
+    /// one scale.
+    ///
+    /// A scale is the largest magnitude divided by 127, or 1 if all elements are 0, as in
+    /// onnxruntime's `compute_scale_zp` for symmetric integers.
+    ///
+    /// # Errors
+    /// E002 for NaN and infinity, and the errors of reading.
+    pub(super) fn weight(
+        reader: &dyn CheckpointReader,
+        position: usize,
+        along: Option<usize>,
+    ) -> Result<Self> {
+        let info = &reader.tensors()[position];
+        let dims = info.shape.dims();
+        let (count, run) = match along.filter(|along| *along < dims.len()) {
+            Some(along) => (dims[along], dims[along + 1..].iter().product::<u64>().max(1)),
+            None => (1, u64::MAX),
+        };
+        let mut largest = vec![0_f32; usize::try_from(count).unwrap_or_default()];
+        let mut at = 0_u64;
+        read_floats(reader, position, 0, u64::MAX, &mut |values| {
+            for value in values {
+                let scale = &mut largest[(at / run % count) as usize];
+                *scale = scale.max(value.abs());
+                if !value.is_finite() {
+                    return Err(not_finite(reader, position, at));
+                }
+                at += 1;
+            }
+            Ok(())
+        })?;
+        let scale = |largest: f32| {
+            let scale = 2.0 * f64::from(largest) / (2.0 * LARGEST);
+            if scale < f64::from(f32::MIN_POSITIVE) { 1.0 } else { scale as f32 }
+        };
+        Ok(Self { dtype: DType::I8, scales: largest.into_iter().map(scale).collect(), run })
+    }
+
+    /// Returns how a bias becomes 32-bit integers with these scales.
+    ///
+    /// Returns `None` if an integer would be out of range.
+    pub(super) fn bias(
+        reader: &dyn CheckpointReader,
+        position: usize,
+        scales: Vec<f32>,
+    ) -> Result<Option<Self>> {
+        let bias = Self { dtype: DType::I32, scales, run: 1 };
+        let (mut fits, mut at) = (true, 0_u64);
+        read_floats(reader, position, 0, u64::MAX, &mut |values| {
+            for value in values {
+                // Also false for NaN.
+                fits &= bias.quotient(*value, at).abs() < f64::from(i32::MAX);
+                at += 1;
+            }
+            Ok(())
+        })?;
+        Ok(fits.then_some(bias))
+    }
+
+    fn scale(&self, element: u64) -> f32 {
+        self.scales[(element / self.run % self.scales.len() as u64) as usize]
+    }
+
+    /// Returns a rounded 32-bit integer, which is computed in double precision.
+    fn quotient(&self, value: f32, element: u64) -> f64 {
+        (f64::from(value) / f64::from(self.scale(element))).round_ties_even()
+    }
+
+    /// Appends the integer of an element.
+    fn push(&self, value: f32, element: u64, out: &mut Vec<u8>) {
+        if self.dtype == DType::I8 {
+            let code = (value / self.scale(element)).round_ties_even().clamp(-128.0, 127.0);
+            out.push((code as i8).to_le_bytes()[0]);
+        } else {
+            out.extend_from_slice(&(self.quotient(value, element) as i32).to_le_bytes());
+        }
+    }
+}
+
+/// Calls `then` with elements of a tensor of `f32`, in order.
+fn read_floats(
+    reader: &dyn CheckpointReader,
+    position: usize,
+    first: u64,
+    most: u64,
+    then: &mut dyn FnMut(&[f32]) -> Result<()>,
+) -> Result<()> {
+    let all = reader.tensors()[position].shape.elements().unwrap_or_default();
+    let end = first.saturating_add(most).min(all);
+    let (mut bytes, mut values, mut at) = (Vec::new(), Vec::new(), first);
+    while at < end {
+        let count = (end - at).min(ELEMENTS_AT_ONCE);
+        bytes.resize(usize::try_from(count * 4).unwrap_or_default(), 0);
+        reader.read_tensor(position, at * 4, &mut bytes)?;
+        values.clear();
+        widen_f32(DType::F32, &bytes, &mut values);
+        then(&values)?;
+        at += count;
+    }
+    Ok(())
+}
+
+/// A checkpoint of which some tensors of floats are read as integers.
+pub(crate) struct Integers<'a> {
+    base: Base<'a>,
+    tensors: Vec<TensorInfo>,
+    integers: BTreeMap<usize, IntegerTensor>,
+}
+
+impl<'a> Integers<'a> {
+    /// Creates a checkpoint that reads tensors of `base`, by position, as integers.
+    pub(crate) fn new(base: Base<'a>, integers: BTreeMap<usize, IntegerTensor>) -> Self {
+        let mut tensors = base.tensors().to_vec();
+        integers.iter().for_each(|(&tensor, integer)| tensors[tensor].dtype = integer.dtype);
+        Self { base, tensors, integers }
+    }
+}
+
+impl CheckpointReader for Integers<'_> {
+    pass_on!(base: format, metadata, files, companions, read_companion, left_out, warnings);
+
+    fn tensors(&self) -> &[TensorInfo] {
+        &self.tensors
+    }
+
+    fn stored(&self, tensor: usize) -> Stored<'_> {
+        if self.integers.contains_key(&tensor) {
+            let stored = Stored::derived_from(&*self.base, &[tensor]);
+            stored.converted_from(&*self.base, tensor, true)
+        } else {
+            self.base.stored(tensor)
+        }
+    }
+
+    fn read_tensor(&self, tensor: usize, offset: u64, buf: &mut [u8]) -> Result<()> {
+        let Some(integer) = self.integers.get(&tensor) else {
+            return self.base.read_tensor(tensor, offset, buf);
+        };
+        let width = integer.dtype.block_bytes();
+        let mut element = offset / width;
+        let count = (offset % width + buf.len() as u64).div_ceil(width);
+        let mut made = Vec::with_capacity(buf.len() + 8);
+        read_floats(&*self.base, tensor, element, count, &mut |values| {
+            for value in values {
+                integer.push(*value, element, &mut made);
+                element += 1;
+            }
+            Ok(())
+        })?;
+        let skipped = usize::try_from(offset % width).unwrap_or_default();
+        let made = made.get(skipped..skipped + buf.len()).ok_or_else(|| {
+            let message = "read past the end of a tensor";
+            Error::format(message).for_tensor(&self.tensors[tensor].name)
+        })?;
+        buf.copy_from_slice(made);
+        Ok(())
+    }
+
+    fn tensor_slice(&self, tensor: usize) -> Option<&[u8]> {
+        if self.integers.contains_key(&tensor) { None } else { self.base.tensor_slice(tensor) }
+    }
+
+    fn container(&self) -> Container<'_> {
+        self.base.container().altered()
+    }
+}
