@@ -132,7 +132,7 @@ const TEXTS: [&str; 114] = [
 
 /// Parts for images, of models whose language model is of another family. A table extends that of
 /// its tower, if there is one.
-const VISION: [&str; 8] = [
+const VISION: [&str; 9] = [
     include_str!("../families/vision/llava.toml"),
     include_str!("../families/vision/gemma3.toml"),
     include_str!("../families/vision/idefics3.toml"),
@@ -141,6 +141,7 @@ const VISION: [&str; 8] = [
     include_str!("../families/vision/internvl.toml"),
     include_str!("../families/vision/mistral3.toml"),
     include_str!("../families/vision/paligemma.toml"),
+    include_str!("../families/vision/llava_next.toml"),
 ];
 
 /// The families as far as they have been read: most runs need one of them.

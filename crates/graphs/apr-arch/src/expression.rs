@@ -521,6 +521,9 @@ mod tests {
         assert_eq!(number("[3, 4, heads][2]"), Some(6.0));
         assert_eq!(number("length(conv_dim) + length([1])"), Some(3.0));
         assert_eq!(number("largest(conv_dim)"), Some(512.0));
+        assert_eq!(number("contains([1, heads], 6) ? 1 : 0"), Some(1.0));
+        assert_eq!(number("contains(conv_dim, 6) ? 1 : 0"), Some(0.0));
+        assert_eq!(number("contains(heads, 6) ? 1 : 0"), None);
         for text in ["length(heads)", "largest([act])", "[heads, unknown][0]", "[1, 2][2]"] {
             assert_eq!(number(text), None, "{text}");
         }

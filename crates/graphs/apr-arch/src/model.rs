@@ -77,6 +77,9 @@ pub struct ImageText<'a> {
     pub has_places: bool,
     /// `true` if all tokens of a prompt see each other.
     pub sees_prompt: bool,
+    /// `true` if vectors of tiles are put together row by row, without those of padding, and the
+    /// last vector of a picture is one that stands behind each row.
+    pub joins_rows: bool,
     /// Text behind the last image: the beginning of the text, which no tokenizer adds.
     pub behind: Option<&'a str>,
     /// Text at the end of a prompt.
@@ -203,6 +206,7 @@ impl<'a> FamilyModel<'a> {
             cell: size("image_cell"),
             has_places: is("image_places"),
             sees_prompt: is("image_prompt"),
+            joins_rows: is("image_rows"),
             behind: images.behind.as_deref(),
             end: images.end.as_deref().unwrap_or_default(),
         })

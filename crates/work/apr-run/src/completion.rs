@@ -4,6 +4,7 @@ mod batch;
 mod chat;
 mod images;
 mod search;
+mod tiles;
 mod writing;
 
 use std::cell::{Cell, OnceCell};

@@ -162,6 +162,8 @@ pub(crate) struct TiledPixels {
     pub(crate) rows: usize,
     /// Tiles of a row.
     pub(crate) columns: usize,
+    /// Height and width of the image.
+    pub(crate) size: [usize; 2],
 }
 
 /// Conversion of an image, and of the texts beside it, to the inputs of a graph.
@@ -232,13 +234,14 @@ impl<'f> ImageFeatures<'f> {
     pub(crate) fn tiled(&self, name: &str, bytes: &[u8]) -> RunResult<TiledPixels> {
         let named = |error: Error| error.in_file(name);
         let picture = self.runner.picture(name, bytes)?;
+        let size = [picture.height, picture.width];
         let Tiled { pictures, rows, columns, .. } = self.settings.tiled(picture).map_err(named)?;
         let pixels = |picture: &Picture| {
             let (values, height, width) = self.settings.apply(picture).map_err(named)?;
             Tensor::new(vec![1, 3, height, width], values)
         };
         let pixels = pictures.iter().map(pixels).collect::<Result<_, Error>>()?;
-        Ok(TiledPixels { pixels, rows, columns })
+        Ok(TiledPixels { pixels, rows, columns, size })
     }
 
     /// Name of the input that takes pixels.

@@ -51,6 +51,7 @@ fn tokens_behind_images_are_those_of_transformers() {
     let sandbox = Sandbox::new();
     let families = [
         "llava",
+        "llava_next",
         "gemma3",
         "idefics3",
         "qwen2_vl",
@@ -76,7 +77,9 @@ fn tokens_behind_images_are_those_of_transformers() {
 #[test]
 fn a_chat_shows_images_in_every_way_to_ask() {
     let sandbox = Sandbox::new();
-    for family in ["llava", "qwen2_vl", "qwen2_5_vl", "qwen3_vl", "internvl", "mistral3"] {
+    let families =
+        ["llava", "llava_next", "qwen2_vl", "qwen2_5_vl", "qwen3_vl", "internvl", "mistral3"];
+    for family in families {
         let model = format!("{RUN}/tiny-{family}");
         let cases = cases(family);
         let case = cases.last().expect("the chat");

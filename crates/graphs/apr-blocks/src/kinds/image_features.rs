@@ -27,7 +27,8 @@ pub(crate) fn write(model: &Model<'_>, w: &mut Writer<'_>) -> Result<()> {
                 true => w.slice("patches", x, 1, 1, i64::MAX),
                 false => x,
             };
-        projected(w, place, x, patches)
+        let x = projected(w, place, x, patches)?;
+        with_newline(w, place, x)
     })?;
     let x = with_deep_vectors(w, place, x, &behind, patches)?;
     w.body().output(IMAGE_FEATURES, x, Meaning::HiddenStates);
@@ -98,6 +99,26 @@ fn projected(
         }
         other => Err(place.unknown("projector", other)),
     }
+}
+
+/// Appends the vector `newline` of the checkpoint, which stands behind rows of vectors, if option
+/// `image_rows` is true.
+fn with_newline(w: &mut Writer<'_>, place: BlockPosition<'_>, x: ValueId) -> Result<ValueId> {
+    if !place.truth("image_rows")? {
+        return Ok(x);
+    }
+    let Some(newline) = place.tensor_or_none("newline") else {
+        return Err(Error::version("rows of vectors without a vector behind them"));
+    };
+    let &[width] = place.model.using(&newline)?.as_slice() else {
+        return Err(Error::format("expected one vector behind rows").for_tensor(newline));
+    };
+    let newline = vision::reshaped(w, &newline, vec![1, 1, width])?;
+    let batch = w.length("batch", x, 0);
+    let rest = w.ints(&[1, signed(width)]);
+    let shape = w.concat("newline_shape", &[batch, rest], 0);
+    let newline = w.make("Expand", "newline", [newline, shape]);
+    Ok(w.concat("with_newline", &[x, newline], 1))
 }
 
 /// A linear layer, option `activation`, and another linear layer.

@@ -82,6 +82,9 @@ fn from_processor(
         }
     }
 
+    let pinpoints = processor.get("image_grid_pinpoints").filter(|sizes| sizes.is_array());
+    config.extend(pinpoints.map(|sizes| ("image_grid_pinpoints".to_owned(), sizes.clone())));
+
     // What transformers' class takes where the file does not say.
     let is_convnext = ["image_processor_type", "feature_extractor_type"]
         .iter()

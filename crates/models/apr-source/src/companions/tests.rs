@@ -283,6 +283,7 @@ fn image_sizes_are_what_the_network_sees() {
             json!(256),
         ),
         (r#"{"do_resize": true, "size": {"longest_edge": 256}}"#, Value::Null),
+        (r#"{"do_resize": true, "size": {"shortest_edge": 9}, "merge_size": 2}"#, Value::Null),
     ] {
         let learnt = learn(&files([("preprocessor_config.json", processor)]));
         assert_eq!(

@@ -13,12 +13,14 @@ mod decode;
 mod jpeg;
 mod prepare;
 mod resize;
+mod resolutions;
 mod sides;
 mod tiles;
 
 pub use decode::decode;
 pub use prepare::PixelSettings;
 pub use resize::Filter;
+pub use resolutions::{Resolutions, padding_of};
 pub use sides::Side;
 pub use tiles::{Canvas, Tiled, Tiles, Tiling};
 

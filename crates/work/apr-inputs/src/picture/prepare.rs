@@ -4,7 +4,7 @@ use apr_core::{Error, Result};
 use serde_json::Value as Json;
 
 use super::sides::{Side, by_image, side};
-use super::{Canvas, Filter, MAX_PIXELS, Picture, Tiled, Tiles, Tiling};
+use super::{Canvas, Filter, MAX_PIXELS, Picture, Resolutions, Tiled, Tiles, Tiling};
 
 /// Steps that a preprocessor applies to an image, in this order.
 #[derive(Debug, Clone, PartialEq)]
@@ -48,7 +48,9 @@ impl PixelSettings {
             (None, None) => Side::Both { height: expected.0, width: expected.1 },
         };
         // What transformers' class takes where the file does not say.
-        let (filter_number, usual) = match by_image.is_some() || canvas.is_some() {
+        let resolutions = Resolutions::of_config(config)?;
+        let is_newer = by_image.is_some() || canvas.is_some() || resolutions.is_some();
+        let (filter_number, usual) = match is_newer {
             true => (3, Some(CLIP)),
             false => (2, None),
         };
@@ -91,6 +93,10 @@ impl PixelSettings {
                 return Err(Error::version("tiles of a size that is not a height and a width"));
             }
             (None, _) => squares,
+        };
+        let tiles = match resolutions {
+            Some(sizes) => Some(Tiling::Resolutions(Resolutions { filter, ..sizes })),
+            None => tiles,
         };
         // Tiles are of one size, and images are read one by one, so that nothing is padded.
         if flag("do_pad", false) && tiles.is_none() && by_image.is_none() {

@@ -5,7 +5,7 @@
 use apr_core::{Error, Result};
 use serde_json::Value as Json;
 
-use super::{Filter, Picture};
+use super::{Filter, Picture, Resolutions};
 
 /// The longest side that a picture gets before it is split.
 const MAX_SIDE: usize = 4096;
@@ -20,6 +20,8 @@ pub enum Tiling {
     Squares(Tiles),
     /// A grid with nearly the same ratio of sides as the image (InternVL).
     Canvas(Canvas),
+    /// The grid of a list that suits the image best, with padding (LLaVA-NeXT).
+    Resolutions(Resolutions),
 }
 
 impl Tiling {
@@ -31,6 +33,7 @@ impl Tiling {
         match self {
             Self::Squares(tiles) => tiles.of(picture),
             Self::Canvas(canvas) => canvas.of(&picture),
+            Self::Resolutions(sizes) => sizes.of(&picture),
         }
     }
 }
@@ -173,7 +176,7 @@ impl Tiles {
 
 impl Picture {
     /// Returns the part whose first pixel is at `top` and `left`. It must be within the image.
-    fn part(&self, top: usize, left: usize, height: usize, width: usize) -> Self {
+    pub(super) fn part(&self, top: usize, left: usize, height: usize, width: usize) -> Self {
         let row = |row: usize| {
             let start = 3 * ((top + row) * self.width + left);
             &self.pixels[start..start + 3 * width]

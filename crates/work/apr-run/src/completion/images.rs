@@ -10,6 +10,7 @@ use apr_inputs::chat::Message;
 use apr_registry::{Error, Escaped};
 
 use super::chat::chat_template;
+use super::tiles::Tiled;
 use super::{GenerateOptions, Generator, Prompt};
 use crate::error::{RunError, RunResult};
 use crate::features::ImageFeatures;
@@ -37,12 +38,14 @@ struct Shown {
     columns: usize,
     /// Rows and columns of vectors, if the table of the part for images tells them.
     grid: Option<[usize; 2]>,
+    /// Number of all vectors, if those of tiles are put together.
+    joined: Option<usize>,
 }
 
 impl Shown {
     /// Returns the number of vectors of the image.
     fn count(&self) -> usize {
-        self.vectors * (self.rows * self.columns + 1)
+        self.joined.unwrap_or(self.vectors * (self.rows * self.columns + 1))
     }
 
     /// Returns the text of the image in the prompt, in which `token` represents one vector.
@@ -57,7 +60,10 @@ impl Shown {
             _ => token.repeat(self.vectors),
         };
         let Some(tile) = text.tile else {
-            let vectors = vectors.repeat(self.rows * self.columns + 1);
+            let vectors = match self.joined {
+                Some(count) => token.repeat(count),
+                None => vectors.repeat(self.rows * self.columns + 1),
+            };
             return text.prompt.replace("{images}", &vectors);
         };
         let mut whole = String::new();
@@ -85,8 +91,9 @@ impl<'i> PromptImages<'i> {
         let (mut shown, mut values, mut width) = (Vec::new(), Vec::new(), 0);
         let mut grids = Vec::new();
         for (name, bytes) in files {
-            let TiledPixels { pixels, rows, columns } = features.tiled(name, bytes)?;
+            let TiledPixels { pixels, rows, columns, size: sides } = features.tiled(name, bytes)?;
             let (mut vectors, mut grid) = (0, None);
+            let start = values.len();
             for pixels in pixels {
                 let shape = pixels.shape().to_vec();
                 let inputs = vec![(features.input().to_owned(), pixels.into())];
@@ -106,7 +113,16 @@ impl<'i> PromptImages<'i> {
                 (vectors, width) = (count, size);
                 values.extend_from_slice(&made.floats()?);
             }
-            shown.push(Shown { vectors, rows, columns, grid });
+            let joined = match text.joins_rows {
+                true => {
+                    let made = values.split_off(start);
+                    let tiles = Tiled { vectors, width, rows, columns };
+                    values.extend(tiles.joined(&made, sides)?);
+                    Some((values.len() - start) / width.max(1))
+                }
+                false => None,
+            };
+            shown.push(Shown { vectors, rows, columns, grid, joined });
         }
         let token = i64::try_from(text.token)
             .map_err(|_| Error::format(format!("the image token {} is too large", text.token)))?;
