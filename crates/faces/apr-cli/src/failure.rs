@@ -1,6 +1,7 @@
 //! Why a command ended without success, how that is reported, and its exit code.
 
 use std::io::Write;
+use std::path::Path;
 
 use anstyle::{AnsiColor, Style};
 pub(crate) use apr_ops::command::{ARGUMENTS, INTERRUPTED};
@@ -211,8 +212,15 @@ impl Failure {
             _ => {}
         }
 
-        let (Self::Model(error) | Self::Reported(error)) = self else { return None };
-        advice_about(error)
+        match self {
+            Self::Model(error) | Self::Reported(error) => advice_about(error),
+            Self::Usage(message) if message.ends_with(NEEDS_IMPORTANCE) => Some(
+                "--calibration TEXT measures one in the same command; `apr imatrix` writes one \
+                 for --imatrix FILE"
+                    .to_owned(),
+            ),
+            _ => None,
+        }
     }
 
     /// The failure as reports have it.
@@ -273,13 +281,17 @@ enum FailureDetails<'f> {
     None {},
 }
 
+/// End of the error about a type that requires an importance matrix.
+const NEEDS_IMPORTANCE: &str = "needs an importance matrix";
+
 /// Returns advice on an error about a file.
 fn advice_about(error: &Error) -> Option<String> {
     match (error.code(), error.cause()) {
         (_, Some(IoCause::AlreadyExists)) => {
             Some("-f (--overwrite) replaces it; --force does not".to_owned())
         }
-        (_, Some(IoCause::NotFound | IoCause::Interrupted)) => None,
+        (_, Some(IoCause::NotFound)) => error.file().and_then(advice_about_location),
+        (_, Some(IoCause::Interrupted)) => None,
         (Code::Format, _) => advice_about_format(error.message()),
         (Code::Memory, _) if error.message().ends_with(apr_core::Work::OVER) => {
             Some("raise --max-work, if the model is trusted".to_owned())
@@ -290,6 +302,37 @@ fn advice_about(error: &Error) -> Option<String> {
             Some("raise --max-memory or APR_RAM_LIMIT".to_owned())
         }
         (code, _) => Some(general_advice(code)),
+    }
+}
+
+/// Returns advice on a file that does not exist, if its name looks like a location.
+fn advice_about_location(name: &str) -> Option<String> {
+    let is_name = |part: &str| {
+        let mut letters = part.chars();
+        letters.next().is_some_and(char::is_alphanumeric)
+            && letters.all(|letter| letter.is_alphanumeric() || "-_.".contains(letter))
+    };
+    let as_repository = |name: &str| {
+        let (owner, model) = name.split_once('/').filter(|(owner, _)| is_name(owner))?;
+        let has_folder = Path::new(owner).exists();
+        // Names of models end in sizes and languages: `Qwen2.5-0.5B`, `whisper-tiny.en`.
+        let end = Path::new(model).extension().map(|end| end.to_string_lossy());
+        let is_file =
+            end.is_some_and(|end| end.starts_with(|c: char| c.is_lowercase()) && end != "en");
+        let is_repository = is_name(model) && !has_folder && !is_file;
+        is_repository.then(|| format!("for a model of the hub: hf://{name}"))
+    };
+    match name.split_once(':') {
+        Some(("file", path)) => {
+            let path = path.strip_prefix("//").unwrap_or(path);
+            Some(format!("pass the path of a file: {}", quoted(path)?))
+        }
+        Some(("hf", repository)) => as_repository(repository.trim_start_matches('/')),
+        Some((scheme, rest)) if rest.starts_with("//") && scheme.len() > 1 => {
+            Some("locations begin with hf://, https://, http:// or s3://".to_owned())
+        }
+        Some(_) => None,
+        None => as_repository(name),
     }
 }
 

@@ -37,7 +37,6 @@ mod signals;
 use std::ffi::OsString;
 use std::sync::OnceLock;
 
-use clap::CommandFactory;
 use clap_complete::CompleteEnv;
 
 use crate::args::Cli;
@@ -61,7 +60,7 @@ pub fn main(arguments: impl IntoIterator<Item = OsString>) -> u8 {
     if let Err(code) = memory::prepare() {
         return code;
     }
-    let complete = CompleteEnv::with_factory(Cli::command).var(commands::COMPLETE);
+    let complete = CompleteEnv::with_factory(Cli::command_to_complete).var(commands::COMPLETE);
     // A shell asks what a word may become.
     match complete.try_complete(arguments, std::env::current_dir().ok().as_deref()) {
         Ok(false) => {}

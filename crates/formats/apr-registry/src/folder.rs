@@ -265,7 +265,7 @@ fn shard_warning(inner: &dyn CheckpointReader, names: &[String]) -> Option<Strin
 /// others with a graph.
 ///
 /// They are copied even if their formats are not built in.
-const SKELETONS: [&str; 2] = ["model.onnx.graph", "model.graph"];
+pub(crate) const SKELETONS: [&str; 2] = ["model.onnx.graph", "model.graph"];
 
 /// Configuration, tokenizer, chat template, model card and licence, by the names the hub uses.
 fn is_companion(name: &str) -> bool {

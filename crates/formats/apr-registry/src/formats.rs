@@ -429,6 +429,25 @@ pub fn is_part_name(name: &str) -> bool {
     false
 }
 
+/// Returns `true` if a companion is the rest of a file of the format, and not a file of its own.
+///
+/// Files with a graph are read as tensors and a companion that has everything else, which
+/// conversions keep.
+///
+/// ```
+/// use apr_registry::{is_rest_of_file, onnx, safetensors};
+///
+/// assert!(is_rest_of_file(&onnx::FORMAT, "model.onnx.graph"));
+/// assert!(!is_rest_of_file(&onnx::FORMAT, "config.json"));
+/// assert!(!is_rest_of_file(&safetensors::FORMAT, "model.onnx.graph"));
+/// ```
+#[cfg(feature = "graphs")]
+#[must_use]
+pub fn is_rest_of_file(format: &Format, companion: &str) -> bool {
+    let has_graph = || FORMATS.iter().any(|entry| entry.format == format && entry.graphs.is_some());
+    crate::folder::SKELETONS.contains(&companion) && has_graph()
+}
+
 /// The graphs of a model whose file had them, by their names: the main one is first; and the format
 /// of that file, by whose names of tensors they refer to weights. `None` for a model without one.
 ///

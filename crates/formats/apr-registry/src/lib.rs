@@ -80,7 +80,7 @@ pub use folder::{
     FolderCheckpoint, alone, open_folder, with_companions, with_config, with_neighbours,
 };
 #[cfg(feature = "graphs")]
-pub use formats::{NamedGraphs, graphs_of};
+pub use formats::{NamedGraphs, graphs_of, is_rest_of_file};
 pub use formats::{is_part_name, may_hold_code, may_span_files};
 pub use in_folder::{is_shard_name, shard_number, shard_stem};
 pub use model_files::{ModelFile, model_file};

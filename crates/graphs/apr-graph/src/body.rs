@@ -124,6 +124,14 @@ impl Body {
             _ => None,
         })
     }
+
+    /// Returns the weights that are in `Constant` nodes, with the values that the nodes output.
+    pub(crate) fn constant_weights(&self) -> impl Iterator<Item = (&Value, &WeightRef)> {
+        self.nodes.iter().filter_map(|node| {
+            let output = node.outputs.first().copied().flatten()?;
+            Some((self.value(output), node.constant_weight()?))
+        })
+    }
 }
 
 #[cfg(test)]

@@ -376,9 +376,10 @@ fn written(body: &Body, node: &Node, sizes: Sizes<'_>) -> u64 {
 fn parameters(graph: &Graph) -> (u64, u64) {
     let mut seen = HashSet::new();
     let (mut count, mut len) = (0_u64, 0_u64);
-    let mut open = vec![&graph.body];
+    let functions = graph.functions.iter().map(|function| &function.body);
+    let mut open: Vec<_> = std::iter::once(&graph.body).chain(functions).collect();
     while let Some(body) = open.pop() {
-        for (value, weight) in body.weights() {
+        for (value, weight) in body.weights().chain(body.constant_weights()) {
             // A tensor that is looked at from another side is still one tensor; other parts of it
             // are others.
             let sides = |view: &&View| {

@@ -101,6 +101,16 @@ impl Node {
             .map(|attribute| &attribute.value)
     }
 
+    /// Returns the tensor of the checkpoint that a `Constant` node outputs.
+    ///
+    /// Small constants are in the node itself.
+    pub(crate) fn constant_weight(&self) -> Option<&WeightRef> {
+        match self.attribute("value") {
+            Some(AttributeValue::Weight(weight)) if self.op.is("Constant") => Some(weight),
+            _ => None,
+        }
+    }
+
     /// An attribute that is an integer.
     #[must_use]
     pub fn int(&self, name: &str) -> Option<i64> {

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use apr_arch::{Description, FamilyModel};
 use apr_core::{Companion, FileInfo};
-use apr_registry::{CheckpointReader, DType, Format, Metadata, keys};
+use apr_registry::{CheckpointReader, DType, Format, Metadata, is_rest_of_file, keys};
 use serde::{Serialize, Serializer};
 use serde_json::Value;
 
@@ -62,7 +62,7 @@ pub struct InspectReport {
     pub header: Value,
     /// Files the checkpoint consists of.
     pub files: Vec<FileInfo>,
-    /// Companion files of the weights.
+    /// Companion files of the weights, without the graph of the weights file itself.
     pub companions: Vec<Companion>,
     /// Data in the model that is not a tensor of the checkpoint.
     #[serde(flatten)]
@@ -180,7 +180,12 @@ pub(crate) fn inspect(
             .iter()
             .map(|info| FileInfo { name: plain_name(file, &info.name), len: info.len })
             .collect(),
-        companions: reader.companions().to_vec(),
+        companions: reader
+            .companions()
+            .iter()
+            .filter(|companion| !is_rest_of_file(reader.format(), &companion.name))
+            .cloned()
+            .collect(),
         left_out: LeftOut::known(reader),
         family: model.map(FamilyModel::description),
         computes: Vec::new(),

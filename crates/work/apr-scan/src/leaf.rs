@@ -1,4 +1,4 @@
-//! Bytes that are no pickle: whoever knows other formats judges them.
+//! Bytes that are not a pickle, for examiners of other formats.
 
 use apr_core::ByteSource;
 
@@ -16,8 +16,21 @@ pub(crate) struct Leaf<'a> {
     pub(crate) within: Option<&'a str>,
 }
 
+/// Kind of a file that is not a pickle, and the findings in it.
+pub(crate) struct Judgement {
+    /// Kind, as reports show it: `GGUF`, `Python source`, `text`.
+    pub(crate) kind: String,
+    /// Findings. Empty if the file was examined and is harmless.
+    pub(crate) found: Vec<(FileVerdict, String)>,
+}
+
 /// Judges what loaders of other formats than PyTorch's would run.
 pub(crate) trait Examine {
-    /// Returns the findings in these bytes. Empty if they were examined and are harmless.
-    fn examine(&self, leaf: &Leaf<'_>) -> Vec<(FileVerdict, String)>;
+    /// Returns `true` if the name or the first line makes the file a text of a known kind.
+    ///
+    /// Opcodes of old pickles are letters, so that a text can import a name by chance.
+    fn is_text(&self, leaf: &Leaf<'_>) -> bool;
+
+    /// Returns the kind of the file and the findings in it.
+    fn examine(&self, leaf: &Leaf<'_>) -> Judgement;
 }

@@ -18,7 +18,7 @@ pub struct ScanReport {
     /// `true` if a baseline accepts the findings, so that they do not count for the summary.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub accepted: bool,
-    /// Detected format: `pickle`, `ZIP archive`, and so on.
+    /// Detected format or kind: `pickle`, `ZIP archive`, `Python source`, `text`, and so on.
     pub kind: String,
     /// Each pickle of the file.
     pub pickles: Vec<PickleReport>,
@@ -123,7 +123,7 @@ impl ScanReport {
             path: file.to_owned(),
             verdict: FileVerdict::Clean,
             accepted: false,
-            kind: "no pickle".to_owned(),
+            kind: UNKNOWN.to_owned(),
             pickles: Vec::new(),
             remarks: Vec::new(),
             warnings: Vec::new(),
@@ -194,9 +194,8 @@ impl ScanReport {
         for remark in &mut self.remarks {
             if remark.message.starts_with(OF_TRANSFORMERS) {
                 remark.verdict = FileVerdict::NotRun;
-                remark.message = "not examined: Python source; no configuration in its folder \
-                                  names it"
-                    .to_owned();
+                remark.message =
+                    "Python source; no configuration in its folder names it".to_owned();
             }
         }
         self.judge();

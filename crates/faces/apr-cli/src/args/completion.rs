@@ -43,6 +43,20 @@ pub(super) fn subjects(typed: &OsStr) -> Vec<CompletionCandidate> {
     PathCompleter::any().complete(typed).into_iter().chain(codes).collect()
 }
 
+/// Returns the jobs that can be planned, or after a job the files that start with the word.
+pub(super) fn jobs(typed: &OsStr) -> Vec<CompletionCandidate> {
+    let jobs = crate::commands::PLANNED;
+    // The last word is the one that is completed.
+    let words: Vec<OsString> = crate::arguments().skip_while(|arg| arg != "--").collect();
+    let has_job = words.iter().rev().skip(1).any(|word| jobs.iter().any(|job| word == job));
+    if has_job {
+        return PathCompleter::any().complete(typed);
+    }
+    let shown = typed.to_string_lossy();
+    let jobs = jobs.into_iter().filter(|job| job.starts_with(&*shown));
+    jobs.map(CompletionCandidate::new).collect()
+}
+
 /// Names of tensors of the model that is on the line. Nothing but its header is read, and what does
 /// not open has none.
 pub(super) fn tensors(typed: &OsStr) -> Vec<CompletionCandidate> {

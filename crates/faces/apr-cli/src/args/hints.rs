@@ -11,7 +11,7 @@ use super::groups::GROUPS;
 
 /// Options of llama.cpp, hf, ffmpeg and others, and what does the same; the name is the one that
 /// was typed.
-const OPTIONS: [(&[&str], &str); 13] = [
+const OPTIONS: [(&[&str], &str); 16] = [
     (
         &[
             "--outfile",
@@ -36,7 +36,7 @@ const OPTIONS: [(&[&str], &str); 13] = [
     ),
     (&["--input", "-i", "--model", "-m", "--in"], "the model needs no option: `apr COMMAND MODEL`"),
     (
-        &["--qtype", "--quant", "--quantization-type", "--bits", "--ftype"],
+        &["--qtype", "--quant", "--quantization-type", "--bits", "--nbits", "--ftype"],
         "--quantize TYPE, or `apr quantize --type TYPE`",
     ),
     (
@@ -58,11 +58,14 @@ const OPTIONS: [(&[&str], &str); 13] = [
         "`apr tensors --stats` and --hist NAME show values",
     ),
     (&["--no-color", "--no-colour", "--colour"], "--color never, or NO_COLOR"),
-    (&["--jobs", "-j", "-t", "--nthreads", "--num-threads"], "--threads N, or APR_THREADS"),
+    (&["--jobs", "-t", "--nthreads", "--num-threads"], "--threads N, or APR_THREADS"),
+    (&["-j"], "--json prints the report as JSON; --threads N sets the number of threads"),
+    (&["--parents", "--mkdir"], "apr creates the missing folders of an output"),
+    (&["--recursive", "-R"], "folders are read with all folders below them"),
 ];
 
 /// Commands of other tools.
-const COMMANDS: [(&[&str], &str); 31] = [
+const COMMANDS: [(&[&str], &str); 40] = [
     (&["list", "dir", "layers", "weights"], "`apr tensors MODEL` lists the tensors"),
     (
         &[
@@ -92,7 +95,19 @@ const COMMANDS: [(&[&str], &str); 31] = [
          TEXT is a single prompt",
     ),
     (
-        &["infer", "inference", "generate", "predict", "prompt", "embed", "transcribe", "exec"],
+        &[
+            "infer",
+            "inference",
+            "generate",
+            "predict",
+            "prompt",
+            "embed",
+            "embedding",
+            "embeddings",
+            "transcribe",
+            "translate",
+            "exec",
+        ],
         "`apr run MODEL` runs a model: --prompt TEXT, or --input FILE",
     ),
     (
@@ -111,7 +126,8 @@ const COMMANDS: [(&[&str], &str); 31] = [
     (&["licence", "licences", "licenses"], "`apr license` issues, shows and verifies licences"),
     (
         &["sha256", "sha256sum", "digest", "blake3", "md5", "hash", "checksum"],
-        "`apr validate MODEL` compares the digests that a file stores",
+        "`apr validate MODEL --sha256 HEX` checks the digest of a file; `apr tensors MODEL \
+         --digest` lists the digests of its tensors",
     ),
     (&["search", "find", "grep"], "`apr tensors MODEL --filter NAME` selects tensors by name"),
     (&["finetune", "train"], "apr trains students only: `apr distill MODEL -o OUT --data TEXT`"),
@@ -141,12 +157,38 @@ const COMMANDS: [(&[&str], &str); 31] = [
     ),
     (&["push", "upload", "publish"], "`apr export MODEL -o FOLDER` writes a folder to upload"),
     (&["dequantize"], "`apr convert MODEL --dequantize f16 -o OUT`"),
-    (&["split"], "`apr shard MODEL --size 5GB -o OUT.apr`, or `apr convert --shard-size`"),
-    (&["concat", "cat-shards", "unsplit"], "`apr join MANIFEST -o OUT.apr` puts shards together"),
     (
-        &["rename", "set", "rm", "remove", "delete", "drop"],
-        "`apr edit MODEL --rename OLD=NEW`, --set, --drop",
+        &["split", "gguf-split"],
+        "`apr shard MODEL --size 5GB -o OUT.apr`, or `apr convert --shard-size`",
     ),
+    (
+        &["concat", "cat-shards", "unsplit", "unshard"],
+        "`apr join MANIFEST -o OUT.apr` puts shards together",
+    ),
+    (&["rename", "set", "drop"], "`apr edit MODEL --rename OLD=NEW`, --set, --drop"),
+    (
+        &["rm", "remove", "delete", "uninstall"],
+        "`apr cache clear` removes downloads; `apr edit MODEL --drop GLOB` removes tensors",
+    ),
+    (&["quant", "quants"], "`apr quantize MODEL --type TYPE -o OUT` quantizes a model"),
+    (
+        &["optimize", "optimise", "shrink"],
+        "`apr quantize MODEL --type TYPE -o OUT` makes a model smaller; so do `apr prune` and \
+         `apr factorize`",
+    ),
+    (
+        &["memory", "mem", "vram", "ram"],
+        "`apr inspect MODEL --memory` estimates the memory that a run requires",
+    ),
+    (
+        &["template", "chat-template"],
+        "`apr run MODEL --chat` applies the chat template; `apr edit MODEL --chat-template FILE` \
+         replaces it",
+    ),
+    (&["config", "configuration"], "`apr inspect MODEL --full` shows all metadata"),
+    (&["safe", "safety", "security", "picklescan"], "`apr scan MODEL` looks for malicious code"),
+    (&["lora-extract", "extract-lora"], "`apr lora extract` extracts an adapter"),
+    (&["sparsify", "sparse"], "`apr prune MODEL --prune 0.5 -o OUT` sets weights to zero"),
     (&["dump", "hexdump", "xxd", "hex", "strings"], "`apr debug FILE --hex`, or --strings"),
     (&["key", "genkey", "gen-key", "key-gen"], "`apr keygen -o KEY` makes a key pair"),
     (&["completion", "complete"], "`apr completions SHELL` prints a completion script"),
@@ -154,19 +196,23 @@ const COMMANDS: [(&[&str], &str); 31] = [
 
 /// Adds the hint for what was typed, in place of clap's list of similar names.
 pub(super) fn advised(mut error: Error) -> Error {
-    if let Some(zero) = of_zero(&error) {
-        return zero;
+    if let Some(other) = of_zero(&error).or_else(|| of_number(&error)) {
+        return other;
     }
     let args: Vec<OsString> = crate::arguments().skip(1).collect();
     let hint = hint(&error, &args);
-    // clap's advice to pass an unknown option as a value behind `--` has no use here.
     if error.kind() == ErrorKind::UnknownArgument {
+        // clap's advice to pass an unknown option as a value behind `--` has no use here, and its
+        // usage has the option that it takes for similar.
         drop(error.remove(ContextKind::Suggested));
+        if let Some(usage) = usage(&args) {
+            error.insert(ContextKind::Usage, ContextValue::StyledStr(usage));
+        }
     }
     let typed = error.get(ContextKind::InvalidSubcommand);
     let is_command = matches!(typed, Some(ContextValue::String(typed))
-        if command(&args) == Some(typed.as_str()));
-    if hint.is_some() || is_command {
+        if command_or_topic(&args) == Some(typed.as_str()));
+    if hint.is_some() || is_command || is_far(&error) {
         // Names that are only similar would mislead.
         [ContextKind::SuggestedArg, ContextKind::SuggestedSubcommand]
             .into_iter()
@@ -189,6 +235,61 @@ fn of_zero(error: &Error) -> Option<Error> {
     is_zero.then(|| Error::raw(ErrorKind::ValueValidation, format!("{option} must be 1 or more\n")))
 }
 
+/// The error for a number that is none: the parsers of the standard library do not name what they
+/// expect.
+fn of_number(error: &Error) -> Option<Error> {
+    const EXPECTED: [(&str, &str); 5] = [
+        ("invalid digit found in string", "expected a whole number that is not negative"),
+        ("cannot parse integer from empty string", "expected a whole number"),
+        ("number too large to fit in target type", "the number is too large"),
+        ("number too small to fit in target type", "the number is too small"),
+        ("invalid float literal", "expected a number"),
+    ];
+    if error.kind() != ErrorKind::ValueValidation {
+        return None;
+    }
+    let (Some(ContextValue::String(arg)), Some(ContextValue::String(value))) =
+        (error.get(ContextKind::InvalidArg), error.get(ContextKind::InvalidValue))
+    else {
+        return None;
+    };
+    let text = error.to_string();
+    let (_, expected) = EXPECTED.into_iter().find(|(by_parser, _)| text.contains(by_parser))?;
+    let message = format!("invalid value '{value}' for '{arg}': {expected}\n");
+    Some(Error::raw(ErrorKind::ValueValidation, message))
+}
+
+/// Returns the usage of the command that was typed.
+fn usage(args: &[OsString]) -> Option<StyledStr> {
+    let mut all = super::Cli::command();
+    all.build();
+    let words = args.iter().filter_map(|arg| arg.to_str()).filter(|arg| !arg.starts_with('-'));
+    let mut typed = None;
+    for word in words {
+        let inner = typed.as_ref().unwrap_or(&all).find_subcommand(word).cloned();
+        match inner {
+            Some(inner) => typed = Some(inner),
+            None => break,
+        }
+    }
+    Some(typed?.render_usage())
+}
+
+/// Returns `true` if clap takes a name for similar that is more than a slip of the keys away.
+fn is_far(error: &Error) -> bool {
+    let texts = |kind| match error.get(kind) {
+        Some(ContextValue::String(text)) => vec![text.as_str()],
+        Some(ContextValue::Strings(texts)) => texts.iter().map(String::as_str).collect(),
+        _ => Vec::new(),
+    };
+    let typed = texts(ContextKind::InvalidArg);
+    let similar_to = |typed: &str| {
+        let typed = typed.split('=').next().unwrap_or(typed);
+        similar(typed, texts(ContextKind::SuggestedArg).into_iter()).is_some()
+    };
+    error.kind() == ErrorKind::UnknownArgument && !typed.iter().any(|typed| similar_to(typed))
+}
+
 fn hint(error: &Error, args: &[OsString]) -> Option<String> {
     let text = |kind| match error.get(kind) {
         Some(ContextValue::String(text)) => Some(text.as_str()),
@@ -197,7 +298,7 @@ fn hint(error: &Error, args: &[OsString]) -> Option<String> {
     match error.kind() {
         ErrorKind::InvalidSubcommand => {
             let typed = text(ContextKind::InvalidSubcommand)?;
-            if command(args) == Some(typed) { of_command(typed) } else { None }
+            if command_or_topic(args) == Some(typed) { of_command(typed) } else { None }
         }
         ErrorKind::UnknownArgument => {
             let arg = text(ContextKind::InvalidArg)?;
@@ -240,7 +341,14 @@ fn of_command(typed: &str) -> Option<String> {
 /// Returns the name that a slip of the keys away is: one edit, or two in a long word.
 fn similar<'n>(typed: &str, names: impl Iterator<Item = &'n str>) -> Option<&'n str> {
     const LONG: usize = 6;
-    let most = if typed.chars().count() < LONG { 1 } else { 2 };
+    /// Words of two letters are all near each other.
+    const SHORT: usize = 2;
+    let most = match typed.chars().count() {
+        0..=SHORT => 0,
+        len if len < LONG => 1,
+        _ => 2,
+    };
+    let names = names.filter(|name| name.chars().count() > SHORT);
     let distances = names.map(|name| (strsim::damerau_levenshtein(typed, name), name));
     let nearest = distances.min_by_key(|(distance, _)| *distance);
     nearest.filter(|(distance, _)| *distance <= most).map(|(_, name)| name)
@@ -252,8 +360,33 @@ fn of_option(typed: &str, args: &[OsString]) -> Option<String> {
     match (command(args)?, name) {
         (
             "quantize",
-            "--quantize" | "--qtype" | "--quant" | "--outtype" | "--ftype" | "--dtype",
+            "--quantize"
+            | "--qtype"
+            | "--quant"
+            | "--quantization-type"
+            | "--bits"
+            | "--nbits"
+            | "--outtype"
+            | "--ftype"
+            | "--dtype",
         ) => Some("-t TYPE (--type) sets the quantization type".to_owned()),
+        (
+            command,
+            "--quantize"
+            | "--qtype"
+            | "--quant"
+            | "--quantization-type"
+            | "--bits"
+            | "--nbits"
+            | "--ftype",
+        ) if !has_option(command, "quantize") => {
+            Some("`apr quantize MODEL --type TYPE -o OUT` quantizes a model".to_owned())
+        }
+        (command, "-n" | "--n-predict" | "--predict" | "--max-new-tokens" | "--max-length")
+            if has_option(command, "max-tokens") =>
+        {
+            Some("--max-tokens N sets the maximum number of tokens".to_owned())
+        }
         ("shard", "--shard-size" | "--max-shard-size") => {
             Some("--size SIZE sets the maximum size of a shard".to_owned())
         }
@@ -298,6 +431,18 @@ fn of_positional(typed: &str, args: &[OsString]) -> Option<String> {
         let arg = arg.to_string_lossy();
         arg.starts_with("--output") || (arg.starts_with("-o") && !arg.starts_with("--"))
     });
+    // llama-quantize has the output and the type in this order.
+    let scheme = args
+        .iter()
+        .filter_map(|arg| arg.to_str())
+        .skip(1)
+        .find(|arg| apr_quantize::Scheme::parse(arg).is_ok() && !Path::new(arg).exists());
+    if let Some(scheme) = scheme.filter(|_| command == "quantize" && !Path::new(typed).exists()) {
+        let output = if typed == scheme { "OUT" } else { typed };
+        return Some(format!(
+            "-t sets the type, -o names the output: `apr quantize MODEL -t {scheme} -o {output}`"
+        ));
+    }
     if !has_output && !Path::new(typed).exists() {
         return Some(format!("-o names the output: `apr {command} MODEL -o {typed}`"));
     }
@@ -309,9 +454,18 @@ fn of_positional(typed: &str, args: &[OsString]) -> Option<String> {
     ))
 }
 
-/// The command that was typed: the first word that is no option.
+/// Returns the command that was typed: the first word that is not an option.
 fn command(args: &[OsString]) -> Option<&str> {
-    args.iter().filter_map(|arg| arg.to_str()).find(|arg| !arg.starts_with('-'))
+    words(args).next()
+}
+
+/// Returns the command that was typed, or the command whose help was requested.
+fn command_or_topic(args: &[OsString]) -> Option<&str> {
+    words(args).find(|word| *word != "help")
+}
+
+fn words(args: &[OsString]) -> impl Iterator<Item = &str> {
+    args.iter().filter_map(|arg| arg.to_str()).filter(|arg| !arg.starts_with('-'))
 }
 
 #[cfg(test)]
@@ -348,6 +502,10 @@ mod tests {
             ("rnu", Some("did you mean `apr run`?")),
             ("frobnicate", None),
             ("cook", None),
+            ("ps", None),
+            ("lx", None),
+            ("lss", None),
+            ("unshard", Some("`apr join MANIFEST -o OUT.apr` puts shards together")),
         ];
         for (typed, expected) in cases {
             assert_eq!(of_command(typed).as_deref(), expected, "{typed}");

@@ -366,7 +366,10 @@ pub(crate) struct GraphArgs {
     #[arg(long)]
     pub(crate) unfold: bool,
     /// Show one node: inputs, outputs and attributes
-    #[arg(long, value_name = "NAME", conflicts_with_all = ["depth", "unfold"])]
+    #[arg(
+        long, value_name = "NAME",
+        conflicts_with_all = ["depth", "unfold", "output", "format"]
+    )]
     pub(crate) node: Option<String>,
     /// Part of a model that has several, such as encoder_model
     #[arg(long, value_name = "NAME")]
@@ -390,16 +393,19 @@ pub(crate) struct GraphArgs {
 }
 
 impl GraphArgs {
-    /// The format that is named, or that the output's name has.
-    pub(crate) fn format(&self) -> GraphFormat {
+    /// Returns the format of --format or of the output's extension; `None` for other extensions.
+    ///
+    /// Standard output and names without an extension get a tree.
+    pub(crate) fn format(&self) -> Option<GraphFormat> {
         let extension = self.output.as_deref().and_then(|path| path.extension());
         let extension = extension.map(|end| end.to_string_lossy().to_ascii_lowercase());
-        self.format.unwrap_or(match extension.as_deref() {
-            Some("svg") => GraphFormat::Svg,
-            Some("dot" | "gv") => GraphFormat::Dot,
-            Some("mmd") => GraphFormat::Mermaid,
-            Some("json") => GraphFormat::Json,
-            _ => GraphFormat::Tree,
+        self.format.or(match extension.as_deref() {
+            Some("svg") => Some(GraphFormat::Svg),
+            Some("dot" | "gv") => Some(GraphFormat::Dot),
+            Some("mmd") => Some(GraphFormat::Mermaid),
+            Some("json") => Some(GraphFormat::Json),
+            None | Some("txt") => Some(GraphFormat::Tree),
+            Some(_) => None,
         })
     }
 }

@@ -125,6 +125,16 @@ impl Cli {
         Self::command_for_help(false)
     }
 
+    /// The command as shells complete it, with the topics of `apr help`.
+    pub(crate) fn command_to_complete() -> clap::Command {
+        let names = groups::GROUPS.iter().flat_map(|(_, names)| names.iter().copied());
+        let topics = names.chain(["all"]).map(clap::Command::new);
+        let help = clap::Command::new("help")
+            .about("Print the help of a command, or of all")
+            .subcommands(topics.collect::<Vec<_>>());
+        Self::command().disable_help_subcommand(true).subcommand(help)
+    }
+
     fn command_for_help(lists_all: bool) -> clap::Command {
         let command = Self::command();
         // The help of convert leaves out what these three are for, and theirs has just that.
@@ -281,7 +291,7 @@ pub(crate) enum Command {
     },
     /// Find code that loading a file would run
     ///
-    /// Every file is clean, suspicious, dangerous, unreadable or not examined.
+    /// Every file is clean, not run, not examined, suspicious, unreadable or dangerous.
     Scan(ScanArgs),
     /// Compare the tensors and metadata of two models
     ///

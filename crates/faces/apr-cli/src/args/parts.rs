@@ -1,7 +1,9 @@
 use std::path::PathBuf;
 
 use clap::Args;
+use clap_complete::engine::ArgValueCompleter;
 
+use super::completion;
 use super::write::parse_shard_size;
 
 fn parse_parts(text: &str) -> Result<usize, String> {
@@ -13,8 +15,8 @@ fn parse_parts(text: &str) -> Result<usize, String> {
 /// Arguments of `plan`.
 #[derive(Debug, Args)]
 pub(crate) struct PlanArgs {
-    /// Approximate number of parts; large tensors may make it smaller
-    #[arg(long, value_name = "N", value_parser = parse_parts, required_unless_present = "max_part")]
+    /// Approximate number of parts; large tensors may make it smaller (this or --max-part)
+    #[arg(long, value_name = "N", value_parser = parse_parts)]
     pub(crate) parts: Option<usize>,
     /// Maximum tensor bytes per part, such as 5GB; may raise the number of parts
     #[arg(long, value_name = "SIZE", value_parser = parse_shard_size)]
@@ -34,7 +36,8 @@ pub(crate) struct PlanArgs {
         required = true,
         trailing_var_arg = true,
         allow_hyphen_values = true,
-        value_name = "JOB"
+        value_name = "JOB",
+        add = ArgValueCompleter::new(completion::jobs)
     )]
     pub(crate) job: Vec<String>,
 }

@@ -15,6 +15,7 @@ use apr_ops::graph::{
 };
 use apr_registry::Escaped;
 use apr_source::Source;
+use clap::ValueEnum;
 use serde::Serialize;
 
 use super::beside::write_text;
@@ -23,12 +24,16 @@ use crate::args::{GraphArgs, GraphFormat};
 use crate::context::Context;
 use crate::documents::Document;
 use crate::failure::{Failure, Outcome};
-use crate::printer::{BAD, BOLD, DIM, ODD, write_document};
+use crate::printer::{BAD, BOLD, DIM, ODD, columns, write_document};
 use crate::progress::Bar;
 use crate::{human, model};
 
 /// Rows of a tree that are still legible.
 const ROWS: usize = 60;
+/// Fewest characters of a shape that are legible.
+const SHORTEST: usize = 8;
+/// Heads of the columns of a cost: the share of all operations, and the cost of one run.
+const COST_HEAD: &str = "share  operations, bytes moved";
 /// Boxes of a picture that are still legible.
 const BOXES: usize = 160;
 /// Findings that are shown.
@@ -40,6 +45,7 @@ impl Document for GraphReport {
 
 /// Shows what a model computes.
 pub(super) fn run(args: &GraphArgs, context: &Context) -> Outcome {
+    let format = args.format().ok_or_else(unknown_extension)?;
     let open =
         if args.node.is_some() { model::open_with_companions } else { model::look_with_companions };
     let model = open(&args.model, context)?;
@@ -80,9 +86,9 @@ pub(super) fn run(args: &GraphArgs, context: &Context) -> Outcome {
              some depth",
         );
     }
-    let drawn = drawn(&graph, args)?;
+    let drawn = drawn(&graph, format, args)?;
     if let Some(why) =
-        drawn.as_deref().filter(|_| args.format() == GraphFormat::Mermaid).and_then(beyond_mermaid)
+        drawn.as_deref().filter(|_| format == GraphFormat::Mermaid).and_then(beyond_mermaid)
     {
         let folded = |scene| beyond_mermaid(&mermaid(scene, &Depth::Levels(0))).is_none();
         let helps = graph.parts.first().is_some_and(|part| folded(&part.structure));
@@ -105,6 +111,18 @@ pub(super) fn run(args: &GraphArgs, context: &Context) -> Outcome {
     }
 }
 
+/// Returns the error for an output whose extension is not that of a graph.
+fn unknown_extension() -> Failure {
+    let formats = GraphFormat::value_variants().iter().filter_map(ValueEnum::to_possible_value);
+    let mut names: Vec<String> = formats.map(|format| format.get_name().to_owned()).collect();
+    let last = names.pop().unwrap_or_default();
+    let message = format!(
+        "no format for the output's extension: pass --format {} or {last}",
+        names.join(", ")
+    );
+    Failure::Usage(message)
+}
+
 /// The part with a name.
 fn chosen(found: &Computed, name: &str) -> Outcome<Vec<apr_ops::graph::GraphPart>> {
     if let Some(part) = found.parts.iter().find(|part| part.name == name) {
@@ -119,8 +137,8 @@ fn chosen(found: &Computed, name: &str) -> Outcome<Vec<apr_ops::graph::GraphPart
 }
 
 /// Returns the graph as text for a file or a pipe, or `None` if the report is shown.
-fn drawn(graph: &GraphReport, args: &GraphArgs) -> Outcome<Option<String>> {
-    let text = match args.format() {
+fn drawn(graph: &GraphReport, format: GraphFormat, args: &GraphArgs) -> Outcome<Option<String>> {
+    let text = match format {
         GraphFormat::Tree => return Ok(None),
         GraphFormat::Json => {
             let mut json = Vec::new();
@@ -141,7 +159,7 @@ fn drawn(graph: &GraphReport, args: &GraphArgs) -> Outcome<Option<String>> {
 
     let scene = &part.structure;
     let depth = args.depth.map_or_else(|| Depth::that_fits(scene, BOXES), Depth::Levels);
-    Ok(Some(match args.format() {
+    Ok(Some(match format {
         GraphFormat::Dot => dot(scene, &depth),
         GraphFormat::Mermaid => mermaid(scene, &depth),
         _ => svg(scene, &depth).map_err(|error| {
@@ -284,26 +302,42 @@ fn render_tree(
 ) -> io::Result<()> {
     let rows = tree(scene, depth);
     let name = |row: &Branch<'_>| format!("{}{}", row.lines, Escaped(&row.item.name));
-    let width = rows
-        .iter()
-        .map(|row| name(row).chars().count() + times(row.item).chars().count())
-        .max()
-        .unwrap_or(0);
-    let op_width = rows.iter().map(|row| op(row.item).chars().count()).max().unwrap_or(0);
     let costs: Vec<String> = rows.iter().map(|row| cost(row.item, whole)).collect();
-    let cost_width = costs.iter().map(|text| text.chars().count()).max().unwrap_or(0);
+    let has_costs = costs.iter().any(|text| !text.is_empty());
+    let heads = if has_costs { ["node", "operator", COST_HEAD] } else { [""; 3] };
+    let widest = |texts: &mut dyn Iterator<Item = usize>, head: &str| {
+        texts.max().unwrap_or(0).max(head.len())
+    };
+    let lengths = |row: &Branch<'_>| name(row).chars().count() + times(row.item).chars().count();
+    let width = widest(&mut rows.iter().map(lengths), heads[0]);
+    let op_width = widest(&mut rows.iter().map(|row| op(row.item).chars().count()), heads[1]);
+    let cost_width = widest(&mut costs.iter().map(|text| text.chars().count()), heads[2]);
+    if has_costs {
+        let [node, op, cost] = heads;
+        writeln!(
+            out,
+            "{DIM}{node:width$}  {op:op_width$}  weights  {cost:cost_width$}  output{DIM:#}"
+        )?;
+    }
+    let before = width + op_width + 13 + if has_costs { cost_width + 2 } else { 0 };
+    let room = columns().map(|columns| columns.saturating_sub(before));
     for (row, cost) in rows.iter().zip(costs) {
         let times = times(row.item);
         let name = name(row);
         let pad = " ".repeat(width - name.chars().count() - times.chars().count());
         let weights =
             if row.item.parameters > 0 { parameters(row.item.parameters) } else { String::new() };
-        let output = row.item.output.as_deref().unwrap_or_default();
+        let output = Escaped(row.item.output.as_deref().unwrap_or_default()).to_string();
+        let output = match room {
+            Some(room) if room < SHORTEST && output.chars().count() > room => String::new(),
+            Some(room) => human::shortened(&output, room),
+            None => output,
+        };
         let op = Escaped(&op(row.item)).to_string();
-        let cost = if cost_width > 0 { format!("{cost:cost_width$}  ") } else { cost };
+        let cost = if has_costs { format!("{cost:cost_width$}  ") } else { cost };
         let line = format!(
-            "{name}{BOLD}{times}{BOLD:#}{pad}  {op:op_width$}  {weights:>7}  {cost}{DIM}{}{DIM:#}",
-            Escaped(output)
+            "{name}{BOLD}{times}{BOLD:#}{pad}  {op:op_width$}  {weights:>7}  {cost}{DIM}{output}\
+             {DIM:#}"
         );
         writeln!(out, "{}", line.trim_end())?;
     }

@@ -86,6 +86,7 @@ mod without_engine;
 mod without_linalg;
 
 pub(crate) use self::manual::COMPLETE;
+pub(crate) use self::parts::PLANNED;
 #[cfg(not(feature = "infer"))]
 use self::without_engine::{
     canary, distill, estimate, imatrix, importance, refused as bench, refused as quality,

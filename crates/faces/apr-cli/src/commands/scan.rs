@@ -231,7 +231,7 @@ fn render_not_run(out: &mut dyn Write, summary: &ScanSummary) -> io::Result<()> 
         return Ok(());
     }
     let names = names.join(", ");
-    writeln!(out, "{DIM}not examined: {names}; loading the model does not run scripts{DIM:#}")
+    writeln!(out, "{DIM}not run: {names} (loading a model does not run scripts){DIM:#}")
 }
 
 fn style_of(verdict: FileVerdict) -> Style {
@@ -257,7 +257,7 @@ fn render_file(out: &mut dyn Write, file: &ScanReport) -> io::Result<()> {
         render_remark(out, remark)?;
     }
     for warning in file.warnings.iter().take(SHOWN) {
-        writeln!(out, "  {ODD}odd{ODD:#}        {}", Escaped(&in_options(warning)))?;
+        writeln!(out, "  {ODD}warning{ODD:#}    {}", Escaped(&in_options(warning)))?;
     }
 
     for note in file.notes.iter().take(SHOWN) {
@@ -286,7 +286,7 @@ fn render_remark(out: &mut dyn Write, remark: &Remark) -> io::Result<()> {
         FileVerdict::Dangerous => "DANGEROUS",
         FileVerdict::NotExamined => "unknown",
         FileVerdict::NotRun => "note",
-        _ => "odd",
+        _ => "warning",
     };
     let style = style_of(remark.verdict);
     write!(out, "  {style}{word:<9}{style:#}  ")?;

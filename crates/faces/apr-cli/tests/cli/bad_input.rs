@@ -115,6 +115,26 @@ fn a_model_that_is_not_there_is_exit_3() {
 }
 
 #[test]
+fn a_name_that_looks_like_a_location_gets_the_form_of_one() {
+    let sandbox = Sandbox::new();
+    for (name, advice) in [
+        ("openai/whisper-tiny", "hf://openai/whisper-tiny"),
+        ("openai/whisper-tiny.en", "hf://openai/whisper-tiny.en"),
+        ("Qwen/Qwen2.5-0.5B", "hf://Qwen/Qwen2.5-0.5B"),
+        ("hf:openai/whisper-tiny", "hf://openai/whisper-tiny"),
+        ("ftp://host/m.gguf", "begin with hf://, https://, http:// or s3://"),
+        ("gs://bucket/m.gguf", "begin with hf://, https://, http:// or s3://"),
+        ("file:///tmp/none.gguf", "pass the path of a file: /tmp/none.gguf"),
+    ] {
+        sandbox.run(&["inspect", name]).fails(3, &["E007", name, advice]);
+    }
+    for name in ["absent/absent.apr", "absent", "a/b/c", "/absent/model"] {
+        let run = sandbox.run(&["inspect", name]).fails(3, &["E007"]);
+        assert!(!run.stderr.contains("hf://"), "{run}");
+    }
+}
+
+#[test]
 fn a_cut_safetensors_file_is_corrupt_wherever_it_is_cut() {
     let file = small_safetensors();
     for len in [1, 7, 8, 9, 100, file.len() / 2, file.len() - 1] {

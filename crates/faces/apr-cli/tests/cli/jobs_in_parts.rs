@@ -94,6 +94,15 @@ fn same_files(sandbox: &Sandbox, wanted: usize, command: &str, options: &str) {
 }
 
 #[test]
+fn a_plan_requires_parts_or_their_size() {
+    let sandbox = model();
+    let line = "-o plan.json convert m.safetensors -o x.apr";
+    sandbox.apr(&format!("plan {line}")).fails(2, &["--parts N", "--max-part SIZE"]);
+    sandbox.apr("plan -o plan.json run m.safetensors").fails(2, &["'run'"]);
+    sandbox.apr(&format!("plan --max-part 5KB {line}")).ok();
+}
+
+#[test]
 fn parts_in_any_order_are_the_files_of_one_process() {
     let sandbox = model();
     for (command, options) in [
@@ -588,10 +597,10 @@ fn jobs_that_cannot_be_split_are_rejected_with_a_reason() {
     plan("convert m.safetensors -o out.apr --dry-run").fails(2, &["writes only the plan"]);
     plan("convert gone.safetensors -o out.apr").fails(3, &["gone.safetensors"]);
     sandbox.write("out-00001-of-00002.apr", "mine");
-    plan("convert m.safetensors -o out.apr").fails(1, &["exists already"]);
+    plan("convert m.safetensors -o out.apr").fails(1, &["already exists"]);
     sandbox
         .apr("plan --parts 2 -o plan.json convert m.safetensors -o new.apr")
-        .fails(1, &["exists already", "plan.json"]);
+        .fails(1, &["already exists", "plan.json"]);
     sandbox
         .apr("plan --parts 0 -o new.json convert m.safetensors -o new.apr")
         .fails(2, &["1 to 99999"]);

@@ -59,7 +59,22 @@ fn words_of_other_tools_get_the_word_of_this_one() {
         ("inspect m.apr --format x", "`apr inspect` writes no model"),
         ("upgrade m.apr n.apr -o c", "`apr upgrade OLD NEW`"),
         ("convert m.apr x.gguf", "`apr convert MODEL -o x.gguf`"),
-        ("quantize m.apr x.gguf q4_0", "`apr quantize MODEL -o x.gguf`"),
+        ("quantize m.apr x.gguf", "`apr quantize MODEL -o x.gguf`"),
+        ("quantize m.apr x.gguf q4_0", "`apr quantize MODEL -t q4_0 -o x.gguf`"),
+        ("quantize m.apr q4_k_m -o x.gguf", "`apr quantize MODEL -t q4_k_m -o OUT`"),
+        ("quantize m.apr --bits 4 -o x.gguf", "-t TYPE (--type)"),
+        ("run m.apr --bits 4", "`apr quantize MODEL --type TYPE -o OUT`"),
+        ("run m.apr --n-predict 4", "--max-tokens N"),
+        ("run m.apr -n 4", "--max-tokens N"),
+        ("convert m.apr -o d/x.gguf --parents", "creates the missing folders"),
+        ("ls m.apr --recursive", "folders below them"),
+        ("inspect m.apr -j", "--json prints"),
+        ("help serve", "`apr page MODEL`"),
+        ("help foo", "`apr help` lists all commands"),
+        ("ps", "`apr help` lists all commands"),
+        ("unshard m.apr", "`apr join MANIFEST -o OUT.apr`"),
+        ("sha256 m.apr", "`apr validate MODEL --sha256 HEX`"),
+        ("rm m.apr", "`apr cache clear`"),
         ("convert m.apr n.apr -o x.gguf", "takes one model"),
         ("validate m.apr n.apr", "one model at a time"),
     ];
@@ -67,9 +82,26 @@ fn words_of_other_tools_get_the_word_of_this_one() {
         let run = sandbox.apr(line).fails(2, &["tip: ", said]);
         assert!(!run.stderr.contains("similar"), "{run}");
     }
+    // The usage has no option that only looks similar.
+    let run = sandbox.apr("convert m.apr --to gguf -o x.gguf");
+    run.fails(2, &["Usage: apr convert [OPTIONS] <MODEL>"]);
     // What a shell makes of `*.apr`.
     sandbox.shell(r#""$APR" convert *.apr -o x.gguf"#).fails(2, &["takes one model", "for m in"]);
     assert_eq!(sandbox.files(), ["m.apr", "n.apr"]);
+}
+
+#[test]
+fn a_number_that_is_not_one_is_rejected_with_the_expected_form() {
+    let sandbox = Sandbox::new().with("m.apr", sound().build());
+    for (line, expected) in [
+        ("run m.apr --threads -1", "'-1' for '--threads <N>': expected a whole number"),
+        ("run m.apr --threads x", "'x' for '--threads <N>': expected a whole number"),
+        ("run m.apr --max-tokens -3", "'-3' for '--max-tokens <N>': expected a whole number"),
+        ("bench m.apr -p x", "'x' for '--prompt-tokens <N>': expected a whole number"),
+        ("run m.apr --temperature x", "'x' is not a number"),
+    ] {
+        sandbox.apr(line).fails(2, &[expected]);
+    }
 }
 
 #[test]
@@ -188,7 +220,13 @@ fn version_and_help_are_on_standard_output() {
 #[test]
 fn a_binary_says_what_it_can_do() {
     let sandbox = Sandbox::new();
-    sandbox.apr("version").clean().says(&["features: ", "reads and writes: ", "GGUF"]);
+    let version = sandbox.apr("version").clean();
+    let version = version.says(&["features: ", "reads and writes: ", "reads or detects: ", "GGUF"]);
+    let first = version.text().lines().next().unwrap_or_default().to_owned();
+    assert!(first.starts_with(concat!("apr ", env!("CARGO_PKG_VERSION"), " (")), "{first}");
+    if cfg!(all(target_os = "linux", target_arch = "x86_64")) {
+        assert!(first.contains("x86_64-unknown-linux-"), "{first}");
+    }
     let report = sandbox.apr("version --json").ok().json();
     assert_eq!(report["version"], env!("CARGO_PKG_VERSION"));
     let formats = report["formats"].as_array().expect("a list");
@@ -330,6 +368,10 @@ fn a_shell_completes_files_types_families_and_names_of_tensors() {
         );
     }
     assert_eq!(completed(&sandbox, &["debug", "m.apr", "--hex", "--tensor", "c"]), ["c.norm"]);
+    assert_eq!(completed(&sandbox, &["help", "al"]), ["all"]);
+    assert_eq!(completed(&sandbox, &["help", "insp"]), ["inspect"]);
+    assert_eq!(completed(&sandbox, &["plan", "-o", "p.json", "conv"]), ["convert"]);
+    assert_eq!(completed(&sandbox, &["plan", "-o", "p.json", "convert", "m"]), ["m.apr"]);
     for model in ["hostile.apr", "text.apr", "absent.apr"] {
         assert_eq!(completed(&sandbox, &["tensors", model, "--hist", ""]), [""; 0], "{model}");
     }
@@ -378,7 +420,7 @@ fn quiet_commands_print_nothing_unless_they_fail() {
     for line in lines {
         for quiet in ["-q", "--quiet"] {
             let run = sandbox.apr(&format!("{line} {quiet}"));
-            assert!(run.code == Some(0) || run.stderr.contains("exists already"), "{line}: {run}");
+            assert!(run.code == Some(0) || run.stderr.contains("already exists"), "{line}: {run}");
             assert_eq!(run.stdout, b"", "{line}");
             assert!(run.stderr.is_empty() || run.code == Some(1), "{line}: {run}");
         }

@@ -1,5 +1,5 @@
 use super::*;
-use crate::{BodyBuilder, ElementType, GraphBuilder, ValueId, infer};
+use crate::{AttributeValue, BodyBuilder, ElementType, GraphBuilder, ValueId, WeightRef, infer};
 
 fn sizes(text: &str) -> Vec<Dim> {
     text.split(' ').map(Dim::parse).collect()
@@ -85,6 +85,22 @@ fn a_function_is_counted_once_and_multiplied_by_its_calls() {
         cost.functions.iter().map(|function| (function.calls, function.each.flops)).collect();
     assert_eq!(calls, [(6, product), (3, 2 * product)]);
     assert_eq!((cost.parameters, cost.parameter_bytes), (3 * 64, 3 * 256));
+}
+
+#[test]
+fn weights_in_constant_nodes_are_parameters() {
+    let mut graph = GraphBuilder::new(17);
+    let main = graph.body();
+    let x = main.input("x", ElementType::F32, sizes("3 4"), Meaning::Unknown);
+    let stored = AttributeValue::Weight(WeightRef::whole("few"));
+    let w = main.op("Constant", []).attribute("value", stored).output("few");
+    let y = main.op("Add", [x, w]).output("y");
+    main.output("y", y, Meaning::Unknown);
+    let mut graph = graph.finish();
+    graph.body.value_mut(w).kind = graph.body.value(x).kind.clone();
+    let inference = infer(&mut graph);
+    let cost = cost(&graph, &inference, &|_| None);
+    assert_eq!((cost.parameters, cost.parameter_bytes), (12, 48));
 }
 
 #[test]

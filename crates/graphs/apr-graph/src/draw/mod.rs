@@ -181,34 +181,42 @@ pub fn parameters(count: u64) -> String {
 /// Without operations, only the bytes are shown. Unknown sizes are marked.
 #[must_use]
 pub fn cost_text(cost: &Totals) -> String {
-    const UNITS: [&str; 4] = ["k", "M", "G", "T"];
+    const OPERATIONS: [&str; 4] = ["k", "M", "G", "T"];
+    const BYTES: [&str; 4] = ["K", "M", "G", "T"];
 
     let bytes =
         cost.weight_bytes.saturating_add(cost.read_bytes).saturating_add(cost.written_bytes);
     let mut parts = Vec::new();
     if cost.flops > 0 {
-        parts.push(format!("{}FLOP", three_digits(cost.flops, UNITS)));
+        parts.push(format!("{}FLOP", three_digits(cost.flops, OPERATIONS)));
     }
-    parts.push(format!("{}B", three_digits(bytes, UNITS)));
+    parts.push(format!("{}B", three_digits(bytes, BYTES)));
     if cost.unknown > 0 {
         parts.push("more unknown".to_owned());
     }
     parts.join(", ")
 }
 
-/// A number in three digits, and the unit of the last power of 1000 that it reaches after a space:
+/// Formats a number with three digits, rounded, and the unit of a power of 1,000 after a space:
 /// `22.7 M`, `320 `.
 fn three_digits(count: u64, units: [&str; 4]) -> String {
     const SIZES: [u64; 4] = [1_000, 1_000_000, 1_000_000_000, 1_000_000_000_000];
-    let reached = SIZES.into_iter().zip(units).rev().find(|(size, _)| count >= *size);
-    let Some((size, unit)) = reached else { return format!("{count} ") };
-    // Two decimals below 10, one below 100: three digits in all.
-    let hundredths = u128::from(count) * 100 / u128::from(size);
-    match hundredths {
-        0..1000 => format!("{}.{:02} {unit}", hundredths / 100, hundredths % 100),
-        1000..10_000 => format!("{}.{} {unit}", hundredths / 100, hundredths / 10 % 10),
-        _ => format!("{} {unit}", hundredths / 100),
-    }
+    let in_unit = |(size, unit): (u64, &str)| {
+        let (count, size) = (u128::from(count), u128::from(size));
+        // Two decimals below 10, one below 100: three digits in all.
+        let rounded = |decimals: u128| (count * decimals + size / 2) / size;
+        match (rounded(100), rounded(10)) {
+            (hundredths @ 0..1000, _) => {
+                format!("{}.{:02} {unit}", hundredths / 100, hundredths % 100)
+            }
+            (_, tenths @ 0..1000) => format!("{}.{} {unit}", tenths / 10, tenths % 10),
+            _ => format!("{} {unit}", rounded(1)),
+        }
+    };
+    // A number that rounds to 1,000 of a unit is 1 of the next.
+    let reaches = |(size, _): &(u64, &str)| u128::from(count) * 2000 >= u128::from(*size) * 1999;
+    let reached = SIZES.into_iter().zip(units).rev().find(reaches);
+    reached.map_or_else(|| format!("{count} "), in_unit)
 }
 
 /// A text within the quotes of XML, DOT or Mermaid. Characters that would end the quotes, start a
@@ -231,9 +239,22 @@ mod tests {
 
     #[test]
     fn numbers_are_shown_with_three_digits() {
-        for (count, text) in
-            [(7, "7"), (1_003, "1.00 k"), (22_713_216, "22.7 M"), (6_738_415_616, "6.73 B")]
-        {
+        for (count, text) in [
+            (7, "7"),
+            (999, "999"),
+            (1_003, "1.00 k"),
+            (9_994, "9.99 k"),
+            (9_995, "10.0 k"),
+            (33_152, "33.2 k"),
+            (49_152, "49.2 k"),
+            (99_949, "99.9 k"),
+            (99_950, "100 k"),
+            (361_856, "362 k"),
+            (999_499, "999 k"),
+            (999_500, "1.00 M"),
+            (22_713_216, "22.7 M"),
+            (6_738_415_616, "6.74 B"),
+        ] {
             assert_eq!(parameters(count), text);
         }
         assert_eq!(parameters(u64::MAX), "18446744 T");

@@ -50,7 +50,7 @@ impl<'a> Context<'a> {
 
     /// Notes what a node makes of weights and constants alone, such as a cast of a weight: it is
     /// looked at as a weight.
-    fn fix(&mut self, node: &Node) {
+    fn fix(&mut self, node: &'a Node) {
         // Random numbers are others in each run.
         let draws = node.op.name.starts_with("Random");
         // What leaves the body needs a node that is shown.
@@ -64,8 +64,13 @@ impl<'a> Context<'a> {
         }
         let elements =
             reads(node).fold(0_u64, |sum, value| sum.saturating_add(self.elements(value)));
-        let tensor = reads(node).find_map(|value| self.tensor(value));
+        let constant = node.constant_weight();
+        let tensor = match constant {
+            Some(weight) => Some(weight.tensor.as_str()),
+            None => reads(node).find_map(|value| self.tensor(value)),
+        };
         for &output in node.outputs.iter().flatten() {
+            let elements = constant.map_or(elements, |_| count(self.body.value(output)));
             let kind = shown(self.body.value(output).tensor());
             self.fixed.insert(output, Argument::Fixed { elements, kind });
             self.tensors.extend(tensor.map(|tensor| (output, tensor)));
@@ -117,7 +122,7 @@ impl<'a> Context<'a> {
         let value = self.body.value(id);
         match (&value.origin, self.fixed.get(&id)) {
             (_, Some(Argument::Fixed { elements, .. })) => *elements,
-            (ValueOrigin::Weight(_), _) => elements(value),
+            (ValueOrigin::Weight(_), _) => count(value),
             _ => 0,
         }
     }
@@ -184,8 +189,8 @@ pub(super) fn reads(node: &Node) -> impl Iterator<Item = ValueId> {
     node.inputs.iter().copied().flatten().chain(around)
 }
 
-/// Elements of a tensor whose shape is known.
-fn elements(value: &Value) -> u64 {
+/// Returns the number of elements of a tensor, or 0 for an unknown shape.
+fn count(value: &Value) -> u64 {
     let sizes = value.shape().into_iter().flatten().map(Dim::size);
     sizes.into_iter().try_fold(1_u64, |product, size| product.checked_mul(size?)).unwrap_or(0)
 }

@@ -1,4 +1,4 @@
-//! Files that are no pickles: what loading them would run, or that nothing here knows.
+//! Files that are not pickles: their kind, and the code that loading them would run.
 
 pub(crate) mod coreml;
 mod executable;
@@ -24,7 +24,7 @@ mod yaml;
 use apr_registry::coreml::MODEL;
 use apr_registry::{ByteSource, HEAD_LEN, Limits, may_hold_code, read_vec, recognise};
 
-use crate::leaf::{Examine, Leaf};
+use crate::leaf::{Examine, Judgement, Leaf};
 use crate::report::FileVerdict;
 
 /// First bytes of images and audio files, which are never run.
@@ -57,34 +57,53 @@ pub(crate) struct Examiner<'a> {
 }
 
 impl Examine for Examiner<'_> {
-    fn examine(&self, leaf: &Leaf<'_>) -> ContentRemarks {
-        self.judge(leaf).unwrap_or_else(|error| not_examined(&error.to_string()))
+    fn is_text(&self, leaf: &Leaf<'_>) -> bool {
+        let head = read_vec(leaf.source, 0, leaf.source.len().min(HEAD_LEN));
+        head.is_ok_and(|head| text::has_kind(leaf.name, &head))
+    }
+
+    fn examine(&self, leaf: &Leaf<'_>) -> Judgement {
+        let mut kind = UNKNOWN.to_owned();
+        let found = self.judge(leaf, &mut kind);
+        let found = found.unwrap_or_else(|error| not_examined(&error.to_string()));
+        Judgement { kind, found }
     }
 }
 
 impl Examiner<'_> {
-    fn judge(&self, leaf: &Leaf<'_>) -> apr_registry::Result<ContentRemarks> {
+    /// Examines a file, and sets its kind as soon as it is detected.
+    fn judge(&self, leaf: &Leaf<'_>, kind: &mut String) -> apr_registry::Result<ContentRemarks> {
+        let mut is = |detected: &str| detected.clone_into(kind);
         let source = leaf.source;
         if source.is_empty() {
+            is("empty file");
             return Ok(Vec::new());
         }
         if leaf.is_torchscript {
+            is("TorchScript code");
             return Ok(torchscript::judge(&self.read(source)?));
         }
 
         let head = read_vec(source, 0, source.len().min(HEAD_LEN))?;
         if let Some(found) = executable::judge(leaf.name, &head, leaf.within) {
+            is("program");
             return Ok(found);
         }
         if let Some(found) = hdf5::judge(source, self.limits)? {
+            is("HDF5");
             return Ok(found);
         }
         let is_media = MEDIA.iter().any(|magic| head.starts_with(magic));
         if is_media && !text::is_text(leaf.name, &head) {
+            is("image or audio");
             return Ok(Vec::new());
         }
 
-        match recognise(&head) {
+        let format = recognise(&head);
+        if let Some(format) = format {
+            is(format.name);
+        }
+        match format {
             Some(format) if may_hold_code(format) => {
                 return Ok(not_examined(&format!("{} is not unpacked", format.name)));
             }
@@ -96,15 +115,18 @@ impl Examiner<'_> {
             _ => {}
         }
         if coreml::is_weights(&head) {
+            is("Core ML weights");
             return Ok(Vec::new());
         }
         if let Some(found) = tensorflow::judge(leaf, self.limits)? {
+            is("TensorFlow");
             return Ok(found);
         }
-        if let Some(found) = text::judge(leaf.name, &self.read(source)?, leaf.within.is_some())? {
-            return Ok(found);
-        }
-        Ok(not_examined(UNKNOWN))
+
+        let bytes = self.read(source)?;
+        is(text::kind_of(leaf.name, &bytes).unwrap_or(UNKNOWN));
+        let found = text::judge(leaf.name, &bytes, leaf.within.is_some())?;
+        Ok(found.unwrap_or_else(|| not_examined(UNKNOWN)))
     }
 
     /// The bytes of a small file.
@@ -123,7 +145,7 @@ pub(crate) fn not_examined(why: &str) -> ContentRemarks {
 
 /// Returns the finding for a file that is not run when a model is loaded, with a description of it.
 pub(crate) fn not_run(what: &str) -> ContentRemarks {
-    vec![(FileVerdict::NotRun, format!("not examined: {what}; loading the model does not run it"))]
+    vec![(FileVerdict::NotRun, format!("{what}; loading the model does not run it"))]
 }
 
 /// Keeps the first remarks of each verdict, so that many harmless ones hide none that is dangerous.

@@ -145,6 +145,25 @@ enum TextKind {
     Plain,
 }
 
+impl TextKind {
+    /// Returns the kind as reports show it.
+    fn word(self) -> &'static str {
+        match self {
+            Self::Python => "Python source",
+            Self::Source(language) => language,
+            Self::Manual => "manual page",
+            Self::Notebook => "notebook",
+            Self::Json => "JSON",
+            Self::Yaml => "YAML",
+            Self::Template => "template",
+            Self::TextProto => "protocol buffer text",
+            Self::Settings => "settings",
+            Self::Table => "table",
+            Self::Prose | Self::Plain => "text",
+        }
+    }
+}
+
 /// The end of a name, in small letters.
 fn extension(base: &str) -> String {
     base.rsplit_once('.').map_or("", |(_, extension)| extension).to_ascii_lowercase()
@@ -162,6 +181,9 @@ fn kind(base: &str, text: &str) -> TextKind {
         "jinja" | "jinja2" | "j2" => return TextKind::Template,
         "pbtxt" | "prototxt" | "textproto" | "txtpb" | "textpb" => return TextKind::TextProto,
         "toml" | "cfg" | "ini" | "conf" => return TextKind::Settings,
+        // Names that are an extension alone.
+        "dockerignore" | "editorconfig" | "gitattributes" | "gitignore" | "gitmodules"
+        | "npmignore" => return TextKind::Settings,
         "csv" | "tsv" => return TextKind::Table,
         _ => {}
     }
@@ -198,10 +220,15 @@ fn kind(base: &str, text: &str) -> TextKind {
 
 /// Returns `true` for a manual page.
 ///
-/// Requests of roff are lines that start with a point, comments start with `.\"`.
+/// Requests of roff are lines that start with a point, comments start with `.\"`. A title can
+/// follow other requests.
 fn is_manual(start: &str) -> bool {
     let requests = [".\\\"", "'\\\"", ".TH ", ".Dd ", ".so ", ".de ", ".if ", ".ig", ".nh", ".ad "];
-    requests.iter().any(|request| start.starts_with(request))
+    let has_title = || {
+        let mut lines = start.lines().take_while(|line| line.starts_with(['.', '\'']));
+        lines.any(|line| line.starts_with(".TH ") || line.starts_with(".Dd "))
+    };
+    requests.iter().any(|request| start.starts_with(request)) || has_title()
 }
 
 /// Returns `true` if loaders read a file as text although its first bytes match another format.
@@ -219,6 +246,47 @@ pub(crate) fn is_plain(head: &[u8]) -> bool {
     !head.is_empty() && head.iter().all(is_letter)
 }
 
+/// Returns `true` if the name or the first line of a text makes its kind certain.
+///
+/// This is not the case for JSON, whose content must match, and for labels and notes.
+pub(super) fn has_kind(name: &str, head: &[u8]) -> bool {
+    let base = name.rsplit('/').next().unwrap_or_default();
+    let kind = || kind(base, &String::from_utf8_lossy(head));
+    is_plain(head) && !matches!(kind(), TextKind::Json | TextKind::Plain)
+}
+
+/// Returns the kind of a text as reports show it, or `None` for other files.
+pub(super) fn kind_of(name: &str, bytes: &[u8]) -> Option<&'static str> {
+    let base = name.rsplit('/').next().unwrap_or_default();
+    if let Some(text) = decoded(bytes) {
+        return Some(kind(base, text).word());
+    }
+    if is_vocabulary(base, bytes) {
+        return Some("SentencePiece vocabulary");
+    }
+    let of_older = || match kind(base, &String::from_utf8_lossy(bytes)) {
+        TextKind::Plain if executable::is_data(&extension(base)) => UNKNOWN,
+        kind => kind.word(),
+    };
+    is_older(bytes).then(of_older)
+}
+
+/// Returns the text of a file in UTF-8.
+fn decoded(bytes: &[u8]) -> Option<&str> {
+    std::str::from_utf8(bytes).ok().filter(|text| !text.contains('\0'))
+}
+
+fn is_vocabulary(base: &str, bytes: &[u8]) -> bool {
+    extension(base) == "model" && is_sentencepiece(bytes)
+}
+
+/// Returns `true` for a text of an older encoding.
+fn is_older(bytes: &[u8]) -> bool {
+    // Letters beyond ASCII are the smaller part of it.
+    let high = bytes.iter().filter(|byte| !byte.is_ascii()).count();
+    is_plain(bytes) && high <= bytes.len() / 2
+}
+
 /// Examines a text by its name and content. Returns `None` if the file is not a text.
 ///
 /// `is_inner` is `true` for a file in an archive, which the program that opens the archive may
@@ -228,16 +296,11 @@ pub(crate) fn is_plain(head: &[u8]) -> bool {
 /// E001 for invalid JSON.
 pub(crate) fn judge(name: &str, bytes: &[u8], is_inner: bool) -> Result<Option<ContentRemarks>> {
     let base = name.rsplit('/').next().unwrap_or_default();
-    let text = std::str::from_utf8(bytes).ok().filter(|text| !text.contains('\0'));
-    let Some(text) = text else {
-        let is_vocabulary = extension(base) == "model" && is_sentencepiece(bytes);
-        if is_vocabulary {
+    let Some(text) = decoded(bytes) else {
+        if is_vocabulary(base, bytes) {
             return Ok(Some(Vec::new()));
         }
-        // Letters beyond ASCII are the smaller part of a text of an older encoding.
-        let high = bytes.iter().filter(|byte| !byte.is_ascii()).count();
-        let is_text = is_plain(bytes) && high <= bytes.len() / 2;
-        return Ok(is_text.then(|| of_bytes(base, bytes)));
+        return Ok(is_older(bytes).then(|| of_bytes(base, bytes)));
     };
 
     let start = text.trim_start_matches('\u{feff}').trim_start();
@@ -407,6 +470,7 @@ mod tests {
             ("n.ipynb", "{}", Some(NotRun)),
             ("x.1", ".TH X 1\nuse {{ x.__class__ }}", None),
             ("x.3pm", ".\\\" made by Pod\n{% x.__init__ %}", None),
+            ("x.1", ".ie \\n(.g .ds Aq '\n.el .ds Aq '\n.TH x 1\n{% x.__init__ %}", None),
             ("x.md", "```\n{{ x.__class__ }}\n!!python/name:os.system\n```", None),
             ("x.md", "---\n_target_: os.system\n---\n# x", Some(Dangerous)),
             ("prompt.txt", "{{ x.__class__ }}", Some(Dangerous)),

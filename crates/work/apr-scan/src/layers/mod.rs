@@ -16,7 +16,7 @@ mod stream;
 use apr_archive::{Section, tar};
 use apr_core::{ByteSource, Error, Escaped, Limits, Result, read_vec};
 
-use crate::leaf::{Examine, Leaf};
+use crate::leaf::{Examine, Judgement, Leaf};
 use crate::report::{Reached, Remark, ScanReport};
 
 /// Pickles looked at in one file or archive.
@@ -148,6 +148,8 @@ struct ScannedBytes<'a> {
     kind: Content,
     /// `true` if the bytes are inside a PyTorch archive.
     torch: bool,
+    /// `true` for a text of a known kind, which can import a name by chance.
+    text: bool,
     depth: usize,
 }
 
@@ -174,6 +176,7 @@ impl<'a> ScannedBytes<'a> {
             expected: Expected::Anything,
             kind: Content::File,
             torch: false,
+            text: false,
             depth: 0,
         }
     }
@@ -185,7 +188,7 @@ impl<'a> ScannedBytes<'a> {
         } else {
             format!("{} > {name}", self.entry)
         };
-        Self { entry, depth: self.depth + 1, ..self.clone() }
+        Self { entry, text: false, depth: self.depth + 1, ..self.clone() }
     }
 
     /// Returns the bytes of a source that was decoded from this one.
@@ -194,6 +197,7 @@ impl<'a> ScannedBytes<'a> {
         ScannedBytes {
             kind,
             torch,
+            text: false,
             source,
             start: 0,
             end: source.len(),
@@ -306,14 +310,14 @@ impl<'a> Scan<'a> {
         }
 
         // Pickles come last: those of old protocols have no magic.
-        let found = self.stream(place);
+        let found = self.stream(&ScannedBytes { text: self.is_text(place), ..place.clone() });
 
         // Loaders find a ZIP archive by its end, whatever stands before it.
         let has_archive = self.zip_at_the_end(place);
         if !found && !has_archive {
             self.examine(place);
         }
-        found.then_some("pickle")
+        found.then_some("pickle").or_else(|| has_archive.then_some("ZIP archive"))
     }
 
     /// Examines the bytes also as a pickle.
@@ -326,20 +330,18 @@ impl<'a> Scan<'a> {
         }
     }
 
+    /// Returns `true` if the examiner knows the bytes as a text.
+    fn is_text(&self, place: &ScannedBytes<'_>) -> bool {
+        self.as_leaf(place, |examiner, leaf| examiner.is_text(leaf)).unwrap_or(false)
+    }
+
     /// Passes content that is not a pickle to the examiner.
     fn examine(&mut self, place: &ScannedBytes<'_>) {
-        let Some(examiner) = self.examiner.filter(|_| place.kind != Content::Part) else { return };
-        let Ok(section) = Section::new(place.source, place.start, place.len()) else { return };
-        let outermost = || self.report.path.rsplit('/').next().unwrap_or_default().to_owned();
-        let name = match place.entry.rsplit(" > ").next() {
-            None | Some("") => outermost(),
-            Some(name) => name.to_owned(),
-        };
-        let is_torchscript = place.kind == Content::Code;
-        let within = outermost();
-        let within = (place.depth > 0).then_some(within.as_str());
-        let leaf = Leaf { source: &section, name: &name, is_torchscript, within };
-        let found = examiner.examine(&leaf);
+        let judged = self.as_leaf(place, |examiner, leaf| examiner.examine(leaf));
+        let Some(Judgement { kind, found }) = judged else { return };
+        if place.depth == 0 {
+            self.report.kind = kind;
+        }
         let remark = |(verdict, message)| Remark { entry: place.entry.clone(), verdict, message };
         for found in found.into_iter().map(remark) {
             // A layer and a function within it may have the same name.
@@ -347,6 +349,24 @@ impl<'a> Scan<'a> {
                 self.report.remarks.push(found);
             }
         }
+    }
+
+    /// Calls the examiner, if there is one for bytes of this role.
+    fn as_leaf<R>(
+        &self,
+        place: &ScannedBytes<'_>,
+        ask: impl FnOnce(&dyn Examine, &Leaf<'_>) -> R,
+    ) -> Option<R> {
+        let examiner = self.examiner.filter(|_| place.kind != Content::Part)?;
+        let section = Section::new(place.source, place.start, place.len()).ok()?;
+        let outermost = self.report.path.rsplit('/').next().unwrap_or_default();
+        let name = match place.entry.rsplit(" > ").next() {
+            None | Some("") => outermost,
+            Some(name) => name,
+        };
+        let is_torchscript = place.kind == Content::Code;
+        let within = (place.depth > 0).then_some(outermost);
+        Some(ask(examiner, &Leaf { source: &section, name, is_torchscript, within }))
     }
 
     fn problem(&mut self, place: &ScannedBytes<'_>, what: &str) {

@@ -2,7 +2,7 @@
 
 use apr_core::ByteSource;
 
-use apr_pytorch::{Blob, BlobBytes, Finding, PickleSurvey, Verdict};
+use apr_pytorch::{Action, Blob, BlobBytes, Finding, PickleSurvey, Verdict};
 
 use super::{Content, Expected, MAX_PICKLES, Scan, ScannedBytes, is_pickle};
 use crate::report::{PickleReport, Reached};
@@ -80,9 +80,18 @@ impl Scan<'_> {
         }
         let mut head = [0; 2];
         let marked = place.source.read_at(position, &mut head).is_ok() && is_pickle(&head);
-        // Two bytes such as `N.` are a whole pickle by chance.
+        if place.text && !marked {
+            let named = |finding: &&Finding| {
+                finding.verdict == Verdict::Dangerous || finding.action != Action::Import
+            };
+            let named: Vec<Finding> = survey.findings.iter().filter(named).cloned().collect();
+            return survey.would_run(&named);
+        }
+        // Two bytes such as `N.` are a whole pickle by chance, and so are lines of a text after
+        // a full stop, of which Python's unpickler makes nothing.
         let long = survey.end - position > 2;
-        (whole && long && (marked || number > 0)) || survey.would_run(&survey.findings)
+        let follows = number > 0 && survey.stuck.is_none();
+        (whole && long && (marked || follows)) || survey.would_run(&survey.findings)
     }
 
     /// Examines the bytes as `pickle.load` reads them, which takes joblib's arrays for opcodes.

@@ -8,6 +8,7 @@ mod checkpoints;
 mod folders;
 mod hostile;
 mod malicious;
+mod texts;
 
 #[global_allocator]
 static ALLOCATOR: apr_testkit::PeakAlloc = apr_testkit::PeakAlloc;

@@ -15,3 +15,4 @@ mod written;
 pub(super) use finish::finish;
 pub(super) use plan::plan;
 pub(super) use run::run_part;
+pub(crate) use words::COMMANDS as PLANNED;

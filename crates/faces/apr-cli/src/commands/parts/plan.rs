@@ -46,6 +46,10 @@ pub(in crate::commands) fn plan(args: &PlanArgs, context: &Context) -> Outcome {
     let given = args.output.parent().unwrap_or(Path::new(""));
     let folder = real(if given.as_os_str().is_empty() { Path::new(".") } else { given })?;
     let (job, _) = typed(&args.job, &|path| portable(path, &folder))?;
+    if args.parts.is_none() && args.max_part.is_none() {
+        let message = "pass --parts N for a number of parts, or --max-part SIZE for their size";
+        return Err(Failure::Usage(message.to_owned()));
+    }
     let settings = input::settings(&job, given)?;
     let empty = PartsPlan {
         apr_plan: FORMAT_VERSION,

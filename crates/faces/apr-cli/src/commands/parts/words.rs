@@ -15,7 +15,7 @@ use crate::args::{Cli, check_use};
 use crate::failure::{Failure, Outcome};
 
 /// The commands that are done in parts.
-pub(super) const COMMANDS: [&str; 9] =
+pub(crate) const COMMANDS: [&str; 9] =
     ["convert", "prune", "factorize", "merge", "import", "quantize", "encrypt", "validate", "diff"];
 
 /// Parses the words after the options of `apr plan` as the options of a job; `path` rewrites paths.

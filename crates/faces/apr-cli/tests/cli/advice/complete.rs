@@ -104,6 +104,8 @@ const ELSEWHERE: &[(&str, &str)] = &[
     ("--bits-per-weight N or --max-size SIZE", "what_can_not_be_searched_is_refused"),
     ("--search writes GGUF or .apr", "what_can_not_be_searched_is_refused"),
     ("can be read once: name a file", "a_calibration_text_is_measured_on_the_way"),
+    ("`apr imatrix` writes one", "types_of_few_bits_are_refused_without_importance"),
+    ("pass --parts N for a number of parts", "a_plan_requires_parts_or_their_size"),
     ("`apr imatrix`, and pass --imatrix", "a_calibration_text_is_measured_on_the_way"),
     ("mark the model before it is converted", "ggufs_other_names_and_row_order_hide_no_mark"),
     ("`apr edit '{}'`", "the_command_that_readers_name_undoes_an_interrupted_change"),
@@ -147,7 +149,7 @@ const ELSEWHERE: &[(&str, &str)] = &[
     ("--sparse is for .apr output", "sparse_tensors_come_back_as_they_were"),
     ("and --quantize makes blocks: choose one", "sparse_tensors_come_back_as_they_were"),
     (
-        "nothing to distil: pass",
+        "nothing to distill: pass",
         "what_a_student_cannot_learn_from_is_refused_before_anything_is_written",
     ),
     (

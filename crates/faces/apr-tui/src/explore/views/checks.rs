@@ -220,7 +220,8 @@ impl Lines {
             self.marked(&format!("{INDENT}{}: ", remark.verdict.word()), style, &text);
         }
         let broken = file.pickles.iter().filter_map(|pickle| pickle.problem.as_ref());
-        let texts = [("odd", &file.warnings), ("note", &file.notes), ("unread", &file.problems)];
+        let texts =
+            [("warning", &file.warnings), ("note", &file.notes), ("unread", &file.problems)];
         let texts =
             texts.into_iter().flat_map(|(mark, texts)| texts.iter().map(move |it| (mark, it)));
         let texts = texts.chain(broken.map(|problem| ("unread", problem)));

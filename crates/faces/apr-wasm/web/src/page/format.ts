@@ -2,7 +2,7 @@
 
 /** `1.23 MB`. */
 export function bytes(count: number): string {
-  return scaled(count, [[1e12, "TB"], [1e9, "GB"], [1e6, "MB"], [1e3, "kB"]], "B");
+  return scaled(count, [[1e12, "TB"], [1e9, "GB"], [1e6, "MB"], [1e3, "KB"]], "B");
 }
 
 /** `22.7 M`. */
