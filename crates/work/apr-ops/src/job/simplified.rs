@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use apr_graph::{Graph, inline};
-use apr_registry::{Computes, Escaped, Metadata};
+use apr_registry::{CheckpointReader, Computes, Escaped, Metadata};
 use apr_view::View;
 
 use super::computed::{WITH_FREE_WEIGHTS, properties, release_weights};
@@ -19,7 +19,7 @@ pub(super) struct Reworked {
     pub(super) reports: Vec<Simplified>,
     /// Warnings about outputs that were not compared.
     pub(super) warnings: Vec<String>,
-    /// Names of tensors that the graphs used before and do not use any more.
+    /// Names of tensors that the graphs do not use any more, among them computed ones.
     pub(super) replaced: BTreeSet<String>,
 }
 
@@ -52,6 +52,10 @@ impl Job {
             return Ok(reworked);
         }
 
+        let names = |view: &View<'_>| -> BTreeSet<String> {
+            view.tensors().iter().map(|info| info.name.clone()).collect()
+        };
+        let stored = names(view);
         let (mut before, mut after) = (BTreeSet::new(), BTreeSet::new());
         for (name, graph) in &mut reworked.models {
             used(&graph.body, &mut before);
@@ -63,6 +67,9 @@ impl Job {
             reworked.warnings.extend(warning);
         }
         reworked.replaced = before.difference(&after).cloned().collect();
+        // Computed tensors that are not used any more are no tensors of the model.
+        let computed = names(view).into_iter().filter(|name| !stored.contains(name));
+        reworked.replaced.extend(computed.filter(|name| !after.contains(name)));
         Ok(reworked)
     }
 

@@ -21,7 +21,7 @@ fn graph(write: impl FnOnce(&mut BodyBuilder, ValueId) -> ValueId) -> Graph {
 
 fn empty() -> Box<dyn CheckpointReader> {
     let file = b"\x02\0\0\0\0\0\0\0{}".to_vec();
-    apr_registry::open(file, "model.safetensors", &Limits::default()).unwrap()
+    apr_registry::open(file, "model.safetensors", &Limits::default()).expect("an empty file")
 }
 
 fn operators(graph: &Graph) -> Vec<&str> {
@@ -39,7 +39,8 @@ fn normalizations(graph: &mut Graph, view: &View<'_>) -> u64 {
 /// Returns the result of all passes.
 fn simplified(graph: &Graph) -> (Graph, Simplified) {
     let model = empty();
-    let (graph, report, warning) = simplify("model", graph, &mut View::new(&*model), true).unwrap();
+    let (graph, report, warning) =
+        simplify("model", graph, &mut View::new(&*model), true).expect("a simple graph");
     assert_eq!(warning, None);
     assert!(apr_graph::check(&graph).errors().next().is_none());
     (graph, report)

@@ -118,8 +118,7 @@ pub(super) fn render_simplified(out: &mut dyn Write, parts: &[Simplified]) -> io
             let first = Escaped::short(&part.too_large[0]);
             writeln!(
                 out,
-                "    {ODD}not folded{ODD:#}: {nodes} whose output is over 1 MiB larger than its \
-                 inputs, such as {first}"
+                "    {ODD}not folded{ODD:#}: {nodes} with a large output, such as {first}"
             )?;
         }
         if let Some(compared) = &part.compared {
