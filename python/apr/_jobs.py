@@ -15,6 +15,7 @@ from typing import (
     Mapping,
     NamedTuple,
     Optional,
+    Sequence,
     Tuple,
     Union,
 )
@@ -129,6 +130,8 @@ def convert(
     quantize: Optional[str] = None,
     dequantize: Optional[str] = None,
     precision: Optional[str] = None,
+    simplify: bool = False,
+    shapes: Sequence[str] = (),
     prefix: Optional[str] = None,
     compress: Optional[str] = None,
     license: Optional[str] = None,
@@ -144,7 +147,9 @@ def convert(
     """Converts a model in bounded memory, and checks every tensor on the way.
 
     ``quantize`` is a type or mix, such as ``q4_k_m`` (:func:`schemes` lists them). ``dequantize``
-    and ``precision`` are floats, such as ``f16``. ``max_memory`` limits the bytes of buffers and of
+    and ``precision`` are floats, such as ``f16``. ``simplify`` simplifies the graph of an ONNX
+    output and compares its outputs before and after. ``shapes`` are new shapes of its inputs, such
+    as ``["x=1,3,224,224"]``. ``max_memory`` limits the bytes of buffers and of
     what is read to open the source. ``progress`` is called with the phase, the number of bytes done
     and the total. Without it, terminals and notebooks show a bar (tqdm's if it is installed);
     ``False`` hides the bar. Returns the report of ``apr convert --json``.
@@ -158,6 +163,8 @@ def convert(
         "quantize": quantize,
         "dequantize": dequantize,
         "precision": precision,
+        "simplify": simplify,
+        "shapes": list(shapes),
         "prefix": prefix,
         "compress": compress,
         "license": license,

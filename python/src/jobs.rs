@@ -3,6 +3,7 @@
 use std::num::NonZeroUsize;
 use std::path::PathBuf;
 
+use apr::job::NamedShape;
 use apr::run::RunError;
 use apr::{Compression, DType, Error, Format, Scheme};
 use apr_quantize::parse_dtype;
@@ -47,6 +48,8 @@ pub(crate) struct Wishes {
     quantize: Option<String>,
     dequantize: Option<String>,
     precision: Option<String>,
+    simplify: bool,
+    shapes: Vec<String>,
     prefix: Option<String>,
     compress: Option<String>,
     license: Option<String>,
@@ -75,6 +78,8 @@ pub(crate) fn convert(
     let dequantize = dtype(&wishes.dequantize).map_err(unknown)?;
     let precision = dtype(&wishes.precision).map_err(unknown)?;
     let compress = wishes.compress.as_deref().map(compression).transpose()?;
+    let shapes = wishes.shapes.iter().map(|text| NamedShape::parse(text));
+    let shapes: Vec<_> = shapes.collect::<Result<_, _>>().map_err(PyValueError::new_err)?;
     supervised(py, progress.as_ref(), |watch| {
         let teller = watch.clone();
         let mut job = apr::convert(source)
@@ -93,6 +98,10 @@ pub(crate) fn convert(
         if let Some(dtype) = precision {
             job = job.precision(dtype);
         }
+        if wishes.simplify {
+            job = job.simplify();
+        }
+        job = shapes.into_iter().fold(job, apr::Convert::shape);
         if let Some(prefix) = wishes.prefix {
             job = job.prefix(prefix);
         }
