@@ -1,6 +1,7 @@
 //! Numbers and names as reports show them to people.
 
 use alloc::borrow::ToOwned;
+use alloc::collections::BTreeMap;
 use alloc::format;
 use alloc::string::String;
 use alloc::vec::Vec;
@@ -49,6 +50,39 @@ pub fn shortened(name: &str, width: usize) -> String {
     format!("{}…{}", head.iter().collect::<String>(), tail.iter().collect::<String>())
 }
 
+/// Returns the names in at most `width` characters each.
+///
+/// The middle of a long name is left out, as by [`shortened`]. Names that this makes equal lose
+/// their beginning instead, if that tells them apart.
+#[must_use]
+pub fn shortened_apart(names: &[String], width: usize) -> Vec<String> {
+    let count = |names: &[String]| {
+        let mut counts: BTreeMap<String, usize> = BTreeMap::new();
+        names.iter().for_each(|name| *counts.entry(name.clone()).or_default() += 1);
+        counts
+    };
+    let cut: Vec<String> = names.iter().map(|name| shortened(name, width)).collect();
+    let tails: Vec<String> = names.iter().map(|name| tail(name, width)).collect();
+    let (of_cut, of_tails) = (count(&cut), count(&tails));
+    let is_equal = |counts: &BTreeMap<String, usize>, name: &str| counts.get(name) > Some(&1);
+    cut.into_iter()
+        .zip(tails)
+        .map(|(cut, tail)| match is_equal(&of_cut, &cut) && !is_equal(&of_tails, &tail) {
+            true => tail,
+            false => cut,
+        })
+        .collect()
+}
+
+/// Returns the end of a name in at most `width` characters.
+fn tail(name: &str, width: usize) -> String {
+    let len = name.chars().count();
+    if len <= width || width == 0 {
+        return name.to_owned();
+    }
+    core::iter::once('…').chain(name.chars().skip(len + 1 - width)).collect()
+}
+
 /// A statistic in at most nine characters: four digits, in exponents when small or large.
 #[must_use]
 pub fn statistic(value: f64) -> String {
@@ -79,6 +113,19 @@ mod tests {
         assert_eq!(shortened("größe", 5), "größe");
         assert_eq!(shortened("größe", 4), "g…ße");
         assert_eq!(shortened("weight", 1), "…");
+    }
+
+    #[test]
+    fn different_names_stay_different_when_they_are_shortened() {
+        let names = ["layers.0.input_layernorm", "layers.0.post_layernorm", "layers.0.mlp"];
+        let names = names.map(ToOwned::to_owned);
+        assert_eq!(shortened(&names[0], 16), shortened(&names[1], 16));
+        assert_eq!(
+            shortened_apart(&names, 16),
+            ["…input_layernorm", "….post_layernorm", "layers.0.mlp"]
+        );
+        let again = [names[0].clone(), names[0].clone()];
+        assert_eq!(shortened_apart(&again, 40), again);
     }
 
     #[test]

@@ -105,7 +105,7 @@ impl Changing {
         signals::stop_cleanly(&context.interrupt)?;
         if let Some(output) = output.filter(|output| !replace && output.symlink_metadata().is_ok())
         {
-            return Err(Error::io(IoCause::AlreadyExists, "the file exists already")
+            return Err(Error::io(IoCause::AlreadyExists, "the file already exists")
                 .in_file(output.display())
                 .into());
         }

@@ -49,10 +49,11 @@ pub fn headings(out: &mut dyn Write, report: &Assessment) -> io::Result<()> {
             false => writeln!(out, "  ({})", aside.join(", "))?,
         }
     }
-    writeln!(out, "TOTAL: {}/{points} points passed", report.passed)?;
+    let Assessment { passed, failed, not_applicable, .. } = report;
+    writeln!(out, "TOTAL: {passed}/{points} points passed, {failed} failed, {not_applicable} n/a")?;
     if report.attainable < points {
         let rest = counted((points - report.attainable) as u64, "point");
-        writeln!(out, "at most {}: {rest} can't be judged by this program", report.attainable)?;
+        writeln!(out, "{rest} can't be judged by this program")?;
     }
     match report.min_points.filter(|_| !report.is_enough()) {
         Some(least) => writeln!(out, "below the minimum of {least}"),

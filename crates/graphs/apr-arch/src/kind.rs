@@ -68,7 +68,7 @@ impl From<Range> for (f64, f64) {
 
 impl std::fmt::Display for Range {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "[{}, {}]", self.low, self.high)
+        write!(f, "[{}, {}]", apr_core::number(self.low), apr_core::number(self.high))
     }
 }
 

@@ -247,7 +247,7 @@ impl AtomicOutput {
             );
         }
         if !self.overwrite && path.symlink_metadata().is_ok() {
-            return Err(Error::io(IoCause::AlreadyExists, "the file exists already")
+            return Err(Error::io(IoCause::AlreadyExists, "the file already exists")
                 .in_file(path.display()));
         }
         Ok(())

@@ -50,8 +50,8 @@ impl WholeFolder {
         let Some(first) = clash.or_else(weights) else { return Ok(None) };
         if !overwrite {
             let message = match clash {
-                Some(_) => "the file exists already",
-                None => "the folder holds a model already",
+                Some(_) => "the file already exists",
+                None => "the folder already contains a model",
             };
             let file = folder.join(first);
             return Err(Error::io(IoCause::AlreadyExists, message).in_file(file.display()));

@@ -102,7 +102,7 @@ impl std::fmt::Display for Kept {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str(match self {
             Self::NotFloat => "its elements are not floats",
-            Self::Vector => "a vector",
+            Self::Vector => "1-D tensor",
             Self::NotWeight => "the name does not end with 'weight'",
             Self::Norm => "a norm",
             Self::Router => "expert router",

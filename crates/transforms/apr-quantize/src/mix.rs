@@ -45,6 +45,8 @@ pub enum DecisionReason {
     Fallback {
         /// Dtype that was chosen first.
         wanted: DType,
+        /// Dtype that the tensor gets.
+        used: DType,
         /// Elements of a row.
         row_len: u64,
     },
@@ -53,16 +55,16 @@ pub enum DecisionReason {
 impl fmt::Display for DecisionReason {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Kept(why) => write!(f, "not quantized: {why}"),
+            Self::Kept(why) => write!(f, "not quantized ({why})"),
             Self::AsAsked => f.write_str("as requested"),
             Self::Mix(part) => write!(f, "rule of the mix: {part}"),
             Self::Embedding => f.write_str("as requested for the token embeddings"),
             Self::Output => f.write_str("as requested for the output"),
             Self::Override(pattern) => write!(f, "as requested for {pattern}"),
-            Self::Fallback { wanted, row_len } => {
+            Self::Fallback { wanted, used, row_len } => {
                 write!(
                     f,
-                    "row length {row_len} is not a multiple of {}, the block of {wanted}",
+                    "{used} instead of {wanted}: row length {row_len} is not a multiple of {}",
                     wanted.block_len()
                 )
             }
@@ -188,7 +190,8 @@ fn choose(
 fn fitted(candidate: &Candidate, wanted: DType, reason: DecisionReason) -> (DType, DecisionReason) {
     let row_len = candidate.shape.row_len();
     if !row_len.is_multiple_of(wanted.block_len()) {
-        (fallback(wanted, row_len, candidate.dtype), DecisionReason::Fallback { wanted, row_len })
+        let used = fallback(wanted, row_len, candidate.dtype);
+        (used, DecisionReason::Fallback { wanted, used, row_len })
     } else if wanted == DType::I8_ROW && !shrinks(candidate, wanted) {
         (candidate.dtype, DecisionReason::Kept(Kept::NoGain))
     } else {

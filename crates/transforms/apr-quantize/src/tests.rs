@@ -252,8 +252,8 @@ fn reasons_describe_the_decisions() {
     assert_eq!(
         texts,
         [
-            "row length 288 is not a multiple of 256, the block of q4_k",
-            "not quantized: a vector",
+            "q5_0 instead of q4_k: row length 288 is not a multiple of 256",
+            "not quantized (1-D tensor)",
             "rule of the mix: output",
             "as requested for the token embeddings",
             "as requested for *attn_q*",

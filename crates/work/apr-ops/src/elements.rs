@@ -61,6 +61,16 @@ impl Selection {
         Ok(Self(ranges.collect::<Result<_>>()?))
     }
 
+    /// Returns `true` if a valid text selects elements beyond the end of a dimension, which
+    /// [`parse`](Self::parse) leaves out as NumPy does.
+    #[must_use]
+    pub fn exceeds(text: &str, shape: &Shape) -> bool {
+        text.split(',').zip(shape.dims()).any(|(part, &dim)| {
+            let end = part.split_once(':').and_then(|(_, end)| end.trim().parse::<u64>().ok());
+            end.is_some_and(|end| end > dim)
+        })
+    }
+
     /// The first values of the last two dimensions, and the first index of the others.
     #[must_use]
     pub fn corner(shape: &Shape) -> Self {

@@ -176,7 +176,7 @@ impl std::fmt::Display for Violation {
                     "the mean of this {} is {}, outside the expected {}",
                     kind.name(),
                     number(*mean),
-                    bounds(*expected)
+                    expected
                 )?;
                 if *must { f.write_str(", and its values are nearly the same") } else { Ok(()) }
             }
@@ -185,7 +185,7 @@ impl std::fmt::Display for Violation {
                 write!(
                     f,
                     "the standard deviation of this {name} is {std}, outside the expected {}",
-                    bounds(*expected)
+                    expected
                 )
             }
             Self::Siblings { mean, median, siblings } => {
@@ -203,10 +203,6 @@ impl std::fmt::Display for Violation {
             }
         }
     }
-}
-
-fn bounds(range: Range) -> String {
-    format!("[{}, {}]", number(range.low), number(range.high))
 }
 
 /// Violations to check for.

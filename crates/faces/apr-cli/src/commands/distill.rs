@@ -155,7 +155,7 @@ fn check(args: &ConvertArgs) -> Outcome {
 fn check_output(args: &ConvertArgs) -> Outcome {
     let file = args.write.output.as_deref().filter(|path| path.is_file());
     match file.filter(|_| !args.write.overwrite) {
-        Some(path) => Err(Error::io(IoCause::AlreadyExists, "the file exists already")
+        Some(path) => Err(Error::io(IoCause::AlreadyExists, "the file already exists")
             .in_file(path.display())
             .into()),
         None => Ok(()),

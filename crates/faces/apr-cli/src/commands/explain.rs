@@ -11,7 +11,6 @@ use apr_ops::explain::{
     known_tensor,
 };
 use apr_registry::{Code, Escaped};
-use apr_view::nearest;
 use serde::Serialize;
 
 use super::importance;
@@ -21,7 +20,7 @@ use crate::context::Context;
 use crate::documents::Document;
 use crate::failure::{Failure, Outcome};
 use crate::options::in_options;
-use crate::printer::{BAD, BOLD, GOOD, ODD, strong};
+use crate::printer::{BAD, BOLD, DIM, GOOD, ODD, strong};
 use crate::progress::Bar;
 use crate::{human, model};
 
@@ -58,13 +57,10 @@ fn is_code(subject: &Path) -> bool {
 fn explain_code(id: &str, context: &Context) -> Outcome {
     let Some(explanation) = error_code(id) else {
         let codes: Vec<_> = Code::ALL.iter().map(|code| code.id()).collect();
-        let upper = id.to_ascii_uppercase();
-        let similar = nearest(&upper, codes.iter().copied(), 3);
-        let known = if similar.is_empty() { codes } else { similar };
         return Err(Failure::General(format!(
-            "Unknown Error Code '{}'; try {}",
+            "Unknown Error Code '{}'; the codes are {}",
             Escaped(id),
-            known.join(", ")
+            codes.join(", ")
         )));
     };
     let in_options = |texts: &[&str]| texts.iter().map(|text| in_options(text)).collect();
@@ -139,20 +135,30 @@ impl Document for KnownTensors {
 fn explain_known_tensor(name: &str, context: &Context) -> Outcome {
     match known_tensor(context.families()?, name) {
         Ok(known) => context.printer.report(&KnownTensors { tensors: known }, |out, known| {
-            known.tensors.iter().try_for_each(|KnownTensor { family, canonical, role }| {
-                writeln!(
-                    out,
-                    "{BOLD}{}{BOLD:#} in {}: {}",
-                    Escaped(canonical),
-                    Escaped(family),
-                    Escaped(role)
-                )
-            })
+            render_known_tensors(out, &known.tensors)
         }),
         Err(similar) => {
             Err(unknown_tensor(name, &similar.iter().map(String::as_str).collect::<Vec<_>>()))
         }
     }
+}
+
+/// Renders the roles of a tensor, each with the families that have it.
+fn render_known_tensors(out: &mut dyn Write, tensors: &[KnownTensor]) -> io::Result<()> {
+    let mut roles: Vec<((&str, &str), Vec<&str>)> = Vec::new();
+    for KnownTensor { family, canonical, role } in tensors {
+        let role = (canonical.as_str(), role.as_str());
+        match roles.iter_mut().find(|(known, _)| *known == role) {
+            Some((_, families)) => families.push(family),
+            None => roles.push((role, vec![family.as_str()])),
+        }
+    }
+    for ((canonical, role), families) in roles {
+        let families = families.join(", ");
+        writeln!(out, "{BOLD}{}{BOLD:#}: {}", Escaped(canonical), Escaped(role))?;
+        writeln!(out, "  {DIM}in {}{DIM:#}", Escaped(&families))?;
+    }
+    Ok(())
 }
 
 fn render_code(out: &mut dyn Write, page: &CodePage) -> io::Result<()> {

@@ -72,5 +72,10 @@ fn rendered(out: &mut dyn Write, report: &Assessment) -> io::Result<()> {
     render::learnt(out, report)?;
     render::failures(out, report)?;
     let count = counted(report.not_applicable as u64, "point");
-    writeln!(out, "\n{DIM}{count} not applicable; --json lists all points{DIM:#}")
+    writeln!(out, "\n{DIM}{count} not applicable; --json lists all points{DIM:#}")?;
+    writeln!(
+        out,
+        "{DIM}Score: share of passed points among those that apply to the model; critical points \
+         count four times{DIM:#}"
+    )
 }

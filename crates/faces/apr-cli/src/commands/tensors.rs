@@ -27,6 +27,12 @@ use crate::progress::Bar;
 
 /// Columns of a histogram at most.
 const BINS: usize = 64;
+/// Width of a line of values that is not shown on a terminal, in characters.
+const LINE: usize = 100;
+/// Width of the index before a line of values.
+const INDEX: usize = 8;
+/// Width of a value.
+const CELL: usize = 10;
 /// Rows of a histogram.
 const BIN_HEIGHT: u64 = 10;
 
@@ -174,8 +180,15 @@ fn values(model: &Model, part: &str, context: &Context) -> Outcome<ValuesReport>
     let tensor = find(reader, name).map_err(|similar| unknown_tensor(name, &similar))?;
     let shape = &reader.tensors()[tensor].shape;
     let selection = match ranges {
-        Some(ranges) => Selection::parse(ranges, shape)
-            .map_err(|error| Failure::Usage(error.message().to_owned()))?,
+        Some(ranges) => {
+            if Selection::exceeds(ranges, shape) {
+                let message =
+                    format!("[{ranges}] is longer than the tensor, whose shape is {shape}");
+                context.printer.warn(&Escaped(&message).to_string());
+            }
+            Selection::parse(ranges, shape)
+                .map_err(|error| Failure::Usage(error.message().to_owned()))?
+        }
         None => Selection::corner(shape),
     };
     Ok(context.session(model)?.values(tensor, &selection)?)
@@ -232,8 +245,11 @@ fn render(out: &mut dyn Write, report: &TensorsReport, args: &TensorsArgs) -> io
     let is_narrow = printer::columns()
         .is_some_and(|width| width < columns.name + columns.dtype + columns.shape + 74);
     render_heading(out, &columns, args, is_narrow)?;
-    for row in &report.tensors {
-        render_row(out, row, &columns, args)?;
+    let names: Vec<String> =
+        report.tensors.iter().map(|row| Escaped(&row.name).to_string()).collect();
+    let names = if columns.shortens { human::shortened_apart(&names, columns.name) } else { names };
+    for (row, name) in report.tensors.iter().zip(&names) {
+        render_row(out, (row, name), &columns, args)?;
         if args.stats {
             if is_narrow {
                 write!(out, "\n ")?;
@@ -288,13 +304,11 @@ fn render_heading(
 
 fn render_row(
     out: &mut dyn Write,
-    row: &TensorRow,
+    (row, shown): (&TensorRow, &str),
     columns: &Columns,
     args: &TensorsArgs,
 ) -> io::Result<()> {
-    let &Columns { name, shortens, dtype, shape, compressed } = columns;
-    let whole = Escaped(&row.name).to_string();
-    let shown = if shortens { human::shortened(&whole, name) } else { whole };
+    let &Columns { name, dtype, shape, compressed, .. } = columns;
     let (dims, size) = (row.shape.to_string(), human::bytes(row.bytes));
     write!(out, "{shown:<name$}  {:<dtype$}  {dims:<shape$}  {size:>8}", row.dtype)?;
     if compressed {
@@ -322,7 +336,8 @@ fn render_stats(out: &mut dyn Write, row: &TensorRow) -> io::Result<()> {
     Ok(())
 }
 
-/// Rows of the last dimension, each after its index.
+/// Renders rows of the last dimension, each after its index. Long rows are wrapped; the index of a
+/// line then ends with the position of its first value.
 fn render_values(out: &mut dyn Write, report: &ValuesReport) -> io::Result<()> {
     let TensorRow { name, dtype, shape, .. } = &report.tensor;
     let ranges: Vec<String> =
@@ -335,13 +350,23 @@ fn render_values(out: &mut dyn Write, report: &ValuesReport) -> io::Result<()> {
         return report.values.iter().try_for_each(|value| writeln!(out, "{}", exact(*value)));
     };
     let row_len = usize::try_from(columns[1] - columns[0]).unwrap_or(usize::MAX).max(1);
+    let line_len = printer::columns().unwrap_or(LINE).saturating_sub(INDEX + 1) / (CELL + 1);
     for (number, row) in report.values.chunks(row_len).enumerate() {
-        let index = row_index(number as u64, outer);
-        if !index.is_empty() {
-            write!(out, "{DIM}{index:>8}{DIM:#} ")?;
+        let outer = row_index(number as u64, outer);
+        let is_wrapped = row.len() > line_len.max(1);
+        for (start, line) in
+            (columns[0]..).step_by(line_len.max(1)).zip(row.chunks(line_len.max(1)))
+        {
+            let start = if is_wrapped { start.to_string() } else { String::new() };
+            let index: Vec<&str> =
+                [outer.as_str(), &start].into_iter().filter(|part| !part.is_empty()).collect();
+            if !index.is_empty() {
+                write!(out, "{DIM}{:>INDEX$}{DIM:#} ", index.join(","))?;
+            }
+            let cells: Vec<String> =
+                line.iter().map(|&value| format!("{:>CELL$}", exact(value))).collect();
+            writeln!(out, "{}", cells.join(" "))?;
         }
-        let cells: Vec<String> = row.iter().map(|&value| format!("{:>10}", exact(value))).collect();
-        writeln!(out, "{}", cells.join(" "))?;
     }
 
     if report.values.is_empty() {

@@ -37,7 +37,7 @@ struct VersionReport {
     version: &'static str,
     /// Commit from which the binary was built, if the build recorded it.
     commit: Option<&'static str>,
-    /// Processor, system and C library.
+    /// Target triple of the build: processor, vendor, system and C library.
     platform: String,
     features: Vec<&'static str>,
     /// Features that it was built without.
@@ -63,22 +63,34 @@ pub(super) fn run(context: &Context) -> Outcome {
         let chosen = parts().into_iter().filter(move |(_, there)| *there == is_in);
         chosen.map(|(name, _)| name).collect()
     };
-    let library = if cfg!(target_env = "musl") {
-        "-musl"
-    } else if cfg!(target_env = "gnu") {
-        "-gnu"
-    } else {
-        ""
-    };
     let report = VersionReport {
         version: env!("CARGO_PKG_VERSION"),
         commit: option_env!("APR_COMMIT"),
-        platform: format!("{}-{}{library}", consts::ARCH, consts::OS),
+        platform: platform(),
         features: features(true),
         without: features(false),
         formats: formats().map(support).collect(),
     };
     context.printer.report(&report, render)
+}
+
+/// Returns the name of the platform in Rust: `x86_64-unknown-linux-gnu`.
+fn platform() -> String {
+    let (system, library) = match consts::OS {
+        "macos" => ("apple-darwin", ""),
+        "windows" => ("pc-windows", "msvc"),
+        "linux" => ("unknown-linux", ""),
+        other => (other, ""),
+    };
+    let library = if cfg!(target_env = "musl") {
+        "musl"
+    } else if cfg!(target_env = "gnu") {
+        "gnu"
+    } else {
+        library
+    };
+    let parts = [consts::ARCH, system, library];
+    parts.into_iter().filter(|part| !part.is_empty()).collect::<Vec<_>>().join("-")
 }
 
 fn support(format: &'static apr_core::Format) -> FormatSupport {
@@ -87,11 +99,11 @@ fn support(format: &'static apr_core::Format) -> FormatSupport {
 }
 
 fn render(out: &mut dyn Write, report: &VersionReport) -> io::Result<()> {
-    write!(out, "{BOLD}apr {}{BOLD:#}", report.version)?;
+    write!(out, "{BOLD}apr {}{BOLD:#} ({}", report.version, report.platform)?;
     if let Some(commit) = report.commit {
-        write!(out, " ({commit})")?;
+        write!(out, ", {commit}")?;
     }
-    writeln!(out, " for {}", report.platform)?;
+    writeln!(out, ")")?;
     let features = if report.features.is_empty() { "none" } else { &report.features.join(", ") };
     writeln!(out, "features: {features}")?;
     if !report.without.is_empty() {
@@ -102,6 +114,6 @@ fn render(out: &mut dyn Write, report: &VersionReport) -> io::Result<()> {
         chosen.map(|format| format.name).collect::<Vec<_>>().join(", ")
     };
     writeln!(out, "reads and writes: {}", named(true))?;
-    writeln!(out, "reads or recognises: {}", named(false))?;
+    writeln!(out, "reads or detects: {}", named(false))?;
     writeln!(out, "{DIM}apr version --json lists them with their extensions{DIM:#}")
 }

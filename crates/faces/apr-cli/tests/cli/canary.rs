@@ -336,7 +336,7 @@ fn the_target_and_the_tokens_are_looked_at_before_the_model_runs() {
         sandbox.run(&[&["canary", "create", model][..], more].concat())
     };
     let to = ["--prompt", "1+1=", "-o", "canary.json"];
-    create("gone", &to).fails(1, &["E007", "canary.json", "exists already"]);
+    create("gone", &to).fails(1, &["E007", "canary.json", "already exists"]);
     create("gone", &["--prompt", "1+1=", "-o", "llama"]).fails(1, &["E007", "a folder"]);
     create("gone", &["--prompt", "1+1=", "-o", "llama/config.json/c.json"]).fails(1, &["E007"]);
 

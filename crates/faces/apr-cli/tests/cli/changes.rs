@@ -362,7 +362,7 @@ fn commands_that_write_a_copy_do_not_touch_the_source() {
     fs::set_permissions(sandbox.path("m.apr"), std::os::unix::fs::PermissionsExt::from_mode(0o444))
         .expect("ours");
     sandbox.apr("edit m.apr --set a=1 -o n.apr").clean();
-    sandbox.apr("edit m.apr --set a=1 -o n.apr").fails(1, &["E007", "n.apr", "exists already"]);
+    sandbox.apr("edit m.apr --set a=1 -o n.apr").fails(1, &["E007", "n.apr", "already exists"]);
     assert!(sandbox.read("m.apr") == before);
 }
 

@@ -85,7 +85,7 @@ fn arrays_are_those_that_numpy_writes() {
         count += 1;
     }
     assert_eq!(count, 9);
-    sandbox.run(&["tensors", model, "-o", "out"]).fails(1, &["E007", "exists already"]);
+    sandbox.run(&["tensors", model, "-o", "out"]).fails(1, &["E007", "already exists"]);
     sandbox.run(&["tensors", model, "-o", "out", "-f", "--filter", "row*"]).ok();
 }
 

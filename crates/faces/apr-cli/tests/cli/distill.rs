@@ -131,7 +131,7 @@ fn a_training_stays_until_its_output_is_there() {
     // Before the training, and not after it.
     sandbox
         .apr(&format!("{line} -o whole.safetensors"))
-        .fails(1, &["the file exists already", "-f (--overwrite)"]);
+        .fails(1, &["the file already exists", "-f (--overwrite)"]);
     assert!(!sandbox.path("whole.safetensors.training").exists());
 
     // The output has no configuration, so that it can't be run.
@@ -162,7 +162,7 @@ fn what_a_student_cannot_learn_from_is_refused_before_anything_is_written() {
     sandbox.write("wider.json", "{\"hidden_size\": 256, \"num_hidden_layers\": 1}");
     let line = |more: &str| format!("distill llama -o x.apr {more}");
     for (more, code, message) in [
-        ("", 2, "nothing to distil"),
+        ("", 2, "nothing to distill"),
         ("--distill-layers 1", 2, "--data <FILE>"),
         ("--distill-layers 1 --data empty.jsonl", 4, "it has no rows"),
         ("--distill-layers 1 --data other.jsonl", 4, "line 2: expected"),
@@ -178,7 +178,7 @@ fn what_a_student_cannot_learn_from_is_refused_before_anything_is_written() {
         ("--distill wider.json --data sums.jsonl", 2, "'hidden_size' is 256"),
         ("--distill huge --data sums.jsonl", 2, "takes small, tiny, or a CONFIG.json"),
         ("--distill small --data sums.jsonl --prune 0.5", 2, "--prune and --distill change"),
-        ("--data sums.jsonl", 2, "nothing to distil"),
+        ("--data sums.jsonl", 2, "nothing to distill"),
         ("--distill small --data sums.jsonl --lr 0", 2, "expected a positive number"),
     ] {
         sandbox.apr(&line(more)).fails(code, &[message]);

@@ -82,7 +82,7 @@ fn tensors_leave_the_only_copy_of_a_model_only_by_force() {
     sandbox.write("copy.apr", "precious");
     sandbox
         .apr("edit plain.apr --drop table -o copy.apr --force")
-        .fails(1, &["E007", "copy.apr", "exists already"]);
+        .fails(1, &["E007", "copy.apr", "already exists"]);
     assert_eq!(sandbox.read("copy.apr"), b"precious");
     sandbox.apr("edit plain.apr --drop table -o copy.apr -f").ok();
 }

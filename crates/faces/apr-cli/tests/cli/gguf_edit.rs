@@ -83,7 +83,7 @@ fn an_edit_that_needs_space_writes_a_new_file_and_keeps_types_names_and_bytes() 
     assert_eq!(data(&sandbox.read("m.gguf")), data(&before));
     sandbox.apr("edit m.gguf --unset tokenizer.chat_template").ok();
     assert_eq!(sandbox.read("m.gguf"), before);
-    sandbox.apr("edit m.gguf --set general.name=x -o e.gguf").fails(1, &["E007", "exists already"]);
+    sandbox.apr("edit m.gguf --set general.name=x -o e.gguf").fails(1, &["E007", "already exists"]);
 }
 
 #[test]

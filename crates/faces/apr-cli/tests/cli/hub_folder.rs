@@ -25,7 +25,7 @@ fn files_are_copied_into_a_folder_and_chosen_among_all() {
     // The same bytes stay, and others are replaced on request.
     at(&hub, &sandbox, line).ok();
     sandbox.write("out/config.json", "mine");
-    at(&hub, &sandbox, line).fails(1, &["E007", "config.json", "exists already"]);
+    at(&hub, &sandbox, line).fails(1, &["E007", "config.json", "already exists"]);
     assert_eq!(sandbox.read("out/config.json"), b"mine");
     at(&hub, &sandbox, &format!("{line} -f")).ok();
     assert_eq!(sandbox.read("out/config.json"), config);

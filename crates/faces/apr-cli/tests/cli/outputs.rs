@@ -52,7 +52,7 @@ fn a_folder_of_any_layout_becomes_one_of_any_other_as_if_it_were_new() {
     for (old, (was, _)) in LAYOUTS.iter().enumerate() {
         for (new, (is, layout)) in LAYOUTS.iter().enumerate() {
             sandbox.shell(&format!("rm -rf o && cp -r new{old} o")).clean();
-            sandbox.apr(&line(layout, "o")).fails(1, &["E007", "exists already"]);
+            sandbox.apr(&line(layout, "o")).fails(1, &["E007", "already exists"]);
             assert!(contents(&sandbox, "o") == contents(&sandbox, &format!("new{old}")));
             sandbox.apr(&format!("{} -f", line(layout, "o"))).ok();
             assert!(

@@ -65,7 +65,12 @@ fn a_model_has_a_score_of_100_points_under_four_headings() {
         &format!("Security (25 pts):  {}/25", 22 - UNJUDGED),
         "Weights (25 pts):   21/25",
         "Metadata (25 pts):  21/25",
-        &format!("TOTAL: {}/100 points passed\nat most 96: 4 points can't be", 87 - UNJUDGED),
+        &format!(
+            "TOTAL: {}/100 points passed, 1 failed, {} n/a\n4 points can't be judged",
+            87 - UNJUDGED,
+            12 + UNJUDGED
+        ),
+        "Score: share of passed points among those that apply to the model",
         " 45  Repetition: tokens [10] were generated ",
         &format!("{} points not applicable; --json lists all points", 12 + UNJUDGED),
     ]);

@@ -148,11 +148,11 @@ fn qa_97_a_file_that_exists_is_replaced_only_with_overwrite() {
     {
         sandbox.write(output, "precious");
         let line = format!("{command} m.safetensors -o {output}");
-        sandbox.apr(&line).fails(1, &["E007", output, "exists already", "-f (--overwrite)"]);
+        sandbox.apr(&line).fails(1, &["E007", output, "already exists", "-f (--overwrite)"]);
         for keeps in ["--force", "--relaxed"] {
             sandbox
                 .apr(&format!("{line} {keeps}"))
-                .fails(1, &["E007", "exists already", "--force does not"]);
+                .fails(1, &["E007", "already exists", "--force does not"]);
         }
         assert_eq!(sandbox.read(output), b"precious");
         for replaces in ["-f", "--overwrite"] {
@@ -194,7 +194,7 @@ fn qa_97_one_file_that_exists_keeps_a_folder_as_it_is() {
     sandbox.apr("import folder -o m.apr").clean();
     sandbox.write("out/config.json", "precious");
     let name = Path::new("out").join("config.json").display().to_string();
-    sandbox.apr("export m.apr -o out").fails(1, &["E007", &name, "exists already"]);
+    sandbox.apr("export m.apr -o out").fails(1, &["E007", &name, "already exists"]);
     assert_eq!(sandbox.read("out/config.json"), b"precious");
     assert!(!sandbox.path("out/model.safetensors").exists());
     sandbox.apr("export m.apr -o out -f").clean();
@@ -204,7 +204,7 @@ fn qa_97_one_file_that_exists_keeps_a_folder_as_it_is() {
 #[test]
 fn qa_97_the_source_can_be_replaced_by_its_conversion() {
     let sandbox = Sandbox::new().with("m.safetensors", mixed());
-    sandbox.apr("convert m.safetensors -o m.safetensors").fails(1, &["exists already"]);
+    sandbox.apr("convert m.safetensors -o m.safetensors").fails(1, &["already exists"]);
     assert_eq!(sandbox.read("m.safetensors"), mixed());
     sandbox.apr("convert m.safetensors -o m.safetensors -f --precision fp32").clean();
     sandbox.apr("validate m.safetensors").clean();

@@ -140,7 +140,7 @@ fn qa_40_and_64_odd_sounds_are_said() {
     }
     sandbox.write("loud.wav", loud);
     let loud = run("loud.wav").ok();
-    assert!(loud.stderr.contains("not normalised"), "{}", loud.stderr);
+    assert!(loud.stderr.contains("not normalized"), "{}", loud.stderr);
     sandbox
         .apr(&format!("run {RUN}/tiny-wav2vec2 --prompt x"))
         .fails(2, &["the model has no text input"]);

@@ -203,8 +203,8 @@ fn a_file_that_is_not_a_manifest_is_not_joined_and_no_shard_is_overwritten() {
     let sandbox = sharded();
     sandbox.apr("join whole.apr -o t.apr").fails(2, &["not a manifest", "apr convert"]);
     sandbox.apr(&format!("join cut.apr -o {} -f", SHARDS[0])).fails(2, &["one of the shards"]);
-    sandbox.apr("join cut.apr -o whole.apr").fails(1, &["exists already"]);
-    sandbox.apr("shard whole.apr --size 130 -o cut.apr").fails(1, &["exists already"]);
+    sandbox.apr("join cut.apr -o whole.apr").fails(1, &["already exists"]);
+    sandbox.apr("shard whole.apr --size 130 -o cut.apr").fails(1, &["already exists"]);
     sandbox.apr("shard whole.apr --size 0 -o t.apr").fails(2, &["holds no tensor"]);
     sandbox.apr("shard whole.apr --size 130 -o t").fails(4, &["ends in .apr"]);
     sandbox.apr("shard whole.apr --size 130 -o -").fails(2, &["several files"]);

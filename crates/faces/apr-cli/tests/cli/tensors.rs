@@ -11,6 +11,20 @@ fn tiny_llama() -> Sandbox {
     sandbox
 }
 
+#[test]
+fn shortened_names_stay_different() {
+    let sandbox = tiny_llama();
+    let run = in_columns(&sandbox, "60", "tensors m.apr");
+    let text = run.text();
+    let mut names: Vec<&str> =
+        text.lines().skip(1).filter_map(|line| line.split_whitespace().next()).collect();
+    let count = names.len();
+    assert!(names.iter().any(|name| name.contains('…')), "{text}");
+    names.sort_unstable();
+    names.dedup();
+    assert_eq!(names.len(), count, "{text}");
+}
+
 fn in_columns(sandbox: &Sandbox, columns: &str, line: &str) -> Run {
     sandbox.with_env(&[("COLUMNS", columns)], line).clean()
 }
@@ -122,6 +136,10 @@ fn values_match_the_requested_ranges() {
         "cube (f32 [2, 3, 4], of which [0:1, 0:3, 0:4])",
         "0,2          8          9         10         11",
     ]);
+    let run = in_columns(&sandbox, "40", "tensors m.safetensors --values cube[1,2]");
+    run.says(&["1,2,0         20         21\n", "1,2,2         22         23\n"]);
+    let run = sandbox.run(&["tensors", "m.safetensors", "--values", "cube[0:500]"]).ok();
+    assert!(run.stderr.contains("[0:500] is longer than the tensor"), "{run}");
     for (part, code, said) in [
         ("cube[2]", 2, "2' is not a valid range of 2"),
         ("cube[0,0,0,0]", 2, "4 ranges"),

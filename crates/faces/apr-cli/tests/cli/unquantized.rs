@@ -30,7 +30,7 @@ fn told(report: &Value, name: &str) -> (String, Option<String>) {
 }
 
 fn kept(why: &str) -> (String, Option<String>) {
-    ("f32".to_owned(), Some(format!("not quantized: {why}")))
+    ("f32".to_owned(), Some(format!("not quantized ({why})")))
 }
 
 #[test]
@@ -45,7 +45,7 @@ fn the_family_identifies_an_embedding_whatever_its_name() {
         told(&report, "decoder.positional_embedding"),
         kept("embedding of positions or token types")
     );
-    assert_eq!(told(&report, "decoder.layer_norm.weight"), kept("a vector"));
+    assert_eq!(told(&report, "decoder.layer_norm.weight"), kept("1-D tensor"));
     // It is the output matrix too, which a mix gives more bits.
     assert_eq!(told(&types("--type q4_0"), "decoder.token_embedding").0, "q8_0");
     assert_eq!(told(&types("--type q4_0 --pure"), "decoder.token_embedding").0, "q4_0");
@@ -55,8 +55,8 @@ fn the_family_identifies_an_embedding_whatever_its_name() {
     );
     let names = sandbox.apr("quantize m --type int8 -o w.apr -f -v").ok();
     names.says(&[
-        "not quantized: embedding of positions or token types: ",
-        "not quantized: a vector: ",
+        "not quantized (embedding of positions or token types): ",
+        "not quantized (1-D tensor): ",
     ]);
 }
 
@@ -74,7 +74,7 @@ fn a_matrix_of_an_unknown_family_is_one_by_its_shape() {
             .ok()
             .json();
         assert_ne!(told(&report, "net.0.w").0, "f32");
-        assert_eq!(told(&report, "net.0.b"), kept("a vector"));
+        assert_eq!(told(&report, "net.0.b"), kept("1-D tensor"));
         assert_eq!(told(&report, "net.bias"), kept("a bias"));
     }
 }
@@ -84,7 +84,7 @@ fn a_quantization_that_changes_no_tensor_is_an_error() {
     let vectors =
         safetensors(&[("a", "F32", &[64], weights(64)), ("b", "F32", &[32], weights(32))]);
     let sandbox = Sandbox::new().with("v.safetensors", vectors);
-    let why = "quantization to q8_0 changes no tensor (2 of them: a vector)";
+    let why = "quantization to q8_0 changes no tensor (2 of them: 1-D tensor)";
     for line in ["quantize v.safetensors --type q8_0", "convert v.safetensors --quantize q8_0"] {
         sandbox.apr(&format!("{line} -o v.apr")).fails(4, &["E001", why]);
     }

@@ -64,7 +64,7 @@ impl Sound {
         // What is compressed overshoots a little.
         if loudest > 1.5 {
             odd.push(format!(
-                "samples reach {loudest}, and models expect -1 to 1: the audio is not normalised"
+                "samples reach {loudest}, and models expect -1 to 1: the audio is not normalized"
             ));
         }
 

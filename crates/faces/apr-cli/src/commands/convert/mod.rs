@@ -130,7 +130,7 @@ pub(super) fn factorize(args: &ConvertArgs, context: &Context) -> Outcome {
 pub(super) fn distill(args: &ConvertArgs, context: &Context) -> Outcome {
     if !args.distill.is_asked() {
         return Err(Failure::Usage(
-            "nothing to distil: pass --distill small, tiny or CONFIG.json, or --distill-layers N, \
+            "nothing to distill: pass --distill small, tiny or CONFIG.json, or --distill-layers N, \
              and --data FILE"
                 .to_owned(),
         ));

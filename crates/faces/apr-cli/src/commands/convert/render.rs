@@ -204,7 +204,7 @@ pub(super) fn render_validation(out: &mut dyn Write, report: &WriteReport) -> io
         .map(|error| (BAD, error))
         .chain(validation.warnings.iter().map(|e| (ODD, e)));
     for (style, error) in named.take(SHOWN) {
-        let word = if error.level == Level::Error { "bad" } else { "odd" };
+        let word = if error.level == Level::Error { "error" } else { "warning" };
         writeln!(out, "  {style}{word}{style:#}: {error}")?;
     }
 
@@ -230,6 +230,7 @@ fn healthy(validation: &ValidationReport, report: &WriteReport) -> String {
     if checked == 0 && !report.job.conversion.tensors.is_empty() {
         return "compressed tensors copied as stored, digests checked".to_owned();
     }
+    let is_part = checked < report.job.conversion.tensors.len();
     let checked = counted(checked as u64, "tensor");
     // The source was looked at; a cast may have made infinite what was finite there.
     let when = match report.job.conversion.rounding.overflowed {
@@ -237,6 +238,9 @@ fn healthy(validation: &ValidationReport, report: &WriteReport) -> String {
         _ => " before the cast",
     };
     match (&report.job.family, infinite) {
+        (Some(_), _) if report.changed.lowrank.is_some() && is_part => {
+            format!("{checked} valid; factors are not judged")
+        }
         (Some(_), _) => format!("{checked} valid"),
         (None, 0) => format!("{checked} without NaN or infinity{when}; shapes not checked"),
         (None, some) => format!(
@@ -439,11 +443,12 @@ pub(super) fn render_plan(out: &mut dyn Write, report: &ConvertReport) -> io::Re
     // On a terminal names lose their middle where they must; elsewhere longer ones stand out of
     // their column.
     let room = columns().map(|columns| columns.saturating_sub(OTHERS).max(LEAST));
-    let name = |name: &str| {
-        let name = Escaped(name).to_string();
-        room.map_or(name.clone(), |room| human::shortened(&name, room))
+    let names: Vec<String> =
+        report.tensors.iter().map(|tensor| Escaped(&tensor.name).to_string()).collect();
+    let names = match room {
+        Some(room) => human::shortened_apart(&names, room),
+        None => names,
     };
-    let names: Vec<String> = report.tensors.iter().map(|tensor| name(&tensor.name)).collect();
     let width =
         names.iter().map(|name| name.chars().count()).chain([6]).max().unwrap_or_default().min(80);
     writeln!(

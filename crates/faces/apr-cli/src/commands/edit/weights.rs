@@ -196,7 +196,7 @@ pub(super) fn output_of(
     signals::stop_cleanly(&context.interrupt)?;
     let exists = |path: &&std::path::PathBuf| !args.overwrite && path.symlink_metadata().is_ok();
     if let Some(output) = args.output.as_ref().filter(exists) {
-        return Err(Error::io(IoCause::AlreadyExists, "the file exists already")
+        return Err(Error::io(IoCause::AlreadyExists, "the file already exists")
             .in_file(output.display())
             .into());
     }

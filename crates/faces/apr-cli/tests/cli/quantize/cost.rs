@@ -11,10 +11,10 @@ fn a_dry_run_reports_the_size_of_every_tensor_and_reads_none() {
     let run = sandbox.apr("quantize m.safetensors --type q4_k_m -o q.apr --dry-run").clean();
     run.says(&[
         "a.weight  f32       q4_k          4.1 KB       576 B\n",
-        "b.weight  f32       q5_0          1.0 KB       176 B  row length 64 is not a multiple of \
-         256, the block of q4_k\n",
-        "c.weight  f32       f16            112 B        56 B  row length 7 is not a multiple",
-        "d.bias    f32       f32             32 B        32 B  not quantized: a vector\n",
+        "b.weight  f32       q5_0          1.0 KB       176 B  q5_0 instead of q4_k: row length 64 \
+         is not a multiple of 256\n",
+        "c.weight  f32       f16            112 B        56 B  f16 instead of q4_k: row length 7",
+        "d.bias    f32       f32             32 B        32 B  not quantized (1-D tensor)\n",
         "bits per weight",
         "would write q.apr",
     ]);
@@ -47,9 +47,9 @@ fn the_report_lists_the_error_of_each_type_and_tensor() {
     assert_eq!(report["elements"], 1316);
     let expected = [
         ("a.weight", "q4_k", None),
-        ("b.weight", "q5_0", Some("row length 64 is not a multiple of 256, the block of q4_k")),
-        ("c.weight", "f16", Some("row length 7 is not a multiple of 256, the block of q4_k")),
-        ("d.bias", "f32", Some("not quantized: a vector")),
+        ("b.weight", "q5_0", Some("q5_0 instead of q4_k: row length 64 is not a multiple of 256")),
+        ("c.weight", "f16", Some("f16 instead of q4_k: row length 7 is not a multiple of 256")),
+        ("d.bias", "f32", Some("not quantized (1-D tensor)")),
     ];
     assert_eq!(reasons(&report), expected);
     let cost = &report["quantization"];

@@ -47,7 +47,10 @@ fn qa_34_a_quant_of_minus_128_is_an_error_that_names_its_tensor() {
     for line in ["import m.apr -o i.apr", "convert m.apr -o i.apr"] {
         sandbox.apr(line).fails(5, &["tensor 'w': 1 quant of -128", "nothing was written"]);
         assert_eq!(sandbox.files(), ["m.apr"]);
-        sandbox.apr(&format!("{line} --relaxed")).ok().says(&["bad: tensor 'w': 1 quant of -128"]);
+        sandbox
+            .apr(&format!("{line} --relaxed"))
+            .ok()
+            .says(&["error: tensor 'w': 1 quant of -128"]);
         fs::remove_file(sandbox.path("i.apr")).expect("it is there");
     }
     // The same byte in a scale, and in blocks whose quants do take it, is no error.

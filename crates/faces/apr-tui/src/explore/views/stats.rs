@@ -282,7 +282,7 @@ impl Explorer<'_> {
         let inner = block.inner(area);
         frame.render_widget(block, area);
         let Loaded::Ready(checks) = &self.checks else {
-            let text = " not validated yet: x validates the model";
+            let text = " Not validated yet. Press x.";
             frame.render_widget(Line::styled(text, self.palette.faint()), inner);
             return;
         };
