@@ -14,6 +14,7 @@
 //! | `ratio(a, b)` `sqrt(a)` | the quotient as it is, and the square root |
 //! | `power(a, b)` | a to the power of b |
 //! | `length(list)` `largest(list)` | how many elements it has, and the largest of its numbers |
+//! | `contains(list, a)` | whether a is one of its elements |
 //!
 //! What can't be computed (an unknown name, text times a number, division by zero) is not an error
 //! but no value: a family then simply expects less. `true || x` and `x && false` need no `x`.
@@ -85,8 +86,12 @@ impl Value {
 
     /// The item of a list at this place.
     fn element(&self, index: u64) -> Option<Self> {
-        let Self::List(items) = self else { return None };
-        items.get(usize::try_from(index).ok()?).cloned()
+        let index = usize::try_from(index).ok()?;
+        match self {
+            Self::List(items) => items.get(index).cloned(),
+            Self::Text(text) => Some(Self::Text(text.chars().nth(index)?.into())),
+            _ => None,
+        }
     }
 
     fn as_number(&self) -> Option<f64> {
@@ -119,6 +124,7 @@ pub(crate) enum Function {
     Power,
     Length,
     Largest,
+    Contains,
 }
 
 impl Function {
@@ -130,6 +136,7 @@ impl Function {
             "power" => Some((Self::Power, 2)),
             "length" => Some((Self::Length, 1)),
             "largest" => Some((Self::Largest, 1)),
+            "contains" => Some((Self::Contains, 2)),
             _ => None,
         }
     }
@@ -143,6 +150,9 @@ impl Function {
             (Self::Largest, [Value::List(items)]) => {
                 let numbers: Option<Vec<f64>> = items.iter().map(Value::as_number).collect();
                 numbers?.into_iter().reduce(f64::max)?
+            }
+            (Self::Contains, [Value::List(items), item]) => {
+                return Some(Value::Truth(items.contains(item)));
             }
             _ => return None,
         };
@@ -496,7 +506,13 @@ mod tests {
         assert_eq!(number("[3, 4, heads][2]"), Some(6.0));
         assert_eq!(number("length(conv_dim) + length([1])"), Some(3.0));
         assert_eq!(number("largest(conv_dim)"), Some(512.0));
-        for text in ["length(heads)", "largest([act])", "[heads, unknown][0]", "[1, 2][2]"] {
+        for (text, truth) in [("contains([3, 4], 4)", true), ("contains([3, 4], heads)", false)] {
+            assert_eq!(value(text), Some(Value::Truth(truth)), "{text}");
+        }
+        assert_eq!(value("'M-*'[2]"), Some(Value::Text("*".to_owned())));
+        for text in
+            ["length(heads)", "largest([act])", "[heads, unknown][0]", "[1, 2][2]", "'M'[1]"]
+        {
             assert_eq!(number(text), None, "{text}");
         }
         for text in ["[", "[]", "[1,", "[1 2]", "length()"] {
