@@ -90,6 +90,39 @@ DEBERTA_2 = DEBERTA | dict(
     conv_kernel_size=3, conv_act="gelu", conv_groups=2,
 )
 MPNET = {name: value for name, value in ENCODER.items() if name != "type_vocab_size"} | dict(pad_token_id=1)
+DELTA = DECODER | dict(
+    num_hidden_layers=4, head_dim=48, linear_num_key_heads=3, linear_num_value_heads=6, linear_key_head_dim=24,
+    linear_value_head_dim=20, layer_types=["linear_attention", "full_attention"] * 2,
+)
+DELTA_MOE = DELTA | dict(
+    num_experts=6, num_experts_per_tok=2, moe_intermediate_size=96, shared_expert_intermediate_size=160,
+)
+HEAD_SPACE = dict(mamba_n_heads=8, mamba_d_head=80, mamba_d_state=12, mamba_n_groups=2)
+MAMBA_2 = dict(
+    vocab_size=1003, hidden_size=200, num_heads=10, head_dim=40, state_size=9, num_hidden_layers=3, n_groups=2, pad_token_id=0,
+    bos_token_id=1, eos_token_id=2,
+)
+NEMOTRON_H = DECODER | dict(
+    head_dim=48, layers_block_type=["linear_attention", "moe", "full_attention", "mlp"], mamba_num_heads=6, mamba_head_dim=20,
+    ssm_state_size=12, n_groups=2, n_routed_experts=6, num_experts_per_tok=2, moe_intermediate_size=96,
+    moe_shared_expert_intermediate_size=160,
+)
+JAMBA = DECODER | dict(
+    attn_layer_period=3, attn_layer_offset=1, num_experts=6, num_experts_per_tok=2, mamba_d_state=9, num_hidden_layers=4,
+)
+GEMMA3N = DECODER | dict(
+    head_dim=48, num_attention_heads=4, num_hidden_layers=6, num_kv_shared_layers=2, sliding_window=5,
+    layer_types=["sliding_attention", "full_attention"] * 3, vocab_size_per_layer_input=900, hidden_size_per_layer_input=24,
+    laurel_rank=12, activation_sparsity_pattern=[0.95, 0.5, 0.0, 0.0, 0.0, 0.0],
+)
+LATENT = DECODER | dict(
+    num_key_value_heads=5, kv_lora_rank=40, q_lora_rank=56, qk_rope_head_dim=16, qk_nope_head_dim=48, v_head_dim=32,
+)
+AFMOE = DECODER | dict(
+    num_hidden_layers=4, num_dense_layers=1, num_experts=6, num_experts_per_tok=2, moe_intermediate_size=96, head_dim=48,
+    sliding_window=5, layer_types=["sliding_attention", "full_attention"] * 2,
+)
+HUNYUAN_MOE = DECODER | dict(head_dim=48, num_experts=6, moe_topk=2)
 OPT = dict(
     hidden_size=320, ffn_dim=448, vocab_size=1003, num_hidden_layers=3, num_attention_heads=5, max_position_embeddings=64,
     pad_token_id=1, bos_token_id=2, eos_token_id=2,
@@ -130,6 +163,8 @@ AST = dict(
 )
 # transformers has no class for these: another one computes the same, and its configuration is changed.
 RENAMED = {
+    "internlm3": dict(architectures=["InternLM3ForCausalLM"], model_type="internlm3"),
+    "iquestcoder": dict(architectures=["IQuestCoderForCausalLM"], model_type="iquestcoder"),
     "minicpm": dict(
         model_type="minicpm", architectures=["MiniCPMForCausalLM"], scale_emb=3.0, scale_depth=1.25, dim_model_base=80,
     ),
@@ -290,6 +325,33 @@ CASES = {
     "dinov2_classifier": ("vision", "Dinov2ForImageClassification", DINOV2 | dict(num_labels=5)),
     "dinov2_gated": ("vision", "Dinov2ForImageClassification", DINOV2 | dict(num_labels=5, use_swiglu_ffn=True, qkv_bias=False, use_mask_token=False, layer_norm_eps=0.01)),
     "mamba": ("recurrent", "MambaForCausalLM", MAMBA),
+    "mamba2": ("recurrent", "Mamba2ForCausalLM", MAMBA_2),
+    "mamba2_model": ("recurrent", "Mamba2Model", MAMBA_2 | dict(use_bias=True, use_conv_bias=False, n_groups=1)),
+    "mamba2_tied": ("recurrent", "Mamba2ForCausalLM", MAMBA_2 | dict(n_groups=5, conv_kernel=2, tie_word_embeddings=True)),
+    "falcon_mamba": ("recurrent", "FalconMambaForCausalLM", MAMBA | dict(mixer_rms_eps=1e-5)),
+    "bamba": ("decoder", "BambaForCausalLM", DECODER | HEAD_SPACE | dict(attn_layer_indices=[1], attention_bias=True, mlp_bias=True)),
+    "bamba_model": ("decoder", "BambaModel", DECODER | HEAD_SPACE | dict(attn_layer_indices=[0], mamba_proj_bias=True, mamba_conv_bias=False)),
+    "falcon_h1": ("decoder", "FalconH1ForCausalLM", DECODER | HEAD_SPACE | dict(
+        mamba_d_ssm=120, mamba_n_heads=6, mamba_d_head=20, ssm_multipliers=[0.5, 0.6, 0.7, 0.8, 0.9], ssm_in_multiplier=1.25,
+        ssm_out_multiplier=0.8, attention_in_multiplier=0.9, attention_out_multiplier=1.2, key_multiplier=0.7,
+        mlp_multipliers=[0.9, 0.6], lm_head_multiplier=0.5, embedding_multiplier=3.0)),
+    "falcon_h1_norm": ("decoder", "FalconH1ForCausalLM", DECODER | HEAD_SPACE | dict(
+        mamba_d_ssm=120, mamba_n_heads=6, mamba_d_head=20, mamba_rms_norm=True, mamba_norm_before_gate=False,
+        projectors_bias=True, attention_bias=True)),
+    "falcon_h1_norm_first": ("decoder", "FalconH1Model", DECODER | HEAD_SPACE | dict(
+        mamba_d_ssm=None, mamba_rms_norm=True, mamba_proj_bias=True)),
+    "granitemoehybrid": ("decoder", "GraniteMoeHybridForCausalLM", DECODER | HEAD_SPACE | dict(
+        layer_types=["linear_attention", "full_attention", "linear_attention"], num_local_experts=6, shared_intermediate_size=160,
+        embedding_multiplier=3.0, logits_scaling=2.0, residual_multiplier=0.7, attention_multiplier=0.3)),
+    "granitemoehybrid_dense": ("decoder", "GraniteMoeHybridForCausalLM", DECODER | HEAD_SPACE | dict(
+        layer_types=["full_attention", "linear_attention", "full_attention"], num_local_experts=0, shared_intermediate_size=160,
+        position_embedding_type="rope", tie_word_embeddings=True)),
+    "nemotron_h": ("decoder", "NemotronHForCausalLM", NEMOTRON_H),
+    "nemotron_h_latent": ("decoder", "NemotronHForCausalLM", NEMOTRON_H | dict(
+        moe_latent_size=24, n_group=3, topk_group=2, norm_topk_prob=False, routed_scaling_factor=2.5, use_bias=True,
+        attention_bias=True, mlp_bias=True)),
+    "jamba": ("decoder", "JambaForCausalLM", JAMBA),
+    "jamba_dense": ("decoder", "JambaModel", JAMBA | dict(num_experts=1, mamba_proj_bias=True, mamba_dt_rank=7)),
     "mamba_model": ("recurrent", "MambaModel", MAMBA | dict(conv_kernel=2, state_size=16, expand=1)),
     "mamba_bias": ("recurrent", "MambaForCausalLM", MAMBA | dict(use_bias=True, use_conv_bias=False, time_step_rank=5, tie_word_embeddings=False, hidden_act="gelu")),
     # Sides of 19, 10 and 5 places: windows with zeros at the end, a merge of an odd map, and windows as large as it.
@@ -394,6 +456,41 @@ CASES = {
     "nomic_bert_mlm": ("encoder", "NomicBertForMaskedLM", ENCODER | dict(hidden_act="gelu")),
     "nomic_bert_classifier": ("encoder", "NomicBertForSequenceClassification", ENCODER | dict(num_labels=5)),
     "nomic_bert_tokens": ("encoder", "NomicBertForTokenClassification", ENCODER | dict(num_labels=5)),
+    "ministral": ("decoder", "MinistralForCausalLM", DECODER | dict(
+        head_dim=48, sliding_window=5, layer_types=["sliding_attention", "full_attention", "sliding_attention"])),
+    "cwm": ("decoder", "CwmForCausalLM", DECODER | dict(sliding_window=5, num_hidden_layers=5)),
+    "hyperclovax": ("decoder", "HyperCLOVAXForCausalLM", DECODER | dict(
+        embedding_multiplier=3.0, logits_scaling=2.0, residual_multiplier=0.7, attention_multiplier=0.3)),
+    "hyperclovax_plain": ("decoder", "HyperCLOVAXForCausalLM", DECODER | dict(use_post_norm=False, attention_bias=True, mlp_bias=True)),
+    "jais2": ("decoder", "Jais2ForCausalLM", DECODER),
+    "jais2_plain": ("decoder", "Jais2Model", DECODER | dict(attention_bias=False, mlp_bias=False)),
+    "flex_olmo": ("decoder", "FlexOlmoForCausalLM", DECODER | dict(num_experts=6, num_experts_per_tok=2)),
+    "hunyuan_v1_moe": ("decoder", "HunYuanMoEV1ForCausalLM", HUNYUAN_MOE),
+    "hunyuan_v1_moe_bias": ("decoder", "HunYuanMoEV1Model", HUNYUAN_MOE | dict(attention_bias=True, moe_topk=[1, 2, 3])),
+    "solar_open": ("decoder", "SolarOpenForCausalLM", DECODER | dict(
+        head_dim=48, n_routed_experts=6, num_experts_per_tok=2, moe_intermediate_size=96, n_shared_experts=2, n_group=3,
+        topk_group=2, routed_scaling_factor=2.5)),
+    "youtu": ("decoder", "YoutuForCausalLM", LATENT),
+    "youtu_plain": ("decoder", "YoutuModel", LATENT | dict(q_lora_rank=None, rope_interleave=False)),
+    "minicpm3": ("decoder", "MiniCPM3ForCausalLM", LATENT),
+    "afmoe": ("decoder", "AfmoeForCausalLM", AFMOE | dict(route_scale=2.5, mup_enabled=True)),
+    "afmoe_tied": ("decoder", "AfmoeModel", AFMOE | dict(num_shared_experts=2, attention_bias=True)),
+    "qwen3_vl_moe": ("decoder", "Qwen3VLMoeTextModel", DECODER | dict(
+        head_dim=48, num_experts=6, num_experts_per_tok=2, moe_intermediate_size=96,
+        rope_parameters=dict(rope_type="default", mrope_section=[8, 8, 8], rope_theta=10000.0))),
+    "gemma3n": ("decoder", "Gemma3nForCausalLM", GEMMA3N),
+    "gemma3n_model": ("decoder", "Gemma3nTextModel", GEMMA3N | dict(
+        altup_num_inputs=3, altup_active_idx=1, altup_correct_scale=False, num_kv_shared_layers=0, attention_bias=True)),
+    "internlm3": ("decoder", "LlamaForCausalLM", DECODER | dict(head_dim=48, attention_bias=True, mlp_bias=True)),
+    "iquestcoder": ("decoder", "LlamaForCausalLM", DECODER | dict(head_dim=48)),
+    "qwen3_next": ("decoder", "Qwen3NextForCausalLM", DELTA_MOE),
+    "qwen3_next_dense": ("decoder", "Qwen3NextForCausalLM", DELTA_MOE | dict(
+        decoder_sparse_step=2, attention_bias=True, linear_num_value_heads=3, linear_conv_kernel_dim=3,
+        tie_word_embeddings=True,
+    )),
+    "qwen3_5": ("decoder", "Qwen3_5ForCausalLM", DELTA),
+    "qwen3_5_model": ("decoder", "Qwen3_5TextModel", DELTA | dict(attention_bias=True, linear_num_value_heads=3, layer_types=None)),
+    "qwen3_5_moe": ("decoder", "Qwen3_5MoeForCausalLM", DELTA_MOE),
     "lfm2": ("decoder", "Lfm2ForCausalLM", DECODER | dict(full_attn_idxs=[1], conv_bias=True, block_multiple_of=24)),
     "lfm2_moe": ("decoder", "Lfm2MoeForCausalLM", DECODER | dict(
         num_hidden_layers=3, layer_types=["full_attention", "conv", "conv"], num_dense_layers=1, num_experts=6,

@@ -105,6 +105,11 @@ class Computed:
                     ours = results[f"present_conv.{layer}"][rows]
                     # The oldest input that transformers keeps is used no more.
                     worst.add(f"{where} present_conv.{layer}", ours, kept.conv_states[0][..., -ours.shape[2] :])
+                for kind in ("ssm", "recurrent"):
+                    if f"present_{kind}.{layer}" in results:
+                        ours = results[f"present_{kind}.{layer}"][rows]
+                        worst.add(f"{where} present_{kind}.{layer}", ours, kept.recurrent_states[0])
+                if f"present.{layer}.key" not in results:
                     continue
                 for kind, theirs in (("key", kept.keys), ("value", kept.values)):
                     ours = results[f"present.{layer}.{kind}"][rows]

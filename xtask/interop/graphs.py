@@ -40,6 +40,8 @@ transformers.utils.logging.disable_progress_bar()
 transformers.utils.logging.set_verbosity_error()
 
 TOLERANCE = 1e-4
+# Inputs that take the states of earlier tokens.
+STATES = ("past_conv", "past_ssm", "past_recurrent")
 # What computes the graphs: onnxruntime, `apr run`, or torch.
 ENGINE = os.environ.get("APR_GRAPH_ENGINE", "onnxruntime")
 STEPS = 10
@@ -67,10 +69,17 @@ def change_config(folder, changes):
     path.write_text(json.dumps(json.loads(path.read_text()) | changes))
 
 
+def with_infinity(value):
+    """A setting, with the numbers that transformers saves as an object."""
+    if isinstance(value, list):
+        return [with_infinity(item) for item in value]
+    return float(value["__float__"]) if isinstance(value, dict) and "__float__" in value else value
+
+
 def saved(case, kind, settings, folder):
     """A model with random weights, saved in a folder."""
     torch.manual_seed(sum(case.encode()))
-    config = kind.config_class(**settings)
+    config = kind.config_class(**{name: with_infinity(value) for name, value in settings.items()})
     config._attn_implementation = "eager"
     model = kind(config).eval().float()
     unsaved = model._keys_to_ignore_on_save or ()
@@ -94,7 +103,8 @@ def saved(case, kind, settings, folder):
 # Tasks and kinds of models of fixtures/families, by the end of the class's name and by the family.
 TEST_OF_FAMILY = dict(
     wav2vec2="sound", unispeech_sat="sound", hubert="sound", clip="dual", siglip="dual", chinese_clip="dual",
-    data2vec_audio="sound", wavlm="sound", sew="sound", mamba="recurrent", openai_gpt="uncached",
+    data2vec_audio="sound", wavlm="sound", sew="sound", mamba="recurrent", mamba2="recurrent",
+    falcon_mamba="recurrent", openai_gpt="uncached",
 ) | {
     family: "encoder" for family in (
         "bert", "roberta", "distilbert", "modernbert", "electra", "albert", "mpnet", "deberta_v2", "nomic_bert",
@@ -289,7 +299,7 @@ def decoder(model, apr, folder, worst):
             for name, shape in session.shapes.items() if name.startswith("past_key_values")
         } | {
             name: np.zeros((batch, *shape[1:]), np.float32)
-            for name, shape in session.shapes.items() if name.startswith("past_conv")
+            for name, shape in session.shapes.items() if name.startswith(STATES)
         }
         ours = session(feeds | past)
         theirs.compare(worst, f"prefill, batch {batch}", ours[output], output)
@@ -299,7 +309,7 @@ def decoder(model, apr, folder, worst):
             mask = torch.cat([mask, torch.ones(batch, 1, dtype=torch.long)], 1)
             positions = {name: positions_of(mask)[:, -1:] for name in positions}
             past = {
-                name.replace("present_conv", "past_conv").replace("present", "past_key_values"): value
+                name.replace("present_", "past_").replace("present.", "past_key_values."): value
                 for name, value in ours.items() if "present" in name
             }
             feeds = dict(input_ids=token, attention_mask=mask) | positions

@@ -14,7 +14,7 @@
 //! | `ratio(a, b)` `sqrt(a)` | the quotient as it is, and the square root |
 //! | `power(a, b)` | a to the power of b |
 //! | `length(list)` `largest(list)` | how many elements it has, and the largest of its numbers |
-//! | `contains(list, a)` | whether one of its elements equals a |
+//! | `contains(list, a)` | whether a is one of its elements |
 //!
 //! What can't be computed (an unknown name, text times a number, division by zero) is not an error
 //! but no value: a family then simply expects less. `true || x` and `x && false` need no `x`.
@@ -86,8 +86,12 @@ impl Value {
 
     /// The item of a list at this place.
     fn element(&self, index: u64) -> Option<Self> {
-        let Self::List(items) = self else { return None };
-        items.get(usize::try_from(index).ok()?).cloned()
+        let index = usize::try_from(index).ok()?;
+        match self {
+            Self::List(items) => items.get(index).cloned(),
+            Self::Text(text) => Some(Self::Text(text.chars().nth(index)?.into())),
+            _ => None,
+        }
     }
 
     fn as_number(&self) -> Option<f64> {
@@ -524,7 +528,13 @@ mod tests {
         assert_eq!(number("contains([1, heads], 6) ? 1 : 0"), Some(1.0));
         assert_eq!(number("contains(conv_dim, 6) ? 1 : 0"), Some(0.0));
         assert_eq!(number("contains(heads, 6) ? 1 : 0"), None);
-        for text in ["length(heads)", "largest([act])", "[heads, unknown][0]", "[1, 2][2]"] {
+        for (text, truth) in [("contains([3, 4], 4)", true), ("contains([3, 4], heads)", false)] {
+            assert_eq!(value(text), Some(Value::Truth(truth)), "{text}");
+        }
+        assert_eq!(value("'M-*'[2]"), Some(Value::Text("*".to_owned())));
+        for text in
+            ["length(heads)", "largest([act])", "[heads, unknown][0]", "[1, 2][2]", "'M'[1]"]
+        {
             assert_eq!(number(text), None, "{text}");
         }
         for text in ["[", "[]", "[1,", "[1 2]", "length()"] {

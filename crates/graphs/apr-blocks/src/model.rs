@@ -138,7 +138,7 @@ impl<'p> BlockPosition<'p> {
     }
 
     /// Returns the values of the placeholders at this position.
-    fn numbers(self) -> Vec<(&'p str, u64)> {
+    fn indices(self) -> Vec<(&'p str, u64)> {
         let index = self.model.settings.layer_index(self.stack);
         let stage = self.stage.map(|stage| ("stage", stage));
 
@@ -148,7 +148,7 @@ impl<'p> BlockPosition<'p> {
     }
 
     fn json(self, option: &str) -> Option<Json> {
-        self.model.settings.option(self.stack, option, &self.numbers())
+        self.model.settings.option(self.stack, option, &self.indices())
     }
 
     /// Returns `true` if the family's table has the option, with or without a value.
@@ -219,6 +219,14 @@ impl<'p> BlockPosition<'p> {
         self.required(option, self.text_or_none(option)?)
     }
 
+    /// Returns an option that is a list of numbers, or `None` if it has no value.
+    pub(crate) fn numbers(self, option: &str) -> Result<Option<Vec<f64>>> {
+        let Some(json) = self.json(option) else { return Ok(None) };
+        let numbers = json.as_array().and_then(|items| items.iter().map(Json::as_f64).collect());
+        let what = || self.error(option, &format!("is {json}, and not a list of numbers"));
+        numbers.map(Some).ok_or_else(what)
+    }
+
     /// Returns a boolean option; `false` if it has no value.
     pub(crate) fn truth(self, option: &str) -> Result<bool> {
         self.truth_or(option, false)
@@ -272,7 +280,7 @@ impl<'p> BlockPosition<'p> {
 
     /// Same as [`name`](Self::name), with numbers for placeholders other than stage and layer.
     pub(crate) fn numbered(self, part: &str, more: &[(&str, u64)]) -> Option<String> {
-        let mut numbers = [more, &self.numbers()].concat();
+        let mut numbers = [more, &self.indices()].concat();
 
         // Layers that share their weights with others say which ones they have.
         let shared = ["group", "inner"].into_iter().filter(|_| self.layer.is_some());

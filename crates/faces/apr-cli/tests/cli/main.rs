@@ -96,6 +96,7 @@ mod run_chats;
 mod run_engine;
 mod run_families;
 mod run_grammars;
+mod run_hybrids;
 mod run_images;
 mod run_media;
 mod run_newer;

@@ -34,6 +34,17 @@ impl Activation {
         Self::named(&name).ok_or_else(|| place.unknown(option, &name))
     }
 
+    /// The activation behind the convolution of a block with a state.
+    ///
+    /// Option `mixer_activation`, or `activation`.
+    pub(crate) fn of_mixer(place: BlockPosition<'_>) -> Result<Self> {
+        let option = match place.text_or_none("mixer_activation")? {
+            Some(_) => "mixer_activation",
+            None => "activation",
+        };
+        Self::of(place, option)
+    }
+
     fn named(name: &str) -> Option<Self> {
         Some(match name {
             "silu" | "swish" => Self::Silu,

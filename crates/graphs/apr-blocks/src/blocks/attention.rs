@@ -6,6 +6,7 @@ use apr_graph::ValueId;
 
 use super::disentangled::Distances;
 use super::heads::Heads;
+use super::mixer::States;
 use super::norm::Norm;
 use super::rotary::{Rotary, Turn};
 use crate::model::BlockPosition;
@@ -26,9 +27,11 @@ pub(crate) struct Given {
     pub(crate) turn: Option<Turn>,
     /// Keys and values of earlier tokens.
     pub(crate) past: Option<KeyValue>,
-    /// The last inputs of a convolution, `[batch, channels, kernel - 1]`.
-    pub(crate) inputs: Option<ValueId>,
-    /// 0 for padding tokens, `[batch, sequence, 1]`, for a convolution.
+    /// Keys and values of all tokens so far, of another layer that this one shares them with.
+    pub(crate) shared: Option<KeyValue>,
+    /// The state of earlier tokens.
+    pub(crate) states: Option<States>,
+    /// 0 for padding tokens, `[batch, sequence, 1]`, for a block with a state.
     pub(crate) counts: Option<ValueId>,
     /// Distances between tokens.
     pub(crate) distances: Option<Distances>,
@@ -42,7 +45,8 @@ impl Given {
         mask: None,
         turn: None,
         past: None,
-        inputs: None,
+        shared: None,
+        states: None,
         counts: None,
         distances: None,
         growth: None,
@@ -74,6 +78,9 @@ impl Writer<'_> {
     /// output. Returns that, and the keys and values of all tokens so far. Option
     /// `query_key_norm_place`: `before_rotary` (the default) or `behind_rotary`. `context_norm` is
     /// a norm before the output (BitNet, <https://arxiv.org/abs/2504.12285>).
+    /// The context is weighed by the sigmoid of a gate for each of its numbers if there is one:
+    /// see `query_gated`, or a linear layer `attention_gate` (Qiu et al. 2025,
+    /// <https://arxiv.org/abs/2505.06708>).
     /// `relative_gate` is a linear layer that weighs the terms of relative positions. Option
     /// `query_key_norm` `unit`: scores are cosines, times a number of each head, `score_scale`.
     pub(crate) fn attention(
@@ -84,8 +91,12 @@ impl Writer<'_> {
         given: Given,
     ) -> Result<(ValueId, KeyValue)> {
         let heads = Heads::of(place)?;
+        if let Some(all) = given.shared {
+            let output = self.attention_to(place, &heads, x, rotary, given, all)?;
+            return Ok((output, all));
+        }
         self.scope("attention", |w| {
-            let (query, fresh) = w.queries_keys_values(place, &heads, x)?;
+            let (query, fresh, gate) = w.queries_keys_values(place, &heads, x)?;
             let mut query = w.by_head("query", query);
             let mut key = w.by_head("key", fresh.key);
             let value = w.by_head("value", fresh.value);
@@ -120,8 +131,42 @@ impl Writer<'_> {
             let context = w.context(&heads, query, all, mask, sinks.as_deref())?;
             let module = place.module_or_none("context_norm");
             let context = w.norm_part(Norm::of(place)?, "context_norm", context, module)?;
+            let gate = match (gate, place.module_or_none("attention_gate")) {
+                (None, Some(module)) => Some(w.linear(place, "attention_gate", x, &module)?),
+                (gate, _) => gate,
+            };
+            let context = match gate {
+                Some(gate) => {
+                    let share = w.make("Sigmoid", "gate", [gate]);
+                    w.make("Mul", "context_gated", [context, share])
+                }
+                None => context,
+            };
             let output = w.linear_part(place, "output", context)?;
             Ok((output, all))
+        })
+    }
+
+    /// Attention to the keys and values of another layer, of which this one has queries alone.
+    fn attention_to(
+        &mut self,
+        place: BlockPosition<'_>,
+        heads: &Heads,
+        x: ValueId,
+        rotary: Option<&Rotary>,
+        given: Given,
+        all: KeyValue,
+    ) -> Result<ValueId> {
+        let Heads { heads: count, head_dim, .. } = *heads;
+        self.scope("attention", |w| {
+            let query = w.linear_part(place, "query", x)?;
+            let query = w.head_norm(place, "query_norm", query, "query_heads", count, head_dim)?;
+            let mut query = w.by_head("query", query);
+            if let (Some(rotary), Some(turn)) = (rotary, given.turn) {
+                query = w.rotated("query_rotary", rotary, query, turn, head_dim);
+            }
+            let context = w.context(heads, query, all, given.mask, None)?;
+            w.linear_part(place, "output", context)
         })
     }
 
@@ -163,8 +208,12 @@ impl Writer<'_> {
         self.norm_part(norm, part, x, place.module_or_none(part))
     }
 
-    /// Returns queries, keys and values, `[batch, sequence, heads, head_dim]`.
+    /// Returns queries, keys and values, `[batch, sequence, heads, head_dim]`, and gates of the
+    /// context if the matrix of the queries computes them, too.
     ///
+    /// Option `value_norm`: values go through a norm without weights, each head by itself. Option
+    /// `key_scale` is a factor of the keys. Option `query_gated`: the matrix
+    /// does, for each head behind its query (Qwen3-Next).
     /// Option `fused` is the order of a matrix that computes all three: `rows` (all queries, all
     /// keys, all values), `heads` (query, key and value of each head, GPT-NeoX), `groups` (the
     /// queries of a group, its key, its value, Falcon).
@@ -173,12 +222,21 @@ impl Writer<'_> {
         place: BlockPosition<'_>,
         heads: &Heads,
         x: ValueId,
-    ) -> Result<(ValueId, KeyValue)> {
+    ) -> Result<(ValueId, KeyValue, Option<ValueId>)> {
         let Heads { heads: count, kv_heads, head_dim, .. } = *heads;
+        let mut gate = None;
         let (query, key, value) = match place.text_or_none("fused")?.as_deref() {
             None => {
-                let query = self.linear_part(place, "query", x)?;
+                let mut query = self.linear_part(place, "query", x)?;
+                if place.truth("query_gated")? {
+                    let shape = [0, 0, signed(count), signed(2 * head_dim)];
+                    let both = self.reshape("query_and_gate", query, &shape);
+                    let [part, gates] = self.split("query_parts", both, -1, [head_dim, head_dim]);
+                    gate = Some(self.reshape("gates", gates, &[0, 0, -1]));
+                    query = part;
+                }
                 let key = self.linear_part(place, "key", x)?;
+                let key = self.scaled_by(place, "key_scale", key)?;
                 let value = self.linear_part(place, "value", x)?;
                 (query, key, value)
             }
@@ -206,7 +264,14 @@ impl Writer<'_> {
         let key = self.limited(place, "key_limited", key)?;
         let value = self.limited(place, "value_limited", value)?;
         let value = self.reshape("value_heads", value, &[0, 0, signed(kv_heads), signed(head_dim)]);
-        Ok((query, KeyValue { key, value }))
+        let value = match place.truth("value_norm")? {
+            true => {
+                let eps = Norm::of(place)?.eps();
+                self.scope("value_norm", |w| w.bare_rms_norm(eps, value))
+            }
+            false => value,
+        };
+        Ok((query, KeyValue { key, value }, gate))
     }
 
     /// Returns `min(max(x, -limit), limit)` if option `qkv_limit` has a value (OLMo, DBRX).

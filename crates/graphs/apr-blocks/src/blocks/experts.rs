@@ -32,15 +32,25 @@ impl Writer<'_> {
     }
 
     /// The sum over the chosen experts of `weight * expert(x)`, plus shared experts that every
-    /// token goes through.
+    /// token goes through. If the checkpoint has `experts_in`, the chosen experts read what that
+    /// makes of `x`, and `experts_out` their sum (Nemotron 3).
     fn experts(&mut self, place: BlockPosition<'_>, count: u64, x: ValueId) -> Result<ValueId> {
         let tokens = self.flattened(place, x)?;
         let weights = self.routing_weights(place, count, tokens)?;
+        let narrow = place.module_or_none("experts_in");
+        let tokens = match &narrow {
+            Some(module) => self.linear(place, "experts_in", tokens, module)?,
+            None => tokens,
+        };
         // Zeros for as many tokens as there are when the model runs.
         let mut sum = self.make("Sub", "zeros", [tokens, tokens]);
         for expert in 0..count {
             sum = self.expert(place, expert, tokens, weights, sum)?;
         }
+        let sum = match narrow {
+            Some(_) => self.linear_part(place, "experts_out", sum)?,
+            None => sum,
+        };
         let shape = self.make("Shape", "shape", [x]);
         let sum = self.make("Reshape", "sum", [sum, shape]);
         self.with_shared_expert(place, x, sum)
@@ -285,11 +295,11 @@ impl Writer<'_> {
         Ok(results[0])
     }
 
-    /// The network of an expert: gated, by modules of its own (`expert_gate`, `expert_up`,
-    /// `expert_down`), or by its part of tensors of all experts (`experts_gate_up`,
-    /// `experts_down`). Option `experts_order` says how the columns of such a tensor stand: those
-    /// of gate and up `in_turn` (the default), or in `halves`, of option `expert_intermediate`
-    /// each.
+    /// The network of an expert, gated unless option `mlp` is `plain`, by modules of its own
+    /// (`expert_gate`, `expert_up`, `expert_down`), or by its part of tensors of all experts
+    /// (`experts_gate_up`, `experts_down`). Option `experts_order` says how the columns of such a
+    /// tensor stand: those of gate and up `in_turn` (the default), or in `halves`, of option
+    /// `expert_intermediate` each.
     fn expert_network(
         &mut self,
         place: BlockPosition<'_>,
@@ -312,6 +322,11 @@ impl Writer<'_> {
             })
         };
 
+        if place.text("mlp")? == "plain" {
+            let up = self.linear(place, "up", x, &name("expert_up")?)?;
+            let inner = self.activate("activation", activation, up);
+            return self.linear(place, "down", inner, &name("expert_down")?);
+        }
         let gate = self.linear(place, "gate", x, &name("expert_gate")?)?;
         let up = self.linear(place, "up", x, &name("expert_up")?)?;
         let gated = self.gated(activation, gate, up);
@@ -402,7 +417,8 @@ impl Writer<'_> {
     /// Adds the shared expert for all tokens, if the family has one.
     ///
     /// The expert's weight is the sigmoid of a score if the checkpoint has a weight for that score
-    /// (Qwen 2 MoE), or else 1 (DeepSeek).
+    /// (Qwen 2 MoE), or else 1 (DeepSeek). It has no gate if the checkpoint has none for it
+    /// (Nemotron).
     fn with_shared_expert(
         &mut self,
         place: BlockPosition<'_>,
@@ -412,7 +428,13 @@ impl Writer<'_> {
         let both = place.module_or_none("shared_gate_up");
         let gate = place.module_or_none("shared_gate");
         if both.is_none() && gate.is_none() {
-            return Ok(sum);
+            let Some(up) = place.module_or_none("shared_up") else { return Ok(sum) };
+            return self.scope("shared", |w| {
+                let up = w.linear(place, "up", x, &up)?;
+                let inner = w.activate("activation", Activation::of(place, "activation")?, up);
+                let made = w.linear_part(place, "shared_down", inner)?;
+                Ok(w.make("Add", "sum", [sum, made]))
+            });
         }
         self.scope("shared", |w| {
             let activation = Activation::of(place, "activation")?;

@@ -21,7 +21,9 @@ impl Writer<'_> {
     /// - `gated_fused`: the same, `gate_up` being the rows of the gate and then those of `up`.
     ///
     /// `inner_norm` and `response_norm` are norms before `down`. The activation `xielu` has numbers
-    /// of its own, and is known to `plain` alone.
+    /// of its own, and is known to `plain` alone. Options `gate_scale` and `down_scale` are factors
+    /// of what those layers compute. Option `gate_sparsity` is the share of a gate that is cut off
+    /// before its activation (Gemma 3n).
     pub(crate) fn feed_forward(
         &mut self,
         place: BlockPosition<'_>,
@@ -45,6 +47,12 @@ impl Writer<'_> {
                 }
                 "gated" => {
                     let gate = w.linear_part(place, "gate", x)?;
+                    let gate = w.scaled_by(place, "gate_scale", gate)?;
+                    let sparsity = place.number_or_none("gate_sparsity")?;
+                    let gate = match sparsity.filter(|share| *share > 0.0 && *share < 1.0) {
+                        Some(share) => w.sparse(gate, share),
+                        None => gate,
+                    };
                     let up = w.linear_part(place, "up", x)?;
                     w.gated(activation, gate, up)
                 }
@@ -59,7 +67,8 @@ impl Writer<'_> {
             let module = place.module_or_none("inner_norm");
             let inner = w.norm_part(Norm::of(place)?, "inner_norm", inner, module)?;
             let inner = w.response_norm(place, inner)?;
-            w.linear_part(place, "down", inner)
+            let down = w.linear_part(place, "down", inner)?;
+            w.scaled_by(place, "down_scale", down)
         })
     }
 

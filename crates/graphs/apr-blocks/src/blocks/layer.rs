@@ -1,15 +1,15 @@
 //! A layer: attention, maybe attention to an encoder's states, and a feed-forward network, with
 //! norms and sums.
 
-use apr_core::Result;
+use apr_core::{Error, Result};
 use apr_graph::ValueId;
 
 use super::attention::{Given, KeyValue};
 use super::heads::Heads;
 use super::latent::is_latent;
+use super::mixer::{LayerBlocks, States};
 use super::norm::Norm;
 use super::rotary::Rotary;
-use super::short_convolution::ShortConvolution;
 use crate::model::BlockPosition;
 use crate::writer::Writer;
 
@@ -73,12 +73,12 @@ pub(crate) enum Source {
 }
 
 /// Cached values of a layer for the tokens so far.
-#[derive(Debug, Clone, Copy)]
-pub(crate) enum Kept {
-    /// Cached keys and values of attention.
-    KeyValue(KeyValue),
-    /// The last inputs of a convolution, `[batch, channels, kernel - 1]`.
-    Inputs(ValueId),
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct Kept {
+    /// Keys and values of attention.
+    pub(crate) pair: Option<KeyValue>,
+    /// State of a block that has one instead of attention or beside it.
+    pub(crate) states: Option<States>,
 }
 
 /// Outputs of a layer.
@@ -90,8 +90,8 @@ pub(crate) struct Made {
 }
 
 impl Writer<'_> {
-    /// `x + attention(norm(x))`, then the same with the feed-forward network. A layer whose
-    /// checkpoint has a `short_convolution` has that instead of attention. Option `norms` says
+    /// `x + attention(norm(x))`, then the same with the feed-forward network, or the blocks of
+    /// [`LayerBlocks`]. Option `norms` says
     /// where the norms `attention_norm`, `cross_norm` and `mlp_norm` stand: `before` their block
     /// (the default), or `after` its sum, `norm(x + attention(x))`. `attention_post_norm` and so on
     /// are between a block and its sum. Option `residual`: `serial`, `parallel` where both blocks
@@ -108,17 +108,13 @@ impl Writer<'_> {
     ) -> Result<Made> {
         let residual = Residual::of(place)?;
         let norms = Norms::of(place)?;
+        let blocks = LayerBlocks::of(place)?;
+        if !(blocks.attention || blocks.mixer.is_some()) {
+            let x = self.feed_forward_part(place, norms, residual, [x, x], None)?;
+            return Ok(Made { x, cache: Kept::default(), encoded: None });
+        }
         let before = self.norm_of_block(place, norms, "attention", x)?;
-        let (attended, cache) = if let Some(sizes) = ShortConvolution::of(place)? {
-            let (made, inputs) = self.short_convolution(place, sizes, before, given)?;
-            (made, Kept::Inputs(inputs))
-        } else {
-            let (made, cache) = match is_latent(place)? {
-                true => self.latent_attention(place, before, rotary, given)?,
-                false => self.attention(place, before, rotary, given)?,
-            };
-            (made, Kept::KeyValue(cache))
-        };
+        let (attended, cache) = self.first_blocks(place, blocks, before, rotary, given)?;
         let base = if residual == Residual::Normed { before } else { x };
         let mut middle = self.added(place, norms, "attention", base, attended)?;
         let mut made = None;
@@ -129,19 +125,71 @@ impl Writer<'_> {
             made = Some(keys_values);
         }
 
-        let into_mlp = match residual {
-            Residual::Serial | Residual::Normed => {
+        let x = match blocks.mlp {
+            true => self.feed_forward_part(place, norms, residual, [x, middle], Some(before))?,
+            false => middle,
+        };
+        Ok(Made { x, cache, encoded: made })
+    }
+
+    /// Attention, or what keeps a state in its place or beside it, and what they keep: nothing if
+    /// attention has the keys and values of another layer. Options
+    /// `mixer_out_scale`, `attention_in_scale` and `attention_out_scale` are factors (Falcon-H1).
+    pub(super) fn first_blocks(
+        &mut self,
+        place: BlockPosition<'_>,
+        blocks: LayerBlocks,
+        x: ValueId,
+        rotary: Option<&Rotary>,
+        given: Given,
+    ) -> Result<(ValueId, Kept)> {
+        let mut kept = Kept::default();
+        let mut sum = None;
+        if let Some(mixer) = blocks.mixer {
+            let (made, states) = self.mixer(place, mixer, x, given)?;
+            kept.states = Some(states);
+            sum = Some(self.scaled_by(place, "mixer_out_scale", made)?);
+        }
+        if blocks.attention {
+            let x = self.scaled_by(place, "attention_in_scale", x)?;
+            let (made, pair) = match is_latent(place)? {
+                true => self.latent_attention(place, x, rotary, given)?,
+                false => self.attention(place, x, rotary, given)?,
+            };
+            kept.pair = given.shared.is_none().then_some(pair);
+            let made = self.scaled_by(place, "attention_out_scale", made)?;
+            sum = Some(match sum {
+                Some(sum) => self.make("Add", "side_by_side", [sum, made]),
+                None => made,
+            });
+        }
+        let sum = sum.ok_or_else(|| Error::format("a layer without any block"))?;
+        Ok((sum, kept))
+    }
+
+    /// The feed-forward network of a layer, added to its input. `normal` is the output of the norm
+    /// before the first block.
+    fn feed_forward_part(
+        &mut self,
+        place: BlockPosition<'_>,
+        norms: Norms,
+        residual: Residual,
+        [x, middle]: [ValueId; 2],
+        normal: Option<ValueId>,
+    ) -> Result<ValueId> {
+        let into_mlp = match (residual, normal) {
+            // One norm serves both blocks where there is no second one.
+            (Residual::Parallel, Some(normal)) if place.module_or_none("mlp_norm").is_none() => {
+                normal
+            }
+            (Residual::Parallel, _) => self.norm_of_block(place, norms, "mlp", x)?,
+            (Residual::Serial | Residual::Normed, _) => {
                 self.norm_of_block(place, norms, "mlp", middle)?
             }
-            // One norm serves both blocks where there is no second one.
-            Residual::Parallel if place.module_or_none("mlp_norm").is_none() => before,
-            Residual::Parallel => self.norm_of_block(place, norms, "mlp", x)?,
         };
-
         let made_by_mlp = self.feed_forward_or_experts(place, into_mlp)?;
         let base = if residual == Residual::Normed { into_mlp } else { middle };
-        let x = self.added(place, norms, "mlp", base, made_by_mlp)?;
-        Ok(Made { x, cache, encoded: made })
+        self.added(place, norms, "mlp", base, made_by_mlp)
     }
 
     /// Applies a norm of a layer if the checkpoint has it, or else returns `x` itself.
@@ -163,7 +211,7 @@ impl Writer<'_> {
     }
 
     /// Returns the sum of `x` and the output of a block.
-    fn added(
+    pub(super) fn added(
         &mut self,
         place: BlockPosition<'_>,
         norms: Norms,

@@ -55,6 +55,18 @@ impl Writer<'_> {
         Ok(self.scope(name, |w| w.make("Add", "bias", [x, bias])))
     }
 
+    /// Returns the product with the number of an option, or `x` itself if the option has no value
+    /// or is 1.
+    pub(crate) fn scaled_by(
+        &mut self,
+        place: BlockPosition<'_>,
+        option: &str,
+        x: ValueId,
+    ) -> Result<ValueId> {
+        let factor = place.number_or_none(option)?.filter(|factor| *factor != 1.0);
+        Ok(factor.map_or(x, |factor| self.scaled(option, x, factor)))
+    }
+
     /// A linear layer of some of a tensor's rows, `x W[start..start + len]^T`.
     pub(crate) fn linear_rows(
         &mut self,

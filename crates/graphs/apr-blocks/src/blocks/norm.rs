@@ -47,6 +47,11 @@ impl Norm {
         self.eps
     }
 
+    /// The same norm with a gamma that is stored as it is.
+    pub(crate) fn with_plain_gamma(self) -> Self {
+        Self { plus_one: false, ..self }
+    }
+
     /// Replaces the epsilon of the norm.
     pub(crate) fn with_eps(self, eps: f64) -> Self {
         Self { eps, ..self }

@@ -1,10 +1,9 @@
 //! Gated convolutions over the last tokens, which layers of hybrids have instead of attention
 //! (LFM2: <https://arxiv.org/abs/2511.23404>).
 
-use apr_core::{Error, Result};
+use apr_core::Result;
 use apr_graph::ValueId;
 
-use super::attention::Given;
 use super::convolution::{Causal, kernel_of};
 use crate::model::BlockPosition;
 use crate::writer::Writer;
@@ -30,26 +29,24 @@ impl ShortConvolution {
 
 impl Writer<'_> {
     /// Returns `out(c * convolution(b * x))`, where `in` computes `b`, `c` and `x`, and the
-    /// convolution's last inputs.
+    /// convolution's last inputs. `past` are the inputs before.
     pub(crate) fn short_convolution(
         &mut self,
         place: BlockPosition<'_>,
         sizes: ShortConvolution,
         x: ValueId,
-        given: Given,
+        counts: ValueId,
+        past: Option<ValueId>,
     ) -> Result<(ValueId, ValueId)> {
         let ShortConvolution { channels, kernel } = sizes;
         let module = &place.module("short_convolution")?;
-        let counts = given.counts.ok_or_else(|| {
-            Error::format("a layer of a convolution needs to know which tokens are padding")
-        })?;
         self.scope("short_convolution", |w| {
             let x = w.make("Mul", "counted", [x, counts]);
             let all = w.linear_part(place, "short_in", x)?;
             let [before, behind, x] = w.split("parts", all, -1, [channels, channels, channels]);
             let gated = w.make("Mul", "gated", [before, x]);
             let causal = Causal { module, channels, kernel, activation: None };
-            let (made, last) = w.causal_convolution(causal, gated, given.inputs)?;
+            let (made, last) = w.causal_convolution(causal, gated, past)?;
             let gated = w.make("Mul", "gated_again", [behind, made]);
             Ok((w.linear_part(place, "short_out", gated)?, last))
         })

@@ -5,6 +5,8 @@ use apr_graph::{BodyBuilder, Meaning, ValueId};
 
 use super::activation::Activation;
 use super::convolution::{Causal, kernel_of};
+use super::mixer::States;
+use super::norm::Norm;
 use crate::model::BlockPosition;
 use crate::writer::{Writer, signed};
 
@@ -21,21 +23,15 @@ pub(crate) struct StateSpace {
     time_rank: u64,
 }
 
-/// State of the tokens so far. Its size does not depend on their number.
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct States {
-    /// The last inputs of the convolution, `[batch, channels, kernel - 1]`.
-    pub(crate) convolution: ValueId,
-    /// `[batch, channels, state]`.
-    pub(crate) state: ValueId,
-}
-
 impl StateSpace {
-    /// Options `intermediate`, `state_size` and `time_rank`; the kernel is the one of the
-    /// checkpoint.
+    /// Options `mixer_width` (or `intermediate`), `state_size` and `time_rank`; the kernel is the
+    /// one of the checkpoint.
     pub(crate) fn of(place: BlockPosition<'_>) -> Result<Self> {
         Ok(Self {
-            channels: place.size("intermediate")?,
+            channels: match place.size_or_none("mixer_width")? {
+                Some(width) => width,
+                None => place.size("intermediate")?,
+            },
             state: place.size("state_size")?,
             kernel: kernel_of(place, &place.module("mixer_convolution")?)?,
             time_rank: place.size("time_rank")?,
@@ -65,18 +61,33 @@ impl Writer<'_> {
                 module: &place.module("mixer_convolution")?,
                 channels,
                 kernel: sizes.kernel,
-                activation: Some(Activation::of(place, "activation")?),
+                activation: Some(Activation::of_mixer(place)?),
             };
             let (x, convolution) =
                 w.causal_convolution(moved, x, past.map(|past| past.convolution))?;
             let x = w.make("Mul", "convolved_and_counted", [x, counts]);
 
             let (mixed, state) =
-                w.scope("scan", |w| w.scanned(place, sizes, x, past.map(|past| past.state)))?;
+                w.scope("scan", |w| w.scanned(place, sizes, x, past.and_then(|past| past.state)))?;
             let gate = w.activate("gate", Activation::Silu, gate);
             let gated = w.make("Mul", "gated", [mixed, gate]);
-            Ok((w.linear_part(place, "mixer_out", gated)?, States { convolution, state }))
+            let made = w.linear_part(place, "mixer_out", gated)?;
+            Ok((made, States { convolution, state: Some(state) }))
         })
+    }
+
+    /// The norm of time steps, B or C: by a module (Jamba), without weights if option
+    /// `selection_norm_eps` has a value (Falcon Mamba), or none.
+    fn selection_norm(
+        &mut self,
+        place: BlockPosition<'_>,
+        part: &str,
+        x: ValueId,
+    ) -> Result<ValueId> {
+        if let Some(eps) = place.number_or_none("selection_norm_eps")? {
+            return Ok(self.scope(part, |w| w.bare_rms_norm(eps, x)));
+        }
+        self.norm_part(Norm::of(place)?, part, x, place.module_or_none(part))
     }
 
     /// Computes `h = exp(t A) h + t x B` from token to token, and returns `h C + D x` for each
@@ -97,6 +108,9 @@ impl Writer<'_> {
         let selection = self.linear_part(place, "selection", x)?;
         let [time, input, output] =
             self.split("selected", selection, -1, [time_rank, state, state]);
+        let time = self.selection_norm(place, "selection_time_norm", time)?;
+        let input = self.selection_norm(place, "selection_input_norm", input)?;
+        let output = self.selection_norm(place, "selection_output_norm", output)?;
         let time = self.linear_part(place, "time", time)?;
         let time = self.make("Softplus", "step", [time]);
         let timed = self.make("Mul", "timed", [time, x]);

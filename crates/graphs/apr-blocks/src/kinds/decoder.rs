@@ -5,15 +5,16 @@ use apr_graph::{Dim, ElementType, Meaning, ValueId};
 
 use super::head;
 use super::image_features::IMAGE_FEATURES;
-use super::stack::{Around, layers};
+use super::stack::{Around, layers, shared_with};
 use crate::blocks::attention::KeyValue;
 use crate::blocks::embeddings::ImageRows;
 use crate::blocks::latent::cache_dims;
 use crate::blocks::layer::Kept;
 use crate::blocks::mask::{Field, Sight};
+use crate::blocks::mixer::{LayerBlocks, Mixer, States};
 use crate::blocks::norm::Norm;
 use crate::blocks::places::Positions;
-use crate::blocks::short_convolution::ShortConvolution;
+use crate::blocks::streams::Streams;
 use crate::model::{BlockPosition, Model};
 use crate::names::{BATCH, IMAGE_TOKENS, PAST, SEQUENCE};
 use crate::writer::{Writer, signed};
@@ -100,6 +101,12 @@ pub(crate) fn write(
         };
         w.norm_part(Norm::of(place)?, "norm", x, place.module_or_none("embedding_norm"))
     })?;
+    let streams = Streams::of(place)?;
+    let layer_tokens = streams.map(|_| w.layer_tokens(place, inputs.tokens, x)).transpose()?;
+    let x = match streams {
+        Some(streams) => w.streams(place, streams, x)?,
+        None => x,
+    };
     let sight = if place.truth_or("causal", true)? { Sight::Before } else { Sight::All };
     let field = w.scope("mask", |w| {
         let queries = w.length("query_count", inputs.tokens, 1);
@@ -117,7 +124,7 @@ pub(crate) fn write(
         Field { sight, queries, keys, counts, pairs }
     });
 
-    let counts = has_convolutions(place)?
+    let counts = has_states(place)?
         .then(|| w.scope("counts", |w| w.counts(inputs.tokens, inputs.attention_mask)));
     let around = Around {
         field: Some(field),
@@ -125,11 +132,15 @@ pub(crate) fn write(
         counts,
         past: &inputs.past,
         after: ("with_images", &after),
+        layer_tokens,
         is_cached: with_past,
         ..Around::NOTHING
     };
 
-    let made = layers(w, place, x, &around)?;
+    let mut made = layers(w, place, x, &around)?;
+    if let Some(streams) = streams {
+        made.x = w.merged_streams(place, streams, made.x)?;
+    }
     // Option `final_norm`: some old files have one that nothing uses.
     let x = match has_final_norm {
         true => w.norm_before(place, "final_norm", made.x)?,
@@ -137,8 +148,13 @@ pub(crate) fn write(
     };
     let x = w.projected("output_projection", x, place.module_or_none("output_projection"))?;
     head::write(w, place, x, Some(inputs.tokens.into()))?;
-    for (layer, cache) in made.cache.iter().enumerate() {
-        outputs_of_cache(w, layer, *cache, "");
+    for (layer, Kept { pair, states }) in (0_u64..).zip(made.cache) {
+        if let Some(pair) = pair {
+            outputs_of_pair(w, layer, pair, "");
+        }
+        if let (Some(mixer), Some(states)) = (LayerBlocks::of(place.layer(layer))?.mixer, states) {
+            outputs_of_states(w, layer, mixer, states);
+        }
     }
 
     Ok(())
@@ -194,31 +210,39 @@ fn inputs(
     let mut inputs = Inputs { tokens, attention_mask, positions, past: Vec::new(), images: None };
     for layer in 0..if with_past { place.layers()? } else { 0 } {
         let place = place.layer(layer);
-        inputs.past.push(match ShortConvolution::of(place)? {
-            Some(sizes) => Kept::Inputs(convolution_input(w, sizes, layer)),
-            None => Kept::KeyValue(cache_inputs(w, place, layer, "", &past)?),
-        });
+        let LayerBlocks { attention, mixer, .. } = LayerBlocks::of(place)?;
+        let attention = attention && shared_with(place, layer)?.is_none();
+        let pair = attention.then(|| cache_inputs(w, place, layer, "", &past)).transpose()?;
+        let states = mixer.map(|mixer| state_inputs(w, mixer, layer));
+        inputs.past.push(Kept { pair, states });
     }
 
     Ok(inputs)
 }
 
-/// Returns `true` if some of the layers have a convolution instead of attention.
-fn has_convolutions(place: BlockPosition<'_>) -> Result<bool> {
+/// Returns `true` if some of the layers have a state.
+fn has_states(place: BlockPosition<'_>) -> Result<bool> {
     for layer in 0..place.layers()? {
-        if ShortConvolution::of(place.layer(layer))?.is_some() {
+        if LayerBlocks::of(place.layer(layer))?.mixer.is_some() {
             return Ok(true);
         }
     }
     Ok(false)
 }
 
-/// The last inputs of a layer's convolution, under the name that transformers.js gives them.
-fn convolution_input(w: &mut Writer<'_>, sizes: ShortConvolution, layer: u64) -> ValueId {
-    let ShortConvolution { channels, kernel } = sizes;
-    let shape = [Dim::symbol(BATCH), Dim::fixed(channels), Dim::fixed(kernel - 1)];
-    let name = format!("past_conv.{layer}");
-    w.body().input(&name, ElementType::F32, shape, Meaning::PastState)
+/// The state of a layer as inputs, under the names that transformers.js gives them: `past_conv.0`
+/// and `past_ssm.0`.
+pub(crate) fn state_inputs(w: &mut Writer<'_>, mixer: Mixer, layer: u64) -> States {
+    let mut input = |kind: &str, sizes: &[u64]| {
+        let sizes = sizes.iter().map(|size| Dim::fixed(*size));
+        let shape: Vec<Dim> = std::iter::once(Dim::symbol(BATCH)).chain(sizes).collect();
+        let name = format!("past_{kind}.{layer}");
+        w.body().input(&name, ElementType::F32, shape, Meaning::PastState)
+    };
+    let [channels, kernel] = mixer.convolution();
+    let convolution = input("conv", &[channels, kernel - 1]);
+    let state = mixer.state().map(|(kind, sizes)| input(kind, &sizes));
+    States { convolution, state }
 }
 
 /// Returns the number of each token among the tokens that count, starting at 0; -1 for padding.
@@ -253,16 +277,20 @@ pub(crate) fn cache_inputs(
     Ok(KeyValue { key, value: input("value", Meaning::PastValue, value_dim) })
 }
 
-/// Adds a layer's cache as outputs: `present.0.key`, or with `of` in between, and `present_conv.0`.
-pub(crate) fn outputs_of_cache(w: &mut Writer<'_>, layer: usize, present: Kept, of: &str) {
+/// Adds a layer's keys and values as outputs: `present.0.key`, or with `of` in between.
+pub(crate) fn outputs_of_pair(w: &mut Writer<'_>, layer: u64, present: KeyValue, of: &str) {
+    let KeyValue { key, value } = present;
     let body = w.body();
-    match present {
-        Kept::KeyValue(KeyValue { key, value }) => {
-            body.output(&format!("present.{layer}.{of}key"), key, Meaning::PresentKey);
-            body.output(&format!("present.{layer}.{of}value"), value, Meaning::PresentValue);
-        }
-        Kept::Inputs(inputs) => {
-            body.output(&format!("present_conv.{layer}"), inputs, Meaning::PresentState);
-        }
+    body.output(&format!("present.{layer}.{of}key"), key, Meaning::PresentKey);
+    body.output(&format!("present.{layer}.{of}value"), value, Meaning::PresentValue);
+}
+
+/// Adds a layer's state as outputs: `present_conv.0` and `present_ssm.0`.
+pub(crate) fn outputs_of_states(w: &mut Writer<'_>, layer: u64, mixer: Mixer, present: States) {
+    let body = w.body();
+    let States { convolution, state } = present;
+    body.output(&format!("present_conv.{layer}"), convolution, Meaning::PresentState);
+    if let (Some((kind, _)), Some(state)) = (mixer.state(), state) {
+        body.output(&format!("present_{kind}.{layer}"), state, Meaning::PresentState);
     }
 }

@@ -3,7 +3,7 @@
 use apr_core::Result;
 use apr_graph::{Dim, ElementType, Meaning, ValueId};
 
-use super::decoder::{cache_inputs, outputs_of_cache};
+use super::decoder::{cache_inputs, outputs_of_pair};
 use super::stack::{Around, Stacked, layers};
 use super::{encoder, head, sound};
 use crate::blocks::attention::KeyValue;
@@ -62,10 +62,11 @@ pub(crate) fn write_decoder(model: &Model<'_>, w: &mut Writer<'_>, memory: Memor
     let is_cached = memory != Memory::States(false);
     let made = decoded(w, place, tokens, &past, source, mask, is_cached)?;
     head::write(w, place, made.x, Some(tokens.into()))?;
-    for (layer, cache) in made.cache.iter().enumerate() {
-        outputs_of_cache(w, layer, *cache, "decoder.");
-        if let Some(encoded) = made.encoded.get(layer) {
-            outputs_of_cache(w, layer, Kept::KeyValue(*encoded), "encoder.");
+    let mut encoded = made.encoded.iter();
+    for (layer, pair) in (0_u64..).zip(made.cache.iter().filter_map(|kept| kept.pair)) {
+        outputs_of_pair(w, layer, pair, "decoder.");
+        if let Some(encoded) = encoded.next() {
+            outputs_of_pair(w, layer, *encoded, "encoder.");
         }
     }
 
@@ -111,7 +112,8 @@ pub(crate) fn decoded(
         let (queries, keys) = w.positions(queries, keys);
         Field { sight: Sight::Before, queries, keys, counts: None, pairs: None }
     });
-    let past: Vec<Kept> = past.iter().copied().map(Kept::KeyValue).collect();
+    let past: Vec<Kept> =
+        past.iter().map(|pair| Kept { pair: Some(*pair), states: None }).collect();
     let around =
         Around { field: Some(field), past: &past, encoded: &encoded, is_cached, ..Around::NOTHING };
     let made = layers(w, place, x, &around)?;

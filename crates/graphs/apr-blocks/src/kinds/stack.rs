@@ -9,9 +9,10 @@ use crate::blocks::disentangled::Distances;
 use crate::blocks::heads::Heads;
 use crate::blocks::layer::{Encoded, Kept, Source};
 use crate::blocks::mask::{Field, Reach};
+use crate::blocks::mixer::{LayerBlocks, States};
 use crate::blocks::places::{PatchGrid, Positions};
 use crate::blocks::rotary::{Rotary, Turn};
-use crate::blocks::short_convolution::ShortConvolution;
+use crate::blocks::streams::Streams;
 use crate::model::BlockPosition;
 use crate::writer::Writer;
 
@@ -23,7 +24,7 @@ pub(crate) struct Around<'a> {
     pub(crate) positions: Option<Positions>,
     /// Places of patches of an image, instead of `field` and `positions`.
     pub(crate) grid: Option<PatchGrid>,
-    /// 0 for padding tokens, `[batch, sequence, 1]`, for layers of convolutions.
+    /// 0 for padding tokens, `[batch, sequence, 1]`, for layers with a state.
     pub(crate) counts: Option<ValueId>,
     /// Cache of earlier tokens, by layer.
     pub(crate) past: &'a [Kept],
@@ -32,6 +33,9 @@ pub(crate) struct Around<'a> {
     /// Terms to add to the outputs of the first layers, one for each layer, and the name of the
     /// sums.
     pub(crate) after: (&'a str, &'a [ValueId]),
+    /// Vectors that layers add in the end, `[batch, sequence, layers, width]`, for layers of
+    /// several streams.
+    pub(crate) layer_tokens: Option<ValueId>,
     /// `true` if the stack returns keys and values.
     pub(crate) is_cached: bool,
 }
@@ -46,6 +50,7 @@ impl Around<'_> {
         past: &[],
         encoded: &[],
         after: ("", &[]),
+        layer_tokens: None,
         is_cached: false,
     };
 }
@@ -59,6 +64,8 @@ pub(crate) struct Stacked {
     pub(crate) encoded: Vec<KeyValue>,
     /// The input of each layer.
     pub(crate) inputs: Vec<ValueId>,
+    /// Keys and values that later layers share, by layer.
+    pub(crate) shared: Vec<(u64, KeyValue)>,
 }
 
 /// Range of a layer's attention, and the table of its relative positions.
@@ -85,6 +92,24 @@ fn reach(place: BlockPosition<'_>) -> Result<Reach> {
     })
 }
 
+/// Returns the layer whose keys and values a layer has instead of its own.
+///
+/// Option `shared_from` is the first layer of those that share. Each has the keys and values of the
+/// last layer before these that sees as far.
+pub(crate) fn shared_with(place: BlockPosition<'_>, layer: u64) -> Result<Option<u64>> {
+    let first = match place.size_or_none("shared_from")? {
+        Some(first) if first <= layer && first > 0 => first,
+        _ => return Ok(None),
+    };
+    let own = reach(place.layer(layer))?;
+    for other in (0..first).rev() {
+        if reach(place.layer(other))? == own {
+            return Ok(Some(other));
+        }
+    }
+    Err(Error::format(format!("layer {layer} shares keys and values, and no layer has them")))
+}
+
 /// Writes the layers of a stack.
 pub(crate) fn layers(
     w: &mut Writer<'_>,
@@ -94,7 +119,13 @@ pub(crate) fn layers(
 ) -> Result<Stacked> {
     let count = place.layers()?;
     let shared = shared(w, place, count, around)?;
-    let mut stacked = Stacked { x, cache: Vec::new(), encoded: Vec::new(), inputs: Vec::new() };
+    let mut stacked = Stacked {
+        x,
+        cache: Vec::new(),
+        encoded: Vec::new(),
+        inputs: Vec::new(),
+        shared: Vec::new(),
+    };
     let counts = around.field.and_then(|field| field.counts);
     let mut table = None;
     let mut after = around.after.1.iter();
@@ -134,7 +165,7 @@ fn shared(
     let mut table = None;
     for layer in 0..count {
         let place = place.layer(layer);
-        if ShortConvolution::of(place)?.is_some() {
+        if !LayerBlocks::of(place)?.attention {
             continue;
         }
         table = place.tensor_or_none("relative").or(table);
@@ -307,18 +338,24 @@ fn layer_call(
     stacked: &mut Stacked,
 ) -> Result<()> {
     let at = usize::try_from(layer).unwrap_or(usize::MAX);
-    let attends = ShortConvolution::of(place)?.is_none();
+    let LayerBlocks { attention: attends, mixer, .. } = LayerBlocks::of(place)?;
     let mask = shared.masks.iter().find(|(known, _)| attends && known == lens);
     let mask = mask.and_then(|(_, mask)| *mask);
     let rotary = Rotary::of(place, Heads::of(place)?.head_dim)?.filter(|_| attends);
     let turn =
         rotary.as_ref().and_then(|rotary| shared.turns.iter().find(|(known, _)| known == rotary));
     let turn = turn.map(|(_, turn)| *turn);
-    let (past, past_inputs) = match around.past.get(at) {
-        Some(Kept::KeyValue(past)) => (Some(past), None),
-        Some(Kept::Inputs(inputs)) => (None, Some(*inputs)),
-        None => (None, None),
-    };
+    let Kept { pair: past, states: past_states } = around.past.get(at).copied().unwrap_or_default();
+    let source = shared_with(place, layer)?;
+    let given_pair = source.and_then(|source| {
+        stacked.shared.iter().find(|(other, _)| *other == source).map(|(_, pair)| *pair)
+    });
+    let is_source = is_shared(place, layer)?;
+    let own = around.layer_tokens.map(|all| {
+        let number = w.int(i64::try_from(layer).unwrap_or(i64::MAX));
+        let name = format!("layer_token.{layer}");
+        w.op("Gather", [all, number]).attribute("axis", 2).output(&name)
+    });
     let grows = place.number_or_none("query_growth")?.is_some();
     let encoded = around.encoded.get(at).or(around.encoded.last()).copied();
     let (states, made) = match encoded.map(|encoded| encoded.source) {
@@ -341,27 +378,51 @@ fn layer_call(
         ("distance_vectors", shared.distances.map(|distances| distances.vectors)),
         ("distance_rows", shared.distances.map(|distances| distances.rows)),
         ("query_growth", growth),
-        ("counts", around.counts.filter(|_| !attends)),
-        ("past_conv", past_inputs),
+        ("counts", around.counts.filter(|_| mixer.is_some())),
+        ("past_conv", past_states.map(|past| past.convolution)),
+        ("past_state", past_states.and_then(|past| past.state)),
+        ("shared_key", given_pair.map(|pair| pair.key)),
+        ("shared_value", given_pair.map(|pair| pair.value)),
+        ("layer_token", own),
     ];
     let function = place.function_name();
+    let mut names = Vec::new();
     let results = w.call(&function, &format!("layers.{layer}"), inputs, |w, inputs| {
-        layer_body(w, place, rotary.as_ref(), inputs, around.is_cached)
+        let results = layer_body(w, place, rotary.as_ref(), inputs, around.is_cached, is_source)?;
+        names.extend(results.iter().map(|(name, _)| *name));
+        Ok(results)
     })?;
+    let result = |name: &str| {
+        let at = names.iter().position(|known| *known == name)?;
+        results.get(at).copied()
+    };
+    let pair = |key: &str, value: &str| {
+        let (key, value) = result(key).zip(result(value))?;
+        Some(KeyValue { key, value })
+    };
     stacked.x = results[0];
-    if let ([_, inputs], false) = (&results[..], attends) {
-        stacked.cache.push(Kept::Inputs(*inputs));
-        return Ok(());
+    if around.is_cached {
+        let convolution = result("present_conv");
+        let states =
+            convolution.map(|convolution| States { convolution, state: result("present_state") });
+        stacked.cache.push(Kept { pair: pair("present_key", "present_value"), states });
     }
-    let pairs: Vec<KeyValue> = results[1..]
-        .as_chunks::<2>()
-        .0
-        .iter()
-        .map(|[key, value]| KeyValue { key: *key, value: *value })
-        .collect();
-    stacked.cache.extend(pairs.first().copied().map(Kept::KeyValue));
-    stacked.encoded.extend(pairs.get(1));
+    if is_source {
+        stacked.shared.extend(pair("present_key", "present_value").map(|pair| (layer, pair)));
+    }
+    stacked.encoded.extend(pair("present_encoder_key", "present_encoder_value"));
     Ok(())
+}
+
+/// Returns `true` if a later layer has the keys and values of this one.
+fn is_shared(place: BlockPosition<'_>, layer: u64) -> Result<bool> {
+    let Some(first) = place.size_or_none("shared_from")? else { return Ok(false) };
+    for other in first..place.layers()? {
+        if shared_with(place, other)? == Some(layer) {
+            return Ok(true);
+        }
+    }
+    Ok(false)
 }
 
 /// Writes the body of the function. Its parameters are the arguments of [`layer_call`].
@@ -369,33 +430,43 @@ fn layer_body(
     w: &mut Writer<'_>,
     place: BlockPosition<'_>,
     rotary: Option<&Rotary>,
-    inputs: [Option<ValueId>; 15],
+    inputs: [Option<ValueId>; 19],
     is_cached: bool,
+    is_source: bool,
 ) -> Result<Vec<(&'static str, ValueId)>> {
-    let [x, mask, cos, sin, past_key, past_value, states, ref encoder @ ..] = inputs;
-    let [encoder_mask, encoder_key, encoder_value, vectors, rows, growth, counts, kept] = *encoder;
+    let [x, mask, cos, sin, past_key, past_value, encoder_states, ref encoder @ ..] = inputs;
+    let [encoder_mask, encoder_key, encoder_value, vectors, rows, growth, counts, kept @ ..] =
+        *encoder;
+    let [convolution, state, shared_key, shared_value, own] = kept;
     let x = x.ok_or_else(|| Error::format("a layer needs an input"))?;
     let pair = |key: Option<ValueId>, value: Option<ValueId>| {
         key.zip(value).map(|(key, value)| KeyValue { key, value })
     };
     let turn = cos.zip(sin).map(|(cos, sin)| Turn { cos, sin });
-    let source =
-        states.map(Source::States).or_else(|| pair(encoder_key, encoder_value).map(Source::Made));
+    let source = encoder_states
+        .map(Source::States)
+        .or_else(|| pair(encoder_key, encoder_value).map(Source::Made));
     let encoded = source.map(|source| Encoded { source, mask: encoder_mask });
     let distances = vectors.zip(rows).map(|(vectors, rows)| Distances { vectors, rows });
     let past = pair(past_key, past_value);
-    let given = Given { mask, turn, past, inputs: kept, counts, distances, growth };
-    let made = w.layer(place, x, rotary, given, encoded)?;
+    let states = convolution.map(|convolution| States { convolution, state });
+    let shared = pair(shared_key, shared_value);
+    let given = Given { mask, turn, past, shared, states, counts, distances, growth };
+    let made = match (Streams::of(place)?, own) {
+        (Some(streams), Some(own)) => w.layer_of_streams(place, streams, x, own, rotary, given)?,
+        _ => w.layer(place, x, rotary, given, encoded)?,
+    };
     let mut results = vec![("output", made.x)];
+    if let Some(KeyValue { key, value }) = made.cache.pair.filter(|_| is_cached || is_source) {
+        results.extend([("present_key", key), ("present_value", value)]);
+    }
     if is_cached {
-        match made.cache {
-            Kept::KeyValue(KeyValue { key, value }) => {
-                results.extend([("present_key", key), ("present_value", value)]);
-            }
-            Kept::Inputs(inputs) => results.push(("present_conv", inputs)),
+        if let Some(States { convolution, state }) = made.cache.states {
+            results.push(("present_conv", convolution));
+            results.extend(state.map(|state| ("present_state", state)));
         }
         // Those that were given don't come out again.
-        if let (Some(encoded), Some(_)) = (made.encoded, states) {
+        if let (Some(encoded), Some(_)) = (made.encoded, encoder_states) {
             results.extend([
                 ("present_encoder_key", encoded.key),
                 ("present_encoder_value", encoded.value),

@@ -4,9 +4,11 @@
 use apr_core::{Error, Result};
 use apr_graph::{Dim, ElementType, Meaning, ValueId};
 
+use super::decoder::{outputs_of_states, state_inputs};
 use super::head;
+use crate::blocks::attention::Given;
+use crate::blocks::mixer::{Mixer, States};
 use crate::blocks::norm::Norm;
-use crate::blocks::state_space::{StateSpace, States};
 use crate::model::{BlockPosition, Model};
 use crate::names::{ALL_SEQUENCE, BATCH, SEQUENCE};
 use crate::writer::Writer;
@@ -22,7 +24,7 @@ pub(crate) fn write(model: &Model<'_>, w: &mut Writer<'_>, with_past: bool) -> R
     let count = place.layers()?;
     let mut past = Vec::new();
     for layer in 0..if with_past { count } else { 0 } {
-        past.push(state_inputs(w, place.layer(layer), layer)?);
+        past.push(state_inputs(w, Mixer::required(place.layer(layer))?, layer));
     }
 
     let mut x = w.scope("embeddings", |w| w.token_vectors(place, tokens))?;
@@ -33,30 +35,17 @@ pub(crate) fn write(model: &Model<'_>, w: &mut Writer<'_>, with_past: bool) -> R
         let results = layer_call(w, place.layer(layer), layer, x, counts, past)?;
         x = results[0];
         if let [_, convolution, state] = results[..] {
-            presents.push(States { convolution, state });
+            presents.push(States { convolution, state: Some(state) });
         }
     }
 
     let x = w.norm_part(Norm::of(place)?, "final_norm", x, place.module_or_none("final_norm"))?;
     head::write(w, place, x, Some(tokens.into()))?;
-    for (layer, States { convolution, state }) in presents.into_iter().enumerate() {
-        let body = w.body();
-        body.output(&format!("present_conv.{layer}"), convolution, Meaning::PresentState);
-        body.output(&format!("present_ssm.{layer}"), state, Meaning::PresentState);
+    for (layer, states) in (0_u64..).zip(presents) {
+        outputs_of_states(w, layer, Mixer::required(place.layer(layer))?, states);
     }
 
     Ok(())
-}
-
-/// The states of a layer as inputs, under the names that transformers.js gives them.
-fn state_inputs(w: &mut Writer<'_>, place: BlockPosition<'_>, layer: u64) -> Result<States> {
-    let StateSpace { channels, state, kernel, .. } = StateSpace::of(place)?;
-    let mut input = |kind: &str, last: u64| {
-        let shape = [Dim::symbol(BATCH), Dim::fixed(channels), Dim::fixed(last)];
-        let name = format!("past_{kind}.{layer}");
-        w.body().input(&name, ElementType::F32, shape, Meaning::PastState)
-    };
-    Ok(States { convolution: input("conv", kernel - 1), state: input("ssm", state) })
 }
 
 /// `x + mixer(norm(x))`, as a call of a function.
@@ -72,20 +61,22 @@ fn layer_call(
         ("hidden", Some(x)),
         ("counts", Some(counts)),
         ("past_conv", past.map(|past| past.convolution)),
-        ("past_ssm", past.map(|past| past.state)),
+        ("past_ssm", past.and_then(|past| past.state)),
     ];
     w.call(&place.function_name(), &format!("layers.{layer}"), inputs, |w, inputs| {
         let [x, counts, convolution, state] = inputs;
         let (Some(x), Some(counts)) = (x, counts) else {
             return Err(Error::format("a layer needs an input"));
         };
-        let past = convolution.zip(state).map(|(convolution, state)| States { convolution, state });
+        let past = convolution.map(|convolution| States { convolution, state });
+        let given = Given { states: past, counts: Some(counts), ..Given::NOTHING };
         let normal = w.norm("norm", Norm::of(place)?, x, &place.module("mixer_norm")?)?;
-        let (made, present) = w.state_space(place, normal, counts, past)?;
+        let (made, present) = w.mixer(place, Mixer::required(place)?, normal, given)?;
         let sum = w.make("Add", "sum", [x, made]);
         let mut results = vec![("output", sum)];
         if past.is_some() {
-            results.extend([("present_conv", present.convolution), ("present_ssm", present.state)]);
+            results.push(("present_conv", present.convolution));
+            results.extend(present.state.map(|state| ("present_ssm", state)));
         }
         Ok(results)
     })

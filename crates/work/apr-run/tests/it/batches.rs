@@ -109,7 +109,27 @@ fn texts_of_every_family_grow_side_by_side() {
         });
     }
     // Bloom's graph has no positions, and states have no rows that could be masked.
-    assert_eq!(alone, ["bloom", "lfm2", "lfm2_moe", "mamba", "mamba_bias"]);
+    let expected = [
+        "bamba",
+        "bloom",
+        "falcon_h1",
+        "falcon_mamba",
+        "granitemoehybrid",
+        "granitemoehybrid_dense",
+        "jamba",
+        "lfm2",
+        "lfm2_moe",
+        "mamba",
+        "mamba2",
+        "mamba2_bias",
+        "mamba_bias",
+        "qwen3_5",
+        "qwen3_5_bias",
+        "qwen3_5_moe",
+        "qwen3_next",
+        "qwen3_next_dense",
+    ];
+    assert_eq!(alone, expected);
 }
 
 #[test]
