@@ -63,6 +63,11 @@ fn hints_name_commands_that_work() {
                 "apr convert --shard-size" => {
                     "apr convert m.apr -o shards.apr --shard-size 100KB".to_owned()
                 }
+                // Of a model that is not quantized, it would be a copy.
+                command if command.contains("--dequantize") => {
+                    let quantized = "apr quantize m.apr -t q8_0 -o q.apr -f";
+                    format!("{quantized} && {}", filled(command).replace("m.apr", "q.apr"))
+                }
                 command => filled(command),
             };
             let begin = "rm -rf new.apr new key key.pub; cp m.apr kept";
