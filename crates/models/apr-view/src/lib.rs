@@ -55,7 +55,7 @@ pub use affine::{AffineQuantization, AffineUnit};
 pub use base::Base;
 pub use codes::{
     Apart, Blocks, Coded, Factors, MXFP4_EXPERTS, NVFP4_BLOCKS, PartOrigin, UNDECODABLE,
-    check_decodable, is_of_activations, stated_method,
+    check_decodable, drop_statement, is_of_activations, stated_method, states_quantization,
 };
 pub use filter::{NamePattern, named, parse_filter, parse_search};
 pub use first_use::sort_by_first_use;

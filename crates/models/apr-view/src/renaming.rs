@@ -194,7 +194,7 @@ fn with_braces(replacement: &str) -> String {
     text
 }
 
-fn compile(expression: &str) -> std::result::Result<PikeVM, String> {
+pub(crate) fn compile(expression: &str) -> std::result::Result<PikeVM, String> {
     // The last line of what the parser says is what is wrong.
     let last = |text: String| {
         let line = text.lines().last().unwrap_or_default().trim();

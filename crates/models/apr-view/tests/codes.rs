@@ -49,7 +49,7 @@ fn check_pieces(model: &dyn CheckpointReader, tensor: usize) {
 }
 
 /// Folders whose known values are not rounded to the dtype of the scales, as the library does.
-const ROUNDED: [&str; 8] = [
+const ROUNDED: [&str; 9] = [
     "ct-fp8-channel",
     "gptq3",
     "gptq4",
@@ -58,6 +58,7 @@ const ROUNDED: [&str; 8] = [
     "gptq8",
     "autoround4",
     "awq4",
+    "torchao-fp8-st",
 ];
 
 /// Folders whose known values are divided by 127, while the library multiplies by its reciprocal.

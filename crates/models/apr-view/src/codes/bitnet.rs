@@ -7,19 +7,24 @@
 //!
 //! Layers of the class `bitlinear`, and where no class is stated, divide by the scale;
 //! `autobitlinear` multiplies. The tensors are the same in both: the configuration must say.
+//!
+//! In the mode `online`, weights are floats, of which the layer makes ternary ones whenever it
+//! runs: `round(w / m)`, at most 1 and at least -1, times `m`, the mean of all magnitudes.
 
 use std::ops::Range;
+use std::sync::OnceLock;
 
 use apr_core::{CheckpointReader, DType, Error, Escaped, Result, TensorInfo};
 use apr_tensor::grouped::{Code, Decoding, Rule};
 
-use super::find::{Kind, Tensors, Weight};
+use super::find::{Decode, Kind, Tensors, Weight};
 use super::grouped::{Form, Grouped, Numbers};
-use super::read::{Folded, Tile, scales_of, usize_of};
+use super::read::{Folded, Tile, floats_of, scales_of, usize_of};
 use super::stated::Stated;
 use super::zero::Scaling;
 
 pub(super) const KIND: Kind = Kind { id: "bitnet", find };
+pub(super) const ONLINE: Kind = Kind { id: "bitnet-online", find: find_online };
 
 /// Codes of a byte.
 const FIELDS: u32 = 4;
@@ -87,6 +92,96 @@ fn weight(
     })
 }
 
+fn find_online(tensors: &Tensors<'_>, stated: &Stated, weight: usize) -> Option<Result<Weight>> {
+    let is_online = stated.method().as_deref() == Some("bitnet")
+        && stated.text("quantization_mode") == Some("online");
+    let info = tensors.info(weight);
+    let is_float = matches!(info.dtype, DType::F32 | DType::F16 | DType::BF16);
+    let stem = tensors.stem(weight, ".weight").filter(|_| is_online && is_float)?;
+    if info.shape.dims().len() != 2 || is_embedding(stem) || !is_converted(stated, stem) {
+        return None;
+    }
+    if stated.text("linear_class") != Some("autobitlinear") {
+        let message = "the configuration states that ternary weights are made of it while the \
+                       model runs, but not by layers of the class autobitlinear, which do so";
+        return Some(Err(Error::version(message).for_tensor(&info.name)));
+    }
+    Some(Ok(Weight {
+        description: format!("ternary, made of {}", info.dtype),
+        info: info.clone(),
+        parts: [weight].into_iter().chain(tensors.of_activations(stem)).collect(),
+        decode: Box::new(Online { weight, mean: OnceLock::new() }),
+    }))
+}
+
+/// Returns `true` for a layer that looks vectors up, which no method makes ternary.
+fn is_embedding(stem: &str) -> bool {
+    let last = stem.rsplit('.').next().unwrap_or(stem);
+    last.contains("embed") || ["wte", "wpe", "shared"].contains(&last)
+}
+
+/// Returns `true` if a layer is not one of those that the configuration leaves as they are.
+///
+/// Without a list, transformers leaves the output layer.
+fn is_converted(stated: &Stated, stem: &str) -> bool {
+    let listed = stated.get("modules_to_not_convert").and_then(|listed| listed.as_array());
+    let Some(listed) = listed else { return stem.rsplit('.').next() != Some("lm_head") };
+    // The names in `.apr` files are shorter.
+    let is_named =
+        |name: &str| stem.starts_with(name) || stem.ends_with(name) || name.ends_with(stem);
+    !listed.iter().filter_map(|name| name.as_str()).any(is_named)
+}
+
+/// Elements that a mean is computed of at a time.
+const AT_ONCE: u64 = 1 << 18;
+
+/// A weight in floats, of which the layer makes a ternary one.
+struct Online {
+    weight: usize,
+    /// The mean of all magnitudes, once they have been read.
+    mean: OnceLock<Result<f32>>,
+}
+
+impl Online {
+    fn mean(&self, base: &dyn CheckpointReader) -> Result<f32> {
+        let compute = || {
+            let count = base.tensors()[self.weight].shape.elements().unwrap_or_default();
+            let (mut at, mut sum) = (0, 0.0_f64);
+            while at < count {
+                let end = count.min(at + AT_ONCE);
+                let values = floats_of(base, self.weight, at..end)?;
+                sum += values.iter().map(|value| f64::from(value.abs())).sum::<f64>();
+                at = end;
+            }
+            #[expect(clippy::cast_precision_loss, reason = "far fewer than 2^53 elements")]
+            let mean = sum / count.max(1) as f64;
+            #[expect(clippy::cast_possible_truncation, reason = "the layer computes in f32")]
+            let mean = mean as f32;
+            if mean.is_finite() {
+                return Ok(mean.max(1e-5));
+            }
+            Err(Error::corrupt("the mean of its magnitudes is infinite or no number"))
+        };
+        self.mean.get_or_init(compute).clone()
+    }
+}
+
+impl Decode for Online {
+    fn decode(&self, base: &dyn CheckpointReader, tile: Tile, out: &mut [f32]) -> Result<()> {
+        let scale = 1.0 / self.mean(base)?;
+        let first = tile.row * base.tensors()[self.weight].shape.row_len() + tile.column;
+        let values = floats_of(base, self.weight, first..first + out.len() as u64)?;
+        for (out, value) in out.iter_mut().zip(values) {
+            *out = (value * scale).round_ties_even().clamp(-1.0, 1.0) / scale;
+        }
+        Ok(())
+    }
+
+    fn scaling(&self) -> Vec<Scaling> {
+        Vec::new()
+    }
+}
+
 struct Ternary {
     codes: Folded,
     scale: usize,
@@ -149,7 +244,7 @@ impl Grouped for Ternary {
 
 #[cfg(test)]
 mod tests {
-    use super::super::testing::{Part, error, first};
+    use super::super::testing::{Part, error, f32s, first};
     use super::*;
 
     const DIVIDES: &str = r#"{"quantization_config":{"quant_method":"bitnet"}}"#;
@@ -190,5 +285,34 @@ mod tests {
             ("up.weight_scale", "BF16", &[2], &[0x80, 0x40, 0x80, 0x40]),
         ];
         has(&error(&two, DIVIDES), &["E001", "'up.weight_scale' is bf16 [2]"]);
+    }
+
+    #[test]
+    fn weights_that_are_made_ternary_online_are_read_so() {
+        let online = |more: &str| {
+            format!(
+                r#"{{"quantization_config":{{"quant_method":"bitnet","quantization_mode":"online",
+                "linear_class":"autobitlinear"{more}}}}}"#
+            )
+        };
+        // The mean of the magnitudes is 1; torch's WeightQuant gives these values.
+        let values = f32s(&[0.25, -0.5, 1.75, -1.5]);
+        let read = |name: &str, config: &str| {
+            let parts: [Part<'_>; 1] = [(name, "F32", &[2, 2], &values)];
+            first(&parts, config).map(|read| read.values).map_err(|error| error.to_string())
+        };
+        let ternary = vec![0.0, -0.0, 1.0, -1.0];
+        assert_eq!(read("up.weight", &online("")), Ok(ternary.clone()));
+        let dense = vec![0.25, -0.5, 1.75, -1.5];
+        for name in ["lm_head.weight", "model.embed_tokens.weight"] {
+            assert_eq!(read(name, &online("")), Ok(dense.clone()), "{name}");
+        }
+        let other = r#","modules_to_not_convert":["up"]"#;
+        assert_eq!(read("up.weight", &online(other)), Ok(dense.clone()));
+        assert_eq!(read("lm_head.weight", &online(other)), Ok(ternary));
+        assert_eq!(read("up.weight", MULTIPLIES), Ok(dense));
+        let divides = online("").replace("autobitlinear", "bitlinear");
+        let error = read("up.weight", &divides).expect_err("another class");
+        assert!(error.contains("autobitlinear"), "{error}");
     }
 }

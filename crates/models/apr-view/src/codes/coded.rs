@@ -13,7 +13,7 @@ use serde_json::Value;
 use super::find::{Decode, Found, Tensors, Weight, find};
 use super::read::{Tile, usize_of};
 use super::stated::{self, Stated};
-use super::{grouped, integers};
+use super::{grouped, integers, plain};
 
 /// Elements that are decoded at a time.
 const AT_ONCE: u64 = 1 << 18;
@@ -114,10 +114,7 @@ impl Coded {
     /// in codes and scales.
     #[must_use]
     pub fn over(base: Box<dyn CheckpointReader>) -> Box<dyn CheckpointReader> {
-        if !may_be_coded(&*base) {
-            return base;
-        }
-        let stated = Stated::of(&*base);
+        let Some(stated) = may_be_coded(&*base) else { return base };
         let tensors = Tensors::of(&*base);
         let found = find(&tensors, &stated);
         drop(tensors);
@@ -221,23 +218,30 @@ pub fn check_decodable(reader: &dyn CheckpointReader) -> Result<()> {
     }
 }
 
-/// Returns `true` if weights can be stored in codes and scales.
+/// Returns what the configuration states, if weights can be stored in codes and scales, or are
+/// plain beside such a statement or such scales.
 ///
 /// This excludes files that define the meaning of their integers, such as files with a graph. In
 /// llama.cpp's files, only one dtype can have a separate factor.
-fn may_be_coded(base: &dyn CheckpointReader) -> bool {
+fn may_be_coded(base: &dyn CheckpointReader) -> Option<Stated> {
     use DType::{F8_E4M3, F8_E4M3FNUZ, F8_E5M2, I8, I16, I32, I64, NVFP4, U8, U32};
+    let of_framework =
+        matches!(base.format().convention, Convention::Framework | Convention::Canonical);
     let codes: &[DType] = match base.format().convention {
-        Convention::Framework | Convention::Canonical => {
-            &[F8_E4M3, F8_E4M3FNUZ, F8_E5M2, I8, I16, I32, I64, NVFP4, U8, U32]
-        }
+        _ if of_framework => &[F8_E4M3, F8_E4M3FNUZ, F8_E5M2, I8, I16, I32, I64, NVFP4, U8, U32],
         Convention::LlamaCpp => &[NVFP4],
         _ => &[],
     };
     let has_graph = base.companions().iter().any(|companion| companion.name.ends_with(".graph"));
-    !has_graph
-        && !base.format().always_computes()
-        && base.tensors().iter().any(|info| codes.contains(&info.dtype))
+    if has_graph || base.format().always_computes() {
+        return None;
+    }
+    let has_codes = base.tensors().iter().any(|info| codes.contains(&info.dtype));
+    if has_codes || !of_framework {
+        return has_codes.then(|| Stated::of(base));
+    }
+    let has_scales = base.tensors().iter().any(|info| plain::is_beside(&info.name));
+    Some(Stated::of(base)).filter(|stated| has_scales || stated.is_any())
 }
 
 /// Returns the role of each tensor of the base.

@@ -5,13 +5,14 @@ use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 
 use apr_core::{CheckpointReader, Convention, DType, Error, Result, Shape, TensorInfo, keys};
 
+use super::claims::Claims;
 use super::grouped::Grouped;
 use super::read::{Tile, bytes_of};
 use super::stated::Stated;
 use super::zero::Scaling;
 use super::{
     awq, bitnet, bitsandbytes, eetq, expected, experts, fp4, ggml, gptq, hqq, marlin24, mlx, onnx,
-    packed, quanto, refused, scaled, sparse24,
+    own, packed, plain, quanto, refused, scaled, sparse24,
 };
 
 /// A way in which weights are stored in several tensors.
@@ -43,8 +44,11 @@ pub(super) const KINDS: &[Kind] = &[
     packed::KIND,
     mlx::KIND,
     onnx::KIND,
+    own::KIND,
     scaled::FP8,
     scaled::INT8,
+    bitnet::ONLINE,
+    plain::KIND,
 ];
 
 /// The kinds that files of llama.cpp's convention have: their other codes are dtypes, and a tensor
@@ -97,14 +101,17 @@ pub(super) fn find(tensors: &Tensors<'_>, stated: &Stated) -> Vec<Found> {
     let is_of_llama_cpp = tensors.base.format().convention == Convention::LlamaCpp;
     let kinds = if is_of_llama_cpp { OF_LLAMA_CPP } else { KINDS };
     let mut names = HashSet::new();
+    let claims = Claims::of(tensors, stated);
     for position in 0..tensors.tensors.len() {
         let asked = kinds.iter().find_map(|kind| {
             let found = (kind.find)(tensors, stated, position)?;
+            let parts = found.as_ref().map_or(vec![position], |weight| weight.parts.clone());
             let found = found.and_then(|weight| tensors.without_factors(weight));
-            Some((kind.id, found.and_then(|weight| refused::without_transforms(stated, weight))))
+            let found = found.and_then(|weight| refused::checked(tensors, stated, weight));
+            Some((kind.id, parts, claims.check(found)))
         });
         match asked {
-            Some((kind, Ok(weight))) => match tensors.clash(&weight, &taken, &names) {
+            Some((kind, _, Ok(weight))) => match tensors.clash(&weight, &taken, &names) {
                 None => {
                     taken.extend(weight.parts.iter().copied());
                     names.insert(weight.info.name.clone());
@@ -115,9 +122,10 @@ pub(super) fn find(tensors: &Tensors<'_>, stated: &Stated) -> Vec<Found> {
                     found.push(Found::Refused(vec![position], error));
                 }
             },
-            Some((_, Err(error))) => {
-                taken.insert(position);
-                found.push(Found::Refused(vec![position], error));
+            Some((_, mut parts, Err(error))) => {
+                parts.retain(|part| *part == position || !taken.contains(part));
+                taken.extend(&parts);
+                found.push(Found::Refused(parts, error));
             }
             None => {}
         }
@@ -126,13 +134,19 @@ pub(super) fn find(tensors: &Tensors<'_>, stated: &Stated) -> Vec<Found> {
         return found;
     }
     give_marker(tensors, &mut found, &mut taken);
-    give_cache_scales(tensors, &mut found, &mut taken);
+    give_cache_scales(tensors, stated, &mut found, &mut taken);
+    plain::refuse(tensors, stated, &mut found, &mut taken);
     refused::add_left_over(tensors, stated, &taken, &mut found);
     found
 }
 
 /// Assigns the scales of a KV cache, or of queries, to a weight of their layer.
-fn give_cache_scales(tensors: &Tensors<'_>, found: &mut [Found], taken: &mut BTreeSet<usize>) {
+fn give_cache_scales(
+    tensors: &Tensors<'_>,
+    stated: &Stated,
+    found: &mut Vec<Found>,
+    taken: &mut BTreeSet<usize>,
+) {
     /// Last parts of the names.
     const NAMES: [&str; 5] = ["k_scale", "v_scale", "q_scale", "kv_scale", "output_scale"];
     let is_scale =
@@ -144,6 +158,7 @@ fn give_cache_scales(tensors: &Tensors<'_>, found: &mut [Found], taken: &mut BTr
     if !scales.is_empty() {
         near.extend(weights(found).map(|weight| (weight.info.name.clone(), weight)));
     }
+    let mut left = Vec::new();
     for scale in scales {
         let layer = tensors.tensors[scale].name.rsplit_once('.').map_or("", |(layer, _)| layer);
         let attention = layer.strip_suffix(".k_proj").or(layer.strip_suffix(".v_proj"));
@@ -153,8 +168,12 @@ fn give_cache_scales(tensors: &Tensors<'_>, found: &mut [Found], taken: &mut BTr
         if let Some((_, weight)) = first.filter(|(name, _)| name.starts_with(&layer)) {
             weight.parts.push(scale);
             taken.insert(scale);
+        } else {
+            left.push((scale, layer));
         }
     }
+    drop(near);
+    plain::give(tensors, stated, left, found, taken);
 }
 
 /// The weights that were found.
@@ -223,6 +242,16 @@ impl<'a> Tensors<'a> {
 
     pub(super) fn info(&self, position: usize) -> &'a TensorInfo {
         &self.tensors[position]
+    }
+
+    /// Returns `true` if a companion file of this name is there.
+    pub(super) fn has_companion(&self, name: &str) -> bool {
+        self.base.companions().iter().any(|companion| companion.name == name)
+    }
+
+    /// Returns `true` if this is one of several files of a model, without the others.
+    pub(super) fn is_shard_alone(&self) -> bool {
+        matches!(self.base.files(), [file] if file.name.contains("-of-"))
     }
 
     /// The tensor of this name.
@@ -305,13 +334,8 @@ impl<'a> Tensors<'a> {
     /// E003 with the name of that tensor.
     fn without_factors(&self, weight: Weight) -> Result<Weight> {
         let stem = weight.info.name.strip_suffix(".weight").unwrap_or(&weight.info.name);
-        let Some(factors) = self.beside(stem, &[".pre_quant_scale"]) else { return Ok(weight) };
-        let message = format!(
-            "the inputs of its layer are multiplied by '{}', which can't be done here: without it \
-             the layer computes something else",
-            self.info(factors).name
-        );
-        Err(Error::version(message).for_tensor(&weight.info.name))
+        let Some(factors) = self.beside(stem, &[plain::FACTORS]) else { return Ok(weight) };
+        Err(refused::factors(&self.info(factors).name).for_tensor(&weight.info.name))
     }
 
     /// Returns the tensors for the activations of a layer, which are never applied to its weight.

@@ -161,12 +161,16 @@ fn stated_numbers(stated: &Stated, stem: &str) -> Option<(u64, u64)> {
 /// if there are none, or if the configuration states others.
 ///
 /// # Errors
-/// E003 where there are several and the configuration does not say which.
+/// E003 where there are several and the configuration does not say which, and for 1 bit.
 fn bits_and_group(stated: &Stated, stem: &str, bits_of_group: u64) -> Result<Option<(u64, u64)>> {
     let fits = |&(bits, group): &(u64, u64)| {
         BITS.contains(&bits) && bits.checked_mul(group) == Some(bits_of_group)
     };
     if let Some(said) = stated_numbers(stated, stem) {
+        if said.0 == 1 {
+            let message = "the configuration states integers of 1 bit, which can't be decoded here";
+            return Err(Error::version(message));
+        }
         return Ok(Some(said).filter(fits));
     }
 

@@ -14,7 +14,7 @@
 use std::ops::Range;
 
 use apr_core::json::entries;
-use apr_core::{CheckpointReader, DType, Error, Result, TensorInfo};
+use apr_core::{CheckpointReader, DType, Error, Result, Shape, TensorInfo};
 use apr_tensor::grouped::{Code, Decoding, Rule};
 
 use super::find::{Kind, Tensors, Weight};
@@ -135,9 +135,10 @@ fn weight(tensors: &Tensors<'_>, stated: &Stated, stem: &str, codes: usize) -> R
     let group = columns.div_ceil(count);
     let of = if count == 1 { "a scale for each row".into() } else { format!("groups of {group}") };
     let with = if zero.is_some() { ", with zero points" } else { "" };
+    let order = if g_idx.is_some() { ", with the group of each input" } else { "" };
     let parts = [codes, scale, shape].into_iter().chain(zero).chain(g_idx);
     Ok(Weight {
-        description: format!("packed integers, {} bits, {of}{with}", packing.bits),
+        description: format!("packed integers, {} bits, {of}{with}{order}", packing.bits),
         info: TensorInfo {
             name,
             dtype: scale_info.dtype,
@@ -156,9 +157,16 @@ fn columns(tensors: &Tensors<'_>, name: &str, shape: usize, rows: u64) -> Result
     }
     let bytes = tensors.small(shape, name, 64)?;
     let lens: Vec<u64> = bytes.as_chunks().0.iter().map(|len| u64::from_le_bytes(*len)).collect();
-    match lens[..] {
+    match *lens {
         [.., out, columns] if out == rows && columns > 0 => Ok(columns),
-        _ => Err(unfit()),
+        _ => {
+            let message = format!(
+                "its part '{}' holds {}, where a shape with {rows} rows is needed",
+                tensors.info(shape).name,
+                Shape::from(lens)
+            );
+            Err(Error::format(message).for_tensor(name))
+        }
     }
 }
 

@@ -289,14 +289,43 @@ fn error(method: Option<&Method>, stated: &Stated, parts: &[&str]) -> Error {
     Error::version(message)
 }
 
-/// The weight, unless the configuration states transforms that are made while the model runs: then
-/// the weight alone is not what its layer computes with.
+/// The weight, unless its layer computes with something else, or its codes are of a method that is
+/// not decoded, whatever other method's they look like.
 ///
 /// # Errors
-/// E003 with the place of such a transform.
-pub(super) fn without_transforms(stated: &Stated, weight: Weight) -> Result<Weight> {
+/// E003 with the transform, or with the method and the names of the parts.
+pub(super) fn checked(tensors: &Tensors<'_>, stated: &Stated, weight: Weight) -> Result<Weight> {
+    if let Some(message) = online_transform(stated) {
+        return Err(Error::version(message).for_tensor(&weight.info.name));
+    }
+    // Its blocks are decoded, if they are of the one type that is.
+    if is_undecoded(stated) && stated.method().as_deref() != Some("gguf") {
+        let names: Vec<&str> = weight.parts.iter().map(|&part| &*tensors.info(part).name).collect();
+        return Err(error(stated_method(stated), stated, &names).for_tensor(&weight.info.name));
+    }
+    Ok(weight)
+}
+
+/// Returns the error for a weight whose layer's inputs are multiplied by a tensor of their own.
+pub(super) fn factors(name: &str) -> Error {
+    Error::version(format!(
+        "the inputs of its layer are multiplied by '{name}', which can't be done here: without it \
+         the layer computes something else"
+    ))
+}
+
+/// Returns the transform that the configuration states to be made while the model runs, with what
+/// follows: a weight alone is not what its layer computes with.
+pub(super) fn online_transform(stated: &Stated) -> Option<String> {
     /// Places whose transforms are in the weights already.
     const IN_WEIGHTS: [&str; 2] = ["weight_input", "weight_output"];
+    const AND_SO: &str = "which can't be done here: without it the weights compute something else";
+    if stated.method().as_deref() == Some("fp_quant") {
+        return Some(format!(
+            "the configuration states a Hadamard transform of inputs that is made while the model \
+             runs (FP-Quant), {AND_SO}"
+        ));
+    }
     let groups = stated.get("transform_config").and_then(|config| config.get("config_groups"));
     let groups = groups.and_then(|groups| groups.as_object()).into_iter().flat_map(entries);
     let places = groups.flat_map(|(name, group)| {
@@ -304,16 +333,15 @@ pub(super) fn without_transforms(stated: &Stated, weight: Weight) -> Result<Weig
         applied.filter_map(move |apply| Some((name, group, apply.get("location")?.as_str()?)))
     });
     let mut online = places.filter(|(_, _, place)| !IN_WEIGHTS.contains(place));
-    let Some((name, group, place)) = online.next() else { return Ok(weight) };
+    let (name, group, place) = online.next()?;
     let kind = group.get("type").and_then(|kind| kind.as_str()).unwrap_or("transform");
-    let message = format!(
+    Some(format!(
         "the configuration states a transform that is made while the model runs ('{}' of group \
-         '{}', at '{}'), which can't be done here: without it the weights compute something else",
+         '{}', at '{}'), {AND_SO}",
         Escaped::short(kind),
         Escaped::short(name),
         Escaped::short(place)
-    );
-    Err(Error::version(message).for_tensor(&weight.info.name))
+    ))
 }
 
 #[cfg(test)]
@@ -470,6 +498,26 @@ mod tests {
         for place in ["input", "output", "q_attn", "k_cache"] {
             let error = &errors(parts, &config(place).to_string())[0].1;
             assert!(error.contains("E003") && error.contains(&format!("at '{place}'")), "{error}");
+        }
+    }
+
+    #[test]
+    fn weights_of_unknown_methods_are_not_decoded_as_those_that_they_look_like() {
+        let parts: &[Part<'_>] = &[
+            ("up.weight", "I8", &[1, 2], &[1, 2]),
+            ("up.weight_scale", "F32", &[1, 1], &[0, 0, 0x80, 0x3f]),
+        ];
+        let methods =
+            ["zork", "Quark", "fp_quant", "aqlm", "vptq", "quip", "sinq", "fouroversix", "nvfp4"];
+        for method in methods {
+            let config = serde_json::json!({"quantization_config": {"quant_method": method}});
+            let errors = errors(parts, &config.to_string());
+            assert_eq!(errors.len(), 2, "parts are shown");
+            assert!(errors.iter().all(|(_, error)| error.contains("E003")), "{method}: {errors:?}");
+        }
+        for method in ["fp8", "compressed-tensors", "modelopt_fp4", "quanto", "fbgemm_fp8"] {
+            let config = serde_json::json!({"quantization_config": {"quant_method": method}});
+            assert_eq!(errors(parts, &config.to_string())[0].1, "", "{method}");
         }
     }
 }

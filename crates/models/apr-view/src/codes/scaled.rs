@@ -8,7 +8,7 @@
 //! | fbgemm, modelopt | `X.weight` | `X.weight_scale` | `f32` |
 //! | ComfyUI | `X.weight` | `X.scale_weight` | `f32` |
 //! | bitsandbytes, 8 bits | `X.weight` | `X.SCB` | `f32`, times 1/127 |
-//! | torchao | `X._weight_qdata` | `X._weight_scale`, `X._weight_zero_point` | rounded to the scale's dtype |
+//! | torchao | `X._weight_qdata` | `X._weight_scale`, `X._weight_zero_point` | rounded to the dtype in the header, else to the scale's |
 //! | quanto, 8 bits | `X.weight._data` | `X.weight._scale` | rounded to the scale's dtype |
 //! | stacked experts | `X` | `X_scale_inv`, `X_scale` | `f32` |
 
@@ -46,6 +46,9 @@ const GROUPS: [Shared; 3] = [Shared::Group(32), Shared::Group(64), Shared::Group
 const STACKED: &[Shared] =
     &[Shared::All, Shared::Row, Shared::Column, BLOCK, GROUPS[0], GROUPS[1], GROUPS[2]];
 
+/// The end of the name of torchao's codes.
+const QDATA: &str = "._weight_qdata";
+
 /// Names of codes and of the tensors that belong to them.
 struct Names {
     /// The end of the codes' name.
@@ -64,7 +67,7 @@ struct Names {
 
 const NAMES: [Names; 4] = [
     Names {
-        codes: "._weight_qdata",
+        codes: QDATA,
         weight: ".weight",
         scales: &["._weight_scale"],
         zeros: &["._weight_zero_point"],
@@ -164,15 +167,19 @@ fn weight(
         check_rows_in_order(tensors, stem)?;
     }
 
+    let described = in_header(tensors, &name).filter(|_| names.codes == QDATA);
+    check_order_of_scales(described.as_ref()).map_err(|error| error.for_tensor(&name))?;
     let grid = Grid::of(tensors, &name, (info, scale), (stated, names))?;
     if let Some(zero) = zero {
         tensors.check(zero, &name, &[DType::I8, DType::I64], scale_info.shape.dims())?;
     }
+    let of_header = described.as_ref().and_then(dtype_in_header);
     let is_rounded = names.rounds || stated.method().as_deref() == Some("compressed-tensors");
-    let dtype = match scale_info.dtype {
+    let dtype = match (of_header, scale_info.dtype) {
+        (Some(dtype), _) => dtype,
         // A power of two times an 8-bit float has few enough digits.
         _ if is_exponents => DType::BF16,
-        DType::BF16 | DType::F16 if is_rounded => scale_info.dtype,
+        (None, DType::BF16 | DType::F16) if is_rounded => scale_info.dtype,
         _ => DType::F32,
     };
     let format = tensors.beside(stem, &[".weight_format"]).filter(|_| is_bitsandbytes);
@@ -208,9 +215,36 @@ fn check_rows_in_order(tensors: &Tensors<'_>, stem: &str) -> Result<()> {
     }
 }
 
+/// What torchao states of a weight in the file's header.
+fn in_header(tensors: &Tensors<'_>, weight: &str) -> Option<Value> {
+    serde_json::from_str(tensors.header_text(weight)?).ok()
+}
+
+/// Checks that torchao stores a weight's scales in the order of rows and columns.
+fn check_order_of_scales(described: Option<&Value>) -> Result<()> {
+    let class = described.and_then(|described| described.get("_type")?.as_str());
+    match class.filter(|class| ["MXTensor", "NVFP4Tensor"].contains(class)) {
+        None => Ok(()),
+        Some(class) => Err(Error::version(format!(
+            "torchao stores the scales of its {class} in the order of one kind of GPU, which can't \
+             be decoded here"
+        ))),
+    }
+}
+
+/// The dtype that torchao rounds the values of a weight to.
+fn dtype_in_header(described: &Value) -> Option<DType> {
+    match described.get("_data")?.get("dtype")?.get("_data")?.as_str()? {
+        "bfloat16" => Some(DType::BF16),
+        "float16" => Some(DType::F16),
+        "float32" => Some(DType::F32),
+        _ => None,
+    }
+}
+
 /// Rows and columns of a block, as torchao states them in the file's header for each weight.
 fn block_in_header(tensors: &Tensors<'_>, weight: &str) -> Option<[u64; 2]> {
-    let described: Value = serde_json::from_str(tensors.header_text(weight)?).ok()?;
+    let described = in_header(tensors, weight)?;
     let sides = described.get("_data")?.get("block_size")?.as_array()?;
     let [.., high, wide] = &sides[..] else { return None };
     Some([high, wide].map(Value::as_u64)).and_then(|[high, wide]| Some([high?, wide?]))
@@ -356,7 +390,7 @@ fn zeros_of(base: &dyn CheckpointReader, tensor: usize, range: Range<u64>) -> Re
 
 #[cfg(test)]
 mod tests {
-    use super::super::testing::{Part, error, f32s, first, folder};
+    use super::super::testing::{Part, error, f32s, first, folder, folder_with};
 
     /// Reads scales of a shape beside codes of another, under a configuration.
     fn with_scales(
@@ -475,5 +509,36 @@ mod tests {
         assert_eq!(read.values.iter().map(|v| v.round()).collect::<Vec<_>>(), [127.0, -127.0]);
         let found = error(&parts(&[3]), "");
         assert!(found.contains("E003") && found.contains("'up.weight_format' is 3"), "{found}");
+    }
+
+    #[test]
+    fn torchao_rounds_values_to_the_dtype_in_the_header() {
+        let scale = f32s(&[0.3]);
+        let parts: [Part<'_>; 2] = [
+            ("up._weight_qdata", "F8_E4M3", &[1, 2], &[0x39, 0xba]),
+            ("up._weight_scale", "F32", &[1, 1], &scale),
+        ];
+        let header = |class: &str, dtype: &str| {
+            let dtype = serde_json::json!({"_type": "torch.dtype", "_data": dtype});
+            let data = serde_json::json!({"block_size": [1, 2], "dtype": dtype});
+            let stated = serde_json::json!({"_type": class, "_data": data}).to_string();
+            folder_with(&parts, &serde_json::json!({"up.weight": stated}))
+        };
+        // 1.125 and -1.25 times 0.3, as torch rounds the products.
+        for (dtype, values) in [("float32", [0.3375, -0.375]), ("bfloat16", [0.337_890_63, -0.375])]
+        {
+            let model = header("Float8Tensor", dtype);
+            let info = &model.tensors()[0];
+            let mut bytes =
+                vec![0; usize::try_from(info.byte_len().expect("a length")).expect("small")];
+            model.read_tensor(0, 0, &mut bytes).expect("values");
+            let mut read = Vec::new();
+            apr_tensor::element::widen_f32(info.dtype, &bytes, &mut read);
+            assert_eq!(read, values, "{dtype}");
+        }
+        let error =
+            header("MXTensor", "bfloat16").read_tensor(0, 0, &mut []).expect_err("swizzled");
+        assert_eq!(error.code(), apr_core::Code::Version, "{error}");
+        assert!(error.to_string().contains("MXTensor"), "{error}");
     }
 }

@@ -1,8 +1,11 @@
 //! What a checkpoint's configuration says of how its weights are stored.
 
 use apr_core::json::{from_python, to_python};
-use apr_core::{CheckpointReader, Metadata, keys};
+use apr_core::{CheckpointReader, Metadata, Result, keys};
 use serde_json::{Map, Value};
+
+use super::coded::CONFIG;
+use crate::{SCALES_FILE, View};
 
 /// Files that state a quantization beside or in place of `config.json`.
 const FILES: [&str; 3] = ["hf_quant_config.json", "quantize_config.json", "quant_config.json"];
@@ -68,6 +71,11 @@ impl Stated {
         groups.is_some_and(|groups| !groups.is_empty() && groups.values().all(says))
     }
 
+    /// All entries.
+    pub(super) fn entries(&self) -> &Map<String, Value> {
+        &self.entries
+    }
+
     /// Returns the entry with this key.
     pub(super) fn get(&self, key: &str) -> Option<&Value> {
         self.entries.get(key)
@@ -102,7 +110,7 @@ pub(super) fn companion(reader: &dyn CheckpointReader, name: &str) -> Option<Map
 
 /// Returns `true` if a companion file contains only a quantization statement.
 pub(super) fn is_statement(name: &str) -> bool {
-    FILES.contains(&name)
+    FILES.contains(&name) || name == SCALES_FILE
 }
 
 /// Removes the statement from a configuration and its text part; returns `true` if there was one.
@@ -112,6 +120,32 @@ pub(super) fn take_off(config: &mut Map<String, Value>) -> bool {
     let part = config.get_mut("text_config").and_then(Value::as_object_mut);
     let of_part = part.is_some_and(take_off);
     config.len() < before || of_part
+}
+
+/// Returns `true` if a checkpoint's configuration states a quantization: where weights in codes are
+/// read as values ([`Coded`](super::Coded)), a checkpoint of plain weights alone.
+#[must_use]
+pub fn states_quantization(reader: &dyn CheckpointReader) -> bool {
+    Stated::of(reader).is_any()
+}
+
+/// Removes the statement of a quantization from a view whose weights are plain: from its metadata
+/// and from `config.json`, with the files that contain nothing else.
+///
+/// # Errors
+/// E007 when a companion can't be read.
+pub fn drop_statement(view: &mut View<'_>) -> Result<()> {
+    let mut architecture = view.metadata().object(keys::ARCHITECTURE).cloned().unwrap_or_default();
+    if take_off(&mut architecture) {
+        view.metadata_mut().set(keys::ARCHITECTURE, architecture);
+    }
+    let config = view.companions().iter().position(|companion| companion.name == CONFIG);
+    let config = config.map(|position| view.read_companion(position)).transpose()?;
+    if let Some(plain) = config.as_deref().and_then(without) {
+        view.add_companion(CONFIG, plain);
+    }
+    view.keep_companions(|name| !is_statement(name));
+    Ok(())
 }
 
 /// Returns a `config.json` without the statement, or `None` if it has no statement.

@@ -21,6 +21,28 @@ pub(super) struct Read {
 
 /// Returns a folder with these tensors and this `config.json`, which is omitted if empty.
 pub(super) fn folder(parts: &[Part<'_>], config: &str) -> Box<dyn CheckpointReader> {
+    opened(parts, None, "config.json", config)
+}
+
+/// Returns a folder with these tensors and these texts in the header of their file.
+pub(super) fn folder_with(
+    parts: &[Part<'_>],
+    texts: &serde_json::Value,
+) -> Box<dyn CheckpointReader> {
+    opened(parts, Some(texts), "config.json", "")
+}
+
+/// Returns a folder with these tensors beside a file, which is omitted if empty.
+pub(super) fn beside(parts: &[Part<'_>], name: &str, text: &str) -> Box<dyn CheckpointReader> {
+    opened(parts, None, name, text)
+}
+
+fn opened(
+    parts: &[Part<'_>],
+    texts: Option<&serde_json::Value>,
+    name: &str,
+    text: &str,
+) -> Box<dyn CheckpointReader> {
     let tensor = |&(name, dtype, shape, bytes): &Part<'_>| SafeTensor {
         name: name.to_owned(),
         dtype: dtype.to_owned(),
@@ -29,9 +51,9 @@ pub(super) fn folder(parts: &[Part<'_>], config: &str) -> Box<dyn CheckpointRead
     };
     let tensors: Vec<SafeTensor> = parts.iter().map(tensor).collect();
     let mut folder = FolderInMemory::default();
-    folder.0.insert("model.safetensors".into(), safetensors::file(None, &tensors));
-    if !config.is_empty() {
-        folder.0.insert("config.json".into(), config.as_bytes().to_vec());
+    folder.0.insert("model.safetensors".into(), safetensors::file(texts, &tensors));
+    if !text.is_empty() {
+        folder.0.insert(name.into(), text.as_bytes().to_vec());
     }
     let model = apr_registry::open_folder(&folder, &Limits::default()).expect("a model");
     Coded::over(Box::new(model))
