@@ -214,33 +214,45 @@ impl<'a> Dimensions<'a> {
         dimensions
     }
 
-    /// Takes dimensions that the configuration leaves open from tensors, the first that shows one
-    /// counts.
+    /// Takes dimensions that the configuration leaves open from tensors. The first tensor that
+    /// shows a dimension counts.
+    ///
+    /// `lacks_ones` is `true` for shapes of GGML, which lack outermost dimensions of 1: the matrix
+    /// of a classifier with one label is a vector. Such a shape counts only for dimensions that no
+    /// other tensor shows.
     pub(crate) fn observe<'t>(
         &mut self,
         tensors: impl Iterator<Item = (&'a FamilyTensor, &'t Shape)>,
+        lacks_ones: bool,
     ) {
+        let mut ones = Vec::new();
         for (tensor, shape) in tensors {
-            let Some(expected) =
-                tensor.shape.as_ref().filter(|expected| expected.len() == shape.dims().len())
-            else {
-                continue;
-            };
-            for (expression, &dim) in expected.iter().zip(shape.dims()) {
-                // Only a dimension by itself can be read off; a product could be of many.
-                let Some(name) = expression.as_name() else { continue };
-                let open = self.told.whole.is_empty()
-                    || self
-                        .resolved
-                        .get(name)
-                        .is_some_and(|dimension| dimension.value.is_none() || dimension.by_default);
-                if open && self.family.dimensions.contains_key(name) {
-                    self.observed.entry(name).or_insert(Value::Number(dim as f64));
+            let Some(expected) = &tensor.shape else { continue };
+            match expected.len().checked_sub(shape.dims().len()) {
+                Some(0) => {
+                    for (expression, &dim) in expected.iter().zip(shape.dims()) {
+                        self.observe_one(expression, dim);
+                    }
                 }
+                Some(missing) if lacks_ones => ones.extend(&expected[..missing]),
+                _ => {}
             }
+        }
+        for expression in ones {
+            self.observe_one(expression, 1);
         }
 
         self.resolve_all();
+    }
+
+    fn observe_one(&mut self, expression: &'a Expression, dim: u64) {
+        // Only a dimension by itself can be read off; a product could be of many.
+        let Some(name) = expression.as_name() else { return };
+        let is_unknown = |known: &Resolved| known.value.is_none() || known.by_default;
+        let open = self.told.whole.is_empty() || self.resolved.get(name).is_some_and(is_unknown);
+        if open && self.family.dimensions.contains_key(name) {
+            self.observed.entry(name).or_insert(Value::Number(dim as f64));
+        }
     }
 
     fn resolve_all(&mut self) {

@@ -119,7 +119,7 @@ impl<'a> FamilyModel<'a> {
             .filter_map(|(member, info)| Some((member.as_ref()?.tensor, &info.shape)))
             .filter(|(tensor, _)| is_same(*tensor))
             .map(|(tensor, shape)| (&family.tensors[tensor], shape));
-        dimensions.observe(known);
+        dimensions.observe(known, in_gguf_layout);
         let counts = counts(family, &members, &dimensions);
         let is_turned = |member: &Option<Member>| {
             let member = member.as_ref().filter(|_| !in_gguf_layout);

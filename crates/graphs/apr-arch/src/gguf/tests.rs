@@ -90,3 +90,47 @@ fn a_configuration_is_built_from_the_keys_of_the_file() {
         serde_json::json!({"num_hidden_layers": 3, "rope_scaling": {"factor": 1.5}})
     );
 }
+
+/// ggml leaves out outermost sizes of 1: the head of `Qwen3ForSequenceClassification` with one
+/// label, `[1, 64]` in transformers, is a vector in a file of llama-quantize.
+#[test]
+fn a_head_of_one_label_is_a_matrix_of_one_row() {
+    let shapes: [(&str, &[u64]); 13] = [
+        ("token_embd.weight", &[100, 64]),
+        ("output_norm.weight", &[64]),
+        ("blk.0.attn_norm.weight", &[64]),
+        ("blk.0.attn_q.weight", &[64, 64]),
+        ("blk.0.attn_k.weight", &[32, 64]),
+        ("blk.0.attn_v.weight", &[32, 64]),
+        ("blk.0.attn_q_norm.weight", &[32]),
+        ("blk.0.attn_k_norm.weight", &[32]),
+        ("blk.0.attn_output.weight", &[64, 64]),
+        ("blk.0.ffn_norm.weight", &[64]),
+        ("blk.0.ffn_gate.weight", &[96, 64]),
+        ("blk.0.ffn_up.weight", &[96, 64]),
+        ("blk.0.ffn_down.weight", &[64, 96]),
+    ];
+    let families = crate::Families::builtin();
+    let mut metadata = apr_core::Metadata::new();
+    metadata.set(apr_core::keys::MODEL_TYPE, "qwen3");
+    let config = serde_json::json!({
+        "hidden_size": 64, "num_hidden_layers": 1, "num_attention_heads": 2, "head_dim": 32,
+        "num_key_value_heads": 1, "intermediate_size": 96, "vocab_size": 100,
+        "architectures": ["Qwen3ForSequenceClassification"],
+    });
+    metadata.set(apr_core::keys::ARCHITECTURE, config);
+    for (head, whole) in [(&[64][..], Some(vec![1, 64])), (&[3, 64], None), (&[1, 64], None)] {
+        let tensors = shapes.iter().copied().chain([("cls.output.weight", head)]);
+        let tensors: Vec<apr_core::TensorInfo> = tensors
+            .map(|(name, dims)| apr_core::TensorInfo {
+                name: name.to_owned(),
+                dtype: apr_core::DType::F32,
+                shape: dims.to_vec().into(),
+            })
+            .collect();
+        let model = families.apply("qwen3", &tensors, &metadata).expect("the family");
+        assert!(model.is_in_gguf_layout());
+        let found = model.with_outer_ones("score.weight", &head.to_vec().into());
+        assert_eq!(found.map(|shape| shape.dims().to_vec()), whole, "{head:?}");
+    }
+}
