@@ -97,16 +97,16 @@ const LOGITS: [(&str, usize, f32); 41] = [
     ("gptoss-mxfp4", 86, 6.8007),
 ];
 
-fn path(name: &str) -> Option<String> {
+pub(crate) fn path(name: &str) -> Option<String> {
     let path = shared_case(&format!("codes/{name}"))?;
     Some(path.to_str().expect("text").to_owned())
 }
 
 /// Tensors by name: dtype, shape and bytes.
-type Weights = BTreeMap<String, (Value, Value, Vec<u8>)>;
+pub(crate) type Weights = BTreeMap<String, (Value, Value, Vec<u8>)>;
 
 /// The tensors of a folder of one file.
-fn weights(folder: &Path) -> Weights {
+pub(crate) fn weights(folder: &Path) -> Weights {
     tensors(&fs::read(folder.join("model.safetensors")).expect("weights"))
 }
 
@@ -426,7 +426,7 @@ fn with_part(sandbox: &Sandbox, source: &str, part: &str, shape: Option<&[u64]>)
 }
 
 /// Writes a copy of a folder as `m` with these tensors.
-fn write_with(sandbox: &Sandbox, source: &str, all: &Weights) {
+pub(crate) fn write_with(sandbox: &Sandbox, source: &str, all: &Weights) {
     let owned: Vec<(&str, &str, Vec<u64>, &Vec<u8>)> = all
         .iter()
         .map(|(name, (dtype, shape, bytes))| {

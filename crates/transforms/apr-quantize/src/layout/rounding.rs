@@ -203,19 +203,38 @@ impl Rounding {
     /// Squared errors would clip the largest weights, which harms models more than the sum of
     /// squares shows (`docs/decisions.md`).
     fn searched(self, values: &[f32], importance: Option<&[f32]>) -> Scale {
-        let error = |scale: Scale| -> f64 {
-            let moved = |value: f32| f64::from(value - self.round(value, scale)).abs().powi(3);
-            match importance {
-                Some(weights) => {
-                    let each = values.iter().zip(weights);
-                    each.map(|(value, weight)| moved(*value) * f64::from(*weight)).sum()
+        let tried = self.tried(values);
+        let mut best = None;
+        for scales in tried.chunks(LANES) {
+            // Where there are fewer, the last one is computed several times.
+            let lanes = std::array::from_fn(|lane| scales[lane.min(scales.len() - 1)]);
+            let errors = self.errors(values, importance, &lanes);
+            for (scale, error) in scales.iter().zip(errors) {
+                if best.is_none_or(|(_, least): (Scale, f64)| error.total_cmp(&least).is_lt()) {
+                    best = Some((*scale, error));
                 }
-                None => values.iter().map(|value| moved(*value)).sum(),
             }
-        };
-        let tried = self.tried(values).into_iter().map(|scale| (error(scale), scale));
-        let best = tried.min_by(|(a, _), (b, _)| a.total_cmp(b));
-        best.map_or(self.symmetric(1.0), |(_, scale)| scale)
+        }
+        best.map_or(self.symmetric(1.0), |(scale, _)| scale)
+    }
+
+    /// Sums of cubed errors of values with several scales.
+    fn errors(
+        self,
+        values: &[f32],
+        importance: Option<&[f32]>,
+        scales: &[Scale; LANES],
+    ) -> [f64; LANES] {
+        match self.layout {
+            Layout::MxFp4 => cubes(values, importance, scales, |code, _| nearest_e2m1(code)),
+            Layout::Mlx(bits) => {
+                let most = most(bits);
+                cubes(values, importance, scales, |code, _| nearest_integer(code).clamp(0.0, most))
+            }
+            _ => cubes(values, importance, scales, |code, zero| {
+                (nearest_integer(code) + zero).clamp(-8.0, 7.0)
+            }),
+        }
     }
 
     /// The scale of which all values are multiples by codes, if there is one.
@@ -278,6 +297,56 @@ impl Rounding {
             }
         }
     }
+}
+
+/// Scales that are tried at a time, for vector instructions: the sum of each is added up in the
+/// order of the values, so that it has the same bits as alone.
+const LANES: usize = 4;
+
+/// Sums of cubed errors of values that are rounded by several scales.
+///
+/// `nearest` returns the code that is nearest to a quotient, for a code of zero.
+#[inline]
+fn cubes(
+    values: &[f32],
+    importance: Option<&[f32]>,
+    scales: &[Scale; LANES],
+    nearest: impl Fn(f32, f32) -> f32,
+) -> [f64; LANES] {
+    let mut sums = [0.0; LANES];
+    let mut add = |value: f32, weight: f64| {
+        for (sum, Scale { scale, zero, bias }) in sums.iter_mut().zip(scales) {
+            let code = nearest((value - bias) / scale, *zero);
+            let moved = f64::from(value - ((code - zero) * scale + bias)).abs();
+            *sum += moved * moved * moved * weight;
+        }
+    };
+    match importance {
+        Some(weights) => {
+            values.iter().zip(weights).for_each(|(value, weight)| add(*value, f64::from(*weight)));
+        }
+        None => values.iter().for_each(|value| add(*value, 1.0)),
+    }
+    sums
+}
+
+/// The nearest integer, or one beyond all codes; halfway, the even one.
+///
+/// It is the rounding of a sum, which all processors have for vectors.
+#[inline]
+fn nearest_integer(number: f32) -> f32 {
+    /// Where floats are 1 apart, and codes are far away.
+    const WHOLE: f32 = 12_582_912.0;
+    const FAR: f32 = 65_536.0;
+    number.clamp(-FAR, FAR) + WHOLE - WHOLE
+}
+
+/// The nearest 4-bit float; halfway, the one with the even code.
+#[inline]
+fn nearest_e2m1(value: f32) -> f32 {
+    let size = value.abs().min(6.0);
+    let step = f32::from_bits(size.to_bits() & 0x7f80_0000).max(1.0) / 2.0;
+    (nearest_integer(size / step) * step).copysign(value)
 }
 
 /// A scale with a zero point by which all values have codes, if there is one.
@@ -367,4 +436,61 @@ pub(super) fn largest(values: &[f32]) -> f32 {
 /// Returns the scale, or 1 if it is zero because all values are zero.
 fn unless_zero(scale: f32) -> f32 {
     if scale > 0.0 { scale } else { 1.0 }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The scale with the smallest sum of cubed errors, one value at a time.
+    fn one_by_one(rounding: Rounding, values: &[f32], importance: Option<&[f32]>) -> Scale {
+        let error = |scale: Scale| -> f64 {
+            let each = values.iter().enumerate().map(|(at, value)| {
+                let weight = importance.map_or(1.0, |weights| f64::from(weights[at]));
+                f64::from(value - rounding.round(*value, scale)).abs().powi(3) * weight
+            });
+            each.sum()
+        };
+        let tried = rounding.tried(values).into_iter().map(|scale| (error(scale), scale));
+        tried.min_by(|(a, _), (b, _)| a.total_cmp(b)).expect("a scale").1
+    }
+
+    #[test]
+    fn scales_that_are_tried_together_are_those_that_are_tried_one_by_one() {
+        let layouts = [
+            Layout::W4A16,
+            Layout::W4A16Asym,
+            Layout::Gptq4,
+            Layout::MxFp4,
+            Layout::Mlx(4),
+            Layout::Mlx(8),
+        ];
+        let mut state = 7_u64;
+        let mut number = || {
+            state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+            (state >> 40) as f32 / 8_388_608.0 - 1.0
+        };
+        for round in 0..200 {
+            let size = [1.0, 1e-6, 3e4, 0.0][round % 4];
+            let values: Vec<f32> = (0..128).map(|_| number().powi(3) * size).collect();
+            let weights: Vec<f32> = (0..128).map(|_| number().abs()).collect();
+            for layout in layouts {
+                let rounding = layout.rounding(DType::BF16, 1.0);
+                for importance in [None, Some(&weights[..])] {
+                    let found = rounding.searched(&values, importance);
+                    assert_eq!(found, one_by_one(rounding, &values, importance), "{layout:?}");
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn floats_of_four_bits_are_rounded_as_their_codes_are() {
+        for step in 0..=1600_u16 {
+            for value in [f32::from(step) / 200.0, -f32::from(step) / 200.0] {
+                let of_code = of_e2m1(e2m1(value));
+                assert_eq!(nearest_e2m1(value).to_bits(), of_code.to_bits(), "{value}");
+            }
+        }
+    }
 }

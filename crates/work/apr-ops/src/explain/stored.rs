@@ -46,6 +46,10 @@ struct Loaders {
     programs: &'static [&'static str],
 }
 
+/// Kinds of weights of experts that transformers 5.24 does not load, with what it loads of other
+/// weights: it has no place for the global scale of `nvfp4`, and fails on `w8a8`.
+const NOT_OF_EXPERTS: ([&str; 2], &str) = (["fp4", "int8"], "transformers with compressed-tensors");
+
 /// Metadata marker of ComfyUI files, which have no configuration.
 const COMFYUI: &str = "comfyui";
 
@@ -118,7 +122,7 @@ const LOADERS: &[Loaders] = &[
         programs: &["optimum-quanto"],
     },
     Loaders { kinds: &["hqq"], stated: &[], programs: &["HQQ"] },
-    Loaders { kinds: &["bitnet"], stated: &[], programs: &["transformers"] },
+    Loaders { kinds: &["bitnet", "bitnet-online"], stated: &[], programs: &["transformers"] },
     Loaders { kinds: &["eetq"], stated: &[], programs: &["transformers with EETQ on a GPU"] },
     Loaders { kinds: &["mlx"], stated: &[], programs: &["mlx-lm"] },
 ];
@@ -132,13 +136,15 @@ impl StoredQuantization {
             Some((at, coding))
         });
         let (mut methods, mut undecodable, mut base) = (BTreeMap::new(), None, None);
-        let mut is_of_comfyui = false;
+        let (mut is_of_comfyui, mut has_experts) = (false, false);
         for (at, coding) in codings {
             base.get_or_insert(coding.base);
             if coding.kind == UNDECODABLE {
                 let error = || reader.read_tensor(at, 0, &mut []).err();
                 undecodable = undecodable.or_else(|| error().map(|error| error.to_string()));
             } else {
+                let is_of_expert = reader.tensors()[at].name.contains("experts.");
+                has_experts |= is_of_expert && NOT_OF_EXPERTS.0.contains(&coding.kind);
                 is_of_comfyui |= coding.names().any(|name| name.ends_with(".scale_weight"));
                 methods.insert(coding.description.to_owned(), coding.kind);
             }
@@ -154,7 +160,8 @@ impl StoredQuantization {
         let is_for_libraries = reader.format().convention == Convention::Framework;
         let by = stated.as_deref().or(is_of_comfyui.then_some(COMFYUI));
         let is_whole = is_for_libraries && undecodable.is_none();
-        let loaded_by = if is_whole { loaded_by(&kinds, by) } else { Vec::new() };
+        let mut loaded_by = if is_whole { loaded_by(&kinds, by) } else { Vec::new() };
+        loaded_by.retain(|program| !has_experts || *program != NOT_OF_EXPERTS.1);
         Some(Self { stated, kinds, undecodable, loaded_by })
     }
 }

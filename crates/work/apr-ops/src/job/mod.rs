@@ -41,7 +41,7 @@ mod wishes;
 
 use apr_registry::{CheckpointReader, Computes, Convention, Error, Format};
 use apr_source::Source;
-use apr_view::{View, check_decodable, sort_by_first_use};
+use apr_view::{View, check_decodable, drop_statement, sort_by_first_use};
 
 use affine::dequantize;
 
@@ -86,6 +86,8 @@ impl Job {
         let mut selected = View::new(reader);
         if let Some(dtype) = self.weights.dequantize {
             dequantize(&mut selected, reader, dtype)?;
+            // Weights may be plain already, beside a configuration that says otherwise.
+            drop_statement(&mut selected)?;
         }
         if let Some(prefix) = &self.prefix {
             selected.select(prefix)?;

@@ -12,7 +12,7 @@ use apr_registry::{
 };
 use apr_source::Source;
 use apr_tensor::cast::can_cast;
-use apr_view::View;
+use apr_view::{View, states_quantization};
 
 use super::error::JobError;
 use crate::convert::{ConvertOptions, Fixed};
@@ -116,7 +116,7 @@ impl Weights {
         let fixed = Fixed::of(view);
         let mut infos = view.tensors().iter().enumerate();
         let has_blocks = infos.any(|(at, info)| fixed.is_decoded(at, info));
-        let mut idle = self.idle(view, &options);
+        let mut idle = self.idle(view, source.reader(), &options);
         if self.layout(format).is_some() {
             // What is laid out is a reader of its own.
         } else if let Some(quantize) = self.quantize.as_ref().or(cast.as_ref()) {
@@ -148,7 +148,12 @@ impl Weights {
     }
 
     /// Returns warnings about requested casts that have no effect.
-    fn idle(&self, view: &View<'_>, options: &ConvertOptions) -> Vec<String> {
+    fn idle(
+        &self,
+        view: &View<'_>,
+        source: &dyn CheckpointReader,
+        options: &ConvertOptions,
+    ) -> Vec<String> {
         let is_own = |at: usize| !matches!(options.targets.get(at), Some(Some(_)));
         let tensors = view.tensors();
         let fixed = Fixed::of(view);
@@ -162,7 +167,9 @@ impl Weights {
         };
 
         let mut idle = Vec::new();
-        if let Some(to) = self.dequantize.filter(|_| !decodes && self.quantize.is_none()) {
+        // What a configuration states of weights that are plain is removed.
+        let is_idle = !decodes && self.quantize.is_none() && !states_quantization(source);
+        if let Some(to) = self.dequantize.filter(|_| is_idle) {
             idle.push(format!(
                 "`dequantize` {to} has no effect: no tensor is quantized or of 8-bit floats"
             ));

@@ -3,7 +3,7 @@
 use apr::job::Output;
 use apr_ops::job::Planned;
 use apr_registry::{CheckpointReader, PlanOptions};
-use apr_view::View;
+use apr_view::{Apart, Base, View};
 
 use super::asked::tensor_edits;
 use super::report::{EditReport, render};
@@ -70,7 +70,9 @@ pub(super) fn run(args: &EditArgs, context: &Context) -> Outcome {
         let target = planned.target();
         Ok(Output::create(output, target, files, args.overwrite, &context.interrupt)?)
     };
-    write(&view, &name, target, create, context)?;
+    // Weights in codes are edited as one tensor each, and stay in codes.
+    let apart = Apart::new(Base::Borrowed(&view))?;
+    write(&View::new(&apart), &name, target, create, context)?;
     let report =
         EditReport { changed, written: true, dropped_tensors: dropped, ..EditReport::of(output) };
     context.printer.report(&report, render)
