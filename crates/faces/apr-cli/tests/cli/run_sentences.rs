@@ -137,6 +137,7 @@ fn a_gguf_file_has_one_pooling_method_and_its_losses_are_reported() {
         ("6-prompt", "prompt 'query'"),
         ("6-prompt_apart", "include_prompt"),
         ("6-short", "max_seq_length 6"),
+        ("6-truncated", "truncate_dim 12"),
     ];
     for (name, what) in lost {
         let sandbox = Sandbox::new();
@@ -167,6 +168,13 @@ fn prompts_dimensions_and_the_way_to_pool_can_be_chosen() {
     let line = |more: &[&str]| run(&sandbox, "m", &texts, more);
     line(&["--dimensions", "33"]).fails(2, &["33 dimensions are more than the 32"]);
     line(&["--prompt-name", "none"]).fails(2, &["no prompt 'none'; it has document, query"]);
+
+    // A requested number takes precedence over `truncate_dim`, which is 12.
+    write(&sandbox, "truncated", case("6-truncated"));
+    let report = run(&sandbox, "truncated", &texts, &["--dimensions", "20"]).ok().json();
+    let cut: Vec<Vec<f64>> =
+        expected(case("6-normalized")).into_iter().map(|vector| vector[..20].to_vec()).collect();
+    assert_close(&vectors(&report), &cut, "20 dimensions of a truncated model");
 
     write(&sandbox, "plain", case("6-mean"));
     let report = run(&sandbox, "plain", &texts, &["--pooling", "weighted_mean"]).ok().json();
