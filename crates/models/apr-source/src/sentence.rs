@@ -402,6 +402,14 @@ impl Sentence {
         is_headless.then_some("")
     }
 
+    /// Returns a description of a model that is only a table of vectors, which no family is; `None`
+    /// for other models and if the modules can't be read.
+    #[must_use]
+    pub fn table_of(reader: &dyn CheckpointReader) -> Option<&'static str> {
+        let is_table = Self::of(reader).is_ok_and(|found| found.is_some_and(|it| it.is_table()));
+        is_table.then_some("a table of token vectors (StaticEmbedding of sentence-transformers)")
+    }
+
     /// Returns `true` if the vectors of tokens are read from a table and not computed by a model.
     #[must_use]
     pub fn is_table(&self) -> bool {

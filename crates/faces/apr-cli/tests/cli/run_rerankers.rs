@@ -303,3 +303,16 @@ fn several_labels_stay_independent_in_every_format() {
         }
     }
 }
+
+#[test]
+fn a_model_without_a_head_that_becomes_a_generator_is_reported() {
+    let cases = cases();
+    let sandbox = Sandbox::new();
+    write(&sandbox, "m", cases.case("qwen3"));
+    fs::remove_file(sandbox.path("m/modules.json")).expect("a file");
+    let config = fs::read(sandbox.path("m/config.json")).expect("a configuration");
+    let mut config: Value = serde_json::from_slice(&config).expect("JSON");
+    config["architectures"][0] = "Qwen3Model".into();
+    sandbox.write("m/config.json", config.to_string());
+    sandbox.apr("convert m -o m.gguf").ok().says(&["Qwen3Model has no head"]);
+}

@@ -212,3 +212,20 @@ fn an_unknown_module_is_reported() {
     sandbox.write(&format!("{name}/modules.json"), "[{]");
     run(&sandbox, name, &texts, &[]).fails(4, &["E001", "modules.json", "not valid JSON"]);
 }
+
+#[test]
+fn models_that_an_output_or_a_run_does_not_support_are_named() {
+    let (_, cases) = cases();
+    let case = &cases.iter().find(|(it, _)| it == "6-static").expect("a case").1;
+    let sandbox = Sandbox::new();
+    write(&sandbox, "m", case);
+    sandbox.apr("convert m -o m.gguf").fails(4, &["StaticEmbedding", "GGUF can't store"]);
+    sandbox.apr("export m --format onnx -o out").fails(4, &["StaticEmbedding", "can be run"]);
+
+    sandbox.write("router/modules.json", "[]");
+    sandbox.write("router/router_config.json", "{}");
+    sandbox.write("router/document_0_Transformer/model.safetensors", "");
+    sandbox
+        .apr("run router --prompt x")
+        .fails(4, &["a Router of sentence-transformers", "document_0_Transformer"]);
+}
