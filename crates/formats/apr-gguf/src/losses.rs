@@ -8,7 +8,7 @@ use crate::open_file::is_tied;
 
 /// Configuration entries that do not affect the computation of a trained network: training
 /// settings, the saving program, and values that a library returns or caches.
-const BOOKKEEPING: [&str; 23] = [
+const BOOKKEEPING: [&str; 22] = [
     "_attn_implementation",
     "_name_or_path",
     "architectures",
@@ -24,7 +24,6 @@ const BOOKKEEPING: [&str; 23] = [
     "output_attentions",
     "output_hidden_states",
     "pretraining_tp",
-    "problem_type",
     "return_dict",
     "router_aux_loss_coef",
     "task_specific_params",
@@ -126,9 +125,19 @@ fn says_nothing(name: &str, value: &Json) -> bool {
     let is_default = match name {
         "layer_types" => value.as_array().is_some_and(is_full),
         "is_decoder" | "add_cross_attention" => value == false,
+        "problem_type" => !is_multi_label(value),
         _ => false,
     };
     value.is_null() || is_of_training || is_default || BOOKKEEPING.contains(&name)
+}
+
+/// Returns `true` for the `problem_type` of a classifier that may give several labels.
+///
+/// Its scores are sigmoids. Other classifiers have the softmax of several labels, or the sigmoid of
+/// one.
+#[must_use]
+pub fn is_multi_label(problem_type: &Json) -> bool {
+    problem_type == "multi_label_classification"
 }
 
 /// Returns `true` if the values are equal; 1 equals 1.0.
@@ -171,6 +180,7 @@ mod tests {
             "initializer_range": 0.02, "attention_dropout": 0.1, "resid_pdrop": 0.1,
             "use_cache": true, "torch_dtype": "float16", "sliding_window": null,
             "layer_types": ["full_attention", "full_attention"], "architectures": ["X"],
+            "problem_type": "single_label_classification",
             "bos_token_id": 1, "eos_token_id": [2, 3],
         });
         let pairs = [
@@ -179,10 +189,12 @@ mod tests {
             KeyValue::new("tokenizer.ggml.eos_token_id", 2_u32),
         ];
         assert_eq!(lost(network, &pairs), []);
-        let network =
-            json!({"eos_token_id": 2, "layer_types": ["sliding_attention", "full_attention"]});
+        let network = json!({
+            "eos_token_id": 2, "layer_types": ["sliding_attention", "full_attention"],
+            "problem_type": "multi_label_classification",
+        });
         let losses = lost(network, &[]);
-        assert_eq!(losses[0].what, "hyperparameters: eos_token_id, layer_types");
+        assert_eq!(losses[0].what, "hyperparameters: eos_token_id, layer_types, problem_type");
         assert_eq!(losses[1].name, "model_name");
     }
 }

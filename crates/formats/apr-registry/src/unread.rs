@@ -149,13 +149,18 @@ pub(crate) fn folder(names: &[String]) -> Option<String> {
         return Some(what.to_owned());
     }
     if has("model_index.json") {
-        return Some(pipeline(names));
+        return Some(several("a pipeline of diffusers, which has several models", names));
+    }
+    if has("router_config.json") {
+        let what = "a Router of sentence-transformers, which has a model for each route and is not \
+            supported";
+        return Some(several(what, names));
     }
     deepspeed(names)
 }
 
-/// Returns the error message for a diffusers pipeline, in which each model has its own folder.
-fn pipeline(names: &[String]) -> String {
+/// Returns the error message for a folder in which each of several models has its own folder.
+fn several(what: &str, names: &[String]) -> String {
     let is_weights =
         |file: &str| [".safetensors", ".bin", ".onnx"].iter().any(|end| file.ends_with(end));
     let folders: BTreeSet<&str> = names
@@ -170,7 +175,7 @@ fn pipeline(names: &[String]) -> String {
         [] => "none of its folders is here".to_owned(),
         _ => format!("name one of its folders: {}", folders.join(", ")),
     };
-    format!("this is a pipeline of diffusers, which has several models: {found}")
+    format!("this is {what}: {found}")
 }
 
 /// Returns the error message for a DeepSpeed checkpoint whose weights are partitions of flat

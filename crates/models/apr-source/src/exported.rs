@@ -4,7 +4,7 @@
 //! The reader of ONNX gives tensors the names and the layout of the modules they were in, and notes
 //! in the metadata what the file has. See [`apr_registry::onnx`].
 
-use apr_core::{CheckpointReader, Result, keys};
+use apr_core::{CheckpointReader, DType, Result, keys};
 use apr_registry::onnx::{METADATA, TENSORS};
 use apr_view::{Change, TensorOrigin, View};
 use serde_json::{Map, Value};
@@ -12,8 +12,10 @@ use serde_json::{Map, Value};
 /// Returns the checkpoint with the names and the layout of its tensors in the ONNX file that it was
 /// read from. Its tensors must have the names that they had before an import renamed them.
 ///
+/// Transposed tensors that are quantized become single precision.
+///
 /// # Errors
-/// E001 for a tensor that can't be transposed, because it is quantized or no matrix.
+/// E001 for a tensor that can't be transposed, because it is not a matrix.
 pub fn as_stored(reader: &dyn CheckpointReader) -> Result<View<'_>> {
     let none = Map::new();
     let entry =
@@ -25,7 +27,15 @@ pub fn as_stored(reader: &dyn CheckpointReader) -> Result<View<'_>> {
         let mut stored = info.clone();
         let mut origin = TensorOrigin::Base(position);
         if place.is_some_and(|place| place.get("transposed") == Some(&Value::Bool(true))) {
-            origin = TensorOrigin::Changed(Change::transposed(&mut stored, position)?);
+            let is_decoded = stored.dtype.is_quantized();
+            if is_decoded {
+                stored.dtype = DType::F32;
+            }
+            let change = Change::transposed(&mut stored, position)?;
+            origin = TensorOrigin::Changed(match is_decoded {
+                true => change.of_decoded(DType::F32),
+                false => change,
+            });
         }
         if let Some(shape) = place.and_then(|place| shape_of(place.get("shape")?)) {
             // The elements are the same, so nothing of them changes.

@@ -29,6 +29,10 @@ pub struct Sentence {
     pub default_prompt: Option<String>,
     /// Function that compares two vectors: `cosine`, `dot`, `euclidean`, `manhattan`.
     pub similarity: Option<String>,
+    /// Number of elements that are kept of each vector, the first ones (Matryoshka models).
+    pub dimensions: Option<u64>,
+    /// Number of elements that are kept of each sparse vector, the largest ones; the others are 0.
+    pub max_active: Option<u64>,
     /// Maximum number of tokens of a text; the rest is cut off.
     pub max_tokens: Option<u64>,
     /// `true` if texts are lowercased, regardless of the tokenizer.
@@ -268,6 +272,11 @@ impl Sentence {
             sentence.modules.push(module(reader, class, folder, from)?);
         }
 
+        let size = |key: &str| settings.get(key)?.as_u64().filter(|size| *size > 0);
+        (sentence.dimensions, sentence.max_active) = match sentence.is_sparse() {
+            true => (None, size("max_active_dims")),
+            false => (size("truncate_dim"), None),
+        };
         sentence.similarity = text("similarity_fn_name");
         sentence.default_prompt = text("default_prompt_name");
         sentence.score_activation = text("activation_fn");
@@ -391,6 +400,14 @@ impl Sentence {
         let is_headless =
             self.makes_embeddings() || self.scores_pairs() && self.modules.iter().any(pools);
         is_headless.then_some("")
+    }
+
+    /// Returns a description of a model that is only a table of vectors, which no family is; `None`
+    /// for other models and if the modules can't be read.
+    #[must_use]
+    pub fn table_of(reader: &dyn CheckpointReader) -> Option<&'static str> {
+        let is_table = Self::of(reader).is_ok_and(|found| found.is_some_and(|it| it.is_table()));
+        is_table.then_some("a table of token vectors (StaticEmbedding of sentence-transformers)")
     }
 
     /// Returns `true` if the vectors of tokens are read from a table and not computed by a model.

@@ -18,12 +18,14 @@
 #![cfg_attr(not(test), deny(clippy::disallowed_methods, clippy::disallowed_types))]
 
 pub mod gguf;
+mod input_names;
 mod merging;
 mod processor;
 mod ranks;
 mod rules;
 mod vocabulary;
 
+pub use input_names::{GGUF_INPUT_NAMES, has_token_types, returns_token_types};
 pub use merging::{MergedPiece, Merging};
 pub use ranks::tokenizer_of_ranks;
 pub use rules::{Rules, rules};

@@ -14,6 +14,7 @@ use apr_registry::{CheckpointReader, DType, Error, Loss, Metadata, Result, keys}
 use apr_source::Source;
 use apr_source::adapter::is_adapter;
 use apr_source::naming::NAMES;
+use apr_source::sentence::Sentence;
 use apr_view::View;
 use serde_json::json;
 
@@ -23,7 +24,8 @@ use super::reranker::{self, Answers};
 use super::rope;
 use super::sentence::not_held;
 use differences::{
-    beyond_family, forget_what_is_held, is_stretched, missing_output, other_activation, unstretched,
+    beyond_family, forget_what_is_held, gained_head, is_stretched, missing_output,
+    other_activation, unstretched,
 };
 use dtypes::{recorded_file_type, required_dtype};
 use otherwise::computed_otherwise;
@@ -69,7 +71,7 @@ pub fn export<'a>(source: &Source<'a>, tokenizer: Vec<KeyValue>) -> Result<GgufE
                 "the model has a vision tower, and mmproj export is not supported: {OF_VISION}"
             ))
             .for_tensor(&info.name),
-            None => unknown_family(reader.metadata(), source.families()),
+            None => unknown_family(reader, source.families()),
         }
     })?;
     if model.is_in_gguf_layout() && reader.metadata().get(keys::GGUF).is_some() {
@@ -162,6 +164,8 @@ pub fn export<'a>(source: &Source<'a>, tokenizer: Vec<KeyValue>) -> Result<GgufE
         .map(|described| described.config(model.family()));
     let held = held.unwrap_or_default();
     warnings.extend(computed_otherwise(source.families(), model, &facts.config, &held));
+    let has_pooling = keys.iter().any(|pair| pair.key.ends_with(".pooling_type"));
+    warnings.extend(gained_head(&facts.config, &held).filter(|_| !has_pooling));
     let other = other_activation(&facts.config, &held);
     forget_what_is_held(view.metadata_mut(), &held, other.is_some());
     warnings.extend(other);
@@ -177,8 +181,13 @@ fn is_configured(reader: &dyn CheckpointReader) -> bool {
         || reader.companions().iter().any(|companion| companion.name == "config.json")
 }
 
-fn unknown_family(metadata: &Metadata, families: &Families) -> Error {
-    match families.stranger(metadata) {
+fn unknown_family(reader: &dyn CheckpointReader, families: &Families) -> Error {
+    if let Some(table) = Sentence::table_of(reader) {
+        return Error::format(format!(
+            "the model is {table}, which GGUF can't store: .apr, safetensors and PyTorch can"
+        ));
+    }
+    match families.stranger(reader.metadata()) {
         Some(told) => {
             Error::format(format!("GGUF needs the model family, and '{told}' is unknown"))
         }

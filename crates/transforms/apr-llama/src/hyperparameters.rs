@@ -4,7 +4,7 @@
 use std::cell::RefCell;
 
 use apr_arch::{FamilyModel, GgufValue};
-use apr_gguf::{KeyValue, Pair, Value as Typed};
+use apr_gguf::{KeyValue, Pair, Value as Typed, is_multi_label};
 use apr_registry::{CheckpointReader, Error, Result, keys};
 use apr_source::Source;
 use apr_source::sentence::Sentence;
@@ -102,6 +102,7 @@ impl Facts {
                 return self.sentence.as_ref().and_then(pooling_type).map(Value::from);
             }
             "output_labels" => return self.labels(written.classes).map(|labels| json!(labels)),
+            "problem_type" => return self.problem_type(written.classes),
             "mrope_sections" => return mrope_sections(&self.config),
             "sliding_layers" => return sliding_layers(&self.config),
             "rope_attention_factor" => {
@@ -117,6 +118,13 @@ impl Facts {
         }
 
         (!value.is_null()).then(|| value.clone())
+    }
+
+    /// Returns the `problem_type` of a classifier that may give several labels. The key is apr's
+    /// own: llama.cpp returns logits.
+    fn problem_type(&self, classes: Option<u64>) -> Option<Value> {
+        let stated = self.config.get("problem_type").filter(|stated| is_multi_label(stated))?;
+        classes.is_some().then(|| stated.clone())
     }
 
     /// Returns the labels by their number. llama.cpp requires one for each class of a classifier.

@@ -7,6 +7,7 @@
 use apr_gguf::{Array, KeyValue, Value as Typed};
 use apr_registry::{Escaped, Loss};
 use apr_source::sentence::{Module, QWEN3_RERANKER, Sentence, score_activation};
+use apr_tokenizer::GGUF_INPUT_NAMES;
 
 use super::hyperparameters::Facts;
 
@@ -105,7 +106,8 @@ pub(super) fn computed_otherwise(
     let types = keys.iter().find(|pair| pair.key == "tokenizer.ggml.token_type_count");
     let types = types.and_then(|pair| pair.value.as_u64());
     let scores_pairs = facts.sentence.as_ref().is_some_and(Sentence::scores_pairs) || classes == 1;
-    if family == "bert" && scores_pairs && types.is_some_and(|types| types > 1) {
+    let returns_types = keys.iter().all(|pair| pair.key != GGUF_INPUT_NAMES);
+    if family == "bert" && scores_pairs && returns_types && types.is_some_and(|types| types > 1) {
         warn(
             "llama.cpp gives both texts of a pair the token type 0, so its scores differ; apr \
              runs the file as the model was trained",

@@ -71,6 +71,9 @@ pub(super) fn not_held(sentence: &Sentence, keys: &[KeyValue]) -> Vec<Loss> {
     {
         lose(format!("max_seq_length {most}"), "llama.cpp takes texts as long as the context");
     }
+    if let Some(dimensions) = sentence.dimensions {
+        lose(format!("truncate_dim {dimensions}"), "llama.cpp returns whole vectors");
+    }
     if sentence.lowercases {
         lose("do_lower_case".to_owned(), "llama.cpp does not change texts");
     }

@@ -10,8 +10,11 @@ use crate::configuration::{Configuration, Writer};
 /// Prefix of all names that PEFT writes.
 pub(crate) const PREFIX: &str = "base_model.model.";
 
+/// Name part of a weight of the base, which PEFT stores beside the matrices that change it.
+pub(crate) const BASE_LAYER: &str = ".base_layer";
+
 /// Name parts that PEFT inserts between the names of modules.
-const WRAPPERS: [&str; 3] = [".base_layer", ".modules_to_save.default", ".original_module"];
+const WRAPPERS: [&str; 3] = [BASE_LAYER, ".modules_to_save.default", ".original_module"];
 
 /// Open adapter with its weight in the merge.
 #[derive(Clone)]

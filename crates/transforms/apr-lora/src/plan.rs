@@ -7,7 +7,7 @@ use apr_core::{CheckpointReader, DType, Error, Escaped, Result, TensorInfo, coun
 use apr_source::{Architecture, family_of};
 
 use crate::adapted::{AdaptOptions, inputs_first};
-use crate::adapter::{Adapter, Contents, Part, Parts, Targets};
+use crate::adapter::{Adapter, BASE_LAYER, Contents, Part, Parts, Targets};
 use crate::beside;
 use crate::form::{Form, Orientation, rows_and_columns};
 use crate::report::MergedAdapter;
@@ -451,10 +451,8 @@ impl Planner {
 /// The parameters of a module that a change may be of, the likeliest first. PEFT wraps a module
 /// once for each of them, the last outermost.
 fn parameters_of(module: &str, parameters: &[String], targets: &Targets<'_>) -> Vec<usize> {
-    const WRAPPED: &str = ".base_layer";
-
     let (mut root, mut depth) = (module, 0);
-    while let Some(inner) = root.strip_suffix(WRAPPED) {
+    while let Some(inner) = root.strip_suffix(BASE_LAYER) {
         (root, depth) = (inner, depth + 1);
     }
     let slot = |parameter: &String| {

@@ -14,10 +14,10 @@ use apr_llama::{from_gguf, to_gguf};
 use apr_source::Source;
 use apr_source::adapter::ADAPTER_CONFIG;
 use apr_tensor::cast::cast_values;
-use apr_view::View;
+use apr_view::{View, values};
 use serde_json::{Map, Value, json};
 
-use crate::adapter::{Contents, PREFIX, Part, Targets};
+use crate::adapter::{BASE_LAYER, Contents, PREFIX, Part, Targets};
 use crate::configuration::Writer;
 use crate::matrix::read;
 
@@ -68,12 +68,23 @@ impl<'a> SecondMatrices<'a> {
         if contents.configuration.writer == Writer::Mlx {
             return Err(Error::format("adapters of MLX can't be converted, only merged"));
         }
-        if let Some((name, &tensor)) = contents.replaced.iter().next() {
-            let name = Escaped::short(name);
-            let message = format!("'{name}' was trained as a whole, which the other form lacks");
-            return Err(Error::format(message).for_tensor(&infos[tensor].name));
-        }
         let targets = Targets::new(base.tensors(), contents.modules.keys().map(String::as_str));
+        for (name, &tensor) in &contents.replaced {
+            let of_base = targets.tensor(name).filter(|_| infos[tensor].name.contains(BASE_LAYER));
+            let is_copy = match of_base {
+                Some(of_base) => is_same((adapter, tensor), (base, of_base))?,
+                None => false,
+            };
+            if !is_copy {
+                let name = Escaped::short(name);
+                let what = match of_base {
+                    Some(_) => "is not the base's, and is stored whole",
+                    None => "was trained as a whole",
+                };
+                let message = format!("'{name}' {what}, which the other form lacks");
+                return Err(Error::format(message).for_tensor(&infos[tensor].name));
+            }
+        }
         let mut modules = Vec::with_capacity(contents.modules.len());
         let (mut names, mut by_weight) = (HashMap::new(), HashMap::new());
         let mut alpha = None;
@@ -81,7 +92,12 @@ impl<'a> SecondMatrices<'a> {
             let pair = (parts.get(&Part::LoraA), parts.get(&Part::LoraB));
             let (Some(&first), Some(&second), 2) = (pair.0, pair.1, parts.len()) else {
                 let tensor = parts.values().next().map(|&tensor| infos[tensor].name.clone());
-                let message = "only pairs of LoRA's matrices have another form";
+                let message = match parts.contains_key(&Part::EmbeddingA) {
+                    true => {
+                        "LoRA of token embeddings can't be converted: merge the adapter instead"
+                    }
+                    false => "only pairs of LoRA's matrices have another form",
+                };
                 return Err(Error::format(message).for_tensor(tensor.unwrap_or_default()));
             };
             let named = |error: Error| error.for_tensor(&infos[first].name);
@@ -134,6 +150,32 @@ impl<'a> SecondMatrices<'a> {
     fn module(&self, weight: &str) -> Option<&Module> {
         self.modules.get(*self.by_weight.get(weight)?)
     }
+}
+
+/// Returns `true` if two tensors have the same shape and values.
+///
+/// PEFT stores the weights of embeddings and heads that an adapter changes beside its matrices.
+fn is_same(
+    (one, first): (&dyn CheckpointReader, usize),
+    (other, second): (&dyn CheckpointReader, usize),
+) -> Result<bool> {
+    /// Elements that are compared at a time.
+    const COUNT: u64 = 1 << 16;
+
+    let shapes = (&one.tensors()[first].shape, &other.tensors()[second].shape);
+    if shapes.0 != shapes.1 {
+        return Ok(false);
+    }
+    let total = shapes.0.elements().unwrap_or_default();
+    let mut start = 0;
+    while start < total {
+        let range = start..total.min(start + COUNT);
+        start = range.end;
+        if values::read(one, first, range.clone())? != values::read(other, second, range)? {
+            return Ok(false);
+        }
+    }
+    Ok(true)
 }
 
 /// An adapter in another form: a checkpoint to write.

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use apr_core::{DType, Error, Result};
 use apr_view::NamePattern;
 
-use super::{Candidate, Choices, Decision, DecisionReason, ModelFacts, SchemeKind, assign};
+use super::{Candidate, Choices, Decision, DecisionReason, ModelFacts, Scheme, SchemeKind, assign};
 
 /// Reasons that an error names before the rest is left out.
 const SHOWN: usize = 4;
@@ -26,13 +26,19 @@ pub(super) fn changes_something(
         return Ok(());
     }
 
+    let reasons = decisions.iter().map(|decision| match &decision.reason {
+        DecisionReason::Kept(why) => why.to_string(),
+        DecisionReason::Fallback { .. } => decision.reason.to_string(),
+        _ => format!("{} already", decision.dtype),
+    });
+    Err(nothing_changes(choices.scheme, reasons))
+}
+
+/// Returns the error for a quantization that changes no tensor, with the reasons of the tensors.
+#[must_use]
+pub fn nothing_changes(scheme: Scheme, all: impl Iterator<Item = String>) -> Error {
     let mut reasons = BTreeMap::<String, usize>::new();
-    for decision in decisions {
-        let reason = match &decision.reason {
-            DecisionReason::Kept(why) => why.to_string(),
-            DecisionReason::Fallback { .. } => decision.reason.to_string(),
-            _ => format!("{} already", decision.dtype),
-        };
+    for reason in all {
         *reasons.entry(reason).or_default() += 1;
     }
 
@@ -41,7 +47,7 @@ pub(super) fn changes_something(
     let shown: Vec<String> =
         reasons.iter().take(SHOWN).map(|(why, count)| format!("{count} of them: {why}")).collect();
     let why = if shown.is_empty() { "there is none".to_owned() } else { shown.join("; ") };
-    Err(Error::format(format!("quantization to {} changes no tensor ({why})", choices.scheme)))
+    Error::format(format!("quantization to {scheme} changes no tensor ({why})"))
 }
 
 /// Patterns that no name matches, which are misspelt more often than not.

@@ -65,7 +65,7 @@ pub use candidate::Candidate;
 pub use category::Kept;
 pub use choices::{Casts, Choices};
 pub use facts::ModelFacts;
-pub use idle::idle_requantize;
+pub use idle::{idle_requantize, nothing_changes};
 pub use imatrix::{ColumnSums, Imatrix, ImatrixSums, Importance};
 pub use layout::{
     Chosen, Laid, LaidErrors, Layout, LeftReason, LeftWeight, Rounded, Rounding, Scale,

@@ -12,6 +12,9 @@ use crate::adamw::Moments;
 /// File type, stored in the metadata of the file.
 const KIND: &str = "apr-distill-state-1";
 
+/// Name of the file in errors.
+const FILE: &str = "state.safetensors";
+
 /// A training at a step.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct State {
@@ -86,18 +89,17 @@ impl State {
     /// E001 for a file that is none of these, or of another training; E002 where it is cut.
     pub(crate) fn from_bytes(bytes: Vec<u8>, run: &str, like: &[Tensor]) -> Result<Self> {
         let source: Arc<dyn ByteSource> = Arc::new(bytes);
-        let reader = apr_safetensors::open(source, "state.safetensors", &Limits::default())?;
+        let reader = apr_safetensors::open(source, FILE, &Limits::default())?;
         let text = |key: &str| {
             let own = reader.metadata().object(keys::SAFETENSORS)?.get("metadata")?;
             own.get(key)?.as_str().map(str::to_owned)
         };
         if text("kind").as_deref() != Some(KIND) {
-            return Err(Error::format("not a distillation state"));
+            return Err(Error::format("not a distillation state").in_file(FILE));
         }
         if text("run").as_deref() != Some(run) {
-            return Err(Error::format(
-                "it is of another distillation: other models, data or options",
-            ));
+            let message = "it is of another distillation: other models, data or options";
+            return Err(Error::format(message).in_file(FILE));
         }
         let number = |key: &str| {
             let number = text(key).and_then(|text| text.parse::<u64>().ok());

@@ -12,7 +12,7 @@ mod source;
 mod sums;
 mod values;
 
-use apr_core::{Error, Escaped, Result, Work};
+use apr_core::{Code, Error, Escaped, Result, Work};
 use minijinja::syntax::SyntaxConfig;
 use minijinja::value::{Value, ValueKind};
 use minijinja::{Environment, ErrorKind};
@@ -40,19 +40,13 @@ pub fn render(template: &Template, chat: &Chat<'_>) -> Result<Rendered> {
     }
 
     let options = chat.options;
-    let mut bytes = 0;
-    let mut messages = Vec::with_capacity(chat.messages.len());
-    for message in chat.messages {
-        let message = message.for_template();
-        bytes += values::bytes(&message);
-        messages.push(values::of(&message));
-    }
+    let messages: Vec<Data> = chat.messages.iter().map(Message::for_template).collect();
+    let mut bytes: usize = messages.iter().map(values::bytes).sum();
     let mut values: Vec<(&str, Value)> = chat
         .tokens
         .iter()
         .map(|(role, token)| (role.as_str(), Value::from(token.as_str())))
         .collect();
-    values.push(("messages", Value::from(messages)));
     values.push(("add_generation_prompt", Value::from(true)));
     for (name, list) in [("tools", &options.tools), ("documents", &options.documents)] {
         bytes += list.as_ref().map_or(0, values::bytes);
@@ -66,7 +60,21 @@ pub fn render(template: &Template, chat: &Chat<'_>) -> Result<Rendered> {
     let compiled = environment
         .template_from_named_str("chat template", &paying)
         .map_err(|error| wrong(&error))?;
-    let text = compiled.render(Value::from_pairs(values)).map_err(|error| wrong(&error))?;
+    let write = |messages: &[Data]| {
+        let messages: Vec<Value> = messages.iter().map(values::of).collect();
+        let messages = [("messages", Value::from(messages))];
+        compiled.render(Value::from_pairs(values.iter().cloned().chain(messages)))
+    };
+    let has_parts = chat.messages.iter().any(|message| message.joined().is_some());
+    let text = match has_parts && !reads_parts(|message| write(message).ok()) {
+        true => {
+            let joined = |message: &Message| message.joined().unwrap_or_else(|| message.clone());
+            let joined = chat.messages.iter().map(|message| joined(message).for_template());
+            write(&joined.collect::<Vec<_>>())
+        }
+        false => write(&messages),
+    };
+    let text = text.map_err(|error| with_message(wrong(&error), chat.messages))?;
     if text.len() > MAX_CHAT {
         let written = apr_core::grouped(text.len() as u64);
         let justified = Work::NOT_JUSTIFIED;
@@ -81,6 +89,31 @@ pub fn render(template: &Template, chat: &Chat<'_>) -> Result<Rendered> {
     let given = given.chain(options.arguments.iter().map(|(name, _)| name.as_str()));
     let unread = given.filter(|name| !read.contains(*name)).map(str::to_owned).collect();
     Ok(Rendered { text, unread })
+}
+
+/// Returns `true` if a template writes the texts of a list of parts, and not the list itself.
+fn reads_parts(write: impl Fn(&[Data]) -> Option<String>) -> bool {
+    const TEXT: &str = "text of a part";
+
+    let written = write(&[Message::with_images("user", 0, TEXT).for_template()]);
+    let quoted = ['\'', '"'].map(|quote| format!("{quote}{TEXT}{quote}"));
+    written.is_some_and(|text| {
+        text.contains(TEXT) && !quoted.iter().any(|quoted| text.contains(quoted.as_str()))
+    })
+}
+
+/// Names the first message whose content is no text, which most templates read.
+fn with_message(error: Error, messages: &[Message]) -> Error {
+    match messages.iter().position(|message| message.text().is_none() && message.joined().is_none())
+    {
+        Some(at) if error.code() == Code::Format => {
+            let number = at + 1;
+            let message =
+                format!("{}; the content of message {number} is no text", error.message());
+            Error::format(message)
+        }
+        _ => error,
+    }
 }
 
 fn environment<'e>(now: i64, steps: u64) -> Result<Environment<'e>> {
@@ -142,8 +175,6 @@ fn wrong(error: &minijinja::Error) -> Error {
 
 #[cfg(test)]
 mod tests {
-    use apr_core::Code;
-
     use super::*;
 
     fn rendered(template: &str) -> Result<String> {
@@ -193,6 +224,29 @@ mod tests {
         assert!(rendered(&"{% if 1 %}".repeat(20_000)).is_err());
         let lists = "{{ ".to_owned() + &"[".repeat(50_000) + &"]".repeat(50_000) + "|tojson }}";
         assert!(rendered(&lists).is_err());
+    }
+
+    /// `get_processor_inputs_from_messages` of `transformers serve` 5.24 joins them by a space.
+    #[test]
+    fn texts_of_parts_are_joined_for_templates_that_read_texts() {
+        let parts = r#"[{"role": "user", "content": [
+            {"type": "text", "text": "a"}, {"type": "text", "text": "b"}
+        ]}, {"role": "assistant"}]"#;
+        let messages = ChatFile::from_json(parts).unwrap().messages;
+        let options = TemplateOptions::default();
+        let written = |template: &str, messages: &[Message]| {
+            let chat = Chat { messages, options: &options, tokens: &[], now: 1_700_000_000 };
+            render(&Template(template.to_owned()), &chat).map(|made| made.text)
+        };
+        let first = |template: &str| written(template, &messages[..1]).unwrap();
+        assert_eq!(first("{{ 'x' + messages[0]['content'] }}"), "xa b");
+        assert_eq!(first("{{ messages[0].content }}"), "a b");
+        let each = "{% for part in messages[0].content %}{{ part.text }}|{% endfor %}";
+        assert_eq!(first(each), "a|b|");
+
+        let all = "{% for message in messages %}{{ 'x' + message['content'] }}{% endfor %}";
+        let error = written(all, &messages).unwrap_err();
+        assert!(error.message().ends_with("the content of message 2 is no text"), "{error}");
     }
 
     #[test]

@@ -222,6 +222,23 @@ impl Message {
         parts.iter().filter_map(|part| part.get("type")?.as_str()).filter(|kind| *kind != "text")
     }
 
+    /// Returns the message with the texts of its parts joined by a space, as transformers serves it
+    /// to templates that read texts. Returns `None` unless its content is a list of texts.
+    #[must_use]
+    pub fn joined(&self) -> Option<Self> {
+        let Data::Object(fields) = &self.0 else { return None };
+        let text = |part: &Data| match part.get("type")?.as_str()? {
+            "text" => Some(part.get("text")?.as_str()?.to_owned()),
+            _ => None,
+        };
+        let texts: Option<Vec<String>> =
+            self.0.get("content")?.as_list()?.iter().map(text).collect();
+        let content = Data::Text(texts?.join(" "));
+        let mut fields = fields.clone();
+        fields.iter_mut().find(|(name, _)| name == "content")?.1 = content;
+        Some(Self(Data::Object(fields)))
+    }
+
     /// A message as a template gets it, which is how transformers hands it on: without keys that
     /// are `null`, and with its reasoning under the names that templates read.
     #[must_use]

@@ -10,6 +10,7 @@ use apr_registry::{CheckpointReader, Result};
 use apr_source::Source;
 use apr_source::companions::{Learnt, learn_from};
 use apr_source::sentence::Sentence;
+use apr_tokenizer::{GGUF_INPUT_NAMES, has_token_types, returns_token_types};
 use serde_json::Value as Json;
 
 /// Facts about a model, from its metadata and its companion files.
@@ -29,6 +30,8 @@ pub struct Facts {
     pub(super) stated_switch: Option<usize>,
     /// The token that a decoder behind an encoder begins with, in a GGUF file.
     stated_start: Option<i64>,
+    /// `false` if a GGUF file states that the tokenizer returns no token types.
+    stated_types: Option<bool>,
 }
 
 /// llama.cpp's name of the template that writes a query and a document.
@@ -140,6 +143,9 @@ impl Facts {
         }
         // A GGUF file says all of it itself, whatever lies beside it.
         self.sentence = number(&format!("{architecture}.pooling_type")).and_then(Sentence::of_gguf);
+        if let Some(Value::Array(apr_core::Array::String(names))) = keys.get(GGUF_INPUT_NAMES) {
+            self.stated_types = Some(has_token_types(names.iter().map(String::as_str)));
+        }
         self.stated_start = number(&format!("{architecture}.decoder_start_token_id"));
         if let Some(Value::Array(apr_core::Array::String(labels))) =
             keys.get(&format!("{architecture}.classifier.output_labels"))
@@ -193,6 +199,12 @@ impl Facts {
     #[must_use]
     pub fn config(&self, key: &str) -> Option<&Json> {
         self.file("config.json")?.get(key)
+    }
+
+    /// An entry of `config.json`, or of the configuration that the keys of a GGUF file describe.
+    pub(crate) fn network(&self, key: &str) -> Option<&Json> {
+        let of_gguf = || self.get("architecture").filter(|_| self.is_gguf)?.get(key);
+        self.config(key).or_else(of_gguf)
     }
 
     /// Tokens that end a text, the one that is stated first before others.
@@ -252,9 +264,7 @@ impl Facts {
         if let Some(task) = self.module_task() {
             return Some(task.to_owned());
         }
-        // A GGUF file has no configuration of its own, but is described as if it had.
-        let described = || self.get("architecture").filter(|_| self.is_gguf)?.get("architectures");
-        let class = self.config("architectures").or_else(described)?.get(0)?.as_str()?;
+        let class = self.network("architectures")?.get(0)?.as_str()?;
         Some(match class.split_once("For") {
             // The language model of one with other parts.
             Some((_, task)) if self.config("text_config").is_some() => text_task(task).to_owned(),
@@ -265,6 +275,17 @@ impl Facts {
             None if class.ends_with("MTModel") => "ConditionalGeneration".to_owned(),
             None => String::new(),
         })
+    }
+
+    /// Returns `true` if the tokenizer returns types for the tokens of a pair.
+    ///
+    /// In a GGUF file, it does unless [`GGUF_INPUT_NAMES`] states otherwise.
+    pub(crate) fn returns_token_types(&self) -> bool {
+        let file = |name: &str| self.file(name).and_then(Json::as_object);
+        match self.is_gguf {
+            true => self.stated_types.unwrap_or(true),
+            false => returns_token_types(file("tokenizer_config.json"), file("config.json")),
+        }
     }
 
     /// Returns `true` for the facts of a GGUF file, which llama.cpp's defaults complete.

@@ -469,8 +469,8 @@ impl<'p> Prepared<'p> {
         token_inputs(self.body(), ids)
     }
 
-    /// Returns tokens as the inputs of the graph, with a type for each token if it has such an
-    /// input.
+    /// Returns tokens as the inputs of the graph, with a type for each token if the graph has such
+    /// an input and the tokenizer returns types. Otherwise, all types are 0.
     pub(crate) fn typed_inputs(
         &self,
         ids: &[i64],
@@ -478,6 +478,7 @@ impl<'p> Prepared<'p> {
     ) -> RunResult<Vec<(String, Value)>> {
         let mut inputs = self.token_inputs(ids)?;
         let name = self.input(Meaning::TokenTypes);
+        let name = name.filter(|_| self.runner.facts.returns_token_types());
         if let Some((_, value)) = inputs.iter_mut().find(|(known, _)| Some(known.as_str()) == name)
         {
             let types = Tensor::new(vec![1, types.len()], types.to_vec())?;

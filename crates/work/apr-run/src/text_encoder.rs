@@ -401,7 +401,8 @@ impl<'e> TextEncoder<'e> {
         vectors.into_iter().map(|vector| self.vector(pooling.clone(), normalized, vector)).collect()
     }
 
-    /// Returns the embedding, cut to the requested number of elements.
+    /// Returns the embedding, cut to the number of elements that is requested or that the model
+    /// states. A number that the model states may exceed the width.
     fn vector(
         &self,
         pooling: String,
@@ -418,7 +419,9 @@ impl<'e> TextEncoder<'e> {
                      for others",
                 ));
             }
-            let (size, words) = (vector.len(), self.words(&vector));
+            let (size, mut words) = (vector.len(), self.words(&vector));
+            let most = facts.sentence().and_then(|sentence| sentence.max_active);
+            words.truncate(most.and_then(|most| usize::try_from(most).ok()).unwrap_or(size));
             return Ok(TextTask::SparseEmbedding { pooling, prompt, similarity, size, words });
         }
         if let Some(dimensions) = options.dimensions {
@@ -429,6 +432,8 @@ impl<'e> TextEncoder<'e> {
                 )));
             }
             vector.truncate(dimensions);
+        } else if let Some(dimensions) = facts.sentence().and_then(|sentence| sentence.dimensions) {
+            vector.truncate(usize::try_from(dimensions).unwrap_or(usize::MAX));
         }
         Ok(TextTask::Embedding { pooling, normalized, prompt, similarity, vector })
     }

@@ -1,8 +1,8 @@
 //! What texts have in common, whatever a model makes of them: prompts, tokens and labels.
 
 use apr_core::Escaped;
+use apr_gguf::is_multi_label;
 use apr_source::sentence::Sentence;
-use serde_json::Value as Json;
 
 use crate::error::{Remedy, RunError, RunResult};
 use crate::runner::Runner;
@@ -38,8 +38,7 @@ impl Runner<'_> {
     /// texts as SigLIP does.
     #[must_use]
     pub fn scores_each(&self, logits: usize) -> bool {
-        let several = self.facts.config("problem_type").and_then(Json::as_str)
-            == Some("multi_label_classification");
+        let several = self.facts.network("problem_type").is_some_and(is_multi_label);
         several || logits == 1 || self.is_siglip()
     }
 

@@ -114,7 +114,7 @@ fn a_training_goes_on_to_the_same_bits() {
             "distill llama --distill-layers 1 --data sums.jsonl --steps 9 -o d.safetensors \
              --checkpoint run --resume",
         )
-        .fails(4, &["of another distillation"]);
+        .fails(4, &["state.safetensors", "of another distillation"]);
     sandbox
         .apr(&format!("{line} -o e.safetensors --checkpoint none --resume"))
         .fails(2, &["none has no training state"]);

@@ -264,10 +264,20 @@ fn truncated_and_flipped_adapters_end_with_an_error_or_a_model() {
 
 #[test]
 fn adapters_of_peft_and_llama_cpp_become_one_another() {
-    let sandbox =
-        with(&["llama", "lora", "patterns", "rslora", "dora", "saved", "gpt2", "gpt2_lora"]);
+    let sandbox = with(&[
+        "llama",
+        "lora",
+        "patterns",
+        "rslora",
+        "head",
+        "dora",
+        "saved",
+        "gpt2",
+        "gpt2_lora",
+    ]);
+    copy(&locate::fixture("lora").join("embeddings"), &sandbox, "embeddings");
     sandbox.apr("convert llama -o base.gguf").ok();
-    for adapter in ["lora", "patterns", "rslora"] {
+    for adapter in ["head", "lora", "patterns", "rslora"] {
         // The base may be of either convention.
         sandbox.apr(&format!("lora convert {adapter} --base llama -o a.gguf -f")).ok();
         sandbox.apr("lora convert a.gguf --base base.gguf -o back -f").ok();
@@ -286,6 +296,7 @@ fn adapters_of_peft_and_llama_cpp_become_one_another() {
     for (line, code, part) in [
         ("lora convert dora --base llama -o no.gguf", 4, "only pairs of LoRA's matrices"),
         ("lora convert saved --base llama -o no.gguf", 4, "was trained as a whole"),
+        ("lora convert embeddings --base llama -o no.gguf", 4, "LoRA of token embeddings"),
         (
             "lora convert gpt2_lora --base gpt2 -o no.gguf",
             4,

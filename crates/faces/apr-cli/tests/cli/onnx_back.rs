@@ -61,3 +61,26 @@ fn an_exported_file_becomes_a_folder_and_comes_back() {
     sandbox.apr("convert half.onnx -o newer.onnx --opset 21").ok();
     sandbox.apr("diff newer.onnx llama --tolerance 0.01 --exit-code").ok();
 }
+
+/// The original file has floats, so quantized tensors become floats, transposed ones too.
+#[test]
+fn a_quantized_model_comes_back_as_floats() {
+    let sandbox = Sandbox::new();
+    made_up(&sandbox, "llama");
+    sandbox.apr("export llama -o model.onnx").ok();
+    sandbox.apr("quantize model.onnx --type int8 -o small.apr").ok();
+    sandbox.apr("export small.apr -o plain.onnx").ok();
+    let compare = |file: &str, tolerance: f64| {
+        let report = sandbox.apr(&format!("diff {file} small.apr --json")).json();
+        let most = report["max_delta"].as_f64().expect("a number");
+        assert!(most <= tolerance, "{file}: {most}");
+        assert!(report["tensors"].as_array().is_some_and(|all| all.len() > 10), "{report}");
+    };
+    compare("plain.onnx", 0.0);
+    for (dtype, tolerance) in [("f32", 0.0), ("f16", 1e-3)] {
+        sandbox.apr(&format!("export small.apr -o {dtype}.onnx --dequantize {dtype}")).ok();
+        compare(&format!("{dtype}.onnx"), tolerance);
+        let dtypes = sandbox.apr(&format!("inspect {dtype}.onnx --json")).ok().json();
+        assert!(dtypes["dtypes"].to_string().contains(&format!("\"{dtype}\"")), "{dtypes}");
+    }
+}

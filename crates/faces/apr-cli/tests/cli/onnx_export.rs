@@ -229,8 +229,8 @@ fn quantizing_on_the_way_writes_what_quantizing_before_writes() {
     sandbox.run(&["quantize", &model, "--type", "q8_0", "-o", "q8_0.apr"]).ok();
     sandbox.run(&["export", "q8_0.apr", "--format", "onnx", "-o", "two"]).ok();
     let line = ["export", &model, "--format", "onnx", "-o", "one", "--quantize", "q8_0"];
-    sandbox.run(&line).ok().says(&["no quantization error is computed for this format; `apr \
-                                    quantize` into an .apr or .gguf file computes it"]);
+    sandbox.run(&line).ok().says(&["no quantization error is computed for this format: quantize \
+                                    to an .apr or .gguf file for it"]);
     assert!(sandbox.read("one/model.onnx") == sandbox.read("two/model.onnx"));
 
     // A model of its own graph gets the operators that say blocks.

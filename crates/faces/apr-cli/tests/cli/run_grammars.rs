@@ -107,6 +107,31 @@ fn generated_json_follows_its_schema() {
     }
 }
 
+/// The rule `space` of llama.cpp's `json-schema-to-grammar.cpp`: one space, or one or two line
+/// breaks and up to 20 spaces and tabs.
+#[test]
+fn whitespace_in_json_is_bounded() {
+    let sandbox = Sandbox::new();
+    roomy(&sandbox);
+    let schema = r#"{
+      "type": "object", "properties": {"a": {"type": "boolean"}, "b": {"type": "boolean"}},
+      "required": ["a", "b"], "additionalProperties": false
+    }"#;
+    sandbox.write("schema.json", schema);
+    for way in WAYS {
+        let line = [&["--json-schema", "schema.json", "--max-tokens", "400"], way].concat();
+        let (text, _) = whole(&sandbox, &line);
+        serde_json::from_str::<Value>(&text).expect(&text);
+        for gap in text.split(|letter: char| !letter.is_ascii_whitespace()) {
+            let breaks = gap.bytes().take_while(|byte| *byte == b'\n').count();
+            let indentation = &gap[breaks..];
+            let most = if breaks == 0 { 1 } else { 20 };
+            assert!(breaks <= 2 && indentation.len() <= most, "{text:?}");
+            assert!(!indentation.contains('\n'), "{text:?}");
+        }
+    }
+}
+
 /// Returns `true` if brackets close in the order in which they open.
 fn is_balanced(text: &str) -> bool {
     let mut open = Vec::new();

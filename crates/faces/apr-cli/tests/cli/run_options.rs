@@ -183,6 +183,7 @@ fn samplers_of_llama_cpp_are_options() {
         (&["--logit-bias", "11=inf"], "-inf"),
         (&["--logit-bias", "7"], "TOKEN=X"),
         (&["--ignore-eos", "--min-tokens", "3"], "--min-tokens"),
+        (&["--min-tokens", "10", "--max-tokens", "5"], "--min-tokens 10 exceeds --max-tokens 5"),
         (&["--want", "logits", "--min-tokens", "3"], "--min-tokens"),
     ] {
         run(rest).fails(2, &[said]);

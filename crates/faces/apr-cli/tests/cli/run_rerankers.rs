@@ -223,3 +223,96 @@ fn what_does_nothing_beside_a_query_is_refused() {
         assert!(run.stderr.contains(text), "{}", run.stderr);
     }
 }
+
+/// `model_input_names`, the tokenizer's class and the model's type decide, as in `AutoTokenizer`.
+#[test]
+fn token_types_are_those_that_the_tokenizer_returns() {
+    let cases = cases();
+    let all = fs::read_to_string(locate::fixture("run/token_types.json")).expect("the fixture");
+    let all: Value = serde_json::from_str(&all).expect("JSON");
+    for (name, variant) in all["variants"].as_object().expect("variants") {
+        let sandbox = Sandbox::new();
+        write(&sandbox, "m", cases.case("bert"));
+        sandbox.write("m/tokenizer_config.json", variant["settings"].to_string());
+        let compare = |model: &str, skips: &[usize]| {
+            let report = cases.rank(&sandbox, model, &[]).ok().json();
+            assert_close(&report, variant, "logits", &format!("{name} as {model}"), skips);
+        };
+        compare("m", &[]);
+        sandbox.apr("import m -o m.apr").ok();
+        compare("m.apr", &[]);
+        sandbox.apr("export m --format onnx -o onnx").ok();
+        compare("onnx", &[]);
+        let made = sandbox.apr("convert m -o m.gguf").ok();
+        let warns = made.stderr.contains("both texts of a pair the token type 0");
+        assert_eq!(Some(warns), variant["types"].as_bool(), "{name}");
+        compare("m.gguf", &[2]);
+        sandbox.apr("convert m.gguf --format safetensors -o back").ok();
+        let settings = fs::read(sandbox.path("back/tokenizer_config.json")).expect("settings");
+        let settings: Value = serde_json::from_slice(&settings).expect("JSON");
+        let names = settings["model_input_names"].to_string();
+        assert_eq!(Some(names.contains("token_type_ids")), variant["types"].as_bool(), "{name}");
+    }
+}
+
+/// ggml leaves out outermost sizes of 1: in a file of llama-quantize, the head of one label is a
+/// vector.
+#[test]
+fn a_quantized_decoder_with_one_label_scores_pairs() {
+    let cases = cases();
+    let sandbox = Sandbox::new();
+    let case = cases.case("qwen3_classifier");
+    write(&sandbox, "m", case);
+    sandbox.apr("quantize m --type f16 -o m.gguf").ok();
+    let report = cases.rank(&sandbox, "m.gguf", &[]).ok().json();
+    assert!(assert_close(&report, case, "logits", "f16", &[2]) >= 4);
+    sandbox.apr("convert m.gguf -o back.safetensors").ok();
+    let back = sandbox.apr("tensors back.safetensors --json").ok().json();
+    let head = back["tensors"].as_array().expect("tensors").iter();
+    let head = head.filter(|tensor| tensor["name"] == "score.weight");
+    assert_eq!(head.map(|it| &it["shape"]).collect::<Vec<_>>(), [&serde_json::json!([1, 16])]);
+}
+
+/// Scores are those of the pipeline `text-classification` of transformers.
+#[test]
+fn several_labels_stay_independent_in_every_format() {
+    let cases = cases();
+    let all = fs::read_to_string(locate::fixture("run/problem_types.json")).expect("the fixture");
+    let all: Value = serde_json::from_str(&all).expect("JSON");
+    let text = all["text"].as_str().expect("a text");
+    for (problem_type, expected) in all["scores"].as_object().expect("types") {
+        let sandbox = Sandbox::new();
+        write(&sandbox, "m", cases.case("bert_three"));
+        let config = fs::read(sandbox.path("m/config.json")).expect("a configuration");
+        let mut config: Value = serde_json::from_slice(&config).expect("JSON");
+        config["problem_type"] = problem_type.as_str().into();
+        sandbox.write("m/config.json", config.to_string());
+        sandbox.apr("import m -o m.apr").ok();
+        sandbox.apr("export m --format onnx -o onnx").ok();
+        let report = sandbox.apr("convert m -o m.gguf --json").ok().json();
+        assert!(!report["losses"].to_string().contains("problem_type"), "{}", report["losses"]);
+        sandbox.apr("convert m.gguf --format safetensors -o back").ok();
+        for model in ["m", "m.apr", "onnx", "m.gguf", "back"] {
+            let report = sandbox.run(&["run", model, "--prompt", text, "--json"]).ok().json();
+            for label in report["results"][0]["labels"].as_array().expect("labels") {
+                let found = label["score"].as_f64().expect("a score");
+                let name = label["label"].as_str().expect("a label");
+                let expected = expected[name].as_f64().expect("a score");
+                assert!((found - expected).abs() < 1e-5, "{problem_type}, {model}: {label}");
+            }
+        }
+    }
+}
+
+#[test]
+fn a_model_without_a_head_that_becomes_a_generator_is_reported() {
+    let cases = cases();
+    let sandbox = Sandbox::new();
+    write(&sandbox, "m", cases.case("qwen3"));
+    fs::remove_file(sandbox.path("m/modules.json")).expect("a file");
+    let config = fs::read(sandbox.path("m/config.json")).expect("a configuration");
+    let mut config: Value = serde_json::from_slice(&config).expect("JSON");
+    config["architectures"][0] = "Qwen3Model".into();
+    sandbox.write("m/config.json", config.to_string());
+    sandbox.apr("convert m -o m.gguf").ok().says(&["Qwen3Model has no head"]);
+}

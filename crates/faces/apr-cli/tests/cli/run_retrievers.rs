@@ -84,7 +84,7 @@ fn vectors_of_every_kind_match_sentence_transformers() {
 #[test]
 fn an_export_contains_the_vectors_and_reports_what_it_cannot_store() {
     let cases = cases();
-    for name in ["splade", "splade_sum", "gemma"] {
+    for name in ["splade", "splade_sum", "splade_most", "gemma"] {
         let (sandbox, case) = (Sandbox::new(), &cases["models"][name]);
         write(&sandbox, name, case);
         sandbox.apr(&format!("export {name} --format onnx -o out")).ok();

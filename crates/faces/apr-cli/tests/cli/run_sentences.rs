@@ -137,6 +137,7 @@ fn a_gguf_file_has_one_pooling_method_and_its_losses_are_reported() {
         ("6-prompt", "prompt 'query'"),
         ("6-prompt_apart", "include_prompt"),
         ("6-short", "max_seq_length 6"),
+        ("6-truncated", "truncate_dim 12"),
     ];
     for (name, what) in lost {
         let sandbox = Sandbox::new();
@@ -167,6 +168,13 @@ fn prompts_dimensions_and_the_way_to_pool_can_be_chosen() {
     let line = |more: &[&str]| run(&sandbox, "m", &texts, more);
     line(&["--dimensions", "33"]).fails(2, &["33 dimensions are more than the 32"]);
     line(&["--prompt-name", "none"]).fails(2, &["no prompt 'none'; it has document, query"]);
+
+    // A requested number takes precedence over `truncate_dim`, which is 12.
+    write(&sandbox, "truncated", case("6-truncated"));
+    let report = run(&sandbox, "truncated", &texts, &["--dimensions", "20"]).ok().json();
+    let cut: Vec<Vec<f64>> =
+        expected(case("6-normalized")).into_iter().map(|vector| vector[..20].to_vec()).collect();
+    assert_close(&vectors(&report), &cut, "20 dimensions of a truncated model");
 
     write(&sandbox, "plain", case("6-mean"));
     let report = run(&sandbox, "plain", &texts, &["--pooling", "weighted_mean"]).ok().json();
@@ -203,4 +211,21 @@ fn an_unknown_module_is_reported() {
     }
     sandbox.write(&format!("{name}/modules.json"), "[{]");
     run(&sandbox, name, &texts, &[]).fails(4, &["E001", "modules.json", "not valid JSON"]);
+}
+
+#[test]
+fn models_that_an_output_or_a_run_does_not_support_are_named() {
+    let (_, cases) = cases();
+    let case = &cases.iter().find(|(it, _)| it == "6-static").expect("a case").1;
+    let sandbox = Sandbox::new();
+    write(&sandbox, "m", case);
+    sandbox.apr("convert m -o m.gguf").fails(4, &["StaticEmbedding", "GGUF can't store"]);
+    sandbox.apr("export m --format onnx -o out").fails(4, &["StaticEmbedding", "can be run"]);
+
+    sandbox.write("router/modules.json", "[]");
+    sandbox.write("router/router_config.json", "{}");
+    sandbox.write("router/document_0_Transformer/model.safetensors", "");
+    sandbox
+        .apr("run router --prompt x")
+        .fails(4, &["a Router of sentence-transformers", "document_0_Transformer"]);
 }

@@ -95,6 +95,12 @@ fn a_quantization_that_changes_no_tensor_is_an_error() {
     sandbox
         .apr("quantize m.apr --type q8_0 -o n.apr")
         .fails(4, &["changes no tensor (1 of them: q8_0 already)"]);
+    // ONNX has no other types for rows that blocks do not fit, so nothing is quantized.
+    let narrow = locate::fixture("onnx/old.onnx");
+    let narrow = narrow.display().to_string();
+    sandbox
+        .run(&["quantize", &narrow, "--type", "q8_0", "-o", "n.onnx"])
+        .fails(4, &["quantization to q8_0 changes no tensor", "is not a multiple of 32"]);
     // Casts say what a file is to hold, whatever it held before.
     sandbox.apr("quantize m.safetensors --type fp32 -o f.apr").ok();
 }

@@ -38,11 +38,32 @@ impl Lowering<'_> {
         let mut y: ValueId = gemm.output(&name);
         let (output, _) = self.output(node)?;
         if self.rank(output)? != 2 {
-            let shape = self.target(output)?;
-            let shape = self.out.main.ints(&shape);
+            let shape = match self.target(output) {
+                Some(shape) => self.out.main.ints(&shape),
+                None => self.rows_of(node, &name)?,
+            };
             y = self.out.main.op("Reshape", [y, shape]).output(&format!("{name}/shaped"));
         }
         self.end(node, y, Order::Natural)
+    }
+
+    /// Returns the shape of a product with several sizes that are not known: the input's shape with
+    /// the width of the output.
+    fn rows_of(&mut self, node: &Node, name: &str) -> Option<ValueId> {
+        let (input, kernel) = (node.input(0)?, node.input(1)?);
+        let (output, _) = self.output(node)?;
+        let rank = self.rank(input)?;
+        (rank == self.rank(output)? && self.size(input, rank - 1) == self.size(kernel, 1))
+            .then_some(())?;
+        let x = self.value(input, Order::Natural)?;
+        let width = i64::try_from(self.size(kernel, 0)?).ok()?;
+        let shape = self.out.main.op("Shape", [x]).output(&format!("{name}/shape"));
+        let (start, end) = (self.out.main.ints(&[0]), self.out.main.ints(&[-1]));
+        let rows = self.out.main.op("Slice", [shape, start, end]);
+        let rows = rows.output(&format!("{name}/row_sizes"));
+        let width = self.out.main.ints(&[width]);
+        let joined = self.out.main.op("Concat", [rows, width]).attribute("axis", 0);
+        Some(joined.output(&format!("{name}/sizes")))
     }
 
     fn batch_matmul(&mut self, node: &Node) -> Option<()> {

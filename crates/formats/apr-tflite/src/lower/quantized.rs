@@ -44,6 +44,14 @@ impl Lowering<'_> {
         let Some(Scale { scale, zero_point, axis }) = self.scale_of(node, input, element)? else {
             return Some(value);
         };
+        if element == ElementType::I64 {
+            // ONNX does not dequantize 64-bit integers, the biases beside 16-bit activations.
+            (axis.is_none() || self.rank(id) == Some(1)).then_some(())?;
+            let to = i64::from(ElementType::F32.onnx_code());
+            let cast = self.out.main.op("Cast", [value]).attribute("to", to);
+            let cast = cast.output(&format!("{name}/cast"));
+            return Some(self.out.main.op("Mul", [cast, scale]).output(&name));
+        }
         let made = with(self.out.main.op("DequantizeLinear", [value, scale]), zero_point);
         let made = match axis {
             Some(axis) => made.attribute("axis", moved(axis) as i64),
@@ -61,15 +69,21 @@ impl Lowering<'_> {
     ) -> Option<Option<Scale>> {
         if !matches!(
             element,
-            ElementType::I8 | ElementType::U8 | ElementType::I16 | ElementType::I32
+            ElementType::I8
+                | ElementType::U8
+                | ElementType::I16
+                | ElementType::I32
+                | ElementType::I64
         ) {
             return Some(None);
         }
+        // Integers of 32 and 64 bits have the zero point 0.
+        let is_bias = matches!(element, ElementType::I32 | ElementType::I64);
         if let ValueOrigin::Weight(weight) = &self.from.value(node.input(input)?).origin {
             let Some(affine) = self.weights.affine(&weight.tensor) else { return Some(None) };
             let scale = self.out.main.weight(&affine.scales, ElementType::F32, [affine.count]);
             let zero_point = match &affine.zero_points {
-                Some(points) if element != ElementType::I32 => {
+                Some(points) if !is_bias => {
                     Some(self.out.main.constant(integers(element, points, true)?))
                 }
                 _ => None,
@@ -79,9 +93,9 @@ impl Lowering<'_> {
         }
         let Some((scale, zero_point)) = scale(node, "input", input) else { return Some(None) };
         let scale = self.out.main.float(scale);
-        let zero_point = match element {
-            ElementType::I32 => None,
-            _ => Some(self.out.main.constant(integers(element, &[zero_point], false)?)),
+        let zero_point = match is_bias {
+            true => None,
+            false => Some(self.out.main.constant(integers(element, &[zero_point], false)?)),
         };
         Some(Some(Scale { scale, zero_point, axis: None }))
     }

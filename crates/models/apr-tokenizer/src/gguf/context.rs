@@ -7,6 +7,7 @@ use serde_json::{Map, Value as Json};
 use super::files::{Files, size};
 use super::hugging_face::{AddedToken, TokenizerJson};
 use super::tokens::Tokens;
+use crate::input_names::{INPUT_NAMES, input_names, returns_token_types};
 
 /// Options of the conversion.
 #[derive(Debug, Clone, Copy, Default)]
@@ -73,6 +74,16 @@ impl<'a> Context<'a> {
         match self.written.key_values.iter_mut().find(|there| there.key == key) {
             Some(there) => there.value = value,
             None => self.written.key_values.push(KeyValue { key, value }),
+        }
+    }
+
+    /// Writes the inputs of a tokenizer that does not return the token types that the model has.
+    pub(super) fn write_input_names(&mut self) {
+        let types = self.config.get("type_vocab_size").and_then(Json::as_u64);
+        let has_types = types.is_some_and(|types| types > 1);
+        let returns_types = returns_token_types(Some(&self.settings), Some(&self.config));
+        if has_types && !returns_types && !self.written.key_values.is_empty() {
+            self.set(INPUT_NAMES, input_names(false));
         }
     }
 

@@ -80,6 +80,7 @@ pub fn tokenizer_key_values(
         );
     }
 
+    context.write_input_names();
     Ok(context.finish())
 }
 

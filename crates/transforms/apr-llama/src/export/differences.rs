@@ -2,7 +2,7 @@
 
 use apr_arch::FamilyModel;
 use apr_gguf::KeyValue;
-use apr_registry::{CheckpointReader, Metadata, TensorInfo, keys};
+use apr_registry::{CheckpointReader, Escaped, Metadata, TensorInfo, keys};
 use apr_view::View;
 use serde_json::{Map, Value};
 
@@ -127,6 +127,25 @@ pub(super) fn forget_what_is_held(
         !is_rope && if is_activation { has_other_activation } else { !is_held }
     });
     metadata.set(keys::ARCHITECTURE, config);
+}
+
+/// Returns a warning if a model without a head becomes a language model, because the keys of the
+/// file can't state that it has none.
+pub(super) fn gained_head(
+    config: &Map<String, Value>,
+    held: &Map<String, Value>,
+) -> Option<String> {
+    let class = |config: &Map<String, Value>| {
+        let class = config.get("architectures")?.get(0)?.as_str()?;
+        Some(class.to_owned())
+    };
+    let own = class(config).filter(|name| name.ends_with("Model") && !name.contains("LMHead"))?;
+    let becomes = class(held).filter(|name| name.ends_with("ForCausalLM"))?;
+    Some(format!(
+        "{} has no head, and the keys of the file describe {becomes}: programs generate text with \
+         the token embeddings as its head",
+        Escaped::short(&own)
+    ))
 }
 
 /// Returns a warning if llama.cpp needs an output matrix that is missing. Without one, it uses the

@@ -19,6 +19,7 @@ use apr_registry::{
     CheckpointReader, Code, Error, Escaped, Pipeline, Result, keras, onnx, tensorflow,
 };
 use apr_source::Source;
+use apr_source::sentence::Sentence;
 use apr_view::check_decodable;
 use apr_view::{View, named};
 use serde::Serialize;
@@ -178,6 +179,12 @@ pub(crate) fn without_family(source: &Source<'_>) -> Error {
 /// family, and how to set or define a family.
 pub(crate) fn unknown_family(source: &Source<'_>) -> String {
     let reader = source.reader();
+    if let Some(table) = Sentence::table_of(reader) {
+        return format!(
+            "the model is {table}, whose graph can't be exported: it can be run, and written as \
+             .apr, safetensors or PyTorch"
+        );
+    }
     let why = without_graph(reader).map_or_else(String::new, |why| format!(" ({why})"));
     let no_graph = format!("and the file has no graph of its own{why}");
     let Some(name) = source.families().stranger(reader.metadata()) else {

@@ -63,7 +63,9 @@ pub(crate) fn add_sentence(
     let mut builder = BodyBuilder::continuing(std::mem::take(&mut graph.body));
     let made = builder.scope("sentence", |body| {
         let mask = cast(body, "mask", mask);
-        Modules { body, opset, reader }.write(sentence, states, mask, mask)
+        let mut modules = Modules { body, opset, reader };
+        let vector = modules.write(sentence, states, mask, mask)?;
+        Ok(modules.kept(sentence, vector))
     });
     let added = made.map(|vector| builder.output(SENTENCE_OUTPUT, vector, Meaning::Pooled));
     graph.body = builder.finish();
@@ -131,7 +133,7 @@ struct Modules<'m> {
 impl Modules<'_> {
     /// `mask` has 1 for tokens and 0 for padding, `counted` 1 for the tokens that are pooled.
     fn write(
-        mut self,
+        &mut self,
         sentence: &Sentence,
         states: ValueId,
         mask: ValueId,
@@ -191,6 +193,30 @@ impl Modules<'_> {
             let message = "no module pools the token vectors into one vector";
             Error::format(message).in_file(apr_source::sentence::MODULES)
         })
+    }
+
+    /// Returns the elements of vectors that the model's settings keep: the first ones, or the
+    /// largest ones of sparse vectors. Runs choose them by their options instead.
+    fn kept(&mut self, sentence: &Sentence, vector: ValueId) -> ValueId {
+        let signed = |size: u64| i64::try_from(size).unwrap_or(i64::MAX);
+        if let Some(dimensions) = sentence.dimensions {
+            let bounds = [0, signed(dimensions), -1].map(|bound| self.body.ints(&[bound]));
+            let [start, end, axis] = bounds;
+            return self.make("Slice", "kept", [vector, start, end, axis]);
+        }
+        let Some(most) = sentence.max_active else { return vector };
+        // More than there are is all of them.
+        let shape = self.body.op("Shape", [vector]).output("shape");
+        let axis = self.body.ints(&[1]);
+        let width = self.make("Gather", "width", [shape, axis]);
+        let most = self.body.ints(&[signed(most)]);
+        let most = self.make("Min", "most", [most, width]);
+        let largest = self.body.op("TopK", [vector, most]);
+        let [values, places] = largest.attribute("axis", -1).outputs("largest");
+        let zero = self.body.float(0.0);
+        let zeros = self.make("Mul", "zeros", [vector, zero]);
+        let placed = self.body.op("ScatterElements", [zeros, places, values]);
+        placed.attribute("axis", -1).output("kept")
     }
 
     fn make<const N: usize>(&mut self, op: &str, name: &str, inputs: [ValueId; N]) -> ValueId {

@@ -27,7 +27,11 @@ impl Job {
     pub(super) fn keeps_graph(&self, reader: &dyn CheckpointReader) -> bool {
         let has_graph =
             reader.companions().iter().any(|companion| companion.name == skeleton::COMPANION);
-        let changes = self.weights.quantize.is_some() || self.weights.precision.is_some();
+        let is_quantized = |info: &TensorInfo| info.dtype.is_quantized();
+        let decodes =
+            self.weights.dequantize.is_some() && reader.tensors().iter().any(is_quantized);
+        let changes =
+            self.weights.quantize.is_some() || self.weights.precision.is_some() || decodes;
         let places_data = self.target.external_data != ExternalData::Auto;
         self.computes() == Computes::Always
             && has_graph

@@ -4,7 +4,7 @@ use apr_arch::FamilyModel;
 use apr_core::{
     CheckpointReader, Container, DType, Error, Result, Stored, TensorInfo, counted, pass_on,
 };
-use apr_quantize::{Quantization, SchemeKind, plan};
+use apr_quantize::{Quantization, SchemeKind, nothing_changes, plan};
 use apr_tensor::block::quantize;
 use apr_tensor::element::widen_f32;
 use apr_view::Base;
@@ -52,18 +52,25 @@ pub(super) fn in_blocks(
 
     let planned = plan(reader, family, asked).map_err(JobError::unsuited)?;
     let mut warnings = planned.warnings;
-    let mut others = 0;
+    let (mut others, mut quantized) = (0, 0);
+    let mut kept = Vec::new();
     let mut tensors = base.tensors().to_vec();
     for (info, target) in tensors.iter_mut().zip(planned.targets) {
-        let Some(dtype) = target.map(|target| target.dtype) else { continue };
+        let Some(target) = target else { continue };
+        let dtype = target.dtype;
         if !dtype.is_quantized() || !info.dtype.is_float() {
+            kept.push(target.why.unwrap_or_else(|| format!("{} already", info.dtype)));
             continue;
         }
         let to = if SAID.contains(&dtype) { dtype } else { DType::Q8_0 };
         if to.stored_len(&info.shape).is_some() {
             others += usize::from(to != dtype);
+            quantized += 1;
             info.dtype = to;
         }
+    }
+    if quantized == 0 {
+        return Err(nothing_changes(scheme, kept.into_iter()).into());
     }
 
     if others > 0 {
@@ -73,9 +80,9 @@ pub(super) fn in_blocks(
         ));
     }
     warnings.push(
-        "no quantization error is computed for this format; `apr quantize` into an .apr or \
-         .gguf file computes it"
-            .to_owned(),
+        "no quantization error is computed for this format: quantize to an .apr or .gguf file for \
+         it"
+        .to_owned(),
     );
     Ok((tensors, warnings))
 }

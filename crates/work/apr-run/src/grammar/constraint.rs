@@ -8,7 +8,7 @@ use apr_registry::{Error, Escaped, Result};
 use llguidance::api::TopLevelGrammar;
 use llguidance::toktrie::{ApproximateTokEnv, SimpleVob, TokEnv, TokTrie};
 use llguidance::{Matcher, ParserFactory};
-use serde_json::Value;
+use serde_json::{Map, Value};
 
 use super::errors::{self, unfit};
 use super::vocabulary::Words;
@@ -110,12 +110,37 @@ fn top_level(grammar: &Grammar) -> Result<TopLevelGrammar> {
                 let message = format!("a JSON schema is an object, true or false, not {found}");
                 return Err(Error::format(message));
             }
-            TopLevelGrammar::from_json_schema(schema)
+            TopLevelGrammar::from_json_schema(with_whitespace(schema))
         }
         GrammarKind::Regex => TopLevelGrammar::from_regex(&grammar.text),
         GrammarKind::Lark => TopLevelGrammar::from_lark(grammar.text.clone()),
         GrammarKind::Gbnf => TopLevelGrammar::from_lark(gbnf::to_lark(&grammar.text)?),
     })
+}
+
+/// Returns a schema that bounds the whitespace between two tokens of JSON, unless it states its own
+/// rule.
+///
+/// The bound is that of the grammars that llama.cpp makes of schemas. Without one, a model that
+/// prefers line breaks would write nothing else.
+fn with_whitespace(schema: Value) -> Value {
+    const OPTIONS: &str = "x-guidance";
+    const RULES: [&str; 2] = ["whitespace_pattern", "whitespace_flexible"];
+    const WHITESPACE: &str = r"\x20|\x0A{1,2}[\x20\x09]{0,20}";
+
+    let mut fields = match schema {
+        Value::Object(fields) => fields,
+        // Any value.
+        Value::Bool(true) => Map::new(),
+        other => return other,
+    };
+    let options = fields.entry(OPTIONS).or_insert_with(|| Map::new().into());
+    if let Some(options) = options.as_object_mut()
+        && !RULES.iter().any(|rule| options.contains_key(*rule))
+    {
+        options.insert(RULES[0].to_owned(), WHITESPACE.into());
+    }
+    Value::Object(fields)
 }
 
 /// Creates a matcher at the beginning of a grammar.

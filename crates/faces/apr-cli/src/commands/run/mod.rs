@@ -84,6 +84,11 @@ fn run_reader(
         by_lines: args.lines,
         is_stdin_taken: args.model.as_os_str() == "-",
     };
+    if let (Some(least), Some(most)) = (args.sampling.min_tokens, args.max_tokens)
+        && least > most
+    {
+        return Err(Failure::Usage(format!("--min-tokens {least} exceeds --max-tokens {most}")));
+    }
     let chat = Chat::of(args, context)?;
     let grammar = messages::grammar(args)?;
     let given = match chat.messages.is_some() {

@@ -49,6 +49,7 @@ const ELSEWHERE: &[(&str, &str)] = &[
         "names_of_a_graph_are_not_changed_by_a_conversion",
     ),
     ("writes nothing: leave out -o", "options_without_effect_are_refused"),
+    ("exceeds --max-tokens", "samplers_of_llama_cpp_are_options"),
     ("has no metadata to edit", "what_can_not_be_edited_is_refused_with_the_reason"),
     (
         "--chat-template: the template of a folder is its file",

@@ -139,13 +139,6 @@ pub(super) const OUTPUTS: &[Advice] = &[
         "apr convert q.gguf -o r.gguf --quantize q8_0 --requantize",
     ),
     (
-        "apr export llama -o z.onnx --quantize q8_0",
-        0,
-        "`apr quantize` into an .apr or .gguf file computes it",
-        "apr quantize llama -t q8_0 -o z.apr | grep -q error; \
-         apr quantize llama -t q8_0 -o z.gguf | grep -q error",
-    ),
-    (
         "apr export llama -o y.onnx --quantize q8_0 --opset 17",
         2,
         "blocks need --opset 21 or later",

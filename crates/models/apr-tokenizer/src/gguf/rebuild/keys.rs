@@ -7,10 +7,11 @@ use apr_gguf::{Array, KeyValue, Value};
 
 use super::super::tokens::{CONTROL, GAP, NORMAL, UNKNOWN, UNUSED, USER_DEFINED, padding};
 use super::tokenizer_json::Added;
+use crate::input_names::INPUT_NAMES;
 use crate::vocabulary::MAX_TOKENS;
 
 /// Keys of llama.cpp that the files can represent, or that repeat the content of `config.json`.
-const KEYS: [&str; 24] = [
+const KEYS: [&str; 25] = [
     "model",
     "pre",
     "tokens",
@@ -35,6 +36,7 @@ const KEYS: [&str; 24] = [
     "normalizer.strip_accents",
     "eot_token_id",
     "eom_token_id",
+    INPUT_NAMES,
 ];
 
 /// The tokenizer keys of a GGUF file.

@@ -1,10 +1,11 @@
 //! `tokenizer_config.json` and `special_tokens_map.json`.
 
-use apr_gguf::Value;
+use apr_gguf::{Array, Value};
 use serde_json::{Map, Value as Json, json};
 
 use super::super::tokens::SPACE;
 use super::keys::TokenizerKeys;
+use crate::input_names::{INPUT_NAMES, input_names};
 
 /// Roles by the key of their id.
 const ROLES: [(&str, &str); 7] = [
@@ -50,11 +51,24 @@ pub(super) fn settings(
         }
     }
 
+    if let Some(names) = model_input_names(keys) {
+        settings.insert(INPUT_NAMES.to_owned(), names.into());
+    }
+
     if let Some(template) = chat_template(keys, warnings) {
         settings.insert("chat_template".to_owned(), template);
     }
 
     (settings, map)
+}
+
+/// Returns the inputs of a model with several token types, which the class alone does not return.
+fn model_input_names(keys: &TokenizerKeys<'_>) -> Option<Vec<String>> {
+    if let Some(Value::Array(Array::String(names))) = keys.value(INPUT_NAMES) {
+        return Some(names.clone());
+    }
+    let types = keys.value("token_type_count").and_then(Value::as_u64)?;
+    (types > 1).then(|| input_names(true))
 }
 
 /// Returns the chat template, or a list of named templates if there are several.
