@@ -13,8 +13,9 @@
 //! the same bits again. Digests are hexadecimal. Keys and values of a prompt depend on all weights,
 //! on the graph, on the arithmetic and on the cache type, which the identity stands for. It covers
 //! names, dtypes, shapes and the digest of each tensor. For a file without digests, and where
-//! nothing compares them with the weights ([`Generator::distrust_digests`]), it covers samples of the tensors and the state of the files, such as length, time and number, which the
-//! caller knows ([`Generator::read_from_files`]); without that state, all bytes of the tensors.
+//! nothing compares them with the weights ([`Generator::distrust_digests`]), it covers samples of
+//! the tensors and the state of the files, such as length, time and number, which the caller knows
+//! ([`Generator::read_from_files`]); without that state, all bytes of the tensors.
 //! Answers are not in the file, because their keys and values are products of single rows.
 
 use std::fmt::{self, Write};

@@ -1,5 +1,5 @@
-//! Tests of `convert --simplify` and `--shape`. `xtask/interop/onnx_simplified.py` compares the files
-//! with other programs.
+//! Tests of `convert --simplify` and `--shape`. `xtask/interop/onnx_simplified.py` compares the
+//! files with other programs.
 
 use apr_testkit::locate;
 use serde_json::Value;

@@ -1,8 +1,8 @@
 //! Pictures as a model's input: pixels, resized, cropped and normalised as the model's preprocessor
 //! says.
 //!
-//! Values are those of transformers with Pillow 13: sizes are changed in whole numbers of 8 bits, rows
-//! first.
+//! Values are those of transformers with Pillow 13: sizes are changed in whole numbers of 8 bits,
+//! rows first.
 
 #[cfg(feature = "images")]
 mod decode;

@@ -131,7 +131,8 @@ impl Picture {
 }
 
 /// Returns the rows and columns of vectors that are left of a grid of `rows` and `columns`, without
-/// those of the padding around an image: how many are cut off on either side, above and to the left.
+/// those of the padding around an image: how many are cut off on either side, above and to the
+/// left.
 ///
 /// `height` and `width` are those of the image.
 #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "sides are positive")]

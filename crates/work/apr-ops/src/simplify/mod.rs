@@ -13,8 +13,8 @@
 //! | `branches` | replaces an `If` with a known condition by the nodes of its branch |
 //! | `dead` | removes nodes and tensors that no output depends on |
 //!
-//! Then both graphs run on the same random inputs. Only `batch_norm` changes the arithmetic. Without
-//! it the outputs must be bit-identical, and with it they may differ by 1e-5 of the largest
+//! Then both graphs run on the same random inputs. Only `batch_norm` changes the arithmetic.
+//! Without it the outputs must be bit-identical, and with it they may differ by 1e-5 of the largest
 //! magnitude.
 
 mod batch_norm;
