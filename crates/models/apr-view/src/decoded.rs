@@ -13,13 +13,6 @@ pub(crate) struct Decoded<'b> {
     pub(crate) dtype: DType,
 }
 
-/// Returns `true` if a tensor's blocks can be decoded at any offset.
-pub(crate) fn can_decode(dtype: DType) -> bool {
-    // Rows with a scale in front are found by their length only.
-    let is_by_row = matches!(dtype, DType::I8_ROW | DType::I4_ROW);
-    dtype.is_quantized() && !is_by_row
-}
-
 impl CheckpointReader for Decoded<'_> {
     pass_on!(base: format, metadata, tensors, container, files, companions, read_companion);
     pass_on!(base: left_out, warnings);
@@ -28,12 +21,12 @@ impl CheckpointReader for Decoded<'_> {
         Stored::derived_from(self.base, &[tensor])
     }
 
-    /// Reads decoded elements if the tensor's blocks are decoded.
+    /// Reads decoded elements if the tensor is quantized.
     ///
     /// In that case, `offset` and the buffer's length must be whole elements of `dtype`.
     fn read_tensor(&self, tensor: usize, offset: u64, buf: &mut [u8]) -> Result<()> {
         let info = &self.base.tensors()[tensor];
-        if !can_decode(info.dtype) {
+        if !info.dtype.is_quantized() {
             return self.base.read_tensor(tensor, offset, buf);
         }
 
@@ -74,7 +67,7 @@ impl CheckpointReader for Decoded<'_> {
     }
 
     fn tensor_slice(&self, tensor: usize) -> Option<&[u8]> {
-        let is_plain = !can_decode(self.base.tensors()[tensor].dtype);
+        let is_plain = !self.base.tensors()[tensor].dtype.is_quantized();
         if is_plain { self.base.tensor_slice(tensor) } else { None }
     }
 }

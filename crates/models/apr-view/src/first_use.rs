@@ -48,8 +48,8 @@ const HEADS: [&str; 11] = [
 ];
 
 /// Parts of the names of input layers.
-const INPUTS: [&str; 8] =
-    ["embd", "embed", "wte", "wpe", "patch", "position", "rope_freqs", "shared"];
+const INPUTS: [&str; 9] =
+    ["embd", "embed", "layer_tokens", "patch", "position", "rope_freqs", "shared", "wpe", "wte"];
 
 /// Sorts the tensors of a view by their first use, as far as their names reveal it.
 ///

@@ -171,8 +171,8 @@ fn parse_bits(text: &str) -> Result<f64, String> {
 const TYPES: &str = "\
 Types:
   q8_0 q5_1 q5_0 q4_1 q4_0                 blocks of 32; q6_k output where llama.cpp has it so
-  q2_k q2_k_s q3_k_s q3_k_m q3_k_l         mixes of K-quants by llama.cpp's rules; q2_k_s
-                                           needs --imatrix
+  q2_k q3_k_s q3_k_m q3_k_l                mixes of K-quants by llama.cpp's rules
+  q2_k_s                                   the same; it needs --imatrix
   q4_k_s q4_k_m q5_k_s q5_k_m q6_k
   iq4_nl iq4_xs                            non-linear, 4.5 and 4.25 bits
   iq3_m iq3_s iq3_xs                       points of a grid, 3.3 to 3.7 bits

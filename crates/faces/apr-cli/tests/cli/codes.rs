@@ -90,7 +90,7 @@ const LOGITS: [(&str, usize, f32); 41] = [
     ("quanto-float8", 51, 17.7914),
     ("quanto-int4", 51, 17.1130),
     ("quanto-int8", 51, 17.7940),
-    ("torchao-fp8-st", 51, 17.7914),
+    ("torchao-fp8-st", 51, 17.7890),
     ("torchao-int8-bin", 51, 17.7613),
     ("deepseek-fp8", 205, 2.2100),
     ("qwen3-fp8", 43, 1.2009),

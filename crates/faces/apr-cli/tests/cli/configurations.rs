@@ -119,7 +119,7 @@ fn a_configuration_is_read_as_python_reads_it() {
                    parameters: {weight: 0.5}\ndtype: bfloat16\n";
     sandbox.write("average.yaml", average);
     for (command, changed) in [
-        ("export m --precision bf16 -o out -f", "bfloat16"),
+        ("export m --precision fp16 -o out -f", "float16"),
         ("prune m --prune-layers 1 --format safetensors -o out -f", "\"num_hidden_layers\": 1"),
         ("quantize m --type w4a16 --format safetensors -o out -f", "pack-quantized"),
         ("merge --config average.yaml -o out -f", "bfloat16"),

@@ -61,7 +61,7 @@ fn every_kind_of_adapter_gives_the_bytes_that_peft_gives() {
             assert!(found[name] == *tensor, "{case}: {name} differs");
         }
     }
-    assert_eq!(cases.len(), 26, "a case of each kind");
+    assert_eq!(cases.len(), 27, "a case of each kind");
 }
 
 #[test]

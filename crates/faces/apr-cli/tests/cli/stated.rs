@@ -92,16 +92,15 @@ fn a_cast_that_changes_nothing_says_so() {
         ("--precision bf16", "--precision bf16 has no effect: all floats are bf16 before"),
         ("--dequantize f32", "--dequantize f32 has no effect: no tensor is quantized"),
     ] {
-        let line = format!("convert b.safetensors {options} -o c.safetensors -f");
+        sandbox.apr(&format!("convert b.safetensors {options} -o c.safetensors")).fails(2, &[said]);
+        let line = format!("convert b.safetensors {options} -o c.apr -f");
         sandbox.apr(&line).ok().says(&[said]);
         let report = sandbox.apr(&format!("{line} --json")).ok().json();
         assert!(report["warnings"].to_string().contains(said), "{report}");
     }
     sandbox.apr("convert m --quantize q8_0 -o q.apr").ok();
-    sandbox
-        .apr("convert q.apr --precision bf16 -o p.apr")
-        .ok()
-        .says(&["--precision bf16 has no effect", "are quantized, which --dequantize changes"]);
+    let said = ["--precision bf16 has no effect", "are quantized, which --dequantize changes"];
+    sandbox.apr("convert q.apr --precision bf16 -o p.apr").fails(2, &said);
     sandbox.apr("convert q.apr --dequantize bf16 -o p.apr -f").ok().clean();
     let report = sandbox.apr("convert b.safetensors -o c.safetensors -f --precision fp16 --json");
     assert!(!report.ok().json()["warnings"].to_string().contains("has no effect"));

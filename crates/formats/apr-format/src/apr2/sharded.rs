@@ -45,8 +45,6 @@ pub struct ShardedApr2 {
     signed: Option<Signed>,
     /// `true` if the manifest repeats the metadata of the first shard.
     repeats: bool,
-    /// Result of the comparison of the two.
-    compared: OnceBox<Result<()>>,
 }
 
 struct Shard {
@@ -112,7 +110,6 @@ pub fn open_manifest(
         keys: keys.clone(),
         signed,
         repeats: contents.is_some(),
-        compared: OnceBox::new(),
     };
 
     model.warnings.extend(model.absence_warning());
@@ -287,25 +284,17 @@ impl ShardedApr2 {
 
     fn opened(&self, shard: usize) -> Result<&OpenShard> {
         self.shards[shard].opened.get_or_try_init(|| {
-            self.check_repeated()?;
             let reader = self.open_reader(shard)?;
+            if shard == 0 && self.repeats {
+                self.compare_with(&reader)?;
+            }
             let positions = self.find_members(shard, &reader)?;
             Ok(Box::new(OpenShard { reader, positions }))
         })
     }
 
-    /// Compares what the manifest repeats with the first shard, once. A manifest has no checksum,
-    /// but the shard does. Without the shard, nothing is compared.
-    fn check_repeated(&self) -> Result<()> {
-        let compare = || match self.shards.first() {
-            Some(Shard { source: Ok(_), .. }) if self.repeats => {
-                self.open_reader(0).and_then(|first| self.compare_with(&first))
-            }
-            _ => Ok(()),
-        };
-        self.compared.get_or_init(|| Box::new(compare())).clone()
-    }
-
+    /// Compares what the manifest repeats with the first shard, when that is opened. A manifest has
+    /// no checksum, but the shard does.
     fn compare_with(&self, first: &Apr2Reader) -> Result<()> {
         let differs = |what: &str| {
             let shard = Escaped::short(&self.shards[0].entry.file);

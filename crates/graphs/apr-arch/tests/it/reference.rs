@@ -102,7 +102,19 @@ fn the_language_model_within_a_model_that_sees_is_known() {
 
 #[test]
 fn parts_for_images_that_have_a_table_are_known() {
-    const DESCRIBED: [&str; 5] = ["gemma3_vision", "idefics3", "llava", "llava_model", "smolvlm"];
+    const DESCRIBED: [&str; 11] = [
+        "gemma3_vision",
+        "idefics3",
+        "internvl",
+        "llava",
+        "llava_model",
+        "mistral3",
+        "paligemma",
+        "qwen2_5_vl",
+        "qwen2_vl",
+        "qwen3_vl",
+        "smolvlm",
+    ];
     let families = Families::builtin();
     for Case { name, mut tensors, metadata, .. } in cases_in("families/parts") {
         let model = families.identify(&tensors, &metadata).expect("identified");
@@ -115,7 +127,10 @@ fn parts_for_images_that_have_a_table_are_known() {
             assert!(!is_known || vision.expected_shape(at).is_some(), "{name}: {}", info.name);
         }
 
-        let patches = |info: &&mut TensorInfo| info.name.ends_with("patch_embedding.weight");
+        let patches = |info: &&mut TensorInfo| {
+            let is_patch = info.name.contains("patch_embed") || info.name.contains("patch_conv");
+            is_patch && info.name.ends_with(".weight") && info.shape.dims().len() > 1
+        };
         let changed = tensors.iter_mut().find(patches).expect("there is a tower");
         changed.shape = [7].into();
         let model = families.identify(&tensors, &metadata).expect("identified");

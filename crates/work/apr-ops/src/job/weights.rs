@@ -136,10 +136,11 @@ impl Weights {
             record_cast(view, dtype)?;
         }
 
+        // llama-quantize writes a copy, too.
+        let copies = self.quantize.is_some() && format.convention == Convention::LlamaCpp;
+        let is_same = *source.reader().format() == *format && !copies;
         match idle.first() {
-            Some(message) if self.must_change && *source.reader().format() == *format => {
-                Err(JobError::Request(message.clone()))
-            }
+            Some(message) if self.must_change && is_same => Err(JobError::Request(message.clone())),
             _ => {
                 options.warnings.extend(idle);
                 Ok(options)

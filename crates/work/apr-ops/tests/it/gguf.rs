@@ -102,8 +102,7 @@ fn imports_from_hugging_face_are_exported_alike() {
 /// Models whose GGUF file has another head or none, so that another graph is restored.
 ///
 /// A window longer than any text has no effect.
-const OTHER_HEADS: [&str; 7] =
-    ["bert", "bert_mlm", "distilbert_mlm", "llama_model", "mistral", "qwen2_model", "roberta"];
+const OTHER_HEADS: [&str; 5] = ["bert", "bert_mlm", "distilbert_mlm", "mistral", "roberta"];
 
 /// Returns the graphs of a model, or `None` if it has none.
 fn graphs_of(reader: &dyn CheckpointReader) -> Option<Vec<(String, Graph)>> {
@@ -196,6 +195,10 @@ fn no_entry_of_a_configuration_is_lost_in_silence() {
             }
             let may_be_null = is_first && !NEVER_NULL.contains(&key.as_str());
             for other in others(value).into_iter().filter(|other| may_be_null || is_some(other)) {
+                // A configuration that excludes biases which are there contradicts the file.
+                if key.ends_with("_bias") && other == Some(Value::Bool(false)) {
+                    continue;
+                }
                 set(&mut model, key, other.clone());
                 let is_moot = graphs_of(&open(&model)).is_none_or(|graphs| graphs == own);
                 if !is_moot

@@ -107,12 +107,12 @@ fn qa_95_a_foreign_family_is_no_llama() {
             .fold(model, |model, (key, value)| model.configured(key, value.clone()))
             .sandbox()
     };
-    let sandbox = relative("internlm3");
-    let said = ["E001", "'internlm3' is unknown", "apr explain", "--arch-file"];
+    let sandbox = relative("internlm9");
+    let said = ["E001", "'internlm9' is unknown", "apr explain", "--arch-file"];
     sandbox.apr("convert m -o m.gguf").fails(4, &said);
-    sandbox.apr("quantize m -o q.gguf --type q8_0").fails(4, &["'internlm3' is unknown"]);
+    sandbox.apr("quantize m -o q.gguf --type q8_0").fails(4, &["'internlm9' is unknown"]);
     assert!(!sandbox.path("m.gguf").exists());
-    sandbox.apr("inspect m").clean().says(&["internlm3"]);
+    sandbox.apr("inspect m").clean().says(&["internlm9"]);
     sandbox.apr("import m -o m.apr").clean().says(&["unknown family, names unchanged"]);
     sandbox.apr("convert m.apr -o back.safetensors").clean();
     assert_eq!(sandbox.read("back.safetensors"), sandbox.read("m/model.safetensors"));

@@ -246,7 +246,7 @@ fn qa_54_a_graph_is_drawn_and_one_that_is_cyclic_too() {
     let tmux = on_terminal(&sandbox, (80, 24), &format!(r#""$APR" tui {LLAMA}; echo "code $?""#));
     let _ = tmux.shows(&["Tensors View", "21 tensors"]);
     tmux.keys(&["g"]);
-    let screen = tmux.shows(&["Graph View", "input_ids", "361 k parameters, 135 nodes"]);
+    let screen = tmux.shows(&["Graph View", "input_ids", "362 k parameters, 135 nodes"]);
     assert!(screen.contains("┌─") && screen.contains("1/10"), "{screen}");
     tmux.keys(&["/"]);
     tmux.keys(&["-l", "layers"]);

@@ -97,11 +97,17 @@ fn a_manifest_is_signed_later_and_by_several() {
         );
     }
     // Signatures of what the manifest said before are dropped and counted.
-    let changed = with_text(&at_once, text_of(&at_once).replace("\"toy\"", "\"fox\""));
+    let other = text_of(&at_once).replace("\"toy\"", "\"toy\",\"violations\":[]");
+    let changed = with_text(&at_once, other);
     let mut manifest = open(&changed).expect("sound").to_sign().expect("shards with digests");
     assert_eq!(manifest.sign(&keys[..1]).expect("a signature"), 2);
     verify(&with_text(&changed, String::from_utf8(manifest.encode()).expect("JSON")), &keys[0])
         .expect("signed anew");
+
+    // What contradicts the first shard is not signed.
+    let false_text = text_of(&at_once).replace("\"toy\"", "\"fox\"");
+    let refused = open(&with_text(&at_once, false_text)).expect("sound").to_sign();
+    assert_eq!(refused.err().map(|error| error.code()), Some(Code::Checksum));
 }
 
 #[test]
