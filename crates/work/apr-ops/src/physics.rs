@@ -184,8 +184,7 @@ impl std::fmt::Display for Violation {
                 let (name, std) = (kind.name(), number(*std));
                 write!(
                     f,
-                    "the standard deviation of this {name} is {std}, outside the expected {}",
-                    expected
+                    "the standard deviation of this {name} is {std}, outside the expected {expected}"
                 )
             }
             Self::Siblings { mean, median, siblings } => {

@@ -102,11 +102,12 @@ fn the_language_model_within_a_model_that_sees_is_known() {
 
 #[test]
 fn parts_for_images_that_have_a_table_are_known() {
-    const DESCRIBED: [&str; 11] = [
+    const DESCRIBED: [&str; 12] = [
         "gemma3_vision",
         "idefics3",
         "internvl",
         "llava",
+        "llava_mistral",
         "llava_model",
         "mistral3",
         "paligemma",

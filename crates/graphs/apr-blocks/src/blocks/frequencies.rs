@@ -218,7 +218,7 @@ impl<'p> Rotation<'p> {
     /// # Errors
     /// As for [`frequencies`](Self::frequencies), and E003 if they depend on the length of a text.
     pub(crate) fn grid_frequencies(&self, dim: u64, order: GridOrder) -> Result<Frequencies> {
-        if dim % 4 != 0 {
+        if !dim.is_multiple_of(4) {
             let message = format!("rotary positions of a grid can't turn {dim} dimensions");
             return Err(Error::format(message));
         }

@@ -47,7 +47,7 @@ impl IntegerTensor {
         let mut at = 0_u64;
         read_floats(reader, position, 0, u64::MAX, &mut |values| {
             for value in values {
-                let scale = &mut largest[(at / run % count) as usize];
+                let scale = &mut largest[usize_of(at / run % count)];
                 *scale = scale.max(value.abs());
                 if !value.is_finite() {
                     return Err(not_finite(reader, position, at));
@@ -56,6 +56,7 @@ impl IntegerTensor {
             }
             Ok(())
         })?;
+        #[expect(clippy::cast_possible_truncation, reason = "a scale is rounded to f32")]
         let scale = |largest: f32| {
             let scale = 2.0 * f64::from(largest) / (2.0 * LARGEST);
             if scale < f64::from(f32::MIN_POSITIVE) { 1.0 } else { scale as f32 }
@@ -85,7 +86,7 @@ impl IntegerTensor {
     }
 
     fn scale(&self, element: u64) -> f32 {
-        self.scales[(element / self.run % self.scales.len() as u64) as usize]
+        self.scales[usize_of(element / self.run % self.scales.len() as u64)]
     }
 
     /// Returns a rounded 32-bit integer, which is computed in double precision.
@@ -94,6 +95,7 @@ impl IntegerTensor {
     }
 
     /// Appends the integer of an element.
+    #[expect(clippy::cast_possible_truncation, reason = "codes are integers within the type")]
     fn push(&self, value: f32, element: u64, out: &mut Vec<u8>) {
         if self.dtype == DType::I8 {
             let code = (value / self.scale(element)).round_ties_even().clamp(-128.0, 127.0);
@@ -102,6 +104,11 @@ impl IntegerTensor {
             out.extend_from_slice(&(self.quotient(value, element) as i32).to_le_bytes());
         }
     }
+}
+
+/// Position of a scale; a weight has fewer scales than memory has bytes.
+fn usize_of(position: u64) -> usize {
+    usize::try_from(position).unwrap_or(usize::MAX)
 }
 
 /// Calls `then` with elements of a tensor of `f32`, in order.
