@@ -182,10 +182,8 @@ impl std::fmt::Display for Violation {
             }
             Self::Std { std, expected, kind } => {
                 let (name, std) = (kind.name(), number(*std));
-                write!(
-                    f,
-                    "the standard deviation of this {name} is {std}, outside the expected {expected}"
-                )
+                write!(f, "the standard deviation of this {name} is {std}, ")?;
+                write!(f, "outside the expected {expected}")
             }
             Self::Siblings { mean, median, siblings } => {
                 let (kind, times) = (TensorKind::NormGamma.name(), number((mean / median).round()));

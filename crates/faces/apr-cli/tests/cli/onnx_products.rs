@@ -113,11 +113,11 @@ fn weights_that_stay_in_floats_are_named() {
     let report = quantize(&sandbox, arguments).ok().json();
     let unchanged = report["products"]["unchanged"].as_array().expect("a list").clone();
     let head = unchanged.iter().find(|product| product["node"] == "head").expect("the head");
-    assert_eq!(head["why"], "its weight stays as it is by --tensor-type");
+    assert_eq!(head["why"], "the rules for types keep its weight in floats");
     for (arguments, why) in [
         ("--tensor-type *=f32", "w8a8 would quantize nothing"),
         ("--tensor-type head.weight=q8_0", "give f32 as its type"),
-        ("--max-drift 0.1", "apr validate A B --quality"),
+        ("--max-drift 0.1", "compare the outputs of both models"),
     ] {
         quantize(&sandbox, &format!("-t w8a8 {arguments} -o e.onnx")).fails(2, &[why]);
     }

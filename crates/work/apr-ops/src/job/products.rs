@@ -62,8 +62,8 @@ impl Job {
             format!("`precision` and {scheme} are two types for the same tensors")
         } else if self.weights.gate.is_some() {
             format!(
-                "the error of {scheme} in a graph depends on its inputs: compare the outputs with \
-                 `apr validate A B --quality`"
+                "the error of {scheme} in a graph depends on its inputs: compare the outputs of \
+                 both models"
             )
         } else if self.graph.opset.is_some_and(|opset| opset < WITH_CHANNELS) {
             format!("{scheme} needs `opset` {WITH_CHANNELS} or later")

@@ -68,7 +68,7 @@ impl Candidates {
                 let info = &reader.tensors()[position];
                 let rank = info.shape.dims().len();
                 let scales = if keeps(&info.name) {
-                    Err("its weight stays as it is by --tensor-type".to_owned())
+                    Err("the rules for types keep its weight in floats".to_owned())
                 } else if info.dtype != DType::F32 {
                     Err(format!("its weight is {}, not f32", info.dtype))
                 } else {
@@ -230,13 +230,13 @@ fn of_product(node: &Node, rank: usize, is_static: bool) -> Result<Scales, Strin
     if node.op.is("Conv") {
         return match is_static {
             true => Ok(Scales::Along(0)),
-            false => Err("convolutions are quantized with --calibration only".to_owned()),
+            false => Err("convolutions are quantized with calibration data only".to_owned()),
         };
     }
     if node.op.is("Gemm") {
         return match is_static || !is_set("transA") && is_one("alpha") && is_one("beta") {
             true => Ok(Scales::Along(usize::from(!is_set("transB")))),
-            false => Err("factors and a transposed input require --calibration".to_owned()),
+            false => Err("factors and a transposed input require calibration data".to_owned()),
         };
     }
     // A stack of matrices has channels in each, which one list of scales can't have.

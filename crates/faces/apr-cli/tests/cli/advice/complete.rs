@@ -22,10 +22,6 @@ const FOLLOWED: [&[Advice]; 7] = [
 /// Parts of texts whose advice other tests follow, and those tests.
 const ELSEWHERE: &[(&str, &str)] = &[
     (
-        "compare the outputs with `apr validate A B --quality`",
-        "weights_that_stay_in_floats_are_named",
-    ),
-    (
         "can't be calibrated: write the ONNX file first (`apr export`)",
         "weights_that_stay_in_floats_are_named",
     ),
@@ -257,10 +253,7 @@ const ELSEWHERE: &[(&str, &str)] = &[
 
 /// Parts of texts that name a command or an option without advice that a test can follow.
 const STATEMENTS: &[&str] = &[
-    // Why a product of a graph stays in floats, and what its job does not do.
-    "its weight stays as it is by --tensor-type",
-    "convolutions are quantized with --calibration only",
-    "factors and a transposed input require --calibration",
+    // What a simplification does not do.
     "--simplify supports {MOST_ENDS} inputs and outputs, not {ends}",
     // What a table of a family begins with.
     "A table for --arch-file FILE can build on it with `extends",
