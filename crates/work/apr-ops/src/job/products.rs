@@ -36,6 +36,13 @@ impl Job {
             *graph = inline(graph)?;
         }
         let overrides = &asked.choices.overrides;
+        let names = || reader.tensors().iter().map(|info| info.name.as_str());
+        let idle =
+            overrides.iter().find(|(pattern, _)| !names().any(|name| pattern.is_match(name)));
+        if let Some((pattern, _)) = idle {
+            let pattern = Escaped::short(pattern.text());
+            return Err(JobError::Request(format!("`tensor_type` {pattern} matches no tensor")));
+        }
         let keeps = |name: &str| overrides.iter().any(|(pattern, _)| pattern.is_match(name));
         let ranges = self.weights.ranges.as_ref();
         let quantized = quantize_products(graphs, reader, ranges, &keeps)?;
@@ -70,9 +77,12 @@ impl Job {
         } else if asked.weighting.is_some()
             || choices.embedding_type.is_some()
             || choices.output_type.is_some()
+            || choices.pure
+            || choices.requantize
         {
             format!(
-                "importance and types of embeddings and outputs do not apply to {scheme} in a graph"
+                "importance, types of embeddings and outputs, `pure` and `requantize` do not apply \
+                 to {scheme} in a graph"
             )
         } else if !choices.overrides.iter().all(is_float) {
             format!("a weight of a graph is {scheme} or stays in floats: give f32 as its type")

@@ -71,6 +71,9 @@ impl Candidates {
                     Err("the rules for types keep its weight in floats".to_owned())
                 } else if info.dtype != DType::F32 {
                     Err(format!("its weight is {}, not f32", info.dtype))
+                } else if info.shape.elements().is_none_or(|elements| elements == 0) {
+                    // A dimension may be of any size beside one of 0.
+                    Err("its weight has no elements".to_owned())
                 } else {
                     let scales = uses.scales(body, value, rank, measured.is_some(), &is_known);
                     scales.and_then(|scales| scales.of_tensor(weight))

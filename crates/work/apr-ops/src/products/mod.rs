@@ -92,3 +92,35 @@ pub(crate) fn quantize_products(
     }
     Ok((report, tensors))
 }
+
+#[cfg(test)]
+mod tests {
+    use apr_graph::{Dim, ElementType, GraphBuilder, Meaning};
+    use apr_registry::Limits;
+
+    use super::*;
+
+    #[test]
+    fn a_weight_without_elements_allocates_nothing() {
+        const COLUMNS: u64 = 1 << 40;
+        let header =
+            format!(r#"{{"w":{{"dtype":"F32","shape":[0,{COLUMNS}],"data_offsets":[0,0]}}}}"#);
+        let mut file = (header.len() as u64).to_le_bytes().to_vec();
+        file.extend_from_slice(header.as_bytes());
+        let model = apr_registry::open(file, "m.safetensors", &Limits::default()).expect("a model");
+
+        let mut builder = GraphBuilder::new(17);
+        let main = builder.body();
+        let dims = [Dim::symbol("rows"), Dim::fixed(0)];
+        let x = main.input("x", ElementType::F32, dims, Meaning::Unknown);
+        let w = main.weight("w", ElementType::F32, [0, COLUMNS]);
+        let y = main.op("MatMul", [x, w]).output("y");
+        main.output("y", y, Meaning::Unknown);
+        let mut graphs = [("m".to_owned(), builder.finish())];
+
+        let made = quantize_products(&mut graphs, &*model, None, &|_| false).expect("a report");
+        assert_eq!((made.0.products, made.0.quantized), (1, 0));
+        assert_eq!(made.0.unchanged[0].why, "its weight has no elements");
+        assert!(made.1.is_empty());
+    }
+}

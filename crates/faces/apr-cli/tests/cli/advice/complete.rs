@@ -21,6 +21,11 @@ const FOLLOWED: [&[Advice]; 7] = [
 
 /// Parts of texts whose advice other tests follow, and those tests.
 const ELSEWHERE: &[(&str, &str)] = &[
+    ("--tensor-type {pattern} matches no tensor", "weights_that_stay_in_floats_are_named"),
+    (
+        "--pure and --requantize do not apply to {scheme} in a graph",
+        "weights_that_stay_in_floats_are_named",
+    ),
     (
         "can't be calibrated: write the ONNX file first (`apr export`)",
         "weights_that_stay_in_floats_are_named",
