@@ -33,7 +33,7 @@ const GROUPS: [&str; 10] = [
     "formats",
     "models",
     "transforms",
-    "work",
+    "jobs",
     "native",
     "development",
     "faces",
