@@ -343,6 +343,28 @@ impl<'a> Stored<'a> {
         derived
     }
 
+    /// Describes a tensor that a reader computes from tensors of several checkpoints.
+    ///
+    /// An input is a tensor's checkpoint, its position there, and the position of that checkpoint's
+    /// first file among the [files](crate::CheckpointReader::files) of the result.
+    #[must_use]
+    pub fn derived_from_all(
+        inputs: impl IntoIterator<Item = (&'a dyn CheckpointReader, usize, usize)>,
+    ) -> Self {
+        let mut derived = Self::derived(StoredRange { file: 0, offset: 0, len: 0 });
+        for (at, (reader, tensor, first_file)) in inputs.into_iter().enumerate() {
+            let moved = |range: StoredRange| StoredRange { file: range.file + first_file, ..range };
+            let stored = Self::derived_from(reader, &[tensor]);
+            derived.range = if at == 0 { moved(stored.range) } else { derived.range };
+            derived.sources.extend(stored.sources.into_iter().map(moved));
+            derived.parts.extend(stored.parts.into_iter().map(|part| {
+                let (range, place) = (moved(part.range), moved(part.place));
+                StoredPart { range, place, ..part }
+            }));
+        }
+        derived
+    }
+
     /// Sets the tensor of `base` that a reader converted to another dtype or layout.
     ///
     /// If it is converted to several tensors, `counts` is `true` for one of them, for which its

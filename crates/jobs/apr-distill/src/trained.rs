@@ -2,11 +2,9 @@
 
 use std::collections::HashMap;
 
-use apr_core::{
-    CheckpointReader, Companion, Container, DType, Error, Metadata, Result, Stored, TensorInfo,
-    keys, pass_on, state_dtype,
-};
+use apr_core::{CheckpointReader, DType, Error, Metadata, Result, keys, state_dtype};
 use apr_prune::Configuration;
+use apr_view::{Computation, Derived, Target};
 use serde_json::{Map, Value, json};
 
 use crate::report::DistillReport;
@@ -14,37 +12,24 @@ use crate::report::DistillReport;
 /// Metadata key for the source of a distilled model.
 pub const DISTILLATION: &str = "distillation";
 
-/// A student after its training: trained tensors are in single precision.
-pub struct Trained<'b> {
-    base: Box<dyn CheckpointReader + 'b>,
-    metadata: Metadata,
-    tensors: Vec<TensorInfo>,
-    values: HashMap<usize, Vec<f32>>,
-    companions: Vec<Companion>,
-    configuration: Configuration,
+/// A tensor of a student after its training, in single precision.
+pub struct Trained {
+    values: Vec<f32>,
 }
 
-impl<'b> Trained<'b> {
-    /// Replaces the values of some tensors of the base, by position.
+impl Trained {
+    /// Returns a student with trained values of some tensors, by position.
     ///
     /// The configuration of the result declares single precision.
     ///
     /// # Errors
     /// E001 if the number of elements differs from the tensor's, and for a configuration that is
     /// not a JSON object; E007 when it can't be read.
-    pub fn new(
+    pub fn over<'b>(
         base: Box<dyn CheckpointReader + 'b>,
         values: HashMap<usize, Vec<f32>>,
         report: &DistillReport,
-    ) -> Result<Self> {
-        let mut tensors = base.tensors().to_vec();
-        for (position, values) in &values {
-            let info = &mut tensors[*position];
-            if info.shape.elements() != Some(values.len() as u64) {
-                return Err(Error::format("it was trained in another shape").for_tensor(&info.name));
-            }
-            info.dtype = DType::F32;
-        }
+    ) -> Result<Derived<'b, Self>> {
         let mut metadata = base.metadata().clone();
         let distillation = json!({
             "temperature": report.options.temperature,
@@ -59,8 +44,21 @@ impl<'b> Trained<'b> {
         metadata.set(DISTILLATION, distillation);
         let change = |config: &mut Map<String, Value>| state_dtype(config, DType::F32);
         let (configuration, _) = Configuration::changed(&*base, &mut metadata, change)?;
-        let companions = configuration.companions(&*base);
-        Ok(Self { base, metadata, tensors, values, companions, configuration })
+
+        let mut trained = Derived::new(base);
+        *trained.metadata_mut() = metadata;
+        for (companion, bytes) in configuration.into_files() {
+            trained.companions_mut().set(companion, bytes);
+        }
+        for (tensor, values) in values {
+            let info = trained.info_mut(tensor);
+            if info.shape.elements() != Some(values.len() as u64) {
+                return Err(Error::format("it was trained in another shape").for_tensor(&info.name));
+            }
+            info.dtype = DType::F32;
+            trained.compute(tensor, Self { values });
+        }
+        Ok(trained)
     }
 }
 
@@ -75,55 +73,13 @@ fn set_text(metadata: &mut Metadata, text: &str) {
     }
 }
 
-impl CheckpointReader for Trained<'_> {
-    pass_on!(base: format, files, left_out, warnings);
-
-    fn companions(&self) -> &[Companion] {
-        &self.companions
-    }
-
-    fn read_companion(&self, companion: usize) -> Result<Vec<u8>> {
-        self.configuration.read_companion(&*self.base, companion)
-    }
-
-    fn metadata(&self) -> &Metadata {
-        &self.metadata
-    }
-
-    fn tensors(&self) -> &[TensorInfo] {
-        &self.tensors
-    }
-
-    fn stored(&self, tensor: usize) -> Stored<'_> {
-        match self.values.contains_key(&tensor) {
-            true => Stored::derived_from(&*self.base, &[tensor]),
-            false => self.base.stored(tensor),
-        }
-    }
-
-    fn read_tensor(&self, tensor: usize, offset: u64, buf: &mut [u8]) -> Result<()> {
-        let Some(values) = self.values.get(&tensor) else {
-            return self.base.read_tensor(tensor, offset, buf);
-        };
-        let past = || {
-            Error::corrupt("the read ends past the tensor").for_tensor(&self.tensors[tensor].name)
-        };
+impl Computation for Trained {
+    fn read(&self, _target: &Target<'_>, offset: u64, buf: &mut [u8]) -> Result<()> {
+        let past = || Error::corrupt("the read ends past the tensor");
         let start = usize::try_from(offset).map_err(|_| past())?;
-        let end = start.checked_add(buf.len()).filter(|end| *end <= values.len() * 4);
-        let end = end.ok_or_else(past)?;
-        let bytes: Vec<u8> = values[start / 4..end.div_ceil(4)]
-            .iter()
-            .flat_map(|value| value.to_le_bytes())
-            .collect();
-        buf.copy_from_slice(&bytes[start % 4..][..buf.len()]);
+        let values = self.values.get(start / 4..(start + buf.len()).div_ceil(4));
+        let bytes = values.ok_or_else(past)?.iter().flat_map(|value| value.to_le_bytes());
+        buf.iter_mut().zip(bytes.skip(start % 4)).for_each(|(to, byte)| *to = byte);
         Ok(())
-    }
-
-    fn tensor_slice(&self, tensor: usize) -> Option<&[u8]> {
-        if self.values.contains_key(&tensor) { None } else { self.base.tensor_slice(tensor) }
-    }
-
-    fn container(&self) -> Container<'_> {
-        self.base.container().altered()
     }
 }

@@ -1,6 +1,7 @@
 //! What is under a view: a checkpoint of somebody else's, or its own.
 
 use std::ops::Deref;
+use std::sync::Arc;
 
 use apr_core::CheckpointReader;
 
@@ -10,6 +11,8 @@ pub enum Base<'a> {
     Borrowed(&'a dyn CheckpointReader),
     /// Kept as long as what is over it.
     Owned(Box<dyn CheckpointReader + 'a>),
+    /// Used by others, too.
+    Shared(Arc<dyn CheckpointReader + 'a>),
 }
 
 impl<'a> Base<'a> {
@@ -26,6 +29,7 @@ impl<'a> Deref for Base<'a> {
         match self {
             Self::Borrowed(reader) => *reader,
             Self::Owned(reader) => &**reader,
+            Self::Shared(reader) => &**reader,
         }
     }
 }
@@ -39,5 +43,11 @@ impl<'a> From<&'a dyn CheckpointReader> for Base<'a> {
 impl<'a> From<Box<dyn CheckpointReader + 'a>> for Base<'a> {
     fn from(reader: Box<dyn CheckpointReader + 'a>) -> Self {
         Self::Owned(reader)
+    }
+}
+
+impl<'a> From<Arc<dyn CheckpointReader + 'a>> for Base<'a> {
+    fn from(reader: Arc<dyn CheckpointReader + 'a>) -> Self {
+        Self::Shared(reader)
     }
 }

@@ -1,7 +1,8 @@
 //! Other looks at a checkpoint, without a copy of its weights, and what every pass over one needs.
 //!
 //! A [`View`] has other names, another order, other metadata, tensors more or fewer; a [`Change`]
-//! makes a tensor of others as it is read (rows in another order, parts stacked); [`Unpacked`]
+//! makes a tensor of others as it is read (rows in another order, parts stacked); a [`Derived`]
+//! checkpoint computes tensors by any [`Computation`] (pruned, factored, quantized); [`Unpacked`]
 //! shows quantized tensors as integers and scales, [`Verified`] compares what is read with what the
 //! file states of it. All are checkpoints themselves, so that they go
 //! wherever one goes. [`chunks`] cuts tensors into the pieces that passes work on, [`values`] reads
@@ -33,8 +34,10 @@ mod affine;
 mod base;
 pub mod chunks;
 mod codes;
+mod companions;
 mod cut;
 mod decoded;
+mod derived;
 mod filter;
 mod first_use;
 mod four_bits;
@@ -57,6 +60,8 @@ pub use codes::{
     Apart, Blocks, Coded, Factors, MXFP4_EXPERTS, NVFP4_BLOCKS, PartOrigin, UNDECODABLE,
     check_decodable, drop_statement, is_of_activations, stated_method, states_quantization,
 };
+pub use companions::Companions;
+pub use derived::{Computation, Derived, Target};
 pub use filter::{NamePattern, named, parse_filter, parse_search};
 pub use first_use::sort_by_first_use;
 pub use nearest::{closest, meant, nearest};

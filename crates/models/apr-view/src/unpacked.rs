@@ -12,6 +12,7 @@ use apr_core::{
 use serde_json::{Map, Value, json};
 
 use crate::base::Base;
+use crate::companions::Companions;
 
 /// Name of the file that describes the quantized tensors.
 pub const SCALES_FILE: &str = "scales.json";
@@ -39,9 +40,7 @@ pub struct Unpacked<'a> {
     base: Base<'a>,
     tensors: Vec<TensorInfo>,
     parts: Vec<(usize, UnpackedPart)>,
-    companions: Vec<Companion>,
-    /// Companion file that describes the parts, if there is one.
-    description: Option<Vec<u8>>,
+    companions: Companions,
 }
 
 impl<'a> Unpacked<'a> {
@@ -73,9 +72,9 @@ impl<'a> Unpacked<'a> {
         }
 
         let description = apr_core::json::to_vec_pretty(&described).unwrap_or_default();
-        let mut companions = base.companions().to_vec();
-        companions.push(Companion { name: SCALES_FILE.to_owned(), len: description.len() as u64 });
-        Ok(Self { base, tensors, parts, companions, description: Some(description) })
+        let mut companions = Companions::of(&*base);
+        companions.put(SCALES_FILE, description);
+        Ok(Self { base, tensors, parts, companions })
     }
 }
 
@@ -135,16 +134,7 @@ impl<'a> Unpacked<'a> {
             }));
         }
 
-        (
-            Self {
-                companions: base.companions().to_vec(),
-                base,
-                tensors,
-                parts,
-                description: None,
-            },
-            found,
-        )
+        (Self { companions: Companions::of(&*base), base, tensors, parts }, found)
     }
 }
 
@@ -407,14 +397,11 @@ impl CheckpointReader for Unpacked<'_> {
     }
 
     fn companions(&self) -> &[Companion] {
-        &self.companions
+        self.companions.list()
     }
 
     fn read_companion(&self, companion: usize) -> Result<Vec<u8>> {
-        match &self.description {
-            Some(description) if companion + 1 == self.companions.len() => Ok(description.clone()),
-            _ => self.base.read_companion(companion),
-        }
+        self.companions.read(&*self.base, companion)
     }
 }
 

@@ -10,6 +10,7 @@ use apr_core::{
 use serde_json::Value;
 
 use crate::base::Base;
+use crate::companions::Companions;
 use crate::transform::Change;
 use crate::windows::Windows;
 
@@ -54,18 +55,8 @@ pub struct Mapping {
     metadata: Metadata,
     tensors: Vec<TensorInfo>,
     origins: Vec<TensorOrigin>,
-    companions: Vec<Companion>,
-    files: Vec<File>,
+    companions: Companions,
     windows: Option<Windows>,
-}
-
-/// Location of a companion file's bytes.
-#[derive(Debug, Clone)]
-enum File {
-    /// Companion file at this position in the base.
-    Base(usize),
-    /// Bytes in memory.
-    Own(Vec<u8>),
 }
 
 impl<'a> View<'a> {
@@ -87,8 +78,7 @@ impl<'a> View<'a> {
             metadata: base.metadata().clone(),
             tensors,
             origins,
-            companions: base.companions().to_vec(),
-            files: (0..base.companions().len()).map(File::Base).collect(),
+            companions: Companions::of(base),
             windows: None,
         };
         Self { base: base.into(), mapping }
@@ -265,19 +255,18 @@ impl<'a> View<'a> {
 
     /// Keeps only the companion files for which `wanted` returns `true`.
     pub fn keep_companions(&mut self, wanted: impl Fn(&str) -> bool) {
-        let keep: Vec<bool> =
-            self.mapping.companions.iter().map(|file| wanted(&file.name)).collect();
-        let mut kept = keep.iter();
-        self.mapping.companions.retain(|_| kept.next().copied().unwrap_or(true));
-        let mut kept = keep.iter();
-        self.mapping.files.retain(|_| kept.next().copied().unwrap_or(true));
+        self.mapping.companions.keep(wanted);
     }
 
-    /// Adds a companion, in the place of one of that name.
+    /// Returns the companion files, to be changed.
+    pub fn companions_mut(&mut self) -> &mut Companions {
+        &mut self.mapping.companions
+    }
+
+    /// Adds a companion after the others, and removes one of that name.
     pub fn add_companion(&mut self, name: &str, bytes: Vec<u8>) {
         self.keep_companions(|other| other != name);
-        self.mapping.companions.push(Companion { name: name.to_owned(), len: bytes.len() as u64 });
-        self.mapping.files.push(File::Own(bytes));
+        self.mapping.companions.put(name, bytes);
     }
 
     /// Adds a tensor after the others.
@@ -375,13 +364,10 @@ impl CheckpointReader for View<'_> {
     }
 
     fn companions(&self) -> &[Companion] {
-        &self.mapping.companions
+        self.mapping.companions.list()
     }
 
     fn read_companion(&self, companion: usize) -> Result<Vec<u8>> {
-        match &self.mapping.files[companion] {
-            File::Base(position) => self.base.read_companion(*position),
-            File::Own(bytes) => Ok(bytes.clone()),
-        }
+        self.mapping.companions.read(&*self.base, companion)
     }
 }

@@ -7,12 +7,14 @@ use std::sync::{Arc, Mutex, OnceLock};
 use apr_arch::FamilyModel;
 use apr_core::{
     CheckpointReader, Companion, Container, DType, Error, Escaped, FileInfo, Format, Metadata,
-    Result, Stored, StoredRange, TensorInfo,
+    Result, Stored, TensorInfo,
 };
 use apr_merge::{Meter, changes};
 use apr_tensor::cast::cast_values;
 use apr_tensor::drift::Drift;
 use apr_tensor::element::widen_f32;
+use apr_view::Companions;
+use apr_view::chunks::fill;
 use apr_view::values::not_finite;
 
 use crate::adapter::Adapter;
@@ -96,9 +98,7 @@ pub struct Adapted<'a> {
     factors: HashMap<(usize, usize), OnceLock<Result<Vec<f32>>>>,
     loaded: Mutex<VecDeque<Loaded>>,
     metadata: Metadata,
-    companions: Vec<Companion>,
-    /// Companions that are not the base's own.
-    own: Vec<Option<Vec<u8>>>,
+    companions: Companions,
     files: Vec<FileInfo>,
     warnings: Vec<String>,
     options: AdaptOptions<'a>,
@@ -144,8 +144,7 @@ impl<'a> Adapted<'a> {
             factors,
             loaded: Mutex::default(),
             metadata: base.metadata().clone(),
-            companions: base.companions().to_vec(),
-            own: vec![None; base.companions().len()],
+            companions: Companions::of(&*base),
             base,
             files,
             warnings: all_warnings,
@@ -163,12 +162,9 @@ impl<'a> Adapted<'a> {
             return Ok(());
         }
         beside::fit_metadata(&mut self.metadata, is_untied, rows);
-        let position = self.companions.iter().position(|file| file.name == beside::CONFIG);
-        if let Some(position) = position {
-            let bytes = self.base.read_companion(position)?;
-            if let Some(bytes) = beside::fit(&bytes, is_untied, rows) {
-                self.replace(beside::CONFIG, bytes);
-            }
+        let config = self.companions.read_named(&*self.base, beside::CONFIG)?;
+        if let Some(bytes) = config.and_then(|bytes| beside::fit(&bytes, is_untied, rows)) {
+            self.companions.put(beside::CONFIG, bytes);
         }
         if rows.is_some() {
             self.take_tokenizer()?;
@@ -190,25 +186,11 @@ impl<'a> Adapted<'a> {
         };
         for (position, file) in reader.companions().iter().enumerate() {
             if beside::is_of_tokenizer(&file.name) {
-                self.replace(&file.name, reader.read_companion(position)?);
+                self.companions.put(&file.name, reader.read_companion(position)?);
             }
         }
         self.warnings.push(format!("the tokenizer is taken from {}", Escaped::short(&name)));
         Ok(())
-    }
-
-    fn replace(&mut self, name: &str, bytes: Vec<u8>) {
-        let companion = Companion { name: name.to_owned(), len: bytes.len() as u64 };
-        match self.companions.iter().position(|file| file.name == name) {
-            Some(position) => {
-                self.companions[position] = companion;
-                self.own[position] = Some(bytes);
-            }
-            None => {
-                self.companions.push(companion);
-                self.own.push(Some(bytes));
-            }
-        }
     }
 
     /// Replaces the base's card by a model card that describes the merge.
@@ -216,10 +198,9 @@ impl<'a> Adapted<'a> {
     /// # Errors
     /// E007 and E008 when the base's card can't be read.
     pub fn with_card(mut self, title: &str) -> Result<Self> {
-        let position = self.companions.iter().position(|file| file.name == beside::CARD);
-        let card = position.map(|position| self.read_companion(position)).transpose()?;
+        let card = self.companions.read_named(&*self.base, beside::CARD)?;
         let bytes = beside::card(&self.report(), title, card.as_deref());
-        self.replace(beside::CARD, bytes.into_bytes());
+        self.companions.put(beside::CARD, bytes.into_bytes());
         Ok(self)
     }
 
@@ -422,29 +403,14 @@ impl<'a> Adapted<'a> {
 
     fn read_changed(&self, tensor: usize, offset: u64, buf: &mut [u8]) -> Result<()> {
         let Slot { info, stages, .. } = &self.slots[tensor];
-        let past = || Error::corrupt("the read ends past the tensor").at(offset);
-        let end = offset.checked_add(buf.len() as u64).ok_or_else(past)?;
-        if end > info.byte_len()? {
-            return Err(past());
-        }
-        let width = info.dtype.block_bytes();
         let count = info.shape.elements().unwrap_or_default();
-        let (mut start, last) = (offset / width, end.div_ceil(width));
-        let mut skip = usize::try_from(offset % width).unwrap_or_default();
-        let (mut at, mut before, mut bytes) = (0, Vec::new(), Vec::new());
-        while start < last {
-            let next = (start + BLOCK).min(last);
-            let values = self.values(tensor, stages.len(), start..next, Some(&mut before))?;
-            self.meters[tensor].add(start..next, count, Drift::of(&before, &values));
-            cast_values(&values, info.dtype, &mut bytes);
-            let bytes = bytes.get(skip..).unwrap_or_default();
-            skip = 0;
-            let len = bytes.len().min(buf.len() - at);
-            buf[at..at + len].copy_from_slice(&bytes[..len]);
-            at += len;
-            start = next;
-        }
-        Ok(())
+        let mut before = Vec::new();
+        fill(info, (offset, buf), BLOCK, |range, out| {
+            let values = self.values(tensor, stages.len(), range.clone(), Some(&mut before))?;
+            self.meters[tensor].add(range, count, Drift::of(&before, &values));
+            cast_values(&values, info.dtype, out);
+            Ok(())
+        })
     }
 }
 
@@ -495,30 +461,16 @@ impl CheckpointReader for Adapted<'_> {
     fn stored(&self, tensor: usize) -> Stored<'_> {
         let slot = &self.slots[tensor];
         let (reader, position) = self.reader(slot.source);
-        let shifted =
-            |place: StoredRange, by: usize| StoredRange { file: place.file + by, ..place };
         let own = self.first_file(slot.source.adapter());
         if !slot.is_changed() && own == 0 {
             return reader.stored(position);
         }
-        let mut inputs = vec![(reader, position, own)];
-        inputs.extend(slot.stages.iter().flat_map(|stage| {
-            let reader = &*self.adapters[stage.adapter()].reader;
+        let stages = slot.stages.iter().flat_map(|stage| {
+            let reader: &dyn CheckpointReader = &*self.adapters[stage.adapter()].reader;
             let first = self.first_file(Some(stage.adapter()));
             stage.tensors().into_iter().map(move |tensor| (reader, tensor, first))
-        }));
-        let (mut range, mut parts) = (None, Vec::new());
-        for (reader, tensor, by) in inputs {
-            let stored = Stored::derived_from(reader, &[tensor]);
-            range.get_or_insert(shifted(stored.range, by));
-            parts.extend(stored.parts().iter().map(|part| {
-                let mut part = *part;
-                (part.range, part.place) = (shifted(part.range, by), shifted(part.place, by));
-                part
-            }));
-        }
-        let nowhere = StoredRange { file: 0, offset: 0, len: 0 };
-        Stored::plain(range.unwrap_or(nowhere)).with_parts(parts)
+        });
+        Stored::derived_from_all(std::iter::once((reader, position, own)).chain(stages))
     }
 
     fn read_tensor(&self, tensor: usize, offset: u64, buf: &mut [u8]) -> Result<()> {
@@ -527,9 +479,8 @@ impl CheckpointReader for Adapted<'_> {
             let (reader, position) = self.reader(slot.source);
             return reader.read_tensor(position, offset, buf);
         }
-        self.read_changed(tensor, offset, buf).map_err(|error| {
-            if error.tensor().is_some() { error } else { error.for_tensor(&slot.info.name) }
-        })
+        let read = self.read_changed(tensor, offset, buf);
+        read.map_err(|error| error.for_tensor(&slot.info.name))
     }
 
     fn tensor_slice(&self, tensor: usize) -> Option<&[u8]> {
@@ -547,15 +498,11 @@ impl CheckpointReader for Adapted<'_> {
     }
 
     fn companions(&self) -> &[Companion] {
-        &self.companions
+        self.companions.list()
     }
 
     fn read_companion(&self, companion: usize) -> Result<Vec<u8>> {
-        match self.own.get(companion) {
-            Some(Some(bytes)) => Ok(bytes.clone()),
-            Some(None) => self.base.read_companion(companion),
-            None => Err(Companion::absent(companion)),
-        }
+        self.companions.read(&*self.base, companion)
     }
 
     fn left_out(&self) -> &[String] {

@@ -14,7 +14,7 @@ use apr_llama::{from_gguf, to_gguf};
 use apr_source::Source;
 use apr_source::adapter::ADAPTER_CONFIG;
 use apr_tensor::cast::cast_values;
-use apr_view::{View, values};
+use apr_view::{Companions, View, values};
 use serde_json::{Map, Value, json};
 
 use crate::adapter::{BASE_LAYER, Contents, PREFIX, Part, Targets};
@@ -185,8 +185,7 @@ pub struct PortedAdapter<'a> {
     tensors: Vec<TensorInfo>,
     places: Vec<Place>,
     metadata: Metadata,
-    companions: Vec<Companion>,
-    contents: Vec<Vec<u8>>,
+    companions: Companions,
 }
 
 impl<'a> PortedAdapter<'a> {
@@ -219,8 +218,7 @@ impl<'a> PortedAdapter<'a> {
             tensors: Vec::new(),
             places: Vec::new(),
             metadata,
-            companions: Vec::new(),
-            contents: Vec::new(),
+            companions: Companions::default(),
         };
         ported.add(halves, |weight, _, half| format!("{weight}.lora_{half}"))?;
         Ok(ported)
@@ -240,8 +238,7 @@ impl<'a> PortedAdapter<'a> {
             tensors: Vec::new(),
             places: Vec::new(),
             metadata: Metadata::new(),
-            companions: Vec::new(),
-            contents: Vec::new(),
+            companions: Companions::default(),
         };
         let modules = ported.add(halves, |weight, module, half| {
             let module = weight.strip_suffix(".weight").unwrap_or(module);
@@ -271,9 +268,7 @@ impl<'a> PortedAdapter<'a> {
             "use_rslora": false,
         });
         let bytes = apr_core::json::to_vec_pretty(&config).unwrap_or_default();
-        let len = bytes.len() as u64;
-        ported.companions.push(Companion { name: ADAPTER_CONFIG.to_owned(), len });
-        ported.contents.push(bytes);
+        ported.companions.put(ADAPTER_CONFIG, bytes);
         Ok(ported)
     }
 
@@ -378,11 +373,11 @@ impl CheckpointReader for PortedAdapter<'_> {
     }
 
     fn companions(&self) -> &[Companion] {
-        &self.companions
+        self.companions.list()
     }
 
     fn read_companion(&self, companion: usize) -> Result<Vec<u8>> {
-        self.contents.get(companion).cloned().ok_or_else(|| Companion::absent(companion))
+        self.companions.read(self.adapter, companion)
     }
 
     fn left_out(&self) -> &[String] {

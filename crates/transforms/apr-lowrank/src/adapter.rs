@@ -4,6 +4,7 @@ use apr_core::{
     CheckpointReader, Companion, Container, Error, FileInfo, Format, Metadata, Result, Stored,
     StoredRange, TensorInfo,
 };
+use apr_view::Companions;
 use serde_json::{Map, Value, json};
 
 use crate::factored::Place;
@@ -30,8 +31,7 @@ pub struct Adapter<'m> {
     metadata: Metadata,
     tensors: Vec<TensorInfo>,
     bytes: Vec<Bytes>,
-    companions: Vec<Companion>,
-    contents: Vec<Vec<u8>>,
+    companions: Companions,
 }
 
 /// A module that an adapter changes.
@@ -128,22 +128,11 @@ impl<'m> Adapter<'m> {
         tensors: Vec<(TensorInfo, Bytes)>,
         config: &Config<'_>,
     ) -> Self {
-        let files = [(CONFIG, config.to_json()), (CARD, config.card())];
-        let companion = |(name, bytes): &(&str, Vec<u8>)| Companion {
-            name: (*name).to_owned(),
-            len: bytes.len() as u64,
-        };
-        let companions = files.iter().map(companion).collect();
+        let mut companions = Companions::default();
+        companions.put(CONFIG, config.to_json());
+        companions.put(CARD, config.card());
         let (tensors, bytes) = tensors.into_iter().unzip();
-        Self {
-            tuned,
-            store,
-            metadata: Metadata::new(),
-            tensors,
-            bytes,
-            companions,
-            contents: files.into_iter().map(|(_, bytes)| bytes).collect(),
-        }
+        Self { tuned, store, metadata: Metadata::new(), tensors, bytes, companions }
     }
 }
 
@@ -198,11 +187,11 @@ impl CheckpointReader for Adapter<'_> {
     }
 
     fn companions(&self) -> &[Companion] {
-        &self.companions
+        self.companions.list()
     }
 
     fn read_companion(&self, companion: usize) -> Result<Vec<u8>> {
-        self.contents.get(companion).cloned().ok_or_else(|| Companion::absent(companion))
+        self.companions.read(self.tuned, companion)
     }
 
     fn left_out(&self) -> &[String] {

@@ -9,7 +9,7 @@ use apr_tensor::factors::{encode, stored_len, suits};
 use apr_tensor::sparse::Matrix;
 use apr_view::NamePattern;
 
-use crate::factored::{Factored, Place, loss};
+use crate::factored::{Place, factored, loss, record};
 use crate::matrix::{read, sides};
 use crate::report::{FactorReport, FactorTotal, FactorizedTensor, Left, Loss};
 use crate::store::FactorStore;
@@ -326,8 +326,9 @@ impl FactorPlan {
         }
 
         report.total.relative_error = loss.relative_error();
-        let factored = Factored::new(base, store, &factorized, self.factorization.dequantize)?;
-        Ok((Box::new(factored.recorded(&report)), report))
+        let mut factored = factored(base, store, &factorized, self.factorization.dequantize)?;
+        record(factored.metadata_mut(), &report);
+        Ok((Box::new(factored), report))
     }
 
     /// Decomposes a matrix.

@@ -5,9 +5,10 @@ use std::sync::{Arc, OnceLock};
 
 use apr_core::{
     CheckpointReader, Companion, Container, DType, Error, FileInfo, Format, Metadata, Result,
-    Stored, StoredRange, TensorInfo, torch_name,
+    Stored, TensorInfo, torch_name,
 };
 use apr_tensor::cast::cast_float;
+use apr_view::Companions;
 
 use crate::elements::{Elements, Input};
 use crate::plan::{Making, MergePlanner, Model};
@@ -71,19 +72,10 @@ pub struct Merged<'a> {
     files: Vec<FileInfo>,
     /// The first file of each model among them.
     first_files: HashMap<String, usize>,
-    companions: Vec<Companion>,
-    /// Sources of the companions' contents.
-    contents: Vec<Content>,
+    companions: Companions,
     /// Tensors that can't be merged and are the same in all models.
     identical: usize,
     warnings: Vec<String>,
-}
-
-/// The bytes of a companion.
-enum Content {
-    /// Companion of the main model, at this position.
-    Main(usize),
-    Own(Vec<u8>),
 }
 
 /// A tensor of the result.
@@ -164,8 +156,7 @@ impl<'a> Merged<'a> {
             models: models.clone(),
             main_name: main_model.name.clone(),
             metadata: main.metadata().clone(),
-            companions: main.companions().to_vec(),
-            contents: (0..main.companions().len()).map(Content::Main).collect(),
+            companions: Companions::of(&*main),
             main,
             tensors,
             made,
@@ -188,19 +179,19 @@ impl<'a> Merged<'a> {
         if let Some(bytes) = self.companion(beside::CONFIG)?
             && let Some(bytes) = beside::configuration(&bytes, layers, dtype, vocabulary)
         {
-            self.replace(beside::CONFIG, bytes);
+            self.companions.put(beside::CONFIG, bytes);
         }
         beside::fit_metadata(&mut self.metadata, layers, vocabulary);
         let Some(vocabulary) = vocabulary else { return Ok(()) };
         if let Some(bytes) = self.companion(beside::GENERATION)?
             && let Some(bytes) = beside::configuration(&bytes, None, None, Some(vocabulary))
         {
-            self.replace(beside::GENERATION, bytes);
+            self.companions.put(beside::GENERATION, bytes);
         }
         for (name, bytes) in &vocabulary.files {
             match bytes {
-                Some(bytes) => self.replace(name, bytes.clone()),
-                None => self.remove(name),
+                Some(bytes) => self.companions.put(name, bytes.clone()),
+                None => self.companions.keep(|other| other != name),
             }
         }
         Ok(())
@@ -223,39 +214,17 @@ impl<'a> Merged<'a> {
         match config.and_then(|bytes| chat::with_template(&bytes, &text)) {
             Some(bytes) => {
                 // It would go before the configuration's.
-                self.remove(chat::FILE);
-                self.replace(chat::CONFIG, bytes);
+                self.companions.keep(|name| name != chat::FILE);
+                self.companions.put(chat::CONFIG, bytes);
             }
-            None => self.replace(chat::FILE, text.into_bytes()),
+            None => self.companions.put(chat::FILE, text.into_bytes()),
         }
         Ok(())
     }
 
     /// The bytes of a companion, as far as it was fitted.
     fn companion(&self, name: &str) -> Result<Option<Vec<u8>>> {
-        let position = self.companions.iter().position(|file| file.name == name);
-        position.map(|position| self.read_companion(position)).transpose()
-    }
-
-    fn remove(&mut self, name: &str) {
-        if let Some(position) = self.companions.iter().position(|file| file.name == name) {
-            self.companions.remove(position);
-            self.contents.remove(position);
-        }
-    }
-
-    fn replace(&mut self, name: &str, bytes: Vec<u8>) {
-        let companion = Companion { name: name.to_owned(), len: bytes.len() as u64 };
-        match self.companions.iter().position(|file| file.name == name) {
-            Some(position) => {
-                self.companions[position] = companion;
-                self.contents[position] = Content::Own(bytes);
-            }
-            None => {
-                self.companions.push(companion);
-                self.contents.push(Content::Own(bytes));
-            }
-        }
+        self.companions.read_named(&*self.main, name)
     }
 
     /// Replaces the main model's card by a model card that describes the merge.
@@ -266,7 +235,7 @@ impl<'a> Merged<'a> {
         let card = self.companion(beside::CARD)?;
         let names: Vec<&str> = self.models.iter().map(|model| model.name.as_str()).collect();
         let bytes = beside::card(&self.recipe, &names, title, card.as_deref());
-        self.replace(beside::CARD, bytes.into_bytes());
+        self.companions.put(beside::CARD, bytes.into_bytes());
         Ok(self)
     }
 
@@ -384,9 +353,7 @@ impl Computed<'_> {
             buf[at..at + len].copy_from_slice(&bytes[..len]);
             at += len;
         })
-        .map_err(|error| {
-            if error.tensor().is_some() { error } else { error.for_tensor(&info.name) }
-        })
+        .map_err(|error| error.for_tensor(&info.name))
     }
 }
 
@@ -408,21 +375,11 @@ impl CheckpointReader for Merged<'_> {
             Made::Copied(input) => std::slice::from_ref(input),
             Made::Merged(computed) => &computed.elements.inputs[..],
         };
-        let mut range = None;
-        let mut parts = Vec::new();
-        for input in inputs {
-            let first = self.first_file(input);
-            let shifted = |place: StoredRange| StoredRange { file: place.file + first, ..place };
-            let stored = Stored::derived_from(&*input.reader, &[input.tensor]);
-            range.get_or_insert(shifted(stored.range));
-            parts.extend(stored.parts().iter().map(|part| {
-                let mut part = *part;
-                (part.range, part.place) = (shifted(part.range), shifted(part.place));
-                part
-            }));
-        }
-        let nowhere = StoredRange { file: 0, offset: 0, len: 0 };
-        let stored = Stored::derived(range.unwrap_or(nowhere)).with_parts(parts);
+        let inputs = inputs.iter().map(|input| {
+            let reader: &dyn CheckpointReader = &*input.reader;
+            (reader, input.tensor, self.first_file(input))
+        });
+        let stored = Stored::derived_from_all(inputs);
         match &self.made[tensor] {
             Made::Merged(computed) => {
                 let main = &computed.elements.inputs[computed.compared];
@@ -455,15 +412,11 @@ impl CheckpointReader for Merged<'_> {
     }
 
     fn companions(&self) -> &[Companion] {
-        &self.companions
+        self.companions.list()
     }
 
     fn read_companion(&self, companion: usize) -> Result<Vec<u8>> {
-        match self.contents.get(companion) {
-            Some(Content::Own(bytes)) => Ok(bytes.clone()),
-            Some(Content::Main(position)) => self.main.read_companion(*position),
-            None => Err(Companion::absent(companion)),
-        }
+        self.companions.read(&*self.main, companion)
     }
 
     fn left_out(&self) -> &[String] {

@@ -1,7 +1,7 @@
 //! The configuration of a model that counts less than before.
 
 use apr_core::json::{from_python, to_python};
-use apr_core::{CheckpointReader, Companion, Error, Metadata, Result, keys};
+use apr_core::{CheckpointReader, Error, Metadata, Result, keys};
 use serde_json::{Map, Value};
 
 /// Name of the companion file with the model configuration.
@@ -68,29 +68,10 @@ impl Configuration {
         Ok(changed)
     }
 
-    /// The companions of the checkpoint that was changed.
+    /// Returns the changed files: their positions among the companions, and their new contents.
     #[must_use]
-    pub fn companions(&self, reader: &dyn CheckpointReader) -> Vec<Companion> {
-        let mut companions = reader.companions().to_vec();
-        for (place, bytes) in &self.files {
-            companions[*place].len = bytes.len() as u64;
-        }
-        companions
-    }
-
-    /// A companion of the checkpoint that was changed.
-    ///
-    /// # Errors
-    /// Those of [`CheckpointReader::read_companion`].
-    pub fn read_companion(
-        &self,
-        reader: &dyn CheckpointReader,
-        companion: usize,
-    ) -> Result<Vec<u8>> {
-        match self.files.iter().find(|(place, _)| *place == companion) {
-            Some((_, bytes)) => Ok(bytes.clone()),
-            None => reader.read_companion(companion),
-        }
+    pub fn into_files(self) -> Vec<(usize, Vec<u8>)> {
+        self.files
     }
 }
 

@@ -3,12 +3,9 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use apr_arch::{FamilyModel, LayerStack};
-use apr_core::{
-    CheckpointReader, Companion, Container, Convention, Error, Metadata, Result, Stored,
-    TensorInfo, pass_on,
-};
+use apr_core::{CheckpointReader, Convention, Error, Result, TensorInfo};
 use apr_source::Source;
-use apr_view::View;
+use apr_view::{TensorOrigin, View};
 use serde::Serialize;
 use serde_json::{Map, Value};
 
@@ -339,60 +336,16 @@ impl LayerPlan {
             changed.extend(configuration.change_file(&*base, GENERATION, change)?);
         }
         report.configuration = changed;
-        let companions = configuration.companions(&*base);
-        let infos = tensors.iter().map(|(position, name)| TensorInfo {
-            name: name.clone(),
-            ..base.tensors()[*position].clone()
+        let kept = tensors.iter().map(|(position, name)| {
+            let info = TensorInfo { name: name.clone(), ..base.tensors()[*position].clone() };
+            (info, TensorOrigin::Base(*position))
         });
-        let infos = infos.collect();
-        let positions = tensors.iter().map(|(position, _)| *position).collect();
-        let shortened = Shortened { base, metadata, infos, positions, companions, configuration };
+        let mut shortened = View::of(&*base, kept.collect());
+        *shortened.metadata_mut() = metadata;
+        for (companion, bytes) in configuration.into_files() {
+            shortened.companions_mut().set(companion, bytes);
+        }
+        let shortened = shortened.into_mapping().over(base);
         Ok((Box::new(shortened), report))
-    }
-}
-
-/// A checkpoint with fewer layers.
-struct Shortened<'b> {
-    base: Box<dyn CheckpointReader + 'b>,
-    metadata: Metadata,
-    infos: Vec<TensorInfo>,
-    positions: Vec<usize>,
-    companions: Vec<Companion>,
-    configuration: Configuration,
-}
-
-impl CheckpointReader for Shortened<'_> {
-    pass_on!(base: format, files, left_out, warnings);
-
-    fn metadata(&self) -> &Metadata {
-        &self.metadata
-    }
-
-    fn tensors(&self) -> &[TensorInfo] {
-        &self.infos
-    }
-
-    fn stored(&self, tensor: usize) -> Stored<'_> {
-        self.base.stored(self.positions[tensor])
-    }
-
-    fn read_tensor(&self, tensor: usize, offset: u64, buf: &mut [u8]) -> Result<()> {
-        self.base.read_tensor(self.positions[tensor], offset, buf)
-    }
-
-    fn tensor_slice(&self, tensor: usize) -> Option<&[u8]> {
-        self.base.tensor_slice(self.positions[tensor])
-    }
-
-    fn container(&self) -> Container<'_> {
-        self.base.container().altered()
-    }
-
-    fn companions(&self) -> &[Companion] {
-        &self.companions
-    }
-
-    fn read_companion(&self, companion: usize) -> Result<Vec<u8>> {
-        self.configuration.read_companion(&*self.base, companion)
     }
 }

@@ -286,7 +286,7 @@ impl PrunePlan {
         let (total, tensors) = pruned.measure(pipeline, progress)?;
         let (method, share) = (self.method(), self.share());
         let report = PruneReport { method, share, total, tensors, left: self.left.clone() };
-        Ok((Box::new(pruned.recorded(&report, self.scope())), report))
+        Ok((Box::new(pruned.recorded(&report, self.scope()).reader), report))
     }
 
     fn scope(&self) -> Option<Scope> {

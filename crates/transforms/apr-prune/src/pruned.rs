@@ -1,12 +1,11 @@
 //! A checkpoint that is pruned as it is read.
 
 use apr_core::{
-    CheckpointReader, Container, DType, Error, Metadata, Phase, Pipeline, Progress, Result, Stored,
-    TensorInfo, keys, pass_on,
+    CheckpointReader, DType, Error, Phase, Pipeline, Progress, Result, TensorInfo, keys,
 };
 use apr_quantize::record_dequantized;
 use apr_tensor::cast::cast_float;
-use apr_view::View;
+use apr_view::{Computation, Derived, Target};
 use serde_json::{Map, json};
 
 use crate::mask::Mask;
@@ -16,10 +15,12 @@ use crate::weights::{Buffers, in_memory, pieces, read};
 
 /// A checkpoint with weights that are zero.
 pub(crate) struct Pruned<'b> {
-    base: Box<dyn CheckpointReader + 'b>,
-    metadata: Metadata,
-    tensors: Vec<TensorInfo>,
-    masks: Vec<Option<Mask>>,
+    pub(crate) reader: Derived<'b, Masked>,
+}
+
+/// A tensor with zeros where a mask says so, and as floats if it was quantized.
+pub(crate) struct Masked {
+    mask: Option<Mask>,
 }
 
 impl<'b> Pruned<'b> {
@@ -29,17 +30,21 @@ impl<'b> Pruned<'b> {
         masks: Vec<(usize, Mask)>,
         dequantize: Option<DType>,
     ) -> Result<Self> {
-        let (mut tensors, mut metadata) = (base.tensors().to_vec(), base.metadata().clone());
-        if let Some(dtype) = dequantize.filter(|_| tensors.iter().any(is_quantized)) {
-            let mut view = View::new(&*base);
-            record_dequantized(&mut view, dtype)?;
-            metadata = view.metadata().clone();
-            let quantized = tensors.iter_mut().filter(|info| is_quantized(info));
-            quantized.for_each(|info| info.dtype = dtype);
+        let mut reader = Derived::new(base);
+        let infos = reader.tensors().iter().enumerate();
+        let quantized: Vec<usize> =
+            infos.filter(|(_, info)| is_quantized(info)).map(|(tensor, _)| tensor).collect();
+        if let Some(dtype) = dequantize.filter(|_| !quantized.is_empty()) {
+            record_dequantized(reader.metadata_mut(), dtype)?;
+            for tensor in quantized {
+                reader.info_mut(tensor).dtype = dtype;
+                reader.compute(tensor, Masked { mask: None });
+            }
         }
-        let mut of_all = vec![None; tensors.len()];
-        masks.into_iter().for_each(|(position, mask)| of_all[position] = Some(mask));
-        Ok(Self { base, metadata, tensors, masks: of_all })
+        for (tensor, mask) in masks {
+            reader.compute(tensor, Masked { mask: Some(mask) });
+        }
+        Ok(Self { reader })
     }
 
     /// Adds a record of the pruning to the metadata.
@@ -56,7 +61,7 @@ impl<'b> Pruned<'b> {
         entry.insert("tensors".to_owned(), report.tensors.len().into());
         entry.insert("elements".to_owned(), report.total.elements.into());
         entry.insert("zeros".to_owned(), report.total.zeros.into());
-        self.metadata.set(keys::SPARSITY, entry);
+        self.reader.metadata_mut().set(keys::SPARSITY, entry);
         self
     }
 
@@ -66,27 +71,31 @@ impl<'b> Pruned<'b> {
         pipeline: &P,
         progress: &dyn Progress,
     ) -> Result<(PruneTotal, Vec<PrunedTensor>)> {
-        let of_mask = |(tensor, mask): (usize, &Option<Mask>)| {
-            let elements = self.tensors[tensor].shape.elements().unwrap_or_default();
-            let unit = mask.as_ref()?.unit();
-            Some(pieces(elements, unit).map(move |range| (tensor, range)))
+        let infos = self.reader.tensors();
+        let mask = |tensor: usize| self.reader.computation(tensor)?.mask.as_ref();
+        let masked: Vec<(usize, &Mask)> =
+            (0..infos.len()).filter_map(|tensor| Some((tensor, mask(tensor)?))).collect();
+        let of_mask = |(at, (tensor, mask)): (usize, &(usize, &Mask))| {
+            let elements = infos[*tensor].shape.elements().unwrap_or_default();
+            pieces(elements, mask.unit()).map(move |range| (at, range))
         };
-        let tasks: Vec<_> = self.masks.iter().enumerate().filter_map(of_mask).flatten().collect();
+        let tasks: Vec<_> = masked.iter().enumerate().flat_map(of_mask).collect();
         let elements = tasks.iter().map(|(_, range)| range.end - range.start);
         progress.begin(Phase::Measuring, elements.sum::<u64>() * 4);
 
-        let mut found = vec![Counts::default(); self.tensors.len()];
+        let mut found = vec![Counts::default(); masked.len()];
         pipeline.run(
             tasks.len(),
             |task, (buffers, counts): &mut (Buffers, Counts)| {
-                let (tensor, range) = &tasks[task];
-                read(&*self.base, *tensor, range.clone(), buffers)?;
-                *counts = count(self.masks[*tensor].as_ref(), range.start, &buffers.values);
+                let (at, range) = &tasks[task];
+                let (tensor, mask) = masked[*at];
+                read(self.reader.base(), tensor, range.clone(), buffers)?;
+                *counts = count(mask, range.start, &buffers.values);
                 Ok(())
             },
             |task, (_, counts)| {
-                let (tensor, range) = &tasks[task];
-                found[*tensor].add(counts);
+                let (at, range) = &tasks[task];
+                found[*at].add(counts);
                 progress.advance((range.end - range.start) * 4);
                 Ok(())
             },
@@ -94,9 +103,9 @@ impl<'b> Pruned<'b> {
 
         let mut total = Counts::default();
         found.iter().for_each(|counts| total.add(counts));
-        let pruned = self.masks.iter().zip(&found).zip(&self.tensors);
-        let tensors = pruned.filter(|((mask, _), _)| mask.is_some());
-        let tensors = tensors.map(|((_, counts), info)| counts.of_tensor(&info.name)).collect();
+        let pruned = masked.iter().zip(&found);
+        let tensors = pruned.map(|((tensor, _), counts)| counts.of_tensor(&infos[*tensor].name));
+        let tensors = tensors.collect();
         Ok((total.total(), tensors))
     }
 }
@@ -105,7 +114,7 @@ fn is_quantized(info: &TensorInfo) -> bool {
     info.dtype.is_quantized()
 }
 
-fn count(mask: Option<&Mask>, start: u64, values: &[f32]) -> Counts {
+fn count(mask: &Mask, start: u64, values: &[f32]) -> Counts {
     let square = |value: &f32| f64::from(*value) * f64::from(*value);
     let zeros_before = values.iter().filter(|value| **value == 0.0).count() as u64;
     let mut counts = Counts {
@@ -115,54 +124,26 @@ fn count(mask: Option<&Mask>, start: u64, values: &[f32]) -> Counts {
         energy: values.iter().map(square).sum(),
         lost: 0.0,
     };
-    if let Some(mask) = mask {
-        mask.each_gone(start, values, &mut |place| {
-            counts.zeros += u64::from(values[place] != 0.0);
-            counts.lost += square(&values[place]);
-        });
-    }
+    mask.each_gone(start, values, &mut |place| {
+        counts.zeros += u64::from(values[place] != 0.0);
+        counts.lost += square(&values[place]);
+    });
     counts
 }
 
-impl CheckpointReader for Pruned<'_> {
-    pass_on!(base: format, files, companions, read_companion, left_out, warnings);
-
-    fn metadata(&self) -> &Metadata {
-        &self.metadata
-    }
-
-    fn tensors(&self) -> &[TensorInfo] {
-        &self.tensors
-    }
-
-    fn stored(&self, tensor: usize) -> Stored<'_> {
-        match self.is_as_stored(tensor) {
-            true => self.base.stored(tensor),
-            false => Stored::derived_from(&*self.base, &[tensor]),
-        }
-    }
-
-    fn read_tensor(&self, tensor: usize, offset: u64, buf: &mut [u8]) -> Result<()> {
-        if self.is_as_stored(tensor) {
-            return self.base.read_tensor(tensor, offset, buf);
-        }
-        let info = &self.tensors[tensor];
-        let past = || Error::corrupt("the read ends past the tensor").for_tensor(&info.name);
-        let end = offset.checked_add(buf.len() as u64).ok_or_else(past)?;
-        if end > info.byte_len()? {
-            return Err(past().at(offset));
-        }
-
-        let mask = self.masks[tensor].as_ref();
+impl Computation for Masked {
+    fn read(&self, target: &Target<'_>, offset: u64, buf: &mut [u8]) -> Result<()> {
+        let (info, mask) = (target.info, self.mask.as_ref());
         let width = info.dtype.block_bytes();
         let unit = mask.map_or(1, Mask::unit).max(1);
         let start = offset / width / unit * unit;
         let elements = info.shape.elements().unwrap_or_default();
+        let end = offset + buf.len() as u64;
         let stop = end.div_ceil(width).next_multiple_of(unit).min(elements);
         let mut buffers = Buffers::default();
-        read(&*self.base, tensor, start..stop, &mut buffers)?;
+        read(target.base, target.tensor, start..stop, &mut buffers)?;
         let Buffers { mut bytes, values, .. } = buffers;
-        if is_quantized(&self.base.tensors()[tensor]) {
+        if is_quantized(target.source()) {
             let wide: Vec<u8> = values.iter().flat_map(|value| value.to_le_bytes()).collect();
             cast_float(DType::F32, info.dtype, &wide, &mut bytes);
         }
@@ -174,25 +155,8 @@ impl CheckpointReader for Pruned<'_> {
             });
         }
         let from = in_memory(offset - start * width as u64)?;
-        buf.copy_from_slice(
-            bytes.get(from..).and_then(|rest| rest.get(..buf.len())).ok_or_else(past)?,
-        );
+        let wanted = bytes.get(from..).and_then(|rest| rest.get(..buf.len()));
+        buf.copy_from_slice(wanted.ok_or_else(|| Error::corrupt("the tensor ends too early"))?);
         Ok(())
-    }
-
-    fn tensor_slice(&self, tensor: usize) -> Option<&[u8]> {
-        self.is_as_stored(tensor).then(|| self.base.tensor_slice(tensor))?
-    }
-
-    fn container(&self) -> Container<'_> {
-        self.base.container().altered()
-    }
-}
-
-impl Pruned<'_> {
-    /// Returns `true` if a tensor's bytes are unchanged.
-    fn is_as_stored(&self, tensor: usize) -> bool {
-        self.masks[tensor].is_none()
-            && self.tensors[tensor].dtype == self.base.tensors()[tensor].dtype
     }
 }

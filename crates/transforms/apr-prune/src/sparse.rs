@@ -5,12 +5,11 @@
 //! one is where its rows begin.
 
 use apr_core::{
-    CheckpointReader, Container, DType, Encoded, Error, Phase, Pipeline, Progress, ReadEncoded,
-    Result, Shape, Stored, StoredForm, StoredRange, pass_on,
+    CheckpointReader, DType, Error, Phase, Pipeline, Progress, Result, Shape, StoredForm,
 };
 use apr_tensor::sparse::{Matrix, Sections, SparseLayout, encode};
-use apr_view::NamePattern;
 use apr_view::values::decode;
+use apr_view::{Computation, Derived, NamePattern, Target};
 use serde::Serialize;
 
 use crate::plan::Left;
@@ -71,12 +70,6 @@ struct Rows {
     row_ptr: Vec<u64>,
 }
 
-/// A checkpoint with sparse tensors.
-struct Sparse<'b> {
-    base: Box<dyn CheckpointReader + 'b>,
-    rows: Vec<Option<Rows>>,
-}
-
 /// Stores the tensors of a checkpoint without their zeros, if that saves space.
 ///
 /// # Errors
@@ -114,12 +107,12 @@ pub fn sparsify<'b, P: Pipeline>(
     }
 
     let counts = count(&*base, &candidates, layout, pipeline, progress)?;
-    let mut rows: Vec<Option<Rows>> = base.tensors().iter().map(|_| None).collect();
+    let mut sparse = Derived::new(base);
     for ((position, matrix), counted) in candidates.into_iter().zip(counts) {
         let Counted { row_ptr, is_healthy } = counted;
         if !is_healthy {
             // Dense, it is judged as every tensor that is written.
-            let name = base.tensors()[position].name.clone();
+            let name = sparse.tensors()[position].name.clone();
             report.left.push(Left { name, why: "it has NaN or infinity".to_owned() });
             continue;
         }
@@ -135,14 +128,14 @@ pub fn sparsify<'b, P: Pipeline>(
         };
         let form = StoredForm { flags, raw_len: sections.end, len: sections.end };
         report.tensors.push(SparseTensor {
-            name: base.tensors()[position].name.clone(),
+            name: sparse.tensors()[position].name.clone(),
             entries,
             bytes_before: matrix.dense_len(),
             bytes: sections.end,
         });
-        rows[position] = Some(Rows { matrix, layout, sections, form, row_ptr });
+        sparse.compute(position, Rows { matrix, layout, sections, form, row_ptr });
     }
-    Ok((Box::new(Sparse { base, rows }), report))
+    Ok((Box::new(sparse), report))
 }
 
 /// Returns the matrix of a tensor that can be smaller without zeros, or `None` if it can't.
@@ -293,7 +286,7 @@ fn encode_rows(
 
 impl Rows {
     /// Fills `buf` with bytes of the stored form.
-    fn read(
+    fn read_rows(
         &self,
         base: &dyn CheckpointReader,
         position: usize,
@@ -369,63 +362,16 @@ impl Rows {
     }
 }
 
-impl Sparse<'_> {
-    fn form(&self, tensor: usize) -> Result<&Rows> {
-        self.rows[tensor]
-            .as_ref()
-            .ok_or_else(|| Error::format("the tensor has no other form than its own"))
-    }
-}
-
-impl ReadEncoded for Sparse<'_> {
-    fn read_form(&self, tensor: usize, offset: u64, buf: &mut [u8]) -> Result<()> {
-        let rows = self.form(tensor)?;
-        let end = offset.checked_add(buf.len() as u64);
-        if end.is_none_or(|end| end > rows.form.len) {
-            let name = &self.base.tensors()[tensor].name;
-            let error = Error::corrupt("the read ends past the tensor").for_tensor(name);
-            return Err(error.at(offset));
-        }
-        rows.read(&*self.base, tensor, offset, buf)
+impl Computation for Rows {
+    fn read(&self, target: &Target<'_>, offset: u64, buf: &mut [u8]) -> Result<()> {
+        target.read_source(offset, buf)
     }
 
-    fn read_verbatim(&self, tensor: usize, offset: u64, buf: &mut [u8]) -> Result<()> {
-        self.read_form(tensor, offset, buf)
+    fn form(&self) -> Option<StoredForm> {
+        Some(self.form)
     }
 
-    fn piece_len(&self, _tensor: usize) -> Option<u64> {
-        None
-    }
-
-    fn read_both(
-        &self,
-        tensor: usize,
-        _offset: u64,
-        _buf: &mut [u8],
-        _verbatim: &mut Vec<u8>,
-    ) -> Result<u64> {
-        let name = &self.base.tensors()[tensor].name;
-        Err(Error::format("it has no pieces of its own").for_tensor(name))
-    }
-}
-
-impl CheckpointReader for Sparse<'_> {
-    pass_on!(base: format, metadata, tensors, read_tensor, tensor_slice, files, companions);
-    pass_on!(base: read_companion, left_out, warnings);
-
-    fn stored(&self, tensor: usize) -> Stored<'_> {
-        match &self.rows[tensor] {
-            None => self.base.stored(tensor),
-            Some(rows) => {
-                let derived = Stored::derived_from(&*self.base, &[tensor]);
-                let range = StoredRange { len: rows.form.len, ..derived.range };
-                let encoded = Encoded::new(self, tensor, Some(rows.form));
-                Stored::encoded_as(range, encoded).with_parts(derived.parts().to_vec())
-            }
-        }
-    }
-
-    fn container(&self) -> Container<'_> {
-        self.base.container().altered()
+    fn read_form(&self, target: &Target<'_>, offset: u64, buf: &mut [u8]) -> Result<()> {
+        self.read_rows(target.base, target.tensor, offset, buf)
     }
 }

@@ -7,10 +7,10 @@ use std::sync::Arc;
 
 use apr_arch::LayerStack;
 use apr_core::{
-    CheckpointReader, Companion, Container, Convention, Error, Metadata, Phase, Pipeline, Progress,
-    Result, Shape, Stored, TensorInfo, pass_on,
+    CheckpointReader, Convention, Error, Phase, Pipeline, Progress, Result, Shape, TensorInfo,
 };
 use apr_source::Source;
+use apr_view::{Computation, Derived, Target};
 use serde::Serialize;
 use serde_json::{Map, Value};
 
@@ -456,68 +456,36 @@ impl WidthPlan {
         }
         report.configuration = changed;
 
-        let (mut infos, mut bytes) = (base.tensors().to_vec(), 0_u64);
-        for (info, kept) in infos.iter_mut().zip(&kept) {
+        let (mut narrowed, mut bytes) = (Derived::new(base), 0_u64);
+        *narrowed.metadata_mut() = metadata;
+        for (companion, bytes) in configuration.into_files() {
+            narrowed.companions_mut().set(companion, bytes);
+        }
+        for (tensor, kept) in kept.into_iter().enumerate() {
             let Some(kept) = kept else { continue };
+            let info = narrowed.info_mut(tensor);
             let before = info.byte_len()?;
             let mut dims = info.shape.dims().to_vec();
             let left = kept.ranges.iter().map(|range| range.end - range.start).sum();
             dims[usize::from(kept.of_columns)] = left;
             info.shape = Shape::from(dims);
             bytes = bytes.saturating_add(before - info.byte_len()?);
+            narrowed.compute(tensor, kept);
         }
         report.bytes = bytes;
-        let companions = configuration.companions(&*base);
-        let narrowed = Narrowed { base, metadata, infos, kept, companions, configuration };
         Ok((Box::new(narrowed), report))
     }
 }
 
-/// A checkpoint with fewer heads or neurons.
-struct Narrowed<'b> {
-    base: Box<dyn CheckpointReader + 'b>,
-    metadata: Metadata,
-    infos: Vec<TensorInfo>,
-    kept: Vec<Option<Kept>>,
-    companions: Vec<Companion>,
-    configuration: Configuration,
-}
-
-impl CheckpointReader for Narrowed<'_> {
-    pass_on!(base: format, files, left_out, warnings);
-
-    fn metadata(&self) -> &Metadata {
-        &self.metadata
-    }
-
-    fn tensors(&self) -> &[TensorInfo] {
-        &self.infos
-    }
-
-    fn stored(&self, tensor: usize) -> Stored<'_> {
-        match self.kept[tensor] {
-            None => self.base.stored(tensor),
-            Some(_) => Stored::derived_from(&*self.base, &[tensor]),
-        }
-    }
-
-    fn read_tensor(&self, tensor: usize, offset: u64, buf: &mut [u8]) -> Result<()> {
-        let Some(kept) = &self.kept[tensor] else {
-            return self.base.read_tensor(tensor, offset, buf);
-        };
-        let info = &self.infos[tensor];
-        let end = offset.checked_add(buf.len() as u64);
-        if end.is_none_or(|end| info.byte_len().is_ok_and(|len| end > len)) {
-            let error = Error::corrupt("the read ends past the tensor").for_tensor(&info.name);
-            return Err(error.at(offset));
-        }
-        let width = info.dtype.block_bytes();
-        let dims = self.base.tensors()[tensor].shape.dims();
+impl Computation for Kept {
+    fn read(&self, target: &Target<'_>, offset: u64, buf: &mut [u8]) -> Result<()> {
+        let width = target.info.dtype.block_bytes();
+        let dims = target.source().shape.dims();
         // Rows are runs of bytes that stay or go as a whole.
         let row = if dims.len() > 1 { dims[1] * width } else { width };
-        if kept.of_columns {
+        if self.of_columns {
             let of_row: Vec<Range<u64>> =
-                kept.ranges.iter().map(|range| range.start * width..range.end * width).collect();
+                self.ranges.iter().map(|range| range.start * width..range.end * width).collect();
             let len: u64 = of_row.iter().map(|range| range.end - range.start).sum();
             let mut done = 0;
             while done < buf.len() {
@@ -525,61 +493,38 @@ impl CheckpointReader for Narrowed<'_> {
                 let (line, within) = (at / len, at % len);
                 let count = in_memory((len - within).min((buf.len() - done) as u64))?;
                 let out = &mut buf[done..][..count];
-                self.gather(tensor, &of_row, line * row, within, out)?;
+                gather(target, &of_row, line * row, within, out)?;
                 done += count;
             }
             return Ok(());
         }
         let runs: Vec<Range<u64>> =
-            kept.ranges.iter().map(|range| range.start * row..range.end * row).collect();
-        self.gather(tensor, &runs, 0, offset, buf)
-    }
-
-    fn tensor_slice(&self, tensor: usize) -> Option<&[u8]> {
-        match self.kept[tensor] {
-            None => self.base.tensor_slice(tensor),
-            Some(_) => None,
-        }
-    }
-
-    fn container(&self) -> Container<'_> {
-        self.base.container().altered()
-    }
-
-    fn companions(&self) -> &[Companion] {
-        &self.companions
-    }
-
-    fn read_companion(&self, companion: usize) -> Result<Vec<u8>> {
-        self.configuration.read_companion(&*self.base, companion)
+            self.ranges.iter().map(|range| range.start * row..range.end * row).collect();
+        gather(target, &runs, 0, offset, buf)
     }
 }
 
-impl Narrowed<'_> {
-    /// Fills `out` with the concatenated byte ranges `runs`, starting at byte `at` of the result.
-    ///
-    /// Each range is moved by `from` bytes in the source.
-    fn gather(
-        &self,
-        tensor: usize,
-        runs: &[Range<u64>],
-        from: u64,
-        at: u64,
-        out: &mut [u8],
-    ) -> Result<()> {
-        let (mut before, mut done) = (0, 0);
-        for run in runs {
-            let len = run.end - run.start;
-            let wanted = at + done as u64;
-            if wanted < before + len && done < out.len() {
-                let skip = wanted - before;
-                let count = in_memory((len - skip).min((out.len() - done) as u64))?;
-                let piece = &mut out[done..][..count];
-                self.base.read_tensor(tensor, from + run.start + skip, piece)?;
-                done += count;
-            }
-            before += len;
+/// Fills `out` with the concatenated byte ranges `runs`, starting at byte `at` of the result.
+///
+/// Each range is moved by `from` bytes in the source.
+fn gather(
+    target: &Target<'_>,
+    runs: &[Range<u64>],
+    from: u64,
+    at: u64,
+    out: &mut [u8],
+) -> Result<()> {
+    let (mut before, mut done) = (0, 0);
+    for run in runs {
+        let len = run.end - run.start;
+        let wanted = at + done as u64;
+        if wanted < before + len && done < out.len() {
+            let skip = wanted - before;
+            let count = in_memory((len - skip).min((out.len() - done) as u64))?;
+            target.read_source(from + run.start + skip, &mut out[done..][..count])?;
+            done += count;
         }
-        Ok(())
+        before += len;
     }
+    Ok(())
 }

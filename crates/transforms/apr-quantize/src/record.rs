@@ -62,7 +62,7 @@ pub fn record(
         view.metadata_mut().set(keys::QUANTIZATION, entry);
     }
 
-    set_pairs(view, &pairs)
+    set_pairs(view.metadata_mut(), &pairs)
 }
 
 /// Name of the scheme that the metadata record, in lower case: under our key, or under the
@@ -78,9 +78,9 @@ pub fn recorded_scheme(metadata: &Metadata) -> Option<String> {
 ///
 /// # Errors
 /// E001 when the metadata hold malformed pairs.
-pub fn record_dequantized(view: &mut View<'_>, dtype: DType) -> Result<()> {
-    view.metadata_mut().remove(keys::QUANTIZATION);
-    set_pairs(view, &[KeyValue::new(FILE_TYPE, file_type(dtype))])
+pub fn record_dequantized(metadata: &mut Metadata, dtype: DType) -> Result<()> {
+    metadata.remove(keys::QUANTIZATION);
+    set_pairs(metadata, &[KeyValue::new(FILE_TYPE, file_type(dtype))])
 }
 
 /// Records that the matrices of a GGUF file are cast to another float dtype.
@@ -119,11 +119,11 @@ fn original_dtype(view: &View<'_>) -> Option<DType> {
 }
 
 /// Sets pairs in the way llama.cpp does: old pairs are removed, new pairs are appended.
-fn set_pairs(view: &mut View<'_>, new: &[KeyValue]) -> Result<()> {
-    let Some(pairs) = key_values(view.metadata())? else { return Ok(()) };
+fn set_pairs(metadata: &mut Metadata, new: &[KeyValue]) -> Result<()> {
+    let Some(pairs) = key_values(metadata)? else { return Ok(()) };
     let mut pairs = Arc::unwrap_or_clone(pairs);
     new.iter().try_for_each(|pair| pairs.push(pair))?;
-    view.metadata_mut().set_key_values(pairs);
+    metadata.set_key_values(pairs);
     Ok(())
 }
 

@@ -1,8 +1,11 @@
 //! Putting a mark into weights while they are read.
 
-use apr_core::{CheckpointReader, Container, DType, Error, Result, Stored, pass_on};
+use std::sync::Arc;
+
+use apr_core::{CheckpointReader, DType, Error, Result, pass_on};
 use apr_tensor::cast::cast_values;
 use apr_tensor::element::{widen_f32, widen_f64};
+use apr_view::{Computation, Derived, Target};
 use serde::Serialize;
 
 use super::carrier::{Carrier, Carriers};
@@ -47,15 +50,13 @@ pub struct EmbedReport {
 ///
 /// Weights that are zero do not change, nor do tensors that are not carriers.
 pub struct Marked<'a> {
-    base: &'a dyn CheckpointReader,
-    frame: Frame,
-    /// Marks by the tensor's position.
-    marks: Vec<Option<Mark>>,
+    reader: Derived<'a, Mark>,
     report: EmbedReport,
 }
 
 /// Mark of one tensor.
 struct Mark {
+    frame: Arc<Frame>,
     chips: Chips,
     amplitude: f64,
 }
@@ -100,23 +101,19 @@ impl<'a> Marked<'a> {
             None => chosen_strength(weights, frame.bytes().len())?,
         };
 
-        let report = report(carriers, id, &frame, strength);
-        let mut marks: Vec<Option<Mark>> = base.tensors().iter().map(|_| None).collect();
+        let (report, frame) = (report(carriers, id, &frame, strength), Arc::new(frame));
+        let mut reader = Derived::new(base);
         for Carrier { tensor, name, std, .. } in carriers.list() {
-            marks[*tensor] = Some(Mark { chips: Chips::new(key, name), amplitude: strength * std });
+            let (frame, chips) = (Arc::clone(&frame), Chips::new(key, name));
+            reader.compute(*tensor, Mark { frame, chips, amplitude: strength * std });
         }
-
-        Ok(Self { base, frame, marks, report })
+        Ok(Self { reader, report })
     }
 
     /// Returns the report on the mark.
     #[must_use]
     pub fn report(&self) -> &EmbedReport {
         &self.report
-    }
-
-    fn mark(&self, tensor: usize) -> Option<&Mark> {
-        self.marks.get(tensor)?.as_ref()
     }
 }
 
@@ -152,7 +149,7 @@ fn report(carriers: &Carriers, id: &str, frame: &Frame, strength: f64) -> EmbedR
 
 impl Mark {
     /// Moves the elements in `bytes`, which are whole ones from number `first` on.
-    fn apply(&self, frame: &Frame, dtype: DType, first: u64, bytes: &mut [u8]) {
+    fn apply(&self, dtype: DType, first: u64, bytes: &mut [u8]) {
         let mut chips = self.chips.clone();
         let mut signs = Signs { group: None, minus: [0; GROUP_BYTES] };
         let mut buffer = Vec::new();
@@ -164,7 +161,7 @@ impl Mark {
             let place = usize::try_from(place).unwrap_or_default();
             let count = (GROUP - place).min(rest.len() / element);
             let (here, next) = rest.split_at_mut(count * element);
-            signs.turn_to(group, &mut chips, frame);
+            signs.turn_to(group, &mut chips, &self.frame);
             let shift = |index: usize| {
                 if signs.is_minus(place + index) { -self.amplitude } else { self.amplitude }
             };
@@ -292,50 +289,31 @@ fn uniform(seed: u64, place: u64) -> f64 {
     ((mixed ^ (mixed >> 31)) >> 11) as f64 / (1_u64 << 53) as f64 - 0.5
 }
 
-impl CheckpointReader for Marked<'_> {
-    pass_on!(base: format, metadata, tensors, files, companions, read_companion, left_out,
-        warnings);
-
-    fn stored(&self, tensor: usize) -> Stored<'_> {
-        if self.mark(tensor).is_some() {
-            Stored::derived_from(self.base, &[tensor])
-        } else {
-            self.base.stored(tensor)
-        }
-    }
-
-    fn read_tensor(&self, tensor: usize, offset: u64, buf: &mut [u8]) -> Result<()> {
-        let Some(mark) = self.mark(tensor) else {
-            return self.base.read_tensor(tensor, offset, buf);
-        };
-        let info = &self.base.tensors()[tensor];
-        let element = info.dtype.block_bytes();
+impl Computation for Mark {
+    fn read(&self, target: &Target<'_>, offset: u64, buf: &mut [u8]) -> Result<()> {
+        let dtype = target.info.dtype;
+        let element = dtype.block_bytes();
         let before = usize::try_from(offset % element).unwrap_or_default();
         let after = (before + buf.len()) as u64 % element;
         if before == 0 && after == 0 {
-            self.base.read_tensor(tensor, offset, buf)?;
-            mark.apply(&self.frame, info.dtype, offset / element, buf);
+            target.read_source(offset, buf)?;
+            self.apply(dtype, offset / element, buf);
             return Ok(());
         }
 
         // The range cuts elements.
         let len = (before + buf.len()) as u64;
-        let len = usize::try_from(len.next_multiple_of(element)).map_err(|_| {
-            Error::memory("a range is larger than memory can be").for_tensor(&info.name)
-        })?;
+        let len = usize::try_from(len.next_multiple_of(element))
+            .map_err(|_| Error::memory("a range is larger than memory can be"))?;
         let mut whole = vec![0; len];
-        self.base.read_tensor(tensor, offset - before as u64, &mut whole)?;
-        mark.apply(&self.frame, info.dtype, offset / element, &mut whole);
+        target.read_source(offset - before as u64, &mut whole)?;
+        self.apply(dtype, offset / element, &mut whole);
         buf.copy_from_slice(&whole[before..][..buf.len()]);
         Ok(())
     }
+}
 
-    fn tensor_slice(&self, tensor: usize) -> Option<&[u8]> {
-        // The bytes that the reader holds are those without the mark.
-        if self.mark(tensor).is_some() { None } else { self.base.tensor_slice(tensor) }
-    }
-
-    fn container(&self) -> Container<'_> {
-        self.base.container().altered()
-    }
+impl CheckpointReader for Marked<'_> {
+    pass_on!(reader: format, metadata, tensors, stored, read_tensor, tensor_slice, container);
+    pass_on!(reader: files, companions, read_companion, left_out, warnings);
 }

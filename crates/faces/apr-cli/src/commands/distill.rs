@@ -126,7 +126,7 @@ pub(super) fn distilled(
         return Err(Error::format(message).for_tensor(name).in_file(&model.name).into());
     }
     drop(student_source);
-    model.reader = Box::new(Trained::new(model.reader, places, &report)?);
+    model.reader = Box::new(Trained::over(model.reader, places, &report)?);
     Ok((model, Some(report)))
 }
 

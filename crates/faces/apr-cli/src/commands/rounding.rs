@@ -4,7 +4,7 @@
 use std::path::Path;
 
 use apr_lowrank::RoundingReport;
-use apr_lowrank::second_order::{Rewritten, RoundingWork};
+use apr_lowrank::second_order::RoundingWork;
 use apr_ops::job::{Job, LaidWeights};
 use apr_quantize::Layout;
 
@@ -34,6 +34,6 @@ pub(super) fn rounded(
     // The job can't tell from rounded weights; without such, it does.
     job.weights.warnings.extend(idle.filter(|_| !job.weights.rounded.is_empty()));
     let report = work.report(calibration.reader(), &layers);
-    model.reader = Box::new(Rewritten::new(model.reader, rewrites));
+    model.reader = Box::new(rewrites.over(model.reader));
     Ok((job, model, report))
 }

@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use apr_core::counted;
 use apr_importance::{measured_weights, observe};
-use apr_lowrank::second_order::{Gram, Layers, Matrix, Rewrites, Rewritten};
+use apr_lowrank::second_order::{Gram, Layers, Matrix, Rewrites};
 use apr_quality::Subject;
 use apr_registry::{CheckpointReader, Error};
 use apr_run::{Runner, with_runner};
@@ -119,7 +119,7 @@ impl<'c> Calibration<'c> {
     /// The products of the inputs of a layer's matrices, behind what was rewritten before.
     fn grams(&self, layer: &[Matrix], rewrites: &Arc<Rewrites>) -> Outcome<BTreeMap<String, Gram>> {
         let base = Box::new(View::new(self.reader()));
-        let reader = Rewritten::new(base, Arc::clone(rewrites));
+        let reader = rewrites.over(base);
         let source = self.context.source(&reader, self.opened.name())?;
         let wanted: BTreeSet<&str> = layer.iter().map(|matrix| &*matrix.measured).collect();
         let mut grams = BTreeMap::new();

@@ -18,7 +18,7 @@ use serde_json::Value;
 use super::description::Job;
 use super::error::JobError;
 use super::planned::{Parts, Planned};
-use super::quantized::{Quantized, in_blocks};
+use super::quantized::{in_blocks, quantized as in_types};
 use super::simplified::Reworked;
 use super::wishes::WITH_BLOCKS;
 
@@ -26,7 +26,7 @@ use crate::graph::{BoundGraphs, bound_graphs, without_family};
 use crate::import::{Foreign, Prepared};
 use crate::inline::ValidationError;
 use crate::own_graph::{OwnGraphs, check_inputs, is_skeleton, left_out, own_graphs_or_damage};
-use crate::products::Integers;
+use crate::products::as_integers;
 
 /// The first version of ONNX's format in which weights need not be inputs.
 pub(super) const WITH_FREE_WEIGHTS: i64 = 4;
@@ -85,13 +85,13 @@ impl Job {
         let base = match in_blocks {
             Some((tensors, more)) => {
                 warnings.extend(more);
-                Base::owning(Quantized::new(named, tensors))
+                Base::owning(in_types(named, tensors))
             }
             None => named,
         };
         let (products, integers) = quantized.unzip();
         let base = match integers {
-            Some(integers) => Base::owning(Integers::new(base, integers)),
+            Some(integers) => Base::owning(as_integers(base, integers)),
             None => base,
         };
         let (unpacked, parts) = Unpacked::beside(base);

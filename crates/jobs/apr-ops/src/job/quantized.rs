@@ -1,13 +1,14 @@
 //! Weights that are quantized while they are read, for files whose graph says what blocks mean.
 
+use std::ops::Range;
+
 use apr_arch::FamilyModel;
-use apr_core::{
-    CheckpointReader, Container, DType, Error, Result, Stored, TensorInfo, counted, pass_on,
-};
+use apr_core::{CheckpointReader, DType, Error, Result, TensorInfo, counted};
 use apr_quantize::{Quantization, SchemeKind, nothing_changes, plan};
 use apr_tensor::block::quantize;
 use apr_tensor::element::widen_f32;
-use apr_view::Base;
+use apr_view::chunks::fill;
+use apr_view::{Base, Computation, Derived, Target};
 
 use super::error::JobError;
 
@@ -16,12 +17,6 @@ const SAID: [DType; 3] = [DType::Q8_0, DType::Q4_0, DType::Q4_1];
 
 /// Blocks that are made at a time.
 const BLOCKS_AT_ONCE: u64 = 2048;
-
-/// A checkpoint of which some tensors are seen in blocks.
-pub(super) struct Quantized<'a> {
-    base: Base<'a>,
-    tensors: Vec<TensorInfo>,
-}
 
 /// Returns the tensors of `base` with the dtypes of a scheme, and warnings about exceptions.
 ///
@@ -87,81 +82,45 @@ pub(super) fn in_blocks(
     Ok((tensors, warnings))
 }
 
-impl<'a> Quantized<'a> {
-    /// Creates a checkpoint with these tensors over a base that stores them as floats.
-    ///
-    /// Their dtypes may be block types.
-    pub(super) fn new(base: Base<'a>, tensors: Vec<TensorInfo>) -> Self {
-        Self { base, tensors }
-    }
-
-    fn is_changed(&self, tensor: usize) -> bool {
-        self.tensors[tensor].dtype != self.base.tensors()[tensor].dtype
-    }
-
-    /// Makes the blocks from `first` on, and appends them.
-    fn blocks(&self, tensor: usize, first: u64, count: u64, out: &mut Vec<u8>) -> Result<()> {
-        let (from, to) = (&self.base.tensors()[tensor], self.tensors[tensor].dtype);
-        let of_block = to.block_len() * from.dtype.block_bytes();
-        let mut bytes = vec![0; usize::try_from(count * of_block).unwrap_or_default()];
-        self.base.read_tensor(tensor, first * of_block, &mut bytes)?;
-        let mut values = Vec::new();
-        widen_f32(from.dtype, &bytes, &mut values);
-        if values.iter().any(|value| !value.is_finite()) {
-            let message = format!("NaN or infinite values, which {to} can't represent");
-            return Err(Error::format(message).for_tensor(&from.name));
+/// Returns a checkpoint with these tensors over a base that stores them as floats.
+///
+/// Their dtypes may be block types.
+pub(super) fn quantized<'a>(base: Base<'a>, tensors: Vec<TensorInfo>) -> Derived<'a, InBlocks> {
+    let mut quantized = Derived::new(base).as_conversion();
+    for (tensor, info) in tensors.into_iter().enumerate() {
+        if info.dtype != quantized.tensors()[tensor].dtype {
+            quantized.compute(tensor, InBlocks);
         }
-
-        // These types look at no more than a block at a time.
-        let row_len = usize::try_from(to.block_len()).unwrap_or(1);
-        quantize(to, &values, row_len, None, out);
-        Ok(())
+        *quantized.info_mut(tensor) = info;
     }
+    quantized
 }
 
-impl CheckpointReader for Quantized<'_> {
-    pass_on!(base: format, metadata, files, companions, read_companion, left_out, warnings);
+/// A tensor of floats, as blocks of another dtype.
+pub(super) struct InBlocks;
 
-    fn tensors(&self) -> &[TensorInfo] {
-        &self.tensors
+/// Makes blocks, and appends them.
+fn blocks(target: &Target<'_>, range: Range<u64>, out: &mut Vec<u8>) -> Result<()> {
+    let (from, to) = (target.source().dtype, target.info.dtype);
+    let of_block = to.block_len() * from.block_bytes();
+    let len = (range.end - range.start) * of_block;
+    let mut bytes = vec![0; usize::try_from(len).unwrap_or_default()];
+    target.read_source(range.start * of_block, &mut bytes)?;
+    let mut values = Vec::new();
+    widen_f32(from, &bytes, &mut values);
+    if values.iter().any(|value| !value.is_finite()) {
+        let message = format!("NaN or infinite values, which {to} can't represent");
+        return Err(Error::format(message));
     }
 
-    fn stored(&self, tensor: usize) -> Stored<'_> {
-        if self.is_changed(tensor) {
-            let stored = Stored::derived_from(&*self.base, &[tensor]);
-            stored.converted_from(&*self.base, tensor, true)
-        } else {
-            self.base.stored(tensor)
-        }
-    }
+    // These types look at no more than a block at a time.
+    let row_len = usize::try_from(to.block_len()).unwrap_or(1);
+    quantize(to, &values, row_len, None, out);
+    Ok(())
+}
 
-    fn read_tensor(&self, tensor: usize, offset: u64, buf: &mut [u8]) -> Result<()> {
-        if !self.is_changed(tensor) {
-            return self.base.read_tensor(tensor, offset, buf);
-        }
-
-        let bytes = self.tensors[tensor].dtype.block_bytes();
-        let (mut filled, mut blocks) = (0, Vec::new());
-        while filled < buf.len() {
-            let at = offset + filled as u64;
-            let left = (buf.len() - filled) as u64;
-            let count = (at % bytes + left).div_ceil(bytes).min(BLOCKS_AT_ONCE);
-            blocks.clear();
-            self.blocks(tensor, at / bytes, count, &mut blocks)?;
-            let made = &blocks[usize::try_from(at % bytes).unwrap_or_default()..];
-            let len = made.len().min(buf.len() - filled);
-            buf[filled..filled + len].copy_from_slice(&made[..len]);
-            filled += len;
-        }
-
-        Ok(())
-    }
-
-    fn tensor_slice(&self, tensor: usize) -> Option<&[u8]> {
-        if self.is_changed(tensor) { None } else { self.base.tensor_slice(tensor) }
-    }
-
-    fn container(&self) -> Container<'_> {
-        self.base.container().altered()
+impl Computation for InBlocks {
+    fn read(&self, target: &Target<'_>, offset: u64, buf: &mut [u8]) -> Result<()> {
+        fill(target.info, (offset, buf), BLOCKS_AT_ONCE, |range, out| blocks(target, range, out))
     }
 }

@@ -131,7 +131,7 @@ impl Weights {
                 ));
             }
         } else if let Some(dtype) = self.dequantize.filter(|_| has_blocks) {
-            record_dequantized(view, dtype)?;
+            record_dequantized(view.metadata_mut(), dtype)?;
         } else if let Some(dtype) = precision.filter(|_| !has_blocks) {
             record_cast(view, dtype)?;
         }

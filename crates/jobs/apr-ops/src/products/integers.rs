@@ -2,10 +2,11 @@
 
 use std::collections::BTreeMap;
 
-use apr_core::{CheckpointReader, Container, DType, Error, Result, Stored, TensorInfo, pass_on};
+use apr_core::{CheckpointReader, DType, Result};
 use apr_tensor::element::widen_f32;
-use apr_view::Base;
+use apr_view::chunks::fill;
 use apr_view::values::not_finite;
+use apr_view::{Base, Computation, Derived, Target};
 
 /// Elements that are read at a time.
 const ELEMENTS_AT_ONCE: u64 = 1 << 16;
@@ -134,67 +135,30 @@ fn read_floats(
     Ok(())
 }
 
-/// A checkpoint of which some tensors of floats are read as integers.
-pub(crate) struct Integers<'a> {
+/// Returns a checkpoint that reads tensors of `base`, by position, as integers.
+pub(crate) fn as_integers<'a>(
     base: Base<'a>,
-    tensors: Vec<TensorInfo>,
     integers: BTreeMap<usize, IntegerTensor>,
+) -> Derived<'a, IntegerTensor> {
+    let mut read = Derived::new(base).as_conversion();
+    for (tensor, integer) in integers {
+        read.info_mut(tensor).dtype = integer.dtype;
+        read.compute(tensor, integer);
+    }
+    read
 }
 
-impl<'a> Integers<'a> {
-    /// Creates a checkpoint that reads tensors of `base`, by position, as integers.
-    pub(crate) fn new(base: Base<'a>, integers: BTreeMap<usize, IntegerTensor>) -> Self {
-        let mut tensors = base.tensors().to_vec();
-        integers.iter().for_each(|(&tensor, integer)| tensors[tensor].dtype = integer.dtype);
-        Self { base, tensors, integers }
-    }
-}
-
-impl CheckpointReader for Integers<'_> {
-    pass_on!(base: format, metadata, files, companions, read_companion, left_out, warnings);
-
-    fn tensors(&self) -> &[TensorInfo] {
-        &self.tensors
-    }
-
-    fn stored(&self, tensor: usize) -> Stored<'_> {
-        if self.integers.contains_key(&tensor) {
-            let stored = Stored::derived_from(&*self.base, &[tensor]);
-            stored.converted_from(&*self.base, tensor, true)
-        } else {
-            self.base.stored(tensor)
-        }
-    }
-
-    fn read_tensor(&self, tensor: usize, offset: u64, buf: &mut [u8]) -> Result<()> {
-        let Some(integer) = self.integers.get(&tensor) else {
-            return self.base.read_tensor(tensor, offset, buf);
-        };
-        let width = integer.dtype.block_bytes();
-        let mut element = offset / width;
-        let count = (offset % width + buf.len() as u64).div_ceil(width);
-        let mut made = Vec::with_capacity(buf.len() + 8);
-        read_floats(&*self.base, tensor, element, count, &mut |values| {
-            for value in values {
-                integer.push(*value, element, &mut made);
-                element += 1;
-            }
-            Ok(())
-        })?;
-        let skipped = usize::try_from(offset % width).unwrap_or_default();
-        let made = made.get(skipped..skipped + buf.len()).ok_or_else(|| {
-            let message = "read past the end of a tensor";
-            Error::format(message).for_tensor(&self.tensors[tensor].name)
-        })?;
-        buf.copy_from_slice(made);
-        Ok(())
-    }
-
-    fn tensor_slice(&self, tensor: usize) -> Option<&[u8]> {
-        if self.integers.contains_key(&tensor) { None } else { self.base.tensor_slice(tensor) }
-    }
-
-    fn container(&self) -> Container<'_> {
-        self.base.container().altered()
+impl Computation for IntegerTensor {
+    fn read(&self, target: &Target<'_>, offset: u64, buf: &mut [u8]) -> Result<()> {
+        fill(target.info, (offset, buf), ELEMENTS_AT_ONCE, |range, out| {
+            let (mut element, count) = (range.start, range.end - range.start);
+            read_floats(target.base, target.tensor, element, count, &mut |values| {
+                for value in values {
+                    self.push(*value, element, out);
+                    element += 1;
+                }
+                Ok(())
+            })
+        })
     }
 }

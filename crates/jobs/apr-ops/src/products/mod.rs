@@ -20,7 +20,7 @@ use apr_graph::Graph;
 use serde::Serialize;
 
 use candidates::Candidates;
-pub(crate) use integers::{IntegerTensor, Integers};
+pub(crate) use integers::{IntegerTensor, as_integers};
 pub use range::{Range, Ranges};
 use rewrite::rewrite;
 

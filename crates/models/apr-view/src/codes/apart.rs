@@ -9,6 +9,7 @@ use serde_json::Map;
 use super::coded::CONFIG;
 use super::stated;
 use crate::base::Base;
+use crate::companions::Companions;
 
 /// A checkpoint with the parts of each weight that is stored in codes and scales in its place, and
 /// with the configuration that says how they are read: what [`Coded`](super::Coded) put together,
@@ -18,12 +19,8 @@ pub struct Apart<'a> {
     tensors: Vec<TensorInfo>,
     origins: Vec<PartOrigin>,
     metadata: Metadata,
-    companions: Vec<Companion>,
-    files: Files,
+    companions: Companions,
 }
-
-/// Bytes of companion files that replace those of the base, or `None` if a file is unchanged.
-type Files = Vec<Option<Vec<u8>>>;
 
 /// Source of a tensor of [`Apart`] in its base.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -91,14 +88,12 @@ impl<'a> Apart<'a> {
         if !renamed.is_empty() {
             metadata.set(keys::CODED, renamed);
         }
-        let (companions, files) = match undecoded {
-            Some(undecoded) => {
-                stated::put_back(undecoded.metadata(), &mut metadata);
-                stated_companions(&*base, undecoded)?
-            }
-            None => (base.companions().to_vec(), base.companions().iter().map(|_| None).collect()),
-        };
-        Ok(Self { tensors, origins, metadata, companions, files, base })
+        let mut companions = Companions::of(&*base);
+        if let Some(undecoded) = undecoded {
+            stated::put_back(undecoded.metadata(), &mut metadata);
+            put_statements_back(&mut companions, &*base, undecoded)?;
+        }
+        Ok(Self { tensors, origins, metadata, companions, base })
     }
 }
 
@@ -120,29 +115,26 @@ fn sort_as_stored(base: &dyn CheckpointReader, found: &mut [(TensorInfo, PartOri
     }
 }
 
-/// The companions of `base` with the statements of the quantization that `undecoded` has; bytes
-/// where they are not the base's.
-fn stated_companions(
+/// Gives the companions of `base` the statements of the quantization that `undecoded` has.
+fn put_statements_back(
+    companions: &mut Companions,
     base: &dyn CheckpointReader,
     undecoded: &dyn CheckpointReader,
-) -> Result<(Vec<Companion>, Files)> {
-    let mut companions = base.companions().to_vec();
-    let mut files: Files = companions.iter().map(|_| None).collect();
+) -> Result<()> {
     for (position, companion) in undecoded.companions().iter().enumerate() {
-        let there = companions.iter().position(|other| other.name == companion.name);
+        let there = companions.position(&companion.name);
         if companion.name == CONFIG {
             let Some(there) = there else { continue };
             let original = undecoded.read_companion(position)?;
             let now = base.read_companion(there)?;
-            let Some(bytes) = stated::back(&original, &now) else { continue };
-            companions[there].len = bytes.len() as u64;
-            files[there] = Some(bytes);
+            if let Some(bytes) = stated::back(&original, &now) {
+                companions.set(there, bytes);
+            }
         } else if stated::is_statement(&companion.name) && there.is_none() {
-            companions.push(companion.clone());
-            files.push(Some(undecoded.read_companion(position)?));
+            companions.put(&companion.name, undecoded.read_companion(position)?);
         }
     }
-    Ok((companions, files))
+    Ok(())
 }
 
 impl CheckpointReader for Apart<'_> {
@@ -189,13 +181,10 @@ impl CheckpointReader for Apart<'_> {
     }
 
     fn companions(&self) -> &[Companion] {
-        &self.companions
+        self.companions.list()
     }
 
     fn read_companion(&self, companion: usize) -> Result<Vec<u8>> {
-        match self.files.get(companion) {
-            Some(Some(bytes)) => Ok(bytes.clone()),
-            _ => self.base.read_companion(companion),
-        }
+        self.companions.read(&*self.base, companion)
     }
 }

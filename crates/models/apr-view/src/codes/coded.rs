@@ -14,6 +14,7 @@ use super::find::{Decode, Found, Tensors, Weight, find};
 use super::read::{Tile, usize_of};
 use super::stated::{self, Stated};
 use super::{grouped, integers, plain};
+use crate::companions::Companions;
 
 /// Elements that are decoded at a time.
 const AT_ONCE: u64 = 1 << 18;
@@ -51,8 +52,7 @@ pub struct Coded {
     tensors: Vec<TensorInfo>,
     origins: Vec<Origin>,
     metadata: Metadata,
-    companions: Vec<Companion>,
-    files: Vec<File>,
+    companions: Companions,
     warnings: Vec<String>,
 }
 
@@ -89,14 +89,6 @@ struct Decoded {
     kept: Option<(TensorInfo, u64)>,
     /// Result of the check of its scales, once they have been read.
     scales: OnceLock<Result<()>>,
-}
-
-/// Location of a companion file's bytes.
-enum File {
-    /// Companion file at this position in the base.
-    Base(usize),
-    /// Bytes in memory.
-    Own(Vec<u8>),
 }
 
 /// Role of a tensor of the base.
@@ -155,24 +147,14 @@ impl Coded {
         if stated::take_off(&mut architecture) {
             metadata.set(keys::ARCHITECTURE, architecture);
         }
-        let (mut companions, mut files) = (Vec::new(), Vec::new());
-        for (position, companion) in base.companions().iter().enumerate() {
-            let config = (companion.name == CONFIG).then(|| base.read_companion(position).ok());
-            let plain = config.flatten().and_then(|config| stated::without(&config));
-            match plain {
-                _ if stated::is_statement(&companion.name) => {}
-                Some(bytes) => {
-                    companions.push(Companion { len: bytes.len() as u64, ..companion.clone() });
-                    files.push(File::Own(bytes));
-                }
-                None => {
-                    companions.push(companion.clone());
-                    files.push(File::Base(position));
-                }
-            }
+        let mut companions = Companions::of(&*base);
+        companions.keep(|name| !stated::is_statement(name));
+        let config = companions.read_named(&*base, CONFIG).ok().flatten();
+        if let Some(plain) = config.and_then(|config| stated::without(&config)) {
+            companions.put(CONFIG, plain);
         }
 
-        Self { base: base.into(), tensors, origins, metadata, companions, files, warnings }
+        Self { base: base.into(), tensors, origins, metadata, companions, warnings }
     }
 
     /// Elements from `first` on, rounded to the weight's dtype.
@@ -192,9 +174,9 @@ impl Coded {
                 Tile { row, rows, column, columns: usize_of(columns)? }
             };
             let (out, after) = rest.split_at_mut(tile.rows * tile.columns);
-            of.decode.decode(&*self.base, tile, out).map_err(|error| {
-                if error.tensor().is_some() { error } else { error.for_tensor(&info.name) }
-            })?;
+            of.decode
+                .decode(&*self.base, tile, out)
+                .map_err(|error| error.for_tensor(&info.name))?;
             at += out.len() as u64;
             rest = after;
         }
@@ -440,14 +422,11 @@ impl CheckpointReader for Coded {
     }
 
     fn companions(&self) -> &[Companion] {
-        &self.companions
+        self.companions.list()
     }
 
     fn read_companion(&self, companion: usize) -> Result<Vec<u8>> {
-        match self.files.get(companion).ok_or_else(|| Companion::absent(companion))? {
-            File::Base(position) => self.base.read_companion(*position),
-            File::Own(bytes) => Ok(bytes.clone()),
-        }
+        self.companions.read(&*self.base, companion)
     }
 
     fn warnings(&self) -> &[String] {

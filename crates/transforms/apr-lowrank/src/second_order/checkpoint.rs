@@ -3,10 +3,9 @@
 use std::collections::HashMap;
 use std::sync::{Arc, PoisonError, RwLock};
 
-use apr_core::{
-    CheckpointReader, Container, DType, Error, Metadata, Result, Stored, TensorInfo, pass_on,
-};
+use apr_core::{CheckpointReader, DType, Result};
 use apr_tensor::cast::cast_values;
+use apr_view::{Computation, Derived, Target};
 
 use crate::store::FactorStore;
 
@@ -43,78 +42,36 @@ impl Rewrites {
         Ok(())
     }
 
+    /// Returns a checkpoint with the matrices that are done in place of its own.
+    #[must_use]
+    pub fn over<'b>(
+        self: &Arc<Self>,
+        base: Box<dyn CheckpointReader + 'b>,
+    ) -> Derived<'b, Rewritten> {
+        let mut rewritten = Derived::new(base);
+        for tensor in 0..rewritten.tensors().len() {
+            let info = rewritten.info_mut(tensor);
+            let Some(place) = self.place(&info.name) else { continue };
+            info.dtype = place.dtype;
+            rewritten.compute(tensor, Rewritten { rewrites: Arc::clone(self), place });
+        }
+        rewritten
+    }
+
     fn place(&self, name: &str) -> Option<Place> {
         let places = self.places.read().unwrap_or_else(PoisonError::into_inner);
         places.get(name).copied()
     }
 }
 
-/// Checkpoint with rewritten matrices in place of its own.
-pub struct Rewritten<'b> {
-    base: Box<dyn CheckpointReader + 'b>,
+/// A matrix that is read from the store of [`Rewrites`].
+pub struct Rewritten {
     rewrites: Arc<Rewrites>,
-    tensors: Vec<TensorInfo>,
-    /// Locations of the tensors in the store, by position.
-    places: Vec<Option<Place>>,
-    metadata: Metadata,
+    place: Place,
 }
 
-impl<'b> Rewritten<'b> {
-    /// Over a base, with the matrices that are done.
-    #[must_use]
-    pub fn new(base: Box<dyn CheckpointReader + 'b>, rewrites: Arc<Rewrites>) -> Self {
-        let metadata = base.metadata().clone();
-        let mut tensors = base.tensors().to_vec();
-        let place = |info: &mut TensorInfo| {
-            let place = rewrites.place(&info.name)?;
-            info.dtype = place.dtype;
-            Some(place)
-        };
-        let places = tensors.iter_mut().map(place).collect();
-        Self { base, rewrites, tensors, places, metadata }
-    }
-
-    /// Returns the metadata, to record the changes.
-    pub fn metadata_mut(&mut self) -> &mut Metadata {
-        &mut self.metadata
-    }
-}
-
-impl CheckpointReader for Rewritten<'_> {
-    pass_on!(base: format, files, companions, read_companion, left_out, warnings);
-
-    fn metadata(&self) -> &Metadata {
-        &self.metadata
-    }
-
-    fn tensors(&self) -> &[TensorInfo] {
-        &self.tensors
-    }
-
-    fn stored(&self, tensor: usize) -> Stored<'_> {
-        match self.places[tensor] {
-            Some(_) => Stored::derived_from(&*self.base, &[tensor]),
-            None => self.base.stored(tensor),
-        }
-    }
-
-    fn read_tensor(&self, tensor: usize, offset: u64, buf: &mut [u8]) -> Result<()> {
-        let Some(place) = self.places[tensor] else {
-            return self.base.read_tensor(tensor, offset, buf);
-        };
-        let info = &self.tensors[tensor];
-        let end = offset.checked_add(buf.len() as u64);
-        if end.is_none_or(|end| info.byte_len().map_or(true, |len| end > len)) {
-            return Err(Error::corrupt("the read ends past the tensor").for_tensor(&info.name));
-        }
-        self.rewrites.store.read_at(place.start + offset, buf)
-    }
-
-    fn tensor_slice(&self, tensor: usize) -> Option<&[u8]> {
-        if self.places[tensor].is_some() { None } else { self.base.tensor_slice(tensor) }
-    }
-
-    fn container(&self) -> Container<'_> {
-        self.base.container().altered()
+impl Computation for Rewritten {
+    fn read(&self, _target: &Target<'_>, offset: u64, buf: &mut [u8]) -> Result<()> {
+        self.rewrites.store.read_at(self.place.start + offset, buf)
     }
 }

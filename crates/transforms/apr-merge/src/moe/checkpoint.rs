@@ -4,11 +4,12 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use apr_core::{
-    CheckpointReader, Companion, Container, Convention, DType, Error, FileInfo, Format, Metadata,
-    Result, Stored, StoredRange, TensorInfo, counted, keys,
+    CheckpointReader, Companion, Container, Convention, DType, FileInfo, Format, Metadata, Result,
+    Stored, StoredRange, TensorInfo, counted, keys,
 };
 use apr_tensor::cast::cast_float;
-use apr_view::values;
+use apr_view::chunks::fill;
+use apr_view::{Companions, values};
 use serde_json::{Map, Value, json};
 
 use super::condition::condition;
@@ -55,21 +56,12 @@ pub struct Moe<'a> {
     gates: Gates,
     metadata: Metadata,
     files: Vec<FileInfo>,
-    companions: Vec<Companion>,
-    /// Sources of the companions' contents.
-    contents: Vec<Content>,
+    companions: Companions,
     warnings: Vec<String>,
     left_out: Vec<String>,
     report: MoeReport,
     /// `true` to accept values that are not finite.
     relaxed: bool,
-}
-
-/// The bytes of a companion.
-enum Content {
-    /// Companion of the base, at this position.
-    Base(usize),
-    Own(Vec<u8>),
 }
 
 impl<'a> Moe<'a> {
@@ -122,15 +114,14 @@ impl<'a> Moe<'a> {
             gates,
             metadata,
             files: models.iter().flat_map(|model| model.reader.files()).cloned().collect(),
-            companions: base.companions().to_vec(),
-            contents: (0..base.companions().len()).map(Content::Base).collect(),
+            companions: Companions::of(&*base),
             left_out: plan.left_out,
             base,
             warnings,
             report,
             relaxed,
         };
-        moe.replace(CONFIG, apr_core::json::to_python(&configuration));
+        moe.companions.put(CONFIG, apr_core::json::to_python(&configuration));
         Ok(moe)
     }
 
@@ -153,7 +144,7 @@ impl<'a> Moe<'a> {
             names.iter().map(|name| code(name)).collect::<Vec<_>>().join(", "),
             text.trim_end()
         );
-        self.replace(CARD, card.into_bytes());
+        self.companions.put(CARD, card.into_bytes());
         Ok(self)
     }
 
@@ -179,20 +170,6 @@ impl<'a> Moe<'a> {
     #[must_use]
     pub fn report(&self) -> &MoeReport {
         &self.report
-    }
-
-    fn replace(&mut self, name: &str, bytes: Vec<u8>) {
-        let companion = Companion { name: name.to_owned(), len: bytes.len() as u64 };
-        match self.companions.iter().position(|file| file.name == name) {
-            Some(position) => {
-                self.companions[position] = companion;
-                self.contents[position] = Content::Own(bytes);
-            }
-            None => {
-                self.companions.push(companion);
-                self.contents.push(Content::Own(bytes));
-            }
-        }
     }
 
     /// Elements of a tensor that is computed.
@@ -344,15 +321,8 @@ impl CheckpointReader for Moe<'_> {
             return Stored::derived(StoredRange { file: 0, offset: 0, len: 0 });
         };
         let before = self.models[..source.model].iter().map(|model| model.reader.files().len());
-        let first: usize = before.sum();
-        let shifted = |place: StoredRange| StoredRange { file: place.file + first, ..place };
-        let stored = Stored::derived_from(&*source.reader, &[source.tensor]);
-        let parts = stored.parts().iter().map(|part| {
-            let mut part = *part;
-            (part.range, part.place) = (shifted(part.range), shifted(part.place));
-            part
-        });
-        Stored::derived(shifted(stored.range)).with_parts(parts.collect())
+        let reader: &dyn CheckpointReader = &*source.reader;
+        Stored::derived_from_all([(reader, source.tensor, before.sum())])
     }
 
     fn read_tensor(&self, tensor: usize, offset: u64, buf: &mut [u8]) -> Result<()> {
@@ -360,28 +330,15 @@ impl CheckpointReader for Moe<'_> {
             return source.reader.read_tensor(source.tensor, offset, buf);
         }
         let info = &self.tensors[tensor];
-        let (width, count) = (info.dtype.block_bytes(), info.shape.elements().unwrap_or_default());
-        let end = offset.checked_add(buf.len() as u64);
-        let end = end.filter(|end| count.checked_mul(width).is_some_and(|len| *end <= len));
-        let Some(end) = end else {
-            let message = "the read ends past the tensor";
-            return Err(Error::corrupt(message).for_tensor(&info.name).at(offset));
-        };
-        let (mut start, last) = (offset / width, end.div_ceil(width));
-        let mut skip = usize::try_from(offset % width).unwrap_or_default();
-        let (mut at, mut wide, mut bytes) = (0, Vec::new(), Vec::new());
-        while start < last {
-            let next = (start + BLOCK).min(last);
+        let mut wide = Vec::new();
+        let read = fill(info, (offset, buf), BLOCK, |range, out| {
             wide.clear();
-            let values = self.values(tensor, start..next)?;
+            let values = self.values(tensor, range)?;
             wide.extend(values.iter().flat_map(|value| value.to_le_bytes()));
-            cast_float(DType::F64, info.dtype, &wide, &mut bytes);
-            let bytes = bytes.get(skip..).unwrap_or_default();
-            let len = bytes.len().min(buf.len() - at);
-            buf[at..at + len].copy_from_slice(&bytes[..len]);
-            (at, start, skip) = (at + len, next, 0);
-        }
-        Ok(())
+            cast_float(DType::F64, info.dtype, &wide, out);
+            Ok(())
+        });
+        read.map_err(|error| error.for_tensor(&info.name))
     }
 
     fn tensor_slice(&self, tensor: usize) -> Option<&[u8]> {
@@ -398,15 +355,11 @@ impl CheckpointReader for Moe<'_> {
     }
 
     fn companions(&self) -> &[Companion] {
-        &self.companions
+        self.companions.list()
     }
 
     fn read_companion(&self, companion: usize) -> Result<Vec<u8>> {
-        match self.contents.get(companion) {
-            Some(Content::Own(bytes)) => Ok(bytes.clone()),
-            Some(Content::Base(position)) => self.base.read_companion(*position),
-            None => Err(Companion::absent(companion)),
-        }
+        self.companions.read(&*self.base, companion)
     }
 
     fn left_out(&self) -> &[String] {

@@ -13,7 +13,7 @@ use apr_core::{CheckpointReader, Error, Escaped, Result, counted};
 use serde_json::Value;
 
 use self::files::{Files, extended};
-use self::rows::{Aligned, Row};
+use self::rows::{Row, aligned};
 use self::tokens::{Tokens, bytes};
 use crate::compatible::config;
 use crate::plan::Model;
@@ -114,7 +114,7 @@ pub(crate) fn align<'a>(recipe: &Recipe, models: &[Model<'a>]) -> Result<Vocabul
         }
         moved_any = true;
         let reader = Arc::clone(&member.model.reader);
-        let aligned = Aligned::new(reader, Arc::clone(&readers), member.rows, moved)
+        let aligned = aligned(reader, &readers, member.rows, moved)
             .map_err(|error| error.in_file(&member.model.name))?;
         for model in &mut vocabulary.models {
             if model.name == member.model.name {

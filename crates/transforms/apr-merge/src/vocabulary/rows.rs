@@ -3,9 +3,9 @@
 use std::ops::Range;
 use std::sync::Arc;
 
-use apr_core::{CheckpointReader, Container, DType, Error, Result, Stored, TensorInfo, pass_on};
+use apr_core::{CheckpointReader, DType, Error, Result, TensorInfo};
 use apr_tensor::cast::{can_cast, cast_float};
-use apr_view::values;
+use apr_view::{Computation, Derived, Target, values};
 
 /// Source of a row.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -19,84 +19,79 @@ pub(crate) enum Row {
     Zero,
 }
 
-/// A model with rows moved.
-pub(crate) struct Aligned<'a> {
-    base: Arc<dyn CheckpointReader + 'a>,
+/// A tensor with rows of tokens, which lie by the ids of another vocabulary.
+pub(crate) struct Moved<'a> {
     models: Arc<[Arc<dyn CheckpointReader + 'a>]>,
-    rows: Vec<Row>,
-    tensors: Vec<TensorInfo>,
-    /// Positions in all models of tensors whose rows are tokens'.
-    moved: Vec<Option<Vec<Option<usize>>>>,
+    rows: Arc<[Row]>,
+    /// Positions of the tensor in all models.
+    positions: Vec<Option<usize>>,
 }
 
-impl<'a> Aligned<'a> {
-    /// A model whose tensors of tokens, which have `before` rows, get `rows`.
-    ///
-    /// # Errors
-    /// E001 where a model that gives rows lacks the tensor, or has rows of another length.
-    pub(crate) fn new(
-        base: Arc<dyn CheckpointReader + 'a>,
-        models: Arc<[Arc<dyn CheckpointReader + 'a>]>,
-        before: u64,
-        rows: Vec<Row>,
-    ) -> Result<Self> {
-        let mut tensors = base.tensors().to_vec();
-        let mut moved = Vec::with_capacity(tensors.len());
-        for info in &mut tensors {
-            if !is_of_tokens(info, before) {
-                moved.push(None);
-                continue;
-            }
-            let alike = |reader: &Arc<dyn CheckpointReader + 'a>| {
-                reader.tensors().iter().position(|other| {
-                    other.name == info.name && other.shape.dims()[1..] == info.shape.dims()[1..]
-                })
-            };
-            let positions: Vec<Option<usize>> = models.iter().map(alike).collect();
-            let lacks = |model: &usize| positions.get(*model).copied().flatten().is_none();
-            let missing = rows.iter().any(|row| match row {
-                Row::Of(model, _) => lacks(model),
-                Row::Mean(rows) => rows.iter().any(|(model, _)| lacks(model)),
-                Row::Own(_) | Row::Zero => false,
-            });
-            if missing {
-                let message =
-                    "some of its rows are taken from another model, which does not have it";
-                return Err(Error::format(message).for_tensor(&info.name));
-            }
-            let mut dims = info.shape.dims().to_vec();
-            dims[0] = rows.len() as u64;
-            info.shape = dims.into();
-            if info.dtype != DType::F64 && !can_cast(DType::F64, info.dtype) {
-                info.dtype = DType::F32;
-            }
-            moved.push(Some(positions));
+/// Returns a model whose tensors of tokens, which have `before` rows, get `rows`.
+///
+/// # Errors
+/// E001 where a model that gives rows lacks the tensor, or has rows of another length.
+pub(crate) fn aligned<'a>(
+    base: Arc<dyn CheckpointReader + 'a>,
+    models: &Arc<[Arc<dyn CheckpointReader + 'a>]>,
+    before: u64,
+    rows: Vec<Row>,
+) -> Result<Derived<'a, Moved<'a>>> {
+    let (mut aligned, rows): (_, Arc<[Row]>) = (Derived::new(base), rows.into());
+    let mut is_any = false;
+    for tensor in 0..aligned.tensors().len() {
+        let info = aligned.info_mut(tensor);
+        if !is_of_tokens(info, before) {
+            continue;
         }
-        if moved.iter().all(Option::is_none) {
-            let message = format!("no tensor has {before} rows, one for each token");
-            return Err(Error::format(message));
+        let alike = |reader: &Arc<dyn CheckpointReader + 'a>| {
+            reader.tensors().iter().position(|other| {
+                other.name == info.name && other.shape.dims()[1..] == info.shape.dims()[1..]
+            })
+        };
+        let positions: Vec<Option<usize>> = models.iter().map(alike).collect();
+        let lacks = |model: &usize| positions.get(*model).copied().flatten().is_none();
+        let missing = rows.iter().any(|row| match row {
+            Row::Of(model, _) => lacks(model),
+            Row::Mean(rows) => rows.iter().any(|(model, _)| lacks(model)),
+            Row::Own(_) | Row::Zero => false,
+        });
+        if missing {
+            let message = "some of its rows are taken from another model, which does not have it";
+            return Err(Error::format(message).for_tensor(&info.name));
         }
-        Ok(Self { base, models, rows, tensors, moved })
+        let mut dims = info.shape.dims().to_vec();
+        dims[0] = rows.len() as u64;
+        info.shape = dims.into();
+        if info.dtype != DType::F64 && !can_cast(DType::F64, info.dtype) {
+            info.dtype = DType::F32;
+        }
+        let (models, rows) = (Arc::clone(models), Arc::clone(&rows));
+        aligned.compute(tensor, Moved { models, rows, positions });
+        is_any = true;
     }
+    if !is_any {
+        let message = format!("no tensor has {before} rows, one for each token");
+        return Err(Error::format(message));
+    }
+    Ok(aligned)
+}
 
-    /// The bytes of a row.
-    fn row(
-        &self,
-        tensor: usize,
-        positions: &[Option<usize>],
-        row: &Row,
-        out: &mut Vec<u8>,
-    ) -> Result<()> {
-        let info = &self.tensors[tensor];
+impl Moved<'_> {
+    /// Replaces `out` by the bytes of a row.
+    fn row(&self, target: &Target<'_>, row: &Row, out: &mut Vec<u8>) -> Result<()> {
+        let info = target.info;
         let columns = columns(info);
         let of = |model: usize, row: u64| {
-            let position = positions.get(model).copied().flatten();
+            let position = self.positions.get(model).copied().flatten();
             let absent = || Error::corrupt("a row is of a model that does not have the tensor");
             let range = row * columns..(row + 1) * columns;
             values::read(&*self.models[model], position.ok_or_else(absent)?, range)
         };
         let found: Vec<f64> = match row {
-            Row::Own(row) => values::read(&*self.base, tensor, row * columns..(row + 1) * columns)?,
+            Row::Own(row) => {
+                values::read(target.base, target.tensor, row * columns..(row + 1) * columns)?
+            }
             Row::Of(model, row) => of(*model, *row)?,
             Row::Zero => vec![0.0; usize::try_from(columns).unwrap_or_default()],
             Row::Mean(rows) => {
@@ -143,35 +138,12 @@ fn is_of_tokens(info: &TensorInfo, rows: u64) -> bool {
         && !info.name.contains("position")
 }
 
-impl CheckpointReader for Aligned<'_> {
-    pass_on!(base: format, metadata, files, companions, read_companion, left_out, warnings);
-
-    fn tensors(&self) -> &[TensorInfo] {
-        &self.tensors
-    }
-
-    fn stored(&self, tensor: usize) -> Stored<'_> {
-        match self.moved[tensor] {
-            None => self.base.stored(tensor),
-            Some(_) => Stored::derived_from(&*self.base, &[tensor]),
-        }
-    }
-
-    fn read_tensor(&self, tensor: usize, offset: u64, buf: &mut [u8]) -> Result<()> {
-        let Some(positions) = &self.moved[tensor] else {
-            return self.base.read_tensor(tensor, offset, buf);
-        };
-        let info = &self.tensors[tensor];
-        let named = |error: Error| {
-            if error.tensor().is_some() { error } else { error.for_tensor(&info.name) }
-        };
-        let past = || named(Error::corrupt("the read ends past the tensor").at(offset));
-        let end = offset.checked_add(buf.len() as u64).ok_or_else(past)?;
-        if end > info.byte_len()? {
-            return Err(past());
-        }
+impl Computation for Moved<'_> {
+    fn read(&self, target: &Target<'_>, offset: u64, buf: &mut [u8]) -> Result<()> {
+        let past = || Error::corrupt("the read ends past the tensor").at(offset);
+        let (info, end) = (target.info, offset + buf.len() as u64);
         let width = (columns(info) * info.dtype.block_bytes()).max(1);
-        let is_as_stored = self.base.tensors()[tensor].dtype == info.dtype;
+        let is_as_stored = target.source().dtype == info.dtype;
         let (mut at, mut bytes) = (offset, Vec::new());
         let mut rest = buf;
         while !rest.is_empty() {
@@ -182,11 +154,11 @@ impl CheckpointReader for Aligned<'_> {
             let len = usize::try_from(len).map_err(|_| past())?;
             let (now, later) = std::mem::take(&mut rest).split_at_mut(len);
             match run {
-                Some(run) => self.base.read_tensor(tensor, run.start * width + skip, now)?,
+                Some(run) => target.read_source(run.start * width + skip, now)?,
                 None => {
                     let index = usize::try_from(row).map_err(|_| past())?;
                     let row = self.rows.get(index).ok_or_else(past)?;
-                    self.row(tensor, positions, row, &mut bytes).map_err(named)?;
+                    self.row(target, row, &mut bytes)?;
                     let skip = usize::try_from(skip).map_err(|_| past())?;
                     let part = bytes.get(skip..skip + len).ok_or_else(past)?;
                     now.copy_from_slice(part);
@@ -196,13 +168,5 @@ impl CheckpointReader for Aligned<'_> {
             rest = later;
         }
         Ok(())
-    }
-
-    fn tensor_slice(&self, tensor: usize) -> Option<&[u8]> {
-        self.moved[tensor].is_none().then(|| self.base.tensor_slice(tensor))?
-    }
-
-    fn container(&self) -> Container<'_> {
-        self.base.container().altered()
     }
 }

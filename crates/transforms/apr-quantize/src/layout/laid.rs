@@ -10,7 +10,7 @@ use apr_core::{
 };
 use apr_tensor::drift::Drift;
 use apr_tensor::element::widen_f32;
-use apr_view::Base;
+use apr_view::{Base, Companions};
 use serde_json::{Map, Value};
 
 use super::global::{at_once, global_scale, sets};
@@ -28,9 +28,7 @@ pub struct Laid<'a> {
     tensors: Vec<TensorInfo>,
     origins: Vec<Origin>,
     metadata: Metadata,
-    companions: Vec<Companion>,
-    /// The configuration, by position among the companions.
-    config: Option<(usize, Vec<u8>)>,
+    companions: Companions,
     /// The tensors of the base as libraries call them.
     named: Vec<TensorInfo>,
     /// For each tensor of the base, which of [`globals`](Self::globals) it shares with others.
@@ -190,19 +188,16 @@ impl<'a> Laid<'a> {
         if !renamed.is_empty() {
             metadata.set(keys::CODED, renamed);
         }
-        let mut companions = base.companions().to_vec();
-        let config = companions.iter().position(|companion| companion.name == CONFIG);
-        let config = config.ok_or_else(|| {
+        let mut companions = Companions::of(&*base);
+        let text = companions.read_named(&*base, CONFIG)?.ok_or_else(|| {
             Error::format("missing config.json, which must state how the weights are read")
         })?;
-        let text = base.read_companion(config)?;
         let mut stated: Map<String, Value> = from_python(&text).map_err(|error| {
             Error::format(format!("no configuration: {}", apr_core::foreign(&error)))
                 .in_file(CONFIG)
         })?;
         layout.state(&mut stated, &ignored);
-        let text = to_python(&stated);
-        companions[config].len = text.len() as u64;
+        companions.put(CONFIG, to_python(&stated));
 
         let sets = sets(&named);
         let count = sets.iter().max().map_or(0, |last| last + 1);
@@ -221,7 +216,6 @@ impl<'a> Laid<'a> {
             origins,
             metadata,
             companions,
-            config: Some((config, text)),
             globals,
             sets,
             named,
@@ -573,13 +567,10 @@ impl CheckpointReader for Laid<'_> {
     }
 
     fn companions(&self) -> &[Companion] {
-        &self.companions
+        self.companions.list()
     }
 
     fn read_companion(&self, companion: usize) -> Result<Vec<u8>> {
-        match &self.config {
-            Some((position, text)) if *position == companion => Ok(text.clone()),
-            _ => self.base.read_companion(companion),
-        }
+        self.companions.read(&*self.base, companion)
     }
 }

@@ -3,7 +3,6 @@
 
 use std::path::Path;
 
-use apr_lowrank::second_order::Rewritten;
 use apr_prune::second_order::{SecondOrder, record};
 use apr_prune::{PrunePlan, PruneReport};
 
@@ -28,7 +27,7 @@ pub(super) fn prune(
     })?;
 
     let report = work.report();
-    let mut rewritten = Rewritten::new(model.reader, rewrites);
+    let mut rewritten = rewrites.over(model.reader);
     record(&report, rewritten.metadata_mut());
     model.reader = Box::new(rewritten);
     Ok((model, report))
