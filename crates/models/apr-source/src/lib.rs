@@ -33,9 +33,11 @@ pub mod adapter;
 pub mod companions;
 pub mod exported;
 mod family;
+mod in_memory;
 pub mod naming;
 pub mod sentence;
 mod source;
 
 pub use family::{Architecture, family_in, family_of, is_unpacked};
+pub use in_memory::MemoryNames;
 pub use source::{Knowledge, Source};

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use apr_core::{CheckpointReader, Error, Escaped, Result, TensorInfo};
+use apr_core::{CheckpointReader, Error, Escaped, Result};
 
 use crate::configuration::{Configuration, Writer};
 
@@ -165,77 +165,9 @@ fn part(name: &str, writer: Writer) -> Result<Option<(&str, Part)>> {
     Ok(Some((module, part)))
 }
 
-/// Map from the modules of an adapter to the tensors of its base.
-pub(crate) struct Targets<'t> {
-    tensors: BTreeMap<&'t str, usize>,
-    /// Prefix of the adapter's names that the base's names lack.
-    extra: String,
-    /// Prefix of the base's names that the adapter's names lack.
-    missing: String,
-}
-
-impl<'t> Targets<'t> {
-    /// Creates the map for a base and for modules with these names.
-    ///
-    /// If the base does not have any of the modules, the names can differ by one prefix. This is
-    /// the case for adapters of a model with a head, applied to the same model without a head.
-    pub(crate) fn new<'m>(
-        tensors: &'t [TensorInfo],
-        mut modules: impl Iterator<Item = &'m str> + Clone,
-    ) -> Self {
-        let tensors: BTreeMap<&str, usize> =
-            tensors.iter().enumerate().map(|(at, info)| (info.name.as_str(), at)).collect();
-        let mut targets = Self { tensors, extra: String::new(), missing: String::new() };
-        if modules.clone().any(|module| targets.weight(module).is_some()) {
-            return targets;
-        }
-        let Some(first) = modules.next() else { return targets };
-        let weight = format!("{first}.weight");
-        let longer = targets.tensors.keys().find_map(|name| name.strip_suffix(&weight));
-        if let Some(prefix) = longer.filter(|prefix| prefix.ends_with('.')) {
-            targets.missing = prefix.to_owned();
-            return targets;
-        }
-        let dots = first.match_indices('.').map(|(at, _)| at + 1);
-        let extra = dots.clone().find(|&at| targets.tensors.contains_key(&weight[at..]));
-        targets.extra = extra.map(|at| first[..at].to_owned()).unwrap_or_default();
-        targets
-    }
-
-    /// The position of a tensor of the base, by the adapter's name of it.
-    pub(crate) fn tensor(&self, name: &str) -> Option<usize> {
-        let name = name.strip_prefix(self.extra.as_str())?;
-        match self.missing.as_str() {
-            "" => self.tensors.get(name).copied(),
-            missing => self.tensors.get(format!("{missing}{name}").as_str()).copied(),
-        }
-    }
-
-    /// The position of a module's weight; a module may be the parameter itself.
-    pub(crate) fn weight(&self, module: &str) -> Option<usize> {
-        self.tensor(&format!("{module}.weight")).or_else(|| self.tensor(module))
-    }
-
-    /// Returns the name that a missing tensor would have in the base.
-    pub(crate) fn name(&self, name: &str) -> String {
-        format!("{}{}", self.missing, name.strip_prefix(self.extra.as_str()).unwrap_or(name))
-    }
-}
-
 #[cfg(test)]
 mod tests {
-    use apr_core::DType;
-
     use super::*;
-
-    fn infos(names: &[&str]) -> Vec<TensorInfo> {
-        let info = |name: &&str| TensorInfo {
-            name: (*name).to_owned(),
-            dtype: DType::F32,
-            shape: [2, 2].into(),
-        };
-        names.iter().map(info).collect()
-    }
 
     #[test]
     fn names_of_every_writer_lead_to_module_and_part() {
@@ -258,19 +190,5 @@ mod tests {
         assert_eq!(part("lm_head.weight", Writer::Peft).expect("valid"), None);
         assert_eq!(part("m.m.weight", Writer::Peft).expect("valid"), None);
         part("lora_unet.lora_down.weight", Writer::Peft).expect_err("kohya's");
-    }
-
-    #[test]
-    fn prefixes_of_models_with_and_without_a_head_are_seen() {
-        let base = infos(&["layers.0.q.weight", "embed.weight"]);
-        let targets = Targets::new(&base, ["model.layers.0.q", "model.layers.1.q"].into_iter());
-        assert_eq!(targets.weight("model.layers.0.q"), Some(0));
-        assert_eq!(targets.weight("model.layers.1.q"), None);
-        assert_eq!(targets.tensor("model.embed.weight"), Some(1));
-
-        let base = infos(&["model.layers.0.q.weight", "model.embed.weight"]);
-        let targets = Targets::new(&base, ["layers.0.q"].into_iter());
-        assert_eq!(targets.weight("layers.0.q"), Some(0));
-        assert_eq!(targets.name("layers.1.q.weight"), "model.layers.1.q.weight");
     }
 }

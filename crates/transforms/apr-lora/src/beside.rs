@@ -37,19 +37,19 @@ pub(crate) fn is_of_tokenizer(name: &str) -> bool {
     TOKENIZER.contains(&name)
 }
 
-/// Returns `true` if the input embedding is also the output projection, for a base without a
-/// separate one.
+/// Returns what the configuration states of whether the input embedding is also the output
+/// projection.
 ///
 /// # Errors
 /// E007 and E008 when the configuration can't be read.
-pub(crate) fn is_tied(base: &dyn CheckpointReader) -> Result<bool> {
+pub(crate) fn ties(base: &dyn CheckpointReader) -> Result<Option<bool>> {
     if let Some(tied) = base.metadata().object(keys::ARCHITECTURE).and_then(|map| map.get(TIED)) {
-        return Ok(tied.as_bool().unwrap_or(true));
+        return Ok(tied.as_bool());
     }
     let position = base.companions().iter().position(|file| file.name == CONFIG);
     let bytes = position.map(|position| base.read_companion(position)).transpose()?;
     let config: Option<Map<String, Value>> = bytes.and_then(|bytes| from_python(&bytes).ok());
-    Ok(config.and_then(|config| config.get(TIED)?.as_bool()).unwrap_or(true))
+    Ok(config.and_then(|config| config.get(TIED)?.as_bool()))
 }
 
 /// Returns the number of tokens before and after, or `None` if it is unchanged.

@@ -31,6 +31,10 @@ pub(crate) struct Configuration {
     pub(crate) writer: Writer,
     /// The model that it was trained on.
     pub(crate) base: Option<String>,
+    /// The class of that model, where PEFT states it.
+    pub(crate) class: Option<String>,
+    /// `true` if an embedding and the output projection were trained as one.
+    pub(crate) keeps_ties: bool,
     /// Numerator of the scale.
     alpha: Option<f64>,
     alphas: Patterns,
@@ -119,6 +123,8 @@ impl Configuration {
         Self {
             writer,
             base: None,
+            class: None,
+            keeps_ties: false,
             alpha: None,
             alphas: Patterns::default(),
             rank: None,
@@ -165,8 +171,11 @@ impl Configuration {
         let alpha = if is_lora { "lora_alpha" } else { "alpha" };
         let flag = |key: &str| config.get(key).and_then(Value::as_bool).unwrap_or(false);
         let base = config.get("base_model_name_or_path").and_then(Value::as_str);
+        let class = config.get("auto_mapping").and_then(|of| of.get("base_model_class")?.as_str());
         Ok(Self {
             base: base.filter(|name| !name.is_empty()).map(str::to_owned),
+            class: class.map(str::to_owned),
+            keeps_ties: flag("ensure_weight_tying"),
             alpha: Some(number(config, alpha)?),
             alphas: patterns("alpha_pattern", in_order.alpha_pattern.as_ref(), &work)?,
             rank: Some(number(config, "r")?),

@@ -20,6 +20,7 @@ mod patterns;
 mod plan;
 mod ported;
 mod report;
+mod targets;
 
 pub use adapted::{AdaptOptions, Adapted, inputs_first};
 pub use adapter::Adapter;

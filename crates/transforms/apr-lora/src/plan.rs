@@ -7,17 +7,21 @@ use apr_core::{CheckpointReader, DType, Error, Escaped, Result, TensorInfo, coun
 use apr_source::{Architecture, family_of};
 
 use crate::adapted::{AdaptOptions, inputs_first};
-use crate::adapter::{Adapter, BASE_LAYER, Contents, Part, Parts, Targets};
+use crate::adapter::{Adapter, BASE_LAYER, Contents, Part, Parts};
 use crate::beside;
 use crate::form::{Form, Orientation, rows_and_columns};
 use crate::report::MergedAdapter;
+use crate::targets::Targets;
 
 /// Last name parts of input embeddings, which are also the output's embeddings if the model ties
 /// them.
 const EMBEDDINGS: [&str; 4] = ["embed_tokens", "wte", "embed_in", "word_embeddings"];
 
 /// Last parts of the names of output projections.
-const OUTPUTS: [&str; 3] = ["lm_head", "embed_out", "output_layer"];
+const OUTPUTS: [&str; 4] = ["lm_head", "embed_out", "output_layer", "proj_out"];
+
+/// Name of BERT's output projection.
+const DECODER: &str = "cls.predictions.decoder";
 
 /// Steps of comparing a module with one of the names that a configuration lists.
 const PARAMETER: u64 = 200;
@@ -81,6 +85,8 @@ pub(crate) struct Slot {
     pub(crate) columns: u64,
     /// `true` if the elements keep the dtype of their source.
     pub(crate) is_as_stored: bool,
+    /// `true` if the base stores the tensor in codes and scales.
+    is_coded: bool,
 }
 
 impl Slot {
@@ -117,10 +123,11 @@ impl AdapterPlan {
             stages: Vec::new(),
             columns: columns(info),
             is_as_stored: true,
+            is_coded: base.stored(position).coding().is_some(),
         };
         let mut planner = Planner {
             slots: base.tensors().iter().enumerate().map(slot).collect(),
-            is_tied: beside::is_tied(base)?,
+            ties: beside::ties(base)?,
             warnings: Vec::new(),
             is_untied: false,
             added: HashMap::new(),
@@ -141,7 +148,7 @@ impl AdapterPlan {
             merged.push(added.map_err(|error| error.in_file(&adapter.name))?);
         }
         let Planner { slots, mut warnings, is_untied, decoded, .. } = planner;
-        if decoded > 0 {
+        if decoded > 0 && !options.is_cast {
             let tensors = counted(decoded as u64, "quantized tensor");
             warnings.push(format!("{tensors} that an adapter changes: decoded to F32"));
         }
@@ -155,7 +162,9 @@ fn columns(info: &TensorInfo) -> u64 {
 
 struct Planner {
     slots: Vec<Slot>,
-    is_tied: bool,
+    /// `true` or `false` if the base states whether its output projection is tied to its input
+    /// embedding.
+    ties: Option<bool>,
     warnings: Vec<String>,
     is_untied: bool,
     /// Slots of tensors that the base lacks, by their names.
@@ -177,9 +186,14 @@ impl Planner {
         let tensors = reader.tensors();
         let modules = contents.modules.keys().map(String::as_str);
         let infos: Vec<TensorInfo> = self.slots.iter().map(|slot| slot.info.clone()).collect();
-        let targets = Targets::new(&infos, modules);
+        let targets = Targets::new(&infos, modules, contents.configuration.class.as_deref())?;
         for (name, &tensor) in &contents.replaced {
-            self.replace(&targets, name, (position, tensor), adapter)?;
+            self.replace(
+                &targets,
+                name,
+                (position, tensor),
+                (adapter, contents.configuration.keeps_ties),
+            )?;
         }
 
         let (mut scales, mut ranks, mut skipped) = (Vec::new(), BTreeSet::new(), Vec::new());
@@ -308,10 +322,10 @@ impl Planner {
     /// An output projection that is tied to the input embedding becomes a separate tensor.
     fn slot(&mut self, targets: &Targets<'_>, module: &str) -> Option<usize> {
         if let Some(slot) = targets.weight(module) {
+            self.untie(module, slot);
             return Some(slot);
         }
-        let last = module.rsplit('.').next().unwrap_or(module);
-        if !self.is_tied || !OUTPUTS.contains(&last) {
+        if self.ties == Some(false) || !is_output(module) {
             return None;
         }
         let name = targets.name(&format!("{module}.weight"));
@@ -329,6 +343,7 @@ impl Planner {
             stages: Vec::new(),
             columns: embedding.columns,
             is_as_stored: true,
+            is_coded: embedding.is_coded,
         };
         let embedding = Escaped::short(&embedding.info.name).to_string();
         self.warnings.push(format!(
@@ -338,6 +353,19 @@ impl Planner {
         ));
         self.is_untied = true;
         Some(self.push(slot))
+    }
+
+    /// Records that an output projection that the file stores, although it is stated to be the
+    /// input embedding, is changed alone.
+    fn untie(&mut self, module: &str, slot: usize) {
+        if self.ties == Some(true) && !self.is_untied && is_output(module) {
+            self.warnings.push(format!(
+                "{} was stated to be the input embedding, and is not any more, as the adapter \
+                 changes it alone",
+                Escaped::short(&self.slots[slot].info.name)
+            ));
+            self.is_untied = true;
+        }
     }
 
     /// Adds a tensor that the base lacks.
@@ -353,7 +381,7 @@ impl Planner {
         targets: &Targets<'_>,
         name: &str,
         (adapter, tensor): (usize, usize),
-        from: &Adapter<'_>,
+        (from, keeps_ties): (&Adapter<'_>, bool),
     ) -> Result<()> {
         let info = &from.reader.tensors()[tensor];
         let source = Source::Adapter { adapter, tensor };
@@ -366,9 +394,19 @@ impl Planner {
             ));
         }
         let module = name.strip_suffix(".weight");
-        let found = targets.tensor(name).or_else(|| self.slot(targets, module?));
+        let is_output = module.is_some_and(is_output);
+        let found = match targets.tensor(name) {
+            None if is_output && keeps_ties => return Ok(()),
+            None => module.and_then(|module| self.slot(targets, module)),
+            Some(slot) => {
+                let changes_alone = is_output && !keeps_ties;
+                module.filter(|_| changes_alone).inspect(|module| self.untie(module, slot));
+                Some(slot)
+            }
+        };
         let Some(slot) = found else {
             let name = targets.name(name);
+            self.is_untied |= is_output && self.ties != Some(false);
             self.warnings.push(format!(
                 "{}: the base lacks '{}', which is added",
                 Escaped::short(&from.name),
@@ -376,8 +414,8 @@ impl Planner {
             ));
             let info = TensorInfo { name, ..info.clone() };
             let columns = columns(&info);
-            let (stages, is_as_stored) = (Vec::new(), true);
-            self.push(Slot { info, source, stages, columns, is_as_stored });
+            let (stages, is_as_stored, is_coded) = (Vec::new(), true, false);
+            self.push(Slot { info, source, stages, columns, is_as_stored, is_coded });
             return Ok(());
         };
         let slot = &mut self.slots[slot];
@@ -422,18 +460,18 @@ impl Planner {
     fn check_dtype(&mut self, slot: usize) -> Result<()> {
         let slot = &mut self.slots[slot];
         match slot.info.dtype {
-            DType::F32 => {}
+            DType::F32 if !slot.is_coded => {}
             DType::F16 | DType::BF16 if self.is_cast => {
                 // What is rounded once more after the sum is not rounded before.
                 slot.info.dtype = DType::F32;
                 slot.is_as_stored = false;
             }
-            DType::F16 | DType::BF16 => {}
+            DType::F16 | DType::BF16 if !slot.is_coded => {}
             dtype if dtype.is_quantized() || dtype.is_float() => {
                 slot.info.dtype = DType::F32;
                 slot.is_as_stored = false;
                 let name = Escaped::short(&slot.info.name);
-                if dtype.is_quantized() {
+                if dtype.is_quantized() || slot.is_coded {
                     self.decoded += 1;
                 } else {
                     self.warnings.push(format!("'{name}' is of {dtype}, and F32 from here on"));
@@ -475,9 +513,16 @@ fn named(error: Error, tensors: &[TensorInfo], parts: &Parts) -> Error {
     }
 }
 
+/// Returns `true` for the name of an output projection, which can be tied to the input embedding.
+fn is_output(module: &str) -> bool {
+    let last = module.rsplit('.').next().unwrap_or(module);
+    OUTPUTS.contains(&last) || module.ends_with(DECODER)
+}
+
 fn missing(module: &str, tensors: &[TensorInfo], parts: &Parts) -> Error {
     let message = format!(
-        "the base has no weight '{}' that it could change: is it an adapter of another model?",
+        "the base has no weight '{}' that it could change: it is an adapter of another model, or \
+         its names are not known",
         Escaped::short(module)
     );
     named(Error::format(message), tensors, parts)

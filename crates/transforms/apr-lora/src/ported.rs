@@ -17,9 +17,10 @@ use apr_tensor::cast::cast_values;
 use apr_view::{Companions, View, values};
 use serde_json::{Map, Value, json};
 
-use crate::adapter::{BASE_LAYER, Contents, PREFIX, Part, Targets};
+use crate::adapter::{BASE_LAYER, Contents, PREFIX, Part};
 use crate::configuration::Writer;
 use crate::matrix::read;
+use crate::targets::Targets;
 
 /// The companion with a model's hyperparameters.
 const CONFIG: &str = "config.json";
@@ -68,7 +69,9 @@ impl<'a> SecondMatrices<'a> {
         if contents.configuration.writer == Writer::Mlx {
             return Err(Error::format("adapters of MLX can't be converted, only merged"));
         }
-        let targets = Targets::new(base.tensors(), contents.modules.keys().map(String::as_str));
+        let modules = contents.modules.keys().map(String::as_str);
+        let class = contents.configuration.class.as_deref();
+        let targets = Targets::new(base.tensors(), modules, class)?;
         for (name, &tensor) in &contents.replaced {
             let of_base = targets.tensor(name).filter(|_| infos[tensor].name.contains(BASE_LAYER));
             let is_copy = match of_base {

@@ -8,7 +8,7 @@ use apr_core::{
     keys,
 };
 use apr_quantize::{Role, roles_of};
-use apr_source::Source;
+use apr_source::{MemoryNames, Source};
 use apr_tensor::cast::cast_values;
 use apr_tensor::factors::suits;
 use apr_view::NamePattern;
@@ -468,6 +468,8 @@ impl<'m> Parts<'m, '_> {
             left: Vec::new(),
         };
 
+        // PEFT takes the names of modules in memory, and leaves out others in silence.
+        let names = MemoryNames::of(reader.tensors().iter().map(|info| info.name.as_str()));
         let (mut tensors, mut modules, mut loss) = (Vec::new(), Vec::new(), Loss::default());
         let mut inputs_first = BTreeSet::new();
         let mut linear = pairs.linear;
@@ -484,6 +486,7 @@ impl<'m> Parts<'m, '_> {
                 if target.inputs_first { [columns, rows] } else { [rows, columns] };
             let shapes = [("A", [found.rank, inputs]), ("B", [outputs, found.rank])];
             for ((half, shape), place) in shapes.into_iter().zip(places) {
+                let module = names.module_in_memory(module);
                 let name = format!("{PREFIX}{module}.lora_{half}.weight");
                 let shape = Shape::from(shape);
                 let info = TensorInfo { name, dtype: target.dtype, shape };
@@ -515,11 +518,20 @@ impl<'m> Parts<'m, '_> {
         }
 
         let saved = save(reader, &others, &modules, extraction.save_others, &mut report);
-        tensors.extend(saved);
+        tensors.extend(saved.into_iter().map(|(info, bytes)| {
+            let name = [PREFIX, &names.in_memory(&info.name)].concat();
+            (TensorInfo { name, ..info }, bytes)
+        }));
+        for module in &mut modules {
+            module.name = names.module_in_memory(&module.name);
+        }
+        let in_memory = |module: &String| names.module_in_memory(module);
+        let saved: Vec<String> = report.saved.iter().map(in_memory).collect();
+        let linear: Vec<String> = linear.iter().map(in_memory).collect();
         let config = Config {
             base: &extraction.base_name,
             modules: &modules,
-            saved: &report.saved,
+            saved: &saved,
             others: &linear,
             architectures: architectures(reader)?,
             inputs_first: inputs_first.contains(&true),
@@ -555,10 +567,8 @@ fn save(
     }
 
     let copies = reader.tensors().iter().enumerate().filter_map(|(position, info)| {
-        let of = module(info).filter(|of| saved.contains(of))?;
-        let name = info.name.strip_prefix(&of).unwrap_or_default();
-        let name = format!("{PREFIX}{of}{name}");
-        Some((TensorInfo { name, ..info.clone() }, Bytes::Copied(position)))
+        module(info).filter(|of| saved.contains(of))?;
+        Some((info.clone(), Bytes::Copied(position)))
     });
     let copies = copies.collect();
     report.saved = saved.into_iter().collect();

@@ -56,7 +56,7 @@ pub(super) fn with_made<R>(
         .collect();
     let reader = base_of(&source, &opened, &adapters)?;
     let relaxed = args.write.relaxed || args.write.force;
-    let is_cast = job.weights.precision.is_some();
+    let is_cast = job.weights.precision.is_some() || args.requantize.keep_quantization;
     let inputs_first = inputs_first(&*reader, source.family_in(&*reader)?.as_ref());
     let options = AdaptOptions { relaxed, is_cast, inputs_first, poll: poll(context) };
     let mut adapted =
