@@ -138,7 +138,8 @@ fn minus_sum(body: &mut BodyBuilder, value: ValueId) -> ValueId {
     body.op("Neg", [sum]).output("loss")
 }
 
-/// Adds the cross-entropy with the teacher's softened predictions, and with labels.
+/// Adds the cross-entropy with the teacher's softened predictions, and with labels; of a score, the
+/// squared difference.
 ///
 /// The targets contain the weights of the terms.
 fn predictions(
@@ -152,6 +153,15 @@ fn predictions(
     let beside = |last: Dim| [outer.clone(), vec![last]].concat();
     let kept = Dim::fixed(goal.kept as u64);
     let target = input(body, TARGET, ElementType::F32, beside(kept.clone()));
+    if goal.is_score() {
+        let weights = input(body, WEIGHTS, ElementType::F32, beside(kept));
+        return Ok(vec![body.scope(OWN.trim_end_matches('/'), |body| {
+            let difference = body.op("Sub", [logits, target]).output("difference");
+            let square = body.op("Mul", [difference, difference]).output("square");
+            let weighted = body.op("Mul", [square, weights]).output("weighted");
+            body.op("ReduceSum", [weighted]).attribute("keepdims", 0).output("loss")
+        })]);
+    }
     let tokens = goal.is_cut().then(|| input(body, TOKENS, ElementType::I64, beside(kept)));
     let scope = OWN.trim_end_matches('/');
     let mut parts = vec![body.scope(scope, |body| {

@@ -112,6 +112,9 @@ fn at_line(error: &Error, number: usize) -> Error {
     Error::new(error.code(), format!("line {number}: {}", error.message()))
 }
 
+/// Keys of answers that are better or worse than others.
+const PREFERENCES: [&str; 2] = ["chosen", "rejected"];
+
 fn parsed(line: &str) -> Result<Line> {
     const EXPECTED: &str = "expected \"text\", and perhaps \"text_pair\", \"prompt\" and \
                             \"completion\", \"messages\", or \"tokens\"";
@@ -123,6 +126,11 @@ fn parsed(line: &str) -> Result<Line> {
         let wrong = || Error::format(format!("\"{name}\" must be a string"));
         Some(value.as_str().map(str::to_owned).ok_or_else(wrong))
     };
+    if let Some(key) = PREFERENCES.into_iter().find(|key| json.contains_key(*key)) {
+        return Err(Error::format(format!(
+            "\"{key}\" is of preference data, which can't be learnt from: {EXPECTED}"
+        )));
+    }
     if let Some(messages) = json.get("messages") {
         return chat(messages);
     }
@@ -131,6 +139,11 @@ fn parsed(line: &str) -> Result<Line> {
         return ids.map(Line::Tokens).ok_or_else(|| Error::format("\"tokens\" must be integers"));
     }
     match (field("prompt"), field("completion"), field("text")) {
+        (Some(_), Some(_), _) if json.get("label").is_some_and(Json::is_boolean) => {
+            Err(Error::format(format!(
+                "\"label\" judges a completion, which can't be learnt from: {EXPECTED}"
+            )))
+        }
         (Some(prompt), Some(completion), _) => {
             Ok(Line::Completed { prompt: prompt?, completion: completion? })
         }
@@ -272,6 +285,12 @@ mod tests {
             ("{\"text\": \"a\"}\n[]", "line 2: not a JSON object"),
             ("{\"texts\": \"a\"}", "line 1: expected \"text\""),
             ("{\"text\": 3}", "line 1: \"text\" must be a string"),
+            (
+                "{\"prompt\": \"a\", \"chosen\": \"b\", \"rejected\": \"c\"}",
+                "\"chosen\" is of preference",
+            ),
+            ("{\"text\": \"a\", \"rejected\": \"c\"}", "\"rejected\" is of preference"),
+            ("{\"prompt\": \"a\", \"completion\": \"b\", \"label\": false}", "\"label\" judges"),
             ("{\"tokens\": [1, 128]}", "line 1: token 128 is not one of the model's 128"),
             ("{\"tokens\": [-1]}", "line 1: token -1 is not"),
             ("{\"tokens\": \"a\"}", "line 1: \"tokens\" must be integers"),

@@ -69,6 +69,12 @@ impl Goal {
         })
     }
 
+    /// Returns `true` for a single number for each row, as rerankers and regressors give it, which
+    /// is no choice between classes.
+    pub(crate) fn is_score(&self) -> bool {
+        self.is_logits && self.width == 1
+    }
+
     /// Returns `true` if only the likeliest predictions are kept.
     pub(crate) fn is_cut(&self) -> bool {
         self.kept < self.width
@@ -169,7 +175,7 @@ impl Targets {
                     position + 1
                 )));
             }
-            match self.goal.is_logits {
+            match self.goal.is_logits && !self.goal.is_score() {
                 true => self.record_predictions(*position, row, own, temperature, &mut record),
                 false => record.extend(own.iter().flat_map(|value| value.to_le_bytes())),
             }
@@ -281,7 +287,16 @@ impl Targets {
         let counting = |row: &Row| (0..goal.places(row)).filter(|at| goal.counts(row, *at)).count();
         let count: usize = batch.rows.iter().map(|(_, row)| counting(row)).sum();
         #[expect(clippy::cast_precision_loss, reason = "a batch has far fewer than 2^24 tokens")]
-        let weight = options.alpha * options.temperature.powi(2) / count.max(1) as f32;
+        let mut weight = options.alpha / count.max(1) as f32;
+        if goal.is_score() {
+            let target = records.iter().flat_map(|record| record.numbers.iter().copied()).collect();
+            let shape = [outer, vec![1]].concat();
+            let weights = vec![weight; shape.iter().product()];
+            inputs.push((TARGET.to_owned(), Tensor::new::<f32>(shape.clone(), target)?.into()));
+            inputs.push((WEIGHTS.to_owned(), Tensor::new(shape, weights)?.into()));
+            return Ok(0.0);
+        }
+        weight *= options.temperature.powi(2);
 
         let mut target = vec![0.0_f32; outer.iter().product::<usize>() * kept];
         let mut tokens = vec![0_i64; if goal.is_cut() { target.len() } else { 0 }];

@@ -385,3 +385,22 @@ fn unsuitable_training_data_of_a_decoder_are_rejected() {
         sandbox.apr(&line).fails(code, &[message]);
     }
 }
+
+/// A reranker gives one number for a pair, of which every softmax is 1.
+#[test]
+fn a_student_learns_the_score_of_a_reranker() {
+    let sandbox = Sandbox::new();
+    let all = fs::read_to_string(locate::fixture("run/rerankers.json")).expect("the fixture");
+    let all: Value = serde_json::from_str(&all).expect("JSON");
+    crate::run_rerankers::write(&sandbox, "teacher", &all["models"]["bert"]);
+    let row =
+        |row: usize| format!("{{\"text\": \"city {row}\", \"text_pair\": \"people {row}\"}}\n");
+    sandbox.write("pairs.jsonl", (0..40).map(row).collect::<String>());
+    let line = "distill teacher --distill-layers 1 --data pairs.jsonl -o small.apr --steps 20 --lr \
+                1e-3 --json";
+    let report = sandbox.apr(line).ok().json();
+    let found = &report["distillation"];
+    let loss = |which: &str| found[which]["loss"].as_f64().expect("a loss");
+    assert!(loss("before") > 0.0 && loss("after") < loss("before"), "{found}");
+    assert!(found["after"]["agreement"].is_null(), "{found}");
+}
