@@ -121,10 +121,11 @@ struct Planned {
 pub fn plan(source: &Source<'_>, pruning: Pruning) -> Result<PrunePlan> {
     check(&pruning)?;
     let reader = source.reader();
-    let roles = roles_of(reader, source.family()?);
+    let family = source.family()?;
+    let roles = roles_of(reader, family);
     let norms = match &pruning.importance {
         Some(matrix) => {
-            let squares = importance(reader, source.family()?, matrix)?;
+            let squares = importance(reader, family, matrix)?;
             let norms = |squares: Arc<[f32]>| squares.iter().map(|square| square.sqrt()).collect();
             squares.into_iter().map(|squares| squares.map(norms)).collect()
         }
@@ -144,7 +145,12 @@ pub fn plan(source: &Source<'_>, pruning: Pruning) -> Result<PrunePlan> {
             (None, Some(Role::Output)) => Some("the output projection".to_owned()),
             (None, Some(Role::Kept(why))) => Some(why.to_string()),
             (None, Some(Role::Matrix)) | (Some(true), _) => {
-                let why = unsuited(info, &pruning, &norms);
+                let has_inputs_first =
+                    family.is_some_and(|family| family.has_inputs_first(position));
+                let why = match pruning.importance.is_some() && has_inputs_first {
+                    true => Some("its rows are inputs, not outputs".to_owned()),
+                    false => unsuited(info, &pruning, &norms),
+                };
                 first_unsuited = first_unsuited.or_else(|| why.as_ref().map(|_| left.len()));
                 why
             }

@@ -157,6 +157,8 @@ const KEPT_PARTS: &[(&str, Kept)] = &[
 
 /// Kept tensors by the ends of their names outside GGUF, before `.weight`.
 const KEPT_ELSEWHERE: &[(&str, Kept)] = &[
+    ("position_embd", Kept::Position),
+    ("token_types", Kept::Position),
     ("position_embeddings", Kept::Position),
     ("position_embedding", Kept::Position),
     ("embed_positions", Kept::Position),
@@ -196,9 +198,6 @@ pub(super) fn kept(name: &str, shape: &Shape, architecture: &str) -> Option<Kept
     // Without a dot in front, as in llama.cpp.
     if !name.ends_with("weight") {
         return Some(Kept::NotWeight);
-    }
-    if matches!(name, "position_embd.weight" | "token_types.weight") {
-        return Some(Kept::Position);
     }
     if architecture == "glm5-next" && KEPT_OF_GLM5.iter().any(|part| name.contains(part)) {
         return Some(Kept::Small);

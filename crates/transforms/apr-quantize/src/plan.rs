@@ -7,7 +7,7 @@ use apr_registry::{CheckpointReader, Convention, DType, Error, Result, TensorInf
 use apr_view::{NamePattern, named, parse_search};
 
 use super::idle::{changes_something, idle_choices, idle_patterns};
-use super::role::{gguf_names, roles};
+use super::role::{expert_of, gguf_names, roles};
 use super::{
     Candidate, Choices, ColumnStatistics, Decision, DecisionReason, Imatrix, ModelFacts, Scheme,
     TensorTarget, assign,
@@ -211,7 +211,8 @@ fn weights(
 }
 
 /// The weights of the columns of each tensor that a matrix of importance has, by position: of a
-/// stack, those of its matrices one after another.
+/// stack, those of its matrices one after another. The matrix of one expert has its part of the
+/// weights of the stack. Weights whose rows are inputs have none.
 ///
 /// # Errors
 /// E001 for weights of another length than the tensor's rows.
@@ -221,12 +222,18 @@ pub fn importance(
     matrix: &Imatrix,
 ) -> Result<Vec<Option<Arc<[f32]>>>> {
     let names = gguf_names(reader, model);
-    let of_tensor = |(info, name): (&TensorInfo, Option<String>)| {
+    let of_tensor = |(position, (info, name)): (usize, (&TensorInfo, Option<String>))| {
+        if model.is_some_and(|model| model.has_inputs_first(position)) {
+            return Ok(None);
+        }
+        if let (None, Some((stack, expert))) = (&name, expert_of(model, position)) {
+            return Ok(matrix.for_expert(&stack, expert, &info.shape).map(Arc::from));
+        }
         let found = matrix.for_tensor(name.as_deref().unwrap_or(&info.name), &info.shape);
         let found = found.map_err(|error| error.for_tensor(&info.name))?;
         Ok(found.map(|found| found.matrices().flatten().copied().collect()))
     };
-    reader.tensors().iter().zip(names).map(of_tensor).collect()
+    reader.tensors().iter().zip(names).enumerate().map(of_tensor).collect()
 }
 
 /// Returns the reason for a decision, or `None` for the dtype that the user chose.

@@ -140,11 +140,8 @@ pub fn measured_names(
     reader: &dyn CheckpointReader,
     model: Option<&FamilyModel<'_>>,
 ) -> Vec<String> {
-    let gguf = model.and_then(|model| model.family().default_naming(GGUF));
     let of_expert = |tensor: usize| {
-        let family = model?.family();
-        let (stack, expert) = family.stack(model?.canonical(tensor)?)?;
-        Some(measured_expert(&family.source_name(&stack, gguf.as_ref()?)?, expert))
+        expert_of(model, tensor).map(|(stack, expert)| measured_expert(&stack, expert))
     };
     let names = gguf_names(reader, model).into_iter().zip(reader.tensors()).enumerate();
     names
@@ -152,6 +149,14 @@ pub fn measured_names(
             name.or_else(|| of_expert(tensor)).unwrap_or_else(|| info.name.clone())
         })
         .collect()
+}
+
+/// Returns the name in GGUF files of the stack that holds the matrix of one expert, and the number
+/// of the expert.
+pub(super) fn expert_of(model: Option<&FamilyModel<'_>>, tensor: usize) -> Option<(String, u64)> {
+    let (model, family) = (model?, model?.family());
+    let (stack, expert) = family.stack(model.canonical(tensor)?)?;
+    Some((family.source_name(&stack, &family.default_naming(GGUF)?)?, expert))
 }
 
 /// Returns the name of one expert's matrix of a stack in an importance measurement.

@@ -218,6 +218,16 @@ impl Imatrix {
         Ok(Some(Importance { values, row_len, rows }))
     }
 
+    /// The importance of the columns of one expert's matrix in the stack with this GGUF name.
+    #[must_use]
+    pub fn for_expert(&self, stack: &str, expert: u64, shape: &Shape) -> Option<&[f32]> {
+        let values = self.entries.get(stack)?;
+        let columns = usize::try_from(shape.row_len()).ok().filter(|columns| *columns > 0)?;
+        let start = usize::try_from(expert).ok()?.checked_mul(columns)?;
+        let is_of_stack = values.len().is_multiple_of(columns);
+        values.get(start..start.checked_add(columns)?).filter(|_| is_of_stack)
+    }
+
     /// Returns the keys with which llama-quantize records the importance matrix in a GGUF file.
     #[must_use]
     pub fn gguf_keys(&self, file: &str) -> Vec<KeyValue> {
