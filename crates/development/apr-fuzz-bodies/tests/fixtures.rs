@@ -310,7 +310,8 @@ fn plans_and_results_that_are_cut_or_flipped_come_to_no_panic() {
     let output = r#"{"apr_plan":1,"apr":"0.1.0","job":{"command":"convert"},"inputs":[],
 "output":{"path":"o.apr","shard_size":1,"manifest":null},
 "parts":[{"file":"o.apr","size":1,"reads":[]}]}"#;
-    let result = format!(r#"{{"apr_part":1,"plan":"{digest}","part":0,"report":{{"tensors":1}}}}"#);
+    let result =
+        format!(r#"{{"apr_part":1,"plan":"{digest}","part":0,"report":{{"tensor_count":1}}}}"#);
     for good in [plan.as_str(), output, &result] {
         read_plan(good.as_bytes());
         corrupt::truncations(good.as_bytes()).for_each(|broken| read_plan(&broken));

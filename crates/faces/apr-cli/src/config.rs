@@ -86,7 +86,8 @@ impl Config {
     /// Reads the file that `APR_CONFIG` names, or the one in the user's configuration folder if it
     /// is there.
     pub(crate) fn load() -> Outcome<Self> {
-        let named = std::env::var_os("APR_CONFIG").map(PathBuf::from);
+        let named = std::env::var_os("APR_CONFIG").filter(|path| !path.is_empty());
+        let named = named.map(PathBuf::from);
         let Some(path) = named.clone().or_else(default_path) else { return Ok(Self::default()) };
         let text = match std::fs::read_to_string(&path) {
             Ok(text) => text,

@@ -9,6 +9,7 @@ use apr_ops::command::{GENERAL, VALIDATION, exit_code};
 use apr_ops::inline::ValidationError;
 use apr_ops::job::{JobError, misfit_title};
 use apr_registry::{Code, DType, Error, Escaped, IoCause};
+use apr_view::nearest;
 use serde::Serialize;
 use serde_json::{Map, Value, json};
 
@@ -213,6 +214,10 @@ impl Failure {
         }
 
         match self {
+            Self::General(message) if names_feature(message) => Some(FULL_BUILD.to_owned()),
+            Self::Usage(message) if message.starts_with("the model has no text input;") => {
+                Some("--input NAME=FILE passes an array, an image or audio".to_owned())
+            }
             Self::Model(error) | Self::Reported(error) => advice_about(error),
             Self::Usage(message) if message.ends_with(NEEDS_IMPORTANCE) => Some(
                 "--calibration TEXT measures one in the same command; `apr imatrix` writes one \
@@ -266,17 +271,39 @@ pub(crate) struct FailureReport<'f> {
 #[serde(untagged)]
 enum FailureDetails<'f> {
     /// An error about a file.
-    Model { file: Option<&'f str>, tensor: Option<&'f str>, offset: Option<u64> },
+    Model {
+        /// The file.
+        file: Option<&'f str>,
+        /// Name of the tensor.
+        tensor: Option<&'f str>,
+        /// Byte offset in the file, or in the data that were decoded from it.
+        offset: Option<u64>,
+    },
     /// Tensors that do not fit the model's family.
-    Misfit { file: &'f str, family: Option<&'f str>, misfits: &'f [ValidationError] },
+    Misfit {
+        /// Path of the source.
+        file: &'f str,
+        /// Title of the family.
+        family: Option<&'f str>,
+        /// Names and shapes that do not fit.
+        misfits: &'f [ValidationError],
+    },
     /// A quality gate that failed, with everything that was measured.
     Gate {
+        /// Failures of the gate, as text.
         failures: &'f [String],
         #[serde(flatten)]
         measured: &'f Map<String, Value>,
     },
     /// A tensor with values that no healthy model has.
-    Unhealthy { file: &'f str, tensor: &'f str, violation: &'f ValidationError },
+    Unhealthy {
+        /// Path of the source.
+        file: &'f str,
+        /// Name of the tensor.
+        tensor: &'f str,
+        /// Error about its values.
+        violation: &'f ValidationError,
+    },
     /// No details, as an empty object.
     None {},
 }
@@ -284,13 +311,25 @@ enum FailureDetails<'f> {
 /// End of the error about a type that requires an importance matrix.
 const NEEDS_IMPORTANCE: &str = "needs an importance matrix";
 
+/// Advice on a feature that the build lacks.
+const FULL_BUILD: &str = "in a clone, `cargo install --locked --profile local --path \
+                          crates/faces/apr-cli` builds apr with all features";
+
+/// Returns `true` for an error about a feature that the build lacks.
+fn names_feature(message: &str) -> bool {
+    message.contains("feature `") && (message.contains("lacks") || message.contains("has no"))
+}
+
 /// Returns advice on an error about a file.
 fn advice_about(error: &Error) -> Option<String> {
     match (error.code(), error.cause()) {
+        (Code::Version, _) if names_feature(error.message()) => Some(FULL_BUILD.to_owned()),
         (_, Some(IoCause::AlreadyExists)) => {
             Some("-f (--overwrite) replaces it; --force does not".to_owned())
         }
-        (_, Some(IoCause::NotFound)) => error.file().and_then(advice_about_location),
+        (_, Some(IoCause::NotFound)) => {
+            error.file().and_then(|name| advice_about_location(name).or_else(|| similar(name)))
+        }
         (_, Some(IoCause::Interrupted)) => None,
         (Code::Format, _) => advice_about_format(error.message()),
         (Code::Memory, _) if error.message().ends_with(apr_core::Work::OVER) => {
@@ -303,6 +342,18 @@ fn advice_about(error: &Error) -> Option<String> {
         }
         (code, _) => Some(general_advice(code)),
     }
+}
+
+/// Returns advice on a file that does not exist, if its folder has a similar name.
+fn similar(name: &str) -> Option<String> {
+    let path = Path::new(name);
+    let folder = path.parent()?;
+    let listed = if folder.as_os_str().is_empty() { Path::new(".") } else { folder };
+    let names = apr_platform::list_folder(listed).ok()?;
+    let names: Vec<&str> = names.iter().filter_map(|name| name.to_str()).collect();
+    let near = nearest(path.file_name()?.to_str()?, names, 1);
+    let near = folder.join(near.first()?);
+    Some(format!("did you mean {}?", quoted(near.to_str()?)?))
 }
 
 /// Returns advice on a file that does not exist, if its name looks like a location.

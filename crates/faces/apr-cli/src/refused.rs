@@ -2,6 +2,8 @@
 
 use std::io::Write;
 
+use clap::error::ErrorKind;
+
 use crate::config::{Config, OutputFormat};
 use crate::documents::FailureDocument;
 use crate::failure::{ARGUMENTS, Failure};
@@ -15,7 +17,12 @@ pub(crate) fn report(error: &clap::Error) -> u8 {
     }
     if wants_json() {
         let text = error.render().to_string();
-        let message = text.split("\n\nUsage:").next().unwrap_or(&text);
+        let message = match error.kind() {
+            ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand | ErrorKind::MissingSubcommand => {
+                "a command is missing: `apr help` lists all"
+            }
+            _ => text.split("\n\nUsage:").next().unwrap_or(&text),
+        };
         let message = message.trim_start_matches("error: ").trim_end();
         let _ = FailureDocument::of(&Failure::Usage(message.to_owned()), None).print();
     }

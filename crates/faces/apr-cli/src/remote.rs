@@ -91,8 +91,11 @@ impl Repository {
 /// Cached files of one model.
 #[derive(Debug, Serialize)]
 pub(crate) struct Model {
+    /// Name of the repository or the address.
     pub(crate) name: String,
-    pub(crate) files: u64,
+    /// Number of complete files.
+    pub(crate) file_count: u64,
+    /// Size of the complete files.
     pub(crate) bytes: u64,
     /// Bytes of incomplete downloads.
     pub(crate) partial: u64,
@@ -131,7 +134,7 @@ pub(crate) fn models(name: Option<&str>) -> Outcome<Vec<Model>> {
     Ok(found
         .map(|holding| Model {
             name: holding.name.clone(),
-            files: holding.files,
+            file_count: holding.files,
             bytes: holding.bytes,
             partial: holding.partial,
             days: holding

@@ -4,9 +4,6 @@ use serde::Serialize;
 
 use crate::points::{Category, Heading, Judged, LEARNT, POINTS, Point};
 
-/// Version of the report.
-const VERSION: u32 = 1;
-
 /// Scores from which on a model has each rating.
 const RATINGS: [(usize, &str); 3] = [(90, "EXCELLENT"), (75, "GOOD"), (50, "FAIR")];
 /// The rating of the others.
@@ -107,8 +104,6 @@ pub struct Score {
 #[derive(Debug, Clone, Serialize)]
 #[non_exhaustive]
 pub struct Assessment {
-    /// Version of this report: 1.
-    pub version: u32,
     /// Path of the model.
     pub path: String,
     /// The only category that was judged.
@@ -181,7 +176,6 @@ impl Assessment {
             rating.map_or(LOWEST, |(_, word)| word)
         };
         Self {
-            version: VERSION,
             path: file.to_owned(),
             category,
             score,

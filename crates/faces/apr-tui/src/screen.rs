@@ -16,7 +16,7 @@ use crate::wording::Wording;
 use crate::zones::key_named;
 
 /// The smallest terminal that a screen is drawn on.
-const SMALLEST: (u16, u16) = (60, 20);
+const SMALLEST: (u16, u16) = (50, 12);
 
 /// Decision to keep or close a screen.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -117,9 +117,11 @@ impl Frames<'_> {
             .title_top(Line::from(kind).alignment(Alignment::Right));
         let inner = block.inner(area);
         frame.render_widget(block, area);
+        let has_keys = !self.above.keys.is_empty();
+        let has_rule = area.height >= TALL || area.height >= ROOMY && has_keys;
         let [body, rule, keys] = Layout::vertical([
             Constraint::Min(0),
-            Constraint::Length(u16::from(area.height >= ROOMY)),
+            Constraint::Length(u16::from(has_rule)),
             Constraint::Length(1),
         ])
         .areas(inner);
@@ -137,8 +139,15 @@ impl Frames<'_> {
     }
 }
 
-/// Rows from which on there is room for rules.
-pub(crate) const ROOMY: u16 = 24;
+/// Rows from which on there is room for a rule with keys.
+const ROOMY: u16 = 20;
+/// Rows from which on there is room for an empty rule.
+const TALL: u16 = 24;
+
+/// Returns the columns of the rule of a screen, or 0 if it has no rule.
+pub(crate) fn rule_columns((columns, rows): (u16, u16)) -> usize {
+    if rows < ROOMY { 0 } else { usize::from(columns).saturating_sub(2) }
+}
 
 /// A rule that touches the frame.
 fn joint(buffer: &mut Buffer, area: Rect, rule: Rect) {
@@ -196,8 +205,8 @@ pub(crate) fn key_line(keys: &[Key], columns: usize, palette: Palette) -> KeyLin
 
 /// Keys of a screen with views, all of which are listed.
 ///
-/// They are on one line with the other keys if they fit, else in the rule above, else abbreviated
-/// to their letters.
+/// They are on one line with the other keys if they fit, else in the rule above if they fit there,
+/// else abbreviated to their letters.
 pub(crate) struct ViewKeys<'k> {
     /// The keys that one should know first, the most important one first.
     pub(crate) own: &'k [Key],
@@ -208,18 +217,19 @@ pub(crate) struct ViewKeys<'k> {
 }
 
 impl ViewKeys<'_> {
-    /// The line at the bottom, and the one above it if there is a rule.
+    /// The line at the bottom with `columns` columns, and the one in the rule above it with `rule`
+    /// columns, or 0 without a rule.
     pub(crate) fn lines(
         &self,
         columns: usize,
-        has_rule: bool,
+        rule: usize,
         palette: Palette,
     ) -> (KeyLine, KeyLine) {
         let all = [self.own, self.views, &[self.last]].concat();
         if all.iter().map(columns_of).sum::<usize>() < columns {
             return (key_line(&all, columns, palette), KeyLine::default());
         }
-        if has_rule {
+        if self.views.iter().map(columns_of).sum::<usize>() < rule {
             let keys = [self.own, &[self.last]].concat();
             let above = key_line(self.views, usize::MAX, palette);
             return (key_line(&keys, columns, palette), above);

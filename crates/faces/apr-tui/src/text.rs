@@ -1,7 +1,7 @@
 //! Text from files, cut to columns of a terminal.
 
 use apr_core::Escaped;
-use apr_core::human::statistic;
+use apr_core::human::{shortened_apart, statistic};
 use apr_ops::left_out::LeftOut;
 use ratatui::style::Style;
 use ratatui::text::{Line, Span};
@@ -54,6 +54,12 @@ pub(crate) fn cell(text: &str, columns: usize) -> String {
     format!("{shown}{:pad$}", "")
 }
 
+/// Returns names as cells of `columns` columns; names that are shortened stay distinct if possible.
+pub(crate) fn cells(names: impl IntoIterator<Item = String>, columns: usize) -> Vec<String> {
+    let names: Vec<String> = names.into_iter().collect();
+    shortened_apart(&names, columns).iter().map(|name| cell(name, columns)).collect()
+}
+
 /// Returns a list of names in `columns` columns, with the number of names that do not fit: `a, b,
 /// +3`.
 ///
@@ -92,11 +98,11 @@ pub(crate) fn cut(mut lines: Vec<Line<'static>>, rows: u16, style: Style) -> Vec
         return lines;
     }
     let shown = (rows - 1).max(1);
-    let more = Span::styled(format!(" +{} more", lines.len() - shown), style);
+    let rest = Span::styled(format!(" {}", more(lines.len() - shown)), style);
     lines.truncate(shown);
     match lines.first_mut() {
-        Some(first) if rows == 1 => first.push_span(more),
-        _ => lines.push(Line::from(more)),
+        Some(first) if rows == 1 => first.push_span(rest),
+        _ => lines.push(Line::from(rest)),
     }
     lines
 }
@@ -104,6 +110,28 @@ pub(crate) fn cut(mut lines: Vec<Line<'static>>, rows: u16, style: Style) -> Vec
 /// Returns a line for each kind of data that is not a tensor, escaped for display.
 pub(crate) fn left_out(left_out: &LeftOut) -> Vec<String> {
     left_out.lines("e writes all").iter().map(|line| clean(line)).collect()
+}
+
+/// Returns a text with a note at the right end of a line of `columns` columns.
+pub(crate) fn beside(text: &str, note: &str, columns: usize) -> String {
+    match note {
+        "" => text.to_owned(),
+        note => format!("{} {note} ", cell(text, columns.saturating_sub(width(note) + 2))),
+    }
+}
+
+/// Returns the number of rows of a list that are not shown, as `+3 more`, or an empty text.
+pub(crate) fn more(hidden: usize) -> String {
+    match hidden {
+        0 => String::new(),
+        hidden => format!("+{} more", apr_core::grouped(hidden as u64)),
+    }
+}
+
+/// Returns a text in an area of `columns` columns, as lines that all begin after a margin.
+pub(crate) fn paragraph(text: &str, columns: u16, style: Style) -> Vec<Line<'static>> {
+    let lines = wrapped(text, usize::from(columns).saturating_sub(2));
+    lines.into_iter().map(|line| Line::styled(format!(" {line}"), style)).collect()
 }
 
 /// Wraps a text into lines of at most `columns` columns, broken between words if possible.
@@ -195,6 +223,8 @@ mod tests {
         assert_eq!(wrapped("abcdefgh ij", 3), ["abc", "def", "gh", "ij"]);
         assert_eq!(wrapped("", 3), [""]);
         assert_eq!(wrapped("模型", 1), ["模", "型"]);
+        let lines = paragraph("one two three", 9, Style::new());
+        assert_eq!(lines.iter().map(Line::to_string).collect::<Vec<_>>(), [" one two", " three"]);
     }
 
     #[test]

@@ -54,7 +54,7 @@ fn array(reader: &dyn CheckpointReader, position: usize) -> Result<Value> {
         [] => Selection::corner(shape),
         _ => Selection::parse(":", shape)?,
     };
-    let read = elements(reader, position, &selection)?;
+    let read = elements(reader, "", position, &selection)?;
     let mut values: Vec<Value> = read.values.into_iter().map(Value::from).collect();
     for &dim in shape.dims().iter().skip(1).rev() {
         let dim = usize::try_from(dim).unwrap_or(usize::MAX).max(1);

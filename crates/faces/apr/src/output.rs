@@ -11,7 +11,11 @@ use apr_view::Coded;
 
 /// Output before anything is written to it.
 #[must_use = "the job still has to run"]
-pub struct Output(OutputKind);
+pub struct Output {
+    kind: OutputKind,
+    /// The path as the user wrote it; `None` for files that have one elsewhere.
+    path: Option<String>,
+}
 
 enum OutputKind {
     /// Files that appear when they are complete.
@@ -22,7 +26,7 @@ enum OutputKind {
 
 impl From<AtomicOutput> for Output {
     fn from(files: AtomicOutput) -> Self {
-        Self(OutputKind::Files(Box::new(files)))
+        Self { kind: OutputKind::Files(Box::new(files)), path: None }
     }
 }
 
@@ -86,7 +90,7 @@ impl Output {
             } else {
                 StreamSink::open(path, interrupt)?
             };
-            return Ok(Self(OutputKind::Stream(stream)));
+            return Ok(Self { kind: OutputKind::Stream(stream), path: Some(written(path)) });
         }
 
         if !layout.folder && (path.is_dir() || ends_in_separator(path)) {
@@ -105,13 +109,14 @@ impl Output {
             Target::Model(path.into())
         };
         let names = files.iter().map(|file| file.name.as_str());
-        Ok(Self::from(AtomicOutput::create(target, replace, names)?))
+        let files = Box::new(AtomicOutput::create(target, replace, names)?);
+        Ok(Self { kind: OutputKind::Files(files), path: Some(written(path)) })
     }
 
     /// Returns `true` if the output is a stream, which can be the place where reports are printed.
     #[must_use]
     pub fn is_stream(&self) -> bool {
-        matches!(self.0, OutputKind::Stream(_))
+        matches!(self.kind, OutputKind::Stream(_))
     }
 
     /// Runs a job and puts its output in place, if none of the files in `sources` was changed
@@ -142,10 +147,10 @@ impl Output {
         pipeline: &P,
         progress: &dyn Progress,
     ) -> Result<Written, JobError> {
-        if let OutputKind::Files(files) = &mut self.0 {
+        if let OutputKind::Files(files) = &mut self.kind {
             files.made_from(sources);
         }
-        let sink: &mut dyn Sink = match &mut self.0 {
+        let sink: &mut dyn Sink = match &mut self.kind {
             OutputKind::Files(files) => &mut **files,
             OutputKind::Stream(stream) => stream,
         };
@@ -177,7 +182,7 @@ impl Written {
     /// [`JobError::Request`] for a stream, else those of
     /// [`PendingFiles::open_model`](apr_io::PendingFiles::open_model).
     pub fn open(&self, options: &OpenOptions) -> Result<Box<dyn CheckpointReader>, JobError> {
-        match &self.output.0 {
+        match &self.output.kind {
             OutputKind::Files(files) => Ok(Coded::over(files.pending()?.open_model(options)?)),
             OutputKind::Stream(_) => {
                 Err(JobError::Request("a stream can't be read back: name a file".to_owned()))
@@ -229,7 +234,8 @@ impl Written {
             return Err(JobError::Request(message.to_owned()));
         }
         let mut report = self.report;
-        match self.output.0 {
+        report.output = self.output.path;
+        match self.output.kind {
             OutputKind::Files(files) => {
                 let committed = files.commit()?;
                 report.conversion.warnings.extend(committed.warnings());
@@ -240,6 +246,11 @@ impl Written {
         }
         Ok(report)
     }
+}
+
+/// Returns a path as reports have it.
+fn written(path: &Path) -> String {
+    path.display().to_string()
 }
 
 /// Returns `true` if a path ends in a separator, so that it means a folder.

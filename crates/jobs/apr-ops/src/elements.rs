@@ -21,6 +21,8 @@ pub struct Selection(Vec<Range<u64>>);
 #[derive(Debug, Clone, PartialEq, Serialize)]
 #[non_exhaustive]
 pub struct ValuesReport {
+    /// Path or location of the opened model.
+    pub path: String,
     /// Description of the tensor.
     pub tensor: TensorRow,
     /// First index and the one after the last, for each dimension.
@@ -117,19 +119,21 @@ fn range(part: &str, dim: u64) -> Result<Range<u64>> {
     range.map(|(start, end)| start..end).ok_or_else(wrong)
 }
 
-/// Reads a part of a tensor.
+/// Reads a part of a tensor of the model at `path`.
 ///
 /// # Errors
 /// E001 for a dtype whose elements are no real numbers, E002 and E007 when bytes can't be read,
 /// E008 for more than a million values.
 pub fn elements(
     reader: &dyn CheckpointReader,
+    path: &str,
     tensor: usize,
     selection: &Selection,
 ) -> Result<ValuesReport> {
     let info = &reader.tensors()[tensor];
     let report = |values| {
-        Ok(ValuesReport { tensor: row(reader, tensor)?, ranges: selection.ranges(), values })
+        let (path, tensor) = (path.to_owned(), row(reader, tensor)?);
+        Ok(ValuesReport { path, tensor, ranges: selection.ranges(), values })
     };
     let count = selection.count();
     if count > MOST {

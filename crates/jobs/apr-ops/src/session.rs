@@ -251,7 +251,7 @@ impl<'a> Session<'a> {
         pipeline: &P,
         progress: &dyn Progress,
     ) -> Result<Judged<HistogramReport>> {
-        let mut report = histogram(self.reader(), tensor, bins, pipeline, progress)?;
+        let mut report = histogram(self.reader(), self.name(), tensor, bins, pipeline, progress)?;
         self.name_file(&mut report.tensor);
         let row = report.tensor.clone();
         self.judged(report, &row, tensor)
@@ -263,7 +263,7 @@ impl<'a> Session<'a> {
     /// E001 for a dtype whose elements are no real numbers, E002 and E007 when bytes can't be read,
     /// E008 for more than a million values.
     pub fn values(&self, tensor: usize, selection: &Selection) -> Result<ValuesReport> {
-        let mut report = elements(self.reader(), tensor, selection)?;
+        let mut report = elements(self.reader(), self.name(), tensor, selection)?;
         self.name_file(&mut report.tensor);
         Ok(report)
     }
@@ -373,7 +373,8 @@ impl<'a> Session<'a> {
         progress: &dyn Progress,
     ) -> Result<Result<TensorExplanation, Vec<String>>> {
         let graphs = self.graphs().ok();
-        explain_tensor(self.reader(), self.family()?, graphs, name, pipeline, progress)
+        let of = (self.reader(), self.name());
+        explain_tensor(of, self.family()?, graphs, name, pipeline, progress)
     }
 
     /// The report of `apr graph`.
@@ -478,7 +479,8 @@ impl Beside<'_, '_> {
     ) -> Result<Option<HistogramReport>> {
         let view = if in_second { &self.views.right } else { &self.views.left };
         let Ok(tensor) = find(view, name) else { return Ok(None) };
-        histogram(view, tensor, bins, pipeline, progress).map(Some)
+        let path = self.sessions[usize::from(in_second)].name();
+        histogram(view, path, tensor, bins, pipeline, progress).map(Some)
     }
 
     fn sides<R>(&self, then: impl FnOnce(Side<'_>, Side<'_>) -> Result<R>) -> Result<R> {

@@ -138,6 +138,8 @@ pub struct CodingRow {
 #[derive(Debug, Clone, PartialEq, Serialize)]
 #[non_exhaustive]
 pub struct HistogramReport {
+    /// Path or location of the opened model.
+    pub path: String,
     /// The tensor, with statistics.
     pub tensor: TensorRow,
     /// Lower edge of the first bin.
@@ -221,13 +223,16 @@ pub fn find<'a>(reader: &'a dyn CheckpointReader, name: &str) -> Result<usize, V
     found.ok_or_else(|| closest(name, tensors.iter().map(|info| info.name.as_str()), 5))
 }
 
-/// The distribution of one tensor in at most `bins` bins, in one read.
+/// Returns the distribution of a tensor of the model at `path`, in at most `bins` bins.
+///
+/// The tensor is read once.
 ///
 /// # Errors
 /// E002 and E007 when bytes can't be read, E004 when they don't match a checksum that the source
 /// states.
 pub fn histogram<P: Pipeline>(
     reader: &dyn CheckpointReader,
+    path: &str,
     tensor: usize,
     bins: usize,
     pipeline: &P,
@@ -275,7 +280,13 @@ pub fn histogram<P: Pipeline>(
     })?;
     let bins = histogram.bins(bins);
     let tensor = TensorRow { stats: Some(moments.finish()), ..row(reader, tensor)? };
-    Ok(HistogramReport { tensor, start: bins.start, width: bins.width, counts: bins.counts })
+    Ok(HistogramReport {
+        path: path.to_owned(),
+        tensor,
+        start: bins.start,
+        width: bins.width,
+        counts: bins.counts,
+    })
 }
 
 pub(crate) fn row(reader: &dyn CheckpointReader, tensor: usize) -> Result<TensorRow> {

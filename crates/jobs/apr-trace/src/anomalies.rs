@@ -48,8 +48,6 @@ const CONFIDENT: f64 = 0.9;
 #[derive(Debug, Clone, Serialize)]
 #[non_exhaustive]
 pub struct AnomalyReport {
-    /// Version of this report: 1.
-    pub version: u32,
     /// Path of the model.
     pub path: String,
     /// Input of the run.
@@ -167,7 +165,6 @@ impl AnomalyKind {
 #[must_use]
 pub fn anomalies(trace: &Trace) -> AnomalyReport {
     let mut report = AnomalyReport {
-        version: crate::VERSION,
         path: trace.path.clone(),
         input: trace.input.clone(),
         steps: trace.steps().count(),

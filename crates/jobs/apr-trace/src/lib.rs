@@ -63,6 +63,6 @@ pub use predictions::{Prediction, Predictions};
 pub use profile::DeadNeurons;
 pub use sites::{Site, Sites};
 pub use statistics::{ValueStatistics, sparkline};
-pub use trace::{InputTrace, PassTrace, StepInput, StepTrace, Trace, TraceOptions, VERSION, trace};
+pub use trace::{InputTrace, PassTrace, StepInput, StepTrace, Trace, TraceOptions, trace};
 pub use tracer::{OperatorTrace, ValueSink, ValueTrace};
 pub use weights::{StepWeights, WeightTrace};

@@ -17,9 +17,6 @@ use crate::sites::Sites;
 use crate::tracer::{OperatorTrace, Tracer, ValueSink, ValueTrace, Watched};
 use crate::weights::{StepWeights, Weights};
 
-/// Version of the report.
-pub const VERSION: u32 = 1;
-
 /// Options for tracing a model.
 #[derive(Debug, Clone)]
 #[non_exhaustive]
@@ -52,8 +49,6 @@ impl TraceOptions {
 #[derive(Debug, Clone, Serialize)]
 #[non_exhaustive]
 pub struct Trace {
-    /// Version of this report: 1.
-    pub version: u32,
     /// Path of the model.
     pub path: String,
     /// Input of the run.
@@ -185,7 +180,6 @@ pub fn trace(
     with_runner(source, facts, &options.run, host, |runner| {
         let passes = Passes::of(runner, payload)?;
         let mut trace = Trace {
-            version: VERSION,
             path: source.name().to_owned(),
             input: payload.name(),
             level: options.level,

@@ -416,9 +416,9 @@ fn has_option(command: &str, long: &str) -> bool {
 /// A second name: the output, or another model, as a shell makes of `*.safetensors`.
 fn of_positional(typed: &str, args: &[OsString]) -> Option<String> {
     let command = command(args)?;
-    if command == "run" && !Path::new(typed).exists() {
+    if ["run", "tokenize"].contains(&command) && !Path::new(typed).exists() {
         let text = crate::failure::quoted(typed).unwrap_or_else(|| "TEXT".to_owned());
-        return Some(format!("--prompt sets the prompt: `apr run MODEL --prompt {text}`"));
+        return Some(format!("--prompt sets the prompt: `apr {command} MODEL --prompt {text}`"));
     }
     if !["convert", "import", "export", "quantize", "encrypt", "decrypt", "shard", "join"]
         .contains(&command)

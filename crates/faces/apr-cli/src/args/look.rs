@@ -315,6 +315,13 @@ pub(crate) struct DebugArgs {
     pub(crate) tensor: Option<String>,
 }
 
+impl DebugArgs {
+    /// Returns the path as reports have it.
+    pub(crate) fn path(&self) -> String {
+        self.file.display().to_string()
+    }
+}
+
 /// Arguments of `lint`.
 #[derive(Debug, Args)]
 pub(crate) struct LintArgs {

@@ -115,8 +115,18 @@ impl Cli {
             let texts = arguments.iter().filter_map(|argument| argument.to_str());
             crate::printer::set_command(words(&matches));
             check_use(&command, &matches, texts)?;
-            Self::from_arg_matches(&matches)
+            let mut cli = Self::from_arg_matches(&matches)?;
+            if let Command::Plan(plan) = &mut cli.command {
+                cli.global.json |= plan.take_json();
+            }
+            Ok(cli)
         });
+        if parsed.is_err() {
+            // The command as far as its words were understood.
+            let command = hyphens::with_hyphens(Self::command()).ignore_errors(true);
+            let matches = command.try_get_matches_from(&arguments);
+            matches.iter().for_each(|matches| crate::printer::set_command(words(matches)));
+        }
         parsed.map_err(hints::advised)
     }
 

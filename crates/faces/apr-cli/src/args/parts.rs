@@ -42,6 +42,17 @@ pub(crate) struct PlanArgs {
     pub(crate) job: Vec<String>,
 }
 
+impl PlanArgs {
+    /// Removes `--json` from the words of the job, and returns `true` if it was among them.
+    ///
+    /// It is about the report of `plan`, wherever it stands.
+    pub(crate) fn take_json(&mut self) -> bool {
+        let mut words = self.job.iter().take_while(|word| *word != "--");
+        let place = words.position(|word| word == "--json");
+        place.map(|at| self.job.remove(at)).is_some()
+    }
+}
+
 /// Arguments of `run-part`.
 #[derive(Debug, Args)]
 pub(crate) struct RunPartArgs {

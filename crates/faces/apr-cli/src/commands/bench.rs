@@ -24,6 +24,7 @@ struct BenchReport {
     bytes: u64,
     /// Elements of all tensors.
     parameters: u64,
+    /// Results, one for each test.
     results: Vec<Row>,
 }
 
@@ -33,7 +34,9 @@ impl Document for BenchReport {
 
 #[derive(Serialize)]
 struct Row {
+    /// Backend of the computation: `CPU`.
     backend: &'static str,
+    /// Number of threads.
     threads: usize,
     #[serde(flatten)]
     result: BenchResult,

@@ -21,14 +21,20 @@ use crate::remote::{self, Model};
 
 #[derive(Serialize)]
 struct CacheReport {
+    /// Folder of apr's own cache.
     folder: PathBuf,
     /// Hugging Face's cache folder, which its own programs share.
     #[serde(skip_serializing_if = "Option::is_none")]
     hub: Option<PathBuf>,
-    files: u64,
+    /// Number of files of all models.
+    file_count: u64,
+    /// Size of all files.
     bytes: u64,
+    /// `true` if the models were removed.
     cleared: bool,
+    /// `true` if nothing was removed because of `--dry-run`.
     dry_run: bool,
+    /// Models in the cache, or removed from it.
     models: Vec<Model>,
     /// Models that are being fetched, so that they were kept.
     #[serde(skip_serializing_if = "Vec::is_empty")]
@@ -53,8 +59,11 @@ struct Extent {
 
 #[derive(Serialize)]
 struct VerifyReport {
-    models: u64,
+    /// Number of models that were verified.
+    model_count: u64,
+    /// Size of all files that were read.
     bytes: u64,
+    /// `true` if no file is damaged; otherwise the exit code is 5.
     valid: bool,
     /// Files whose bytes are not what they should be.
     damaged: Vec<PathBuf>,
@@ -86,7 +95,7 @@ fn begin(models: Vec<Model>) -> Outcome<CacheReport> {
     Ok(CacheReport {
         folder: cache_folder()?,
         hub: remote::hub_folder()?,
-        files: models.iter().map(|model| model.files).sum(),
+        file_count: models.iter().map(|model| model.file_count).sum(),
         bytes: models.iter().map(|model| model.bytes + model.partial).sum(),
         cleared: false,
         dry_run: false,
@@ -115,7 +124,7 @@ fn clear(model: Option<&str>, older: Option<u64>, extent: &Extent, context: &Con
         models.retain(|model| !model.shared || model.own.1 > 0);
         // Counted is what is removed.
         for model in models.iter_mut().filter(|model| model.shared) {
-            (model.files, model.bytes) = model.own;
+            (model.file_count, model.bytes) = model.own;
             model.partial = 0;
         }
         if let (true, Some(name)) = (models.is_empty() && !kept.is_empty(), model) {
@@ -171,20 +180,24 @@ fn verify(model: Option<&str>, context: &Context) -> Outcome {
     let models = remote::models(model)?;
     let bytes = models.iter().map(|model| model.bytes).sum();
     let damaged = remote::verify(&models, &Bar::new(&context.printer, bytes), &context.interrupt)?;
-    let report =
-        VerifyReport { models: models.len() as u64, bytes, valid: damaged.is_empty(), damaged };
+    let report = VerifyReport {
+        model_count: models.len() as u64,
+        bytes,
+        valid: damaged.is_empty(),
+        damaged,
+    };
     let render = |out: &mut dyn Write, report: &VerifyReport| {
         for path in &report.damaged {
             writeln!(out, "{BAD}damaged{BAD:#}: {}", Escaped(&path.display().to_string()))?;
         }
-        if report.models == 0 {
+        if report.model_count == 0 {
             return writeln!(out, "the cache has no models to verify");
         }
         let verdict = if report.valid { "all digests match" } else { "remove the damaged files" };
         writeln!(
             out,
             "{}, {}: {verdict}",
-            counted(report.models, "model"),
+            counted(report.model_count, "model"),
             human::bytes(report.bytes)
         )
     };
@@ -212,7 +225,7 @@ fn visit(spool: &Path, report: &mut CacheReport, clears: bool) -> io::Result<()>
             }
             std::fs::remove_file(path)?;
         }
-        report.files += 1;
+        report.file_count += 1;
         report.bytes += len;
     }
 
@@ -234,7 +247,7 @@ fn render(out: &mut dyn Write, report: &CacheReport) -> io::Result<()> {
             0 => String::new(),
             partial => format!(" {DIM}and {} incomplete{DIM:#}", human::bytes(partial)),
         };
-        let (bytes, files) = (human::bytes(model.bytes), human::count(model.files));
+        let (bytes, files) = (human::bytes(model.bytes), human::count(model.file_count));
         writeln!(out, "{bytes:>10}  {files:>6}  {used:<12}  {}{partial}", Escaped(&model.name))?;
     }
 
@@ -246,7 +259,7 @@ fn render(out: &mut dyn Write, report: &CacheReport) -> io::Result<()> {
         writeln!(out, "kept, because another program fetched it (--all-hub): {}", Escaped(name))?;
     }
 
-    let (files, bytes) = (counted(report.files, "file"), human::bytes(report.bytes));
+    let (files, bytes) = (counted(report.file_count, "file"), human::bytes(report.bytes));
     let what = match (report.cleared, report.dry_run) {
         (true, true) => "would clear",
         (true, false) => "cleared",

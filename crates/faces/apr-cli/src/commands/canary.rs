@@ -69,7 +69,9 @@ struct Coverage {
 
 #[derive(Serialize)]
 struct CreatedCase<'a> {
+    /// Name of the input.
     input: &'a str,
+    /// Answer that is expected.
     expected: &'a Expected,
     /// The model's own answer, if a different answer is expected.
     #[serde(skip_serializing_if = "Option::is_none")]

@@ -36,9 +36,9 @@ pub(super) fn run(args: &DebugArgs, context: &Context) -> Outcome {
     if args.strings {
         let (source, _spool) = model::open_bytes(&args.file, context)?;
         let strings = strings(&source, SHORTEST_STRING, args.limit.unwrap_or(STRING_LIMIT))?;
-        return context
-            .printer
-            .report(&Strings { strings }, |out, found| render_strings(out, &found.strings));
+        return context.printer.report(&Strings { path: args.path(), strings }, |out, found| {
+            render_strings(out, &found.strings)
+        });
     }
 
     let play = Play::stage(args, context)?;
@@ -68,12 +68,16 @@ fn show_hex(args: &DebugArgs, context: &Context) -> Outcome {
         }
     };
 
-    context.printer.report(&HexDump { rows }, |out, dump| render_hex(out, &dump.rows))
+    let dump = HexDump { path: args.path(), tensor: args.tensor.clone(), rows };
+    context.printer.report(&dump, |out, dump| render_hex(out, &dump.rows))
 }
 
 /// The report of `--strings`.
 #[derive(Serialize)]
 struct Strings {
+    /// Path or location of the file, as given.
+    path: String,
+    /// Runs of printable characters, in the order of the file.
     strings: Vec<FoundString>,
 }
 
@@ -84,6 +88,12 @@ impl Document for Strings {
 /// The report of `--hex`.
 #[derive(Serialize)]
 struct HexDump {
+    /// Path or location of the file, as given.
+    path: String,
+    /// Tensor whose bytes are shown, if they are not those of the file.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    tensor: Option<String>,
+    /// Rows of 16 bytes.
     rows: Vec<HexRow>,
 }
 
@@ -117,14 +127,23 @@ impl ByteSource for TensorBytes<'_> {
 /// Results of examining a file.
 #[derive(Default, Serialize)]
 struct Play {
+    /// Path or location of the file, as given.
     path: String,
+    /// Size of the file, or of all files of a model.
     bytes: u64,
+    /// First four bytes: as text if they are printable, and otherwise in hexadecimal.
     magic: String,
+    /// Name of the format, or `None` if it is unknown.
     format: Option<&'static str>,
+    /// Fields of the format's header.
     header: Value,
+    /// Elements of all tensors, if the file opens.
     parameters: Option<u64>,
+    /// Number of tensors, if the file opens.
     tensor_count: Option<usize>,
+    /// Report of `apr validate`, if the file opens.
     validation: Option<ValidateReport>,
+    /// Reason for which the file does not open.
     #[serde(serialize_with = "as_text")]
     failure: Option<Error>,
 }
@@ -139,7 +158,7 @@ fn as_text<S: serde::Serializer>(error: &Option<Error>, serializer: S) -> Result
 
 impl Play {
     fn stage(args: &DebugArgs, context: &Context) -> Outcome<Self> {
-        let mut play = Self { path: args.file.display().to_string(), ..Self::default() };
+        let mut play = Self { path: args.path(), ..Self::default() };
         if model::is_set(&args.file, context)? {
             let model = model::open(&args.file, context)?;
             play.bytes = model.reader.files().iter().map(|file| file.len).sum();

@@ -21,13 +21,17 @@ use crate::{human, signals};
 
 #[derive(Serialize)]
 struct DownloadReport {
+    /// Location of the model, as given.
     path: String,
     /// The repository's commit.
     revision: Option<String>,
+    /// Reason for choosing this one of several models.
     why: Option<String>,
     /// Folder that contains the files under their own names.
     folder: Option<PathBuf>,
+    /// Files of the model.
     files: Vec<FetchedFile>,
+    /// Size of all files.
     bytes: u64,
     /// Bytes received over the network.
     fetched: u64,
@@ -39,9 +43,13 @@ impl Document for DownloadReport {
 
 #[derive(Serialize)]
 struct FetchedFile {
+    /// Name in the repository.
     name: String,
+    /// Path of the file in the cache.
     path: PathBuf,
+    /// Size of the file.
     bytes: u64,
+    /// Bytes received over the network; 0 for a cached file.
     fetched: u64,
 }
 
@@ -200,10 +208,15 @@ fn render(out: &mut dyn Write, report: &DownloadReport) -> io::Result<()> {
 
 #[derive(Serialize)]
 struct ListReport {
+    /// Location of the repository, as given.
     path: String,
+    /// The repository's commit.
     revision: Option<String>,
+    /// Licence that the repository states.
     license: Option<String>,
+    /// Reason for choosing this one of several models.
     why: Option<String>,
+    /// Files of the repository.
     files: Vec<ListedFile>,
 }
 
@@ -213,10 +226,15 @@ impl Document for ListReport {
 
 #[derive(Serialize)]
 struct ListedFile {
+    /// Name in the repository.
     name: String,
+    /// Size of the file.
     bytes: Option<u64>,
+    /// Kind of the file: `weights`, `index`, `companion`, `other weights`, `other`.
     kind: &'static str,
+    /// `true` if the file is in the cache.
     cached: bool,
+    /// SHA-256 digest that the server states.
     sha256: Option<String>,
 }
 

@@ -80,10 +80,15 @@ fn explain_code(id: &str, context: &Context) -> Outcome {
 /// An error code, explained to a user of the command line.
 #[derive(Serialize)]
 struct CodePage {
+    /// The error code: `E001` to `E008`.
     code: &'static str,
+    /// Title of the error.
     title: &'static str,
+    /// Meaning of the error.
     meaning: &'static str,
+    /// Common causes.
     causes: Vec<String>,
+    /// Steps to find and remove the cause.
     steps: Vec<String>,
 }
 
@@ -125,6 +130,7 @@ fn explain_tensor_of(path: &Path, name: &str, context: &Context) -> Outcome {
 /// Tensors that family tables know by a name.
 #[derive(Serialize)]
 struct KnownTensors {
+    /// The tensor in each family that has it.
     tensors: Vec<KnownTensor>,
 }
 

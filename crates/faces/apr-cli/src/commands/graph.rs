@@ -4,6 +4,7 @@ use std::io::{self, Write};
 use std::path::Path;
 
 use anstream::adapter::strip_bytes;
+use apr::job::Output;
 use apr_graph::draw::{
     Branch, Depth, beyond_mermaid, cost_text as item_cost, dot, mermaid, parameters, svg, tree,
 };
@@ -97,7 +98,8 @@ pub(super) fn run(args: &GraphArgs, context: &Context) -> Outcome {
     match (drawn, &args.output) {
         (Some(text), path) => {
             let path = path.as_deref().unwrap_or(Path::new("-"));
-            write_text(path, text.as_bytes(), args.overwrite, &context.printer)
+            write_text(path, text.as_bytes(), args.overwrite, &context.printer)?;
+            report_drawing(&graph, format, path, context)
         }
         (None, None) => context.printer.report(&graph, |out, graph| render(out, graph, args)),
         (None, Some(path)) => {
@@ -106,9 +108,44 @@ pub(super) fn run(args: &GraphArgs, context: &Context) -> Outcome {
 
             // Files get no colours.
             let text: Vec<u8> = strip_bytes(&text).flatten().copied().collect();
-            write_text(path, &text, args.overwrite, &context.printer)
+            write_text(path, &text, args.overwrite, &context.printer)?;
+            report_drawing(&graph, format, path, context)
         }
     }
+}
+
+/// Report of a graph that was drawn to a file.
+#[derive(Serialize)]
+struct DrawingReport {
+    /// Path or location of the model, as given.
+    path: String,
+    /// The written file, or `-` for standard output.
+    output: String,
+    /// Format of the drawing: an option of `--format`.
+    drawing: String,
+}
+
+impl Document for DrawingReport {
+    const SCHEMA: &'static str = "graph.drawing";
+}
+
+/// Reports a drawing as JSON if that is requested; the text of a drawing is the drawing itself.
+fn report_drawing(
+    graph: &GraphReport,
+    format: GraphFormat,
+    output: &Path,
+    context: &Context,
+) -> Outcome {
+    let is_stdout = Output::is_stdout(output);
+    if !context.json || is_stdout && format == GraphFormat::Json {
+        return Ok(());
+    }
+    let format = format.to_possible_value();
+    let drawing = format.map(|format| format.get_name().to_owned()).unwrap_or_default();
+    let report =
+        DrawingReport { path: graph.path.clone(), output: output.display().to_string(), drawing };
+    let printer = if is_stdout { context.printer.aside() } else { context.printer };
+    printer.report(&report, |_, _| Ok(()))
 }
 
 /// Returns the error for an output whose extension is not that of a graph.
@@ -186,7 +223,8 @@ fn show_node(source: &Source<'_>, found: &Computed, name: &str, context: &Contex
     if reports.is_empty() {
         return Err(nearby::unknown("node", name, found.parts.iter().map(|part| &part.graph)));
     }
-    context.printer.report(&Nodes { nodes: reports }, |out, reports| {
+    let report = Nodes { path: source.name().to_owned(), nodes: reports };
+    context.printer.report(&report, |out, reports| {
         reports.nodes.iter().try_for_each(|report| render_node(out, report))
     })
 }
@@ -194,6 +232,9 @@ fn show_node(source: &Source<'_>, found: &Computed, name: &str, context: &Contex
 /// The report of `--node`: nodes of several parts may have one name.
 #[derive(Serialize)]
 struct Nodes {
+    /// Path or location of the model, as given.
+    path: String,
+    /// The nodes, in the order of the parts.
     nodes: Vec<NodeReport>,
 }
 

@@ -35,9 +35,13 @@ const SHOWN: usize = 8;
 /// Report of the measured importance matrix and its file.
 #[derive(Serialize)]
 struct ImatrixReport {
+    /// Path or location of the model, as given.
     path: String,
+    /// The importance matrix that was written.
     output: String,
+    /// Format of the file: `gguf` or `dat`.
     form: &'static str,
+    /// Names of the calibration data.
     datasets: Vec<String>,
     /// Windows of the text, or inputs.
     chunks: usize,
@@ -63,8 +67,11 @@ impl Document for ImatrixReport {
 
 #[derive(Serialize)]
 struct IdleExperts {
+    /// Name of the stack of experts.
     weight: String,
+    /// Number of experts without a token.
     idle: usize,
+    /// Number of experts of the stack.
     of: usize,
 }
 

@@ -28,6 +28,7 @@ const SHOWN: usize = 16;
 /// Report of the command.
 #[derive(Serialize)]
 struct ImportanceReport {
+    /// Path or location of the model, as given.
     path: String,
     /// Rows that were cut to the model's context.
     cut: usize,
@@ -44,8 +45,11 @@ impl Document for ImportanceReport {
 /// The tensors of a layer together.
 #[derive(Serialize)]
 struct LayerImportance {
+    /// Number of the layer, from 0.
     layer: u64,
+    /// Elements of its tensors.
     elements: u64,
+    /// Sum of the saliency of its elements.
     saliency: f64,
 }
 

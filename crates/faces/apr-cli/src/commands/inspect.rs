@@ -39,13 +39,16 @@ const BRIEF_VALUE: usize = 60;
 struct Report {
     #[serde(flatten)]
     inspect: InspectReport,
+    /// Tokens of the model, with `--vocab` or `--full`.
     #[serde(skip_serializing_if = "Option::is_none")]
     vocabulary: Option<Vocabulary>,
     /// Warnings about tokenizer files, if the vocabulary is missing.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     vocabulary_warnings: Vec<String>,
+    /// Preprocessing of audio and images, with `--filters` or `--full`.
     #[serde(skip_serializing_if = "Option::is_none")]
     filters: Option<Filters>,
+    /// Estimated memory of a run, with `--memory`.
     #[serde(skip_serializing_if = "Option::is_none")]
     memory: Option<MemoryEstimate>,
 }

@@ -17,9 +17,13 @@ use crate::{secrets, signals};
 
 #[derive(Serialize)]
 struct KeyReport {
+    /// File of the private key.
     private: String,
+    /// File of the public key.
     public: String,
+    /// `Ed25519` for signatures, `X25519` for encryption.
     algorithm: &'static str,
+    /// Fingerprint of the public key.
     fingerprint: String,
 }
 

@@ -18,15 +18,22 @@ use crate::{revise, secrets};
 
 #[derive(Serialize)]
 struct LicenceReport {
+    /// Path of the model, as given.
     path: String,
+    /// UUID of the licence.
     uuid: String,
+    /// Digest of the licensee; `None` for any licensee.
     licensee_hash: Option<String>,
+    /// End of the licence, as in RFC 3339; `None` for no end.
     expires: Option<String>,
+    /// Maximum number of seats; `None` for any number.
     seats: Option<u64>,
+    /// Terms of the licence.
     terms: String,
     /// Trusted key that issued the licence, or `None` if the issuer was not checked.
     #[serde(skip_serializing_if = "Option::is_none")]
     issuer: Option<String>,
+    /// Reasons for which the licence is not valid here.
     #[serde(skip_serializing_if = "Option::is_none")]
     violations: Option<Vec<String>>,
 }

@@ -3,18 +3,21 @@
 use std::io::Write;
 use std::path::Path;
 
+use apr_core::counted;
 use apr_io::{AtomicOutput, Target};
-use apr_registry::Sink;
+use apr_registry::{Escaped, FileInfo, Sink};
 use clap::{Command, CommandFactory, ValueEnum};
 use clap_complete::Shell;
 use clap_complete::env::Shells;
 use clap_mangen::Man;
 use clap_mangen::roff::{Roff, bold, roman};
+use serde::Serialize;
 
 use crate::args::Cli;
 use crate::args::examples::examples;
 use crate::args::settings::{ENVIRONMENT, FILES, KEYS};
 use crate::context::Context;
+use crate::documents::Document;
 use crate::failure::{Failure, Outcome};
 use crate::signals;
 
@@ -22,7 +25,7 @@ use crate::signals;
 pub(crate) const COMPLETE: &str = "APR_COMPLETE";
 
 /// Prints a script with which a shell gets the completions of a word from `apr`.
-pub(super) fn completions(shell: Shell) -> Outcome {
+pub(super) fn completions(shell: Shell, context: &Context) -> Outcome {
     let name =
         shell.to_possible_value().map(|value| value.get_name().to_owned()).unwrap_or_default();
     let shells = Shells::builtins();
@@ -31,7 +34,37 @@ pub(super) fn completions(shell: Shell) -> Outcome {
     // In memory first: the reader may have gone.
     let mut script = Vec::new();
     completer.write_registration(COMPLETE, "apr", "apr", "apr", &mut script)?;
+    if context.json {
+        let script = String::from_utf8_lossy(&script).into_owned();
+        return context.printer.report(&CompletionsReport { shell: name, script }, |_, _| Ok(()));
+    }
     Ok(std::io::stdout().lock().write_all(&script)?)
+}
+
+/// Report of `apr completions`.
+#[derive(Serialize)]
+struct CompletionsReport {
+    /// The shell: `bash`, `elvish`, `fish`, `powershell` or `zsh`.
+    shell: String,
+    /// The script that the shell reads.
+    script: String,
+}
+
+impl Document for CompletionsReport {
+    const SCHEMA: &'static str = "completions";
+}
+
+/// Report of `apr man`.
+#[derive(Serialize)]
+struct ManualReport {
+    /// Folder of the pages.
+    output: String,
+    /// The written pages.
+    files: Vec<FileInfo>,
+}
+
+impl Document for ManualReport {
+    const SCHEMA: &'static str = "man";
 }
 
 /// Writes one page for `apr` and one for each command.
@@ -42,9 +75,14 @@ pub(super) fn write_pages(dir: &Path, context: &Context) -> Outcome {
     command.build();
     signals::stop_cleanly(&context.interrupt)?;
     let mut output = AtomicOutput::create(Target::Folder(dir.into()), true, [])?;
-    write_page(command, "", &mut output)?;
+    let mut files = Vec::new();
+    write_page(command, "", &mut output, &mut files)?;
     context.printer.committed(&output.commit()?);
-    Ok(())
+    let report = ManualReport { output: dir.display().to_string(), files };
+    context.printer.report(&report, |out, report| {
+        let pages = counted(report.files.len() as u64, "manual page");
+        writeln!(out, "{}: {pages}", Escaped(&report.output))
+    })
 }
 
 /// Returns the command with its rare options shown; the pages would omit their help otherwise.
@@ -57,10 +95,15 @@ fn all_explained(command: Command) -> Command {
     command.mut_args(|arg| arg.hide_short_help(false))
 }
 
-fn write_page(command: Command, words: &str, output: &mut AtomicOutput) -> Outcome {
+fn write_page(
+    command: Command,
+    words: &str,
+    output: &mut AtomicOutput,
+    files: &mut Vec<FileInfo>,
+) -> Outcome {
     for command in command.get_subcommands().filter(|command| !command.is_hide_set()) {
         let words = format!("{words} {}", command.get_name());
-        write_page(command.clone(), words.trim_start(), output)?;
+        write_page(command.clone(), words.trim_start(), output, files)?;
     }
 
     let has_subcommands = command.get_subcommands().next().is_some();
@@ -83,8 +126,11 @@ fn write_page(command: Command, words: &str, output: &mut AtomicOutput) -> Outco
 
     sections(words).to_writer(&mut text)?;
     page.render_version_section(&mut text)?;
-    output.next_file(&page.get_filename())?;
-    Ok(output.write_all(&text)?)
+    let name = page.get_filename();
+    output.next_file(&name)?;
+    output.write_all(&text)?;
+    files.push(FileInfo { name, len: text.len() as u64 });
+    Ok(())
 }
 
 /// Returns the sections that the options do not cover: examples, and the sources of settings.

@@ -143,7 +143,7 @@ pub(crate) fn run(command: Command, context: &Context) -> Outcome {
         Command::Ls(args) => download::list(&args, context),
         Command::Download(args) => download::run(&args, context),
         Command::Cache { action } => cache::run(&action, context),
-        Command::Completions { shell } => manual::completions(shell),
+        Command::Completions { shell } => manual::completions(shell, context),
         Command::Man { dir } => manual::write_pages(&dir, context),
         Command::Version => version::run(context),
     }

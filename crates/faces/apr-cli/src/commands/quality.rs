@@ -41,7 +41,9 @@ pub(super) fn run(args: &ValidateArgs, context: &Context) -> Outcome {
 /// Perplexity of one model.
 #[derive(Serialize)]
 struct OneReport<'a> {
+    /// Path or location of the model, as given.
     path: &'a str,
+    /// Path of the text, as given.
     text: String,
     #[serde(flatten)]
     perplexity: PerplexityReport,
@@ -104,8 +106,11 @@ fn with_both<R>(
 /// Differences between the predictions of B and A.
 #[derive(Serialize)]
 struct PredictionsReport<'a> {
+    /// Path or location of the first model, as given.
     path: &'a str,
+    /// Path or location of the second model, as given.
     other_path: &'a str,
+    /// Path of the text, as given.
     text: String,
     #[serde(flatten)]
     divergence: DivergenceReport,
@@ -138,10 +143,13 @@ fn predictions(args: &ValidateArgs, other: &Path, path: &Path, context: &Context
 /// A model in the table of a comparison.
 #[derive(Serialize)]
 struct ModelSummary {
-    path: String,
+    /// Number of tensors.
     tensor_count: usize,
+    /// Elements of all tensors.
     parameters: u64,
+    /// Elements that are not zero.
     nonzero_parameters: u64,
+    /// Size of all files.
     bytes: u64,
     /// Bits of a weight in the narrowest type that a twentieth of the weights has.
     bits: f64,
@@ -150,9 +158,16 @@ struct ModelSummary {
 /// The outputs of two models.
 #[derive(Serialize)]
 struct OutputsReport {
+    /// Path or location of the first model, as given.
+    path: String,
+    /// Path or location of the second model, as given.
+    other_path: String,
+    /// The first model.
     model: ModelSummary,
-    other: ModelSummary,
-    inputs: usize,
+    /// The second model.
+    other_model: ModelSummary,
+    /// Number of inputs.
+    input_count: usize,
     #[serde(flatten)]
     comparison: ComparisonReport,
     /// Error rates of B's transcriptions, with A's transcriptions as the reference.
@@ -189,8 +204,16 @@ fn outputs(args: &ValidateArgs, other: &Path, context: &Context) -> Outcome {
             Ok((samples.len(), found, rates))
         })?;
     context.sources.check_unchanged()?;
-    let [model, other] = summaries;
-    let report = OutputsReport { model, other, inputs, comparison, error_rates };
+    let [model, other_model] = summaries;
+    let report = OutputsReport {
+        path: a.name().to_owned(),
+        other_path: b.name().to_owned(),
+        model,
+        other_model,
+        input_count: inputs,
+        comparison,
+        error_rates,
+    };
     let printer = context.printer.in_markdown(&args.markdown);
     printer.judge(&report, render_outputs, report.comparison.passed)
 }
@@ -212,7 +235,6 @@ fn summary(opened: &Opened, context: &Context) -> Outcome<ModelSummary> {
     let zeros = list.tensors.iter().filter_map(|row| row.stats.as_ref()).map(|stats| stats.zeros);
     let parameters: u64 = list.tensors.iter().map(|row| row.elements).sum();
     Ok(ModelSummary {
-        path: opened.name().to_owned(),
         tensor_count: list.tensor_count,
         parameters,
         nonzero_parameters: parameters - zeros.sum::<u64>(),
@@ -297,12 +319,12 @@ fn percentiles(
 /// The layout of seed 001 §4.8.4.
 fn render_outputs(out: &mut dyn Write, report: &OutputsReport) -> io::Result<()> {
     let rule = "═".repeat(RULE);
-    let (a, b) = (&report.model, &report.other);
+    let (a, b) = (&report.model, &report.other_model);
     writeln!(
         out,
         "{BOLD}Quality Comparison: {} vs {}{BOLD:#}\n{rule}",
-        Escaped(&a.path),
-        Escaped(&b.path)
+        Escaped(&report.path),
+        Escaped(&report.other_path)
     )?;
     writeln!(out, "{:<18} {:>14} {:>14} {:>10}", "", "Original", "Optimized", "Δ")?;
     let rows = [
@@ -326,7 +348,7 @@ fn render_outputs(out: &mut dyn Write, report: &OutputsReport) -> io::Result<()>
     }
 
     let found = &report.comparison;
-    let inputs = counted(report.inputs as u64, "test input");
+    let inputs = counted(report.input_count as u64, "test input");
     writeln!(out, "\nOutput Comparison ({inputs}):")?;
     let limits = found.thresholds;
     let bounds = [

@@ -21,10 +21,15 @@ use crate::{revise, secrets, signals};
 
 #[derive(Serialize)]
 struct SignReport {
+    /// Path of the model, as given.
     path: String,
+    /// Fingerprint of the key.
     signer: String,
+    /// Number of signatures in the file now.
     signatures: usize,
+    /// Number of signatures that were removed because they are no longer valid.
     dropped_signatures: usize,
+    /// `true` if a licence was removed because it is no longer valid.
     dropped_licence: bool,
     /// Parts of the model that were not read and are therefore unverified.
     unverified: &'static str,
@@ -132,12 +137,16 @@ fn signatures(reader: &dyn CheckpointReader) -> Outcome<SignBlock> {
 
 #[derive(Serialize)]
 struct VerifyReport {
+    /// Path of the model, as given.
     path: String,
+    /// `true` if a trusted key signed the model; otherwise the exit code is 5.
     verified: bool,
+    /// Signatures in the file.
     signers: Vec<SignerReport>,
     /// Parts of the model that were not read and are therefore unverified.
     #[serde(skip_serializing_if = "Option::is_none")]
     unverified: Option<&'static str>,
+    /// Reason for which the model is not verified.
     #[serde(skip_serializing_if = "Option::is_none")]
     error: Option<String>,
 }
@@ -148,8 +157,11 @@ impl Document for VerifyReport {
 
 #[derive(Serialize)]
 struct SignerReport {
+    /// Fingerprint of the key.
     key: String,
+    /// `true` if the signature belongs to the content.
     valid: bool,
+    /// `true` if the key is trusted.
     trusted: bool,
 }
 

@@ -252,7 +252,7 @@ fn render(out: &mut dyn Write, report: &TensorsReport, args: &TensorsArgs) -> io
         render_row(out, (row, name), &columns, args)?;
         if args.stats {
             if is_narrow {
-                write!(out, "\n ")?;
+                writeln!(out)?;
             }
             render_stats(out, row)?;
         }
@@ -292,7 +292,7 @@ fn render_heading(
 
     if args.stats {
         if is_narrow {
-            write!(out, "\n ")?;
+            writeln!(out)?;
         }
         for label in ["Min", "Max", "Mean", "Std", "L2", "Zeros"] {
             write!(out, " {label:>9}")?;

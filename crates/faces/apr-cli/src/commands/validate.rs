@@ -149,9 +149,13 @@ fn check_manifest(path: &Path, model: &Model, context: &Context) -> Outcome<Resu
 /// Report of a file that does not open, with the code that it would run if it is a pickle.
 #[derive(Serialize)]
 struct Refusal {
+    /// Path or location of the model, as given.
     path: String,
+    /// `false`: the model does not open.
     valid: bool,
+    /// Reason for which the model does not open.
     error: String,
+    /// Code that loading the file would run.
     scan: ScanReport,
 }
 

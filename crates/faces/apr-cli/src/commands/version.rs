@@ -34,14 +34,17 @@ fn parts() -> [(&'static str, bool); 12] {
 /// Report of this binary's version and features.
 #[derive(Serialize)]
 struct VersionReport {
+    /// Version of the program.
     version: &'static str,
     /// Commit from which the binary was built, if the build recorded it.
     commit: Option<&'static str>,
     /// Target triple of the build: processor, vendor, system and C library.
     platform: String,
+    /// Features that it was built with.
     features: Vec<&'static str>,
     /// Features that it was built without.
     without: Vec<&'static str>,
+    /// Formats that it reads or detects.
     formats: Vec<FormatSupport>,
 }
 
@@ -52,9 +55,13 @@ impl Document for VersionReport {
 /// Format that can be read, or is detected only.
 #[derive(Serialize)]
 struct FormatSupport {
+    /// Name of the format in reports and options.
     id: &'static str,
+    /// Name of the format.
     name: &'static str,
+    /// File extensions of the format.
     extensions: &'static [&'static str],
+    /// `true` if the format can be written.
     writes: bool,
 }
 

@@ -27,7 +27,16 @@ use crate::{human, model, signals};
 /// Bytes of the largest file that is taken for a key.
 const LARGEST_KEY: u64 = 1 << 16;
 
-impl Document for DetectReport {
+/// Report of the search for a watermark.
+#[derive(Serialize)]
+struct FoundReport<'a> {
+    /// Path or location of the model, as given.
+    path: &'a str,
+    #[serde(flatten)]
+    found: DetectReport,
+}
+
+impl Document for FoundReport<'_> {
     const SCHEMA: &'static str = "watermark.find";
 }
 
@@ -42,10 +51,15 @@ pub(super) fn run(action: &WatermarkAction, context: &Context) -> Outcome {
 /// Report of an embedded watermark and the written model.
 #[derive(Serialize)]
 struct MarkReport<'a> {
+    /// Path or location of the model, as given.
     path: &'a str,
+    /// File or folder that was written.
+    output: String,
     #[serde(flatten)]
     mark: &'a EmbedReport,
+    /// Size of all files written.
     bytes_out: u64,
+    /// Data that the target can't store.
     losses: &'a [Loss],
 }
 
@@ -87,6 +101,7 @@ fn embed(args: &EmbedArgs, context: &Context) -> Outcome {
 
     let report = MarkReport {
         path: &model.name,
+        output: args.output.display().to_string(),
         mark: marked.report(),
         bytes_out: written.bytes_out,
         losses: &written.losses,
@@ -113,12 +128,15 @@ fn detect(args: &DetectArgs, context: &Context) -> Outcome {
     let bar =
         Bar::new(&context.printer, model.reader.files().iter().map(|file| 2 * file.len).sum());
     let carriers = Carriers::survey(&view, family.as_ref(), &pipeline, &bar)?;
-    let report = find(&view, &carriers, &key, args.id.as_deref(), &pipeline, &bar)
+    let found = find(&view, &carriers, &key, args.id.as_deref(), &pipeline, &bar)
         .map_err(|error| error.in_file(&model.name))?;
     drop(bar);
     let verbose = context.printer.shows_detail();
-    let render = |out: &mut dyn Write, report: &_| render_find(out, report, verbose);
-    context.printer.judge(&report, render, report.detected)
+    let detected = found.detected;
+    let report = FoundReport { path: &model.name, found };
+    let render =
+        |out: &mut dyn Write, report: &FoundReport<'_>| render_find(out, &report.found, verbose);
+    context.printer.judge(&report, render, detected)
 }
 
 /// Returns the model with rows in the order of Hugging Face's models, which watermarks use.

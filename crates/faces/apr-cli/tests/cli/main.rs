@@ -30,6 +30,7 @@ mod documentation;
 mod edit;
 mod edit_formats;
 mod encryption;
+mod envelopes;
 mod estimates;
 mod falsification;
 mod families;

@@ -99,7 +99,7 @@ fn only_the_page_and_the_files_of_a_folder_are_served() {
     let listed = index["files"].as_array().expect("files").iter();
     let of_weights = listed.clone().find(|file| file["name"] == "model.safetensors");
     assert_eq!(of_weights.expect("weights")["size"], weights.len());
-    assert_eq!(page.report["files"], listed.len());
+    assert_eq!(page.report["file_count"], listed.len());
 
     let path = format!("{}open/model.safetensors", page.root);
     let (status, bytes) = page.get(&path, "Range: bytes=100-163\r\n", &page.host);
@@ -134,9 +134,9 @@ fn a_file_comes_with_those_beside_it() {
     let names: Vec<_> = names.iter().map(|file| file["name"].as_str().expect("a name")).collect();
     assert_eq!(names, ["config.json", "model.gguf"]);
     assert_eq!(page.of_page("open/.hidden").0, "HTTP/1.1 404 Not Found");
-    assert_eq!((&page.report["files"], &page.report["left_out"]), (&2.into(), &1.into()));
+    assert_eq!((&page.report["file_count"], &page.report["hidden_count"]), (&2.into(), &1.into()));
     let page = Page::of(&sandbox, &[&sandbox.path(".hidden").display().to_string()]);
-    assert_eq!((&page.report["files"], &page.report["left_out"]), (&3.into(), &0.into()));
+    assert_eq!((&page.report["file_count"], &page.report["hidden_count"]), (&3.into(), &0.into()));
 }
 
 #[cfg(unix)]
@@ -150,7 +150,7 @@ fn browsers_do_not_render_model_files_and_links_out_are_not_followed() {
     std::os::unix::fs::symlink("config.json", sandbox.path("model/in.json")).expect("links");
     let model = sandbox.path("model").display().to_string();
     let page = Page::of(&sandbox, &[&model]);
-    assert_eq!(page.report["left_out"], 1);
+    assert_eq!(page.report["hidden_count"], 1);
     for name in ["open/card.html", "open/logo.svg"] {
         let head = page.head(name);
         for line in [

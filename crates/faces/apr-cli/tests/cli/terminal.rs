@@ -56,6 +56,7 @@ fn words_of_other_tools_get_the_word_of_this_one() {
         ("m.apr", "`apr inspect m.apr`"),
         ("run m.apr -p 12+34=", "--prompt TEXT"),
         ("run m.apr 12+34=", "`apr run MODEL --prompt 12+34=`"),
+        ("tokenize m.apr hello", "`apr tokenize MODEL --prompt hello`"),
         ("inspect m.apr --format x", "`apr inspect` writes no model"),
         ("upgrade m.apr n.apr -o c", "`apr upgrade OLD NEW`"),
         ("convert m.apr x.gguf", "`apr convert MODEL -o x.gguf`"),

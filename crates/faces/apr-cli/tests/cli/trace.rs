@@ -65,7 +65,6 @@ fn qa_100_a_canonical_trace_is_that_of_transformers() {
             ids(&golden)
         );
         let trace = sandbox.apr(&line).ok().json();
-        assert_eq!(trace["version"], 1);
         let steps = steps(&trace);
         let values = golden["values"].as_object().expect("values");
         assert!(values.len() >= 5);
@@ -130,7 +129,7 @@ fn qa_64_a_trace_is_json_on_standard_output_and_in_a_file() {
     sandbox.apr(&format!("{line} --export t.json --export-unknown")).fails(2, &["--export"]);
     sandbox.apr(&format!("{line} --export t.json")).ok();
     let file: Value = serde_json::from_slice(&sandbox.read("t.json")).expect("JSON");
-    assert_eq!(file["version"], 1);
+    assert_eq!(file["schema"], "apr.trace/1");
     assert_eq!(file["input"], "\"12+34=\"");
     sandbox.apr(&format!("{line} --export t.json")).fails(1, &["t.json", "--overwrite"]);
     sandbox.apr(&format!("{line} --export t.json -f")).ok();

@@ -4,13 +4,12 @@ use apr_core::human::bytes;
 use ratatui::Frame;
 use ratatui::crossterm::event::{KeyEvent, MouseEvent};
 use ratatui::layout::Rect;
-use ratatui::text::Line;
-use ratatui::widgets::{Paragraph, Wrap};
+use ratatui::widgets::Paragraph;
 
 use super::background::request::Request;
 use super::{Explorer, Loaded, View};
 use crate::screen::{Flow, Frames, Screen, Tick, help};
-use crate::text::clean;
+use crate::text::{clean, paragraph};
 
 impl Explorer<'_> {
     pub(crate) fn place(&self) -> String {
@@ -22,6 +21,7 @@ impl Explorer<'_> {
             View::Tensors | View::Histogram | View::Values => of(self.cursor.at, self.order.len()),
             View::Stats => of(self.stats.cursor.at, self.stats.len()),
             View::Graph => self.graph_place.place(),
+            View::Compare if self.job.other.is_none() => String::new(),
             View::Compare => of(self.compare.cursor.at, self.compare.len()),
             View::Checks => String::new(),
             View::Vocabulary => of(self.tokens.cursor.at, self.tokens.len()),
@@ -31,13 +31,13 @@ impl Explorer<'_> {
 
     /// Draws a text in place of a missing report: the error, or the progress.
     pub(crate) fn draw_waiting<T>(&self, frame: &mut Frame<'_>, area: Rect, loaded: &Loaded<T>) {
-        let line = match loaded {
-            Loaded::Nothing => Line::styled(" not computed", self.palette.faint()),
-            Loaded::Waiting => Line::styled(format!(" {}", self.progress()), self.palette.faint()),
-            Loaded::Failed(error) => Line::styled(format!(" {}", clean(error)), self.palette.bad()),
+        let (text, style) = match loaded {
+            Loaded::Nothing => ("not computed".to_owned(), self.palette.faint()),
+            Loaded::Waiting => (self.progress(), self.palette.faint()),
+            Loaded::Failed(error) => (clean(error), self.palette.bad()),
             Loaded::Ready(_) => return,
         };
-        frame.render_widget(Paragraph::new(line).wrap(Wrap { trim: false }), area);
+        frame.render_widget(Paragraph::new(paragraph(&text, area.width, style)), area);
     }
 
     /// Returns the progress of the request for which the view waits.

@@ -6,7 +6,7 @@ use ratatui::text::Line;
 use super::views::{checks, compare, graph, histogram, stats, tensors, trace, values, vocabulary};
 use super::{Explorer, Loaded, View};
 use crate::prompt::{Prompt, Typed};
-use crate::screen::{Flow, Key, KeyLine, ROOMY, ViewKeys};
+use crate::screen::{Flow, Key, KeyLine, ViewKeys, rule_columns};
 use crate::text::{clean, fit};
 use crate::zones::{Pointed, Target, WHEEL};
 
@@ -59,7 +59,7 @@ impl Explorer<'_> {
         let own = [self.view_keys(), &[("?", "help")]].concat();
         let letters = ("t s h v g c x b i", "views");
         let keys = ViewKeys { own: &own, views: &views, last: ("q", "quit"), letters };
-        keys.lines(columns, self.size.1 >= ROOMY, self.palette)
+        keys.lines(columns, rule_columns(self.size), self.palette)
     }
 
     /// The keys of the view that one should know first.
@@ -77,6 +77,7 @@ impl Explorer<'_> {
             View::Trace => match &self.trace {
                 Loaded::Ready(_) => &[("←/→", "step"), ("Enter", "inspect"), ("r", "prompt")],
                 Loaded::Waiting => &[("Esc", "cancel")],
+                _ if !self.takes_text() => &[],
                 _ => &[("Enter", "prompt")],
             },
         }

@@ -40,7 +40,8 @@ pub(super) fn draw(frame: &mut Frame<'_>, area: Rect, walk: &Walk, stop: &Stop) 
     if let Some(value) = stop.value(&walk.view.trace) {
         distribution(frame, chart, value, walk.palette);
     }
-    let foot = Rect { y: chart.bottom(), height: inner.bottom() - chart.bottom(), ..inner };
+    let y = chart.bottom().min(inner.bottom());
+    let foot = Rect { y, height: inner.bottom() - y, ..inner };
     if let Some(step) = stop.step(&walk.view.trace) {
         let lines = cut(foot_lines(step, walk.palette), foot.height, walk.palette.faint());
         frame.render_widget(Paragraph::new(lines), foot);

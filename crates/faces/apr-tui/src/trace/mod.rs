@@ -29,10 +29,11 @@ use crate::terminal::{End, show};
 use crate::text::{clean, fit};
 use crate::zones::{Pointed, Target, Zones};
 
-pub(crate) const KEYS: [Key; 7] = [
+const DIFF: Key = ("d", "diff");
+
+pub(crate) const KEYS: [Key; 6] = [
     ("←/→", "step"),
     ("Enter", "inspect"),
-    ("d", "diff"),
     ("e", "export"),
     ("?", "help"),
     ("/", "find"),
@@ -174,6 +175,10 @@ impl<'o> TraceScreen<'o> {
             return Line::styled(text, palette.odd()).into();
         }
         match self.walk.inspects() {
+            false if self.walk.view.diff.is_some() => {
+                let (first, rest) = KEYS.split_at(2);
+                key_line(&[first, &[DIFF], rest].concat(), columns, palette)
+            }
             false => key_line(&KEYS, columns, palette),
             true => key_line(&INSPECT_KEYS, columns, palette),
         }

@@ -14,6 +14,8 @@ use crate::zones::{Target, Zones};
 
 /// Columns of a box's text at most.
 const LABEL: usize = 20;
+/// Columns of the number of boxes that do not fit, at each end.
+const COUNT: usize = 6;
 const ARROW: &str = " ──▶ ";
 const HERE: &str = "YOU ARE HERE";
 
@@ -45,8 +47,13 @@ pub(super) fn draw(frame: &mut Frame<'_>, area: Rect, walk: &Walk, zones: &mut Z
         passing(buffer, inner, walk, &placed);
     }
     if first > 0 {
-        put(buffer, inner, (1, top), "…", walk.palette.faint());
+        put(buffer, inner, (1, top), &format!("+{first}"), walk.palette.faint());
     }
+    let hidden = walk.stops.len().saturating_sub(last + 1);
+    let end = match hidden {
+        0 => String::new(),
+        hidden => format!("+{hidden}"),
+    };
     for shown in &placed {
         let is_here = shown.at == walk.at;
         let style = if is_here { walk.palette.here() } else { Style::new() };
@@ -59,13 +66,10 @@ pub(super) fn draw(frame: &mut Frame<'_>, area: Rect, walk: &Walk, zones: &mut Z
         let next = shown.x + width(&shown.label);
         if shown.at + 1 < walk.stops.len() {
             let flows = walk.flow.is_between(shown.at, shown.at + 1);
-            let arrow = match (flows, shown.at == last) {
-                (true, false) => ARROW,
-                (true, true) => " ──▶ …",
-                (false, false) => "",
-                (false, true) => "     …",
-            };
-            put(buffer, inner, (column(next), top), arrow, walk.palette.faint());
+            let arrow = if flows { ARROW } else { "     " };
+            let end = if shown.at == last { end.as_str() } else { "" };
+            let text = format!("{arrow}{end}");
+            put(buffer, inner, (column(next), top), &text, walk.palette.faint());
         }
 
         let middle = shown.middle();
@@ -150,8 +154,8 @@ fn label(walk: &Walk, at: usize) -> String {
 
 /// The first and last box of a row: the current one, and neighbours on both sides while they fit.
 fn window(walk: &Walk, columns: usize) -> (usize, usize) {
-    // Dots and arrows at the ends.
-    let room = columns.saturating_sub(8);
+    // Counts and an arrow at the ends.
+    let room = columns.saturating_sub(2 * COUNT + width(ARROW));
     let (mut first, mut last) = (walk.at, walk.at);
     let mut taken = width(&label(walk, walk.at));
     loop {
@@ -173,7 +177,7 @@ fn window(walk: &Walk, columns: usize) -> (usize, usize) {
 }
 
 fn placed(walk: &Walk, first: usize, last: usize) -> Vec<Placed> {
-    let mut x = if first > 0 { 3 } else { 1 };
+    let mut x = if first > 0 { COUNT } else { 1 };
     (first..=last)
         .map(|at| {
             let label = label(walk, at);

@@ -13,10 +13,11 @@ use super::flow::Flow;
 use super::stops::{Stop, stops};
 use super::{TraceView, details, layer, pipeline};
 use crate::palette::Palette;
-use crate::screen::ROOMY;
 use crate::text::{cell, clean, fit, millis, shown};
 use crate::zones::{Target, Zones};
 
+/// Rows from which on the pipeline has lines that bypass boxes.
+const ROOMY: u16 = 21;
 /// Columns from which on all steps are listed beside the one that is shown.
 const WIDE: u16 = 110;
 /// Columns of that list.
@@ -122,7 +123,7 @@ impl Walk {
 
     fn toggle_diff(&mut self) -> Option<String> {
         if self.view.diff.is_none() {
-            let advice = "one model: `apr trace A B --diff --interactive` takes two";
+            let advice = "only one model ran; `apr trace A B --diff --interactive` compares two";
             return Some(advice.to_owned());
         }
         self.shows_diff = !self.shows_diff;
@@ -175,7 +176,7 @@ impl Walk {
 
     fn draw_steps(&self, frame: &mut Frame<'_>, area: Rect, zones: &mut Zones) {
         let Some(stop) = self.stop() else { return };
-        let is_roomy = area.height + 2 >= ROOMY;
+        let is_roomy = area.height >= ROOMY;
         let [pipeline, rest] = Layout::vertical([
             Constraint::Length(if is_roomy { 7 } else { 5 }),
             Constraint::Min(0),

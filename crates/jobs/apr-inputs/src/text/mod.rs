@@ -11,6 +11,8 @@ mod bounds;
 mod bpe;
 #[cfg(feature = "text")]
 mod byte_pairs;
+#[cfg(any(test, not(feature = "text")))]
+mod byte_vocabulary;
 mod pair;
 #[cfg(feature = "text")]
 mod pipeline;

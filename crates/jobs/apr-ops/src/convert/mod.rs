@@ -183,7 +183,7 @@ pub fn plan(
     let elements =
         writer.layout().tensors.iter().map(|planned| target_infos[planned.source].shape.elements());
     let report = ConvertReport {
-        from: reader.format(),
+        format: reader.format(),
         files: writer.layout().files.clone(),
         made_folders: Vec::new(),
         elements: elements.map(Option::unwrap_or_default).fold(0, u64::saturating_add),

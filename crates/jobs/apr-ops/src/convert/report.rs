@@ -4,7 +4,7 @@ use apr_core::{FileInfo, Layout, counted};
 use apr_quantize::{Measured, QuantizationReport};
 use apr_registry::{DType, Format, Loss};
 use apr_tensor::cast::CastCounts;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use crate::inline::ValidationReport;
@@ -37,7 +37,7 @@ pub struct ConvertedTensor {
 #[non_exhaustive]
 pub struct ConvertReport {
     /// Format of the source.
-    pub from: &'static Format,
+    pub format: &'static Format,
     /// Files written, or to be written, with their lengths in bytes.
     pub files: Vec<FileInfo>,
     /// Folders that were made for them, from the outermost on.
@@ -85,7 +85,8 @@ pub struct Learnt {
 }
 
 /// Number of elements that a cast changed.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 #[non_exhaustive]
 pub struct Rounding {
     /// Number of values that are not representable and were rounded to the nearest value.
@@ -123,6 +124,13 @@ impl ConvertReport {
 }
 
 impl Rounding {
+    /// Adds the numbers of another part.
+    pub(crate) fn merge(&mut self, other: Self) {
+        self.inexact = self.inexact.saturating_add(other.inexact);
+        self.flushed = self.flushed.saturating_add(other.flushed);
+        self.overflowed = self.overflowed.saturating_add(other.overflowed);
+    }
+
     pub(super) fn add(&mut self, counts: CastCounts) {
         self.inexact += counts.inexact;
         self.flushed += counts.flushed;

@@ -94,6 +94,8 @@ pub(crate) fn explain_model(
 #[derive(Debug, Clone, PartialEq, Serialize)]
 #[non_exhaustive]
 pub struct TensorExplanation {
+    /// Path or location of the opened model.
+    pub path: String,
     /// Name in the checkpoint.
     pub name: String,
     /// Canonical name, if it differs.
@@ -124,7 +126,7 @@ pub struct TensorExplanation {
 /// # Errors
 /// E002 and E007 when bytes can't be read.
 pub(crate) fn explain_tensor<P: Pipeline>(
-    reader: &dyn CheckpointReader,
+    (reader, path): (&dyn CheckpointReader, &str),
     model: Option<&FamilyModel<'_>>,
     graphs: Option<&Computed>,
     name: &str,
@@ -164,6 +166,7 @@ pub(crate) fn explain_tensor<P: Pipeline>(
     let violations =
         stats.as_ref().map(|stats| Physics::ALL.violations(&info.name, stats, expected));
     Ok(Ok(TensorExplanation {
+        path: path.to_owned(),
         name: info.name.clone(),
         canonical: canonical.filter(|canonical| *canonical != info.name).map(str::to_owned),
         role: model.and_then(|model| model.role(position)),

@@ -55,6 +55,11 @@ pub struct Planned<'a> {
 #[derive(Debug, Clone, Serialize)]
 #[non_exhaustive]
 pub struct JobReport {
+    /// Path or location of the model that was read; for a merge, of all models.
+    pub path: String,
+    /// File or folder that was written; `None` for bytes in memory.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub output: Option<String>,
     /// Tensors, bytes, losses and measured errors.
     #[serde(flatten)]
     pub conversion: ConvertReport,
@@ -343,6 +348,8 @@ impl<'a> Planned<'a> {
         conversion.warnings.extend(lost);
         conversion.warnings.extend(self.errors.iter().flat_map(|errors| errors.lost()));
         Ok(JobReport {
+            path: self.name.to_owned(),
+            output: None,
             conversion,
             family: self.family,
             adapter: self.adapter,

@@ -46,7 +46,7 @@ pub struct WrittenFile {
     /// Name of the file, without a folder.
     pub name: String,
     /// Length in bytes.
-    pub size: u64,
+    pub bytes: u64,
     /// BLAKE3 digest of the file.
     pub blake3: String,
 }
@@ -95,13 +95,13 @@ impl PartResult {
 #[non_exhaustive]
 pub struct WrittenReport {
     /// Tensors that it wrote.
-    pub tensors: usize,
+    pub tensor_count: usize,
     /// Elements of them.
     pub elements: u64,
     /// Bytes of tensors that it read.
     pub bytes_in: u64,
-    /// Elements that a cast rounded, that became zero, and that became infinite.
-    pub rounding: [u64; 3],
+    /// Elements that a cast changed.
+    pub rounding: Rounding,
     /// Data that could not be kept.
     pub losses: Vec<LossRecord>,
     /// Tensors whose values were looked at.
@@ -184,7 +184,6 @@ impl MeasuredRecord {
 
 impl From<&ConvertReport> for WrittenReport {
     fn from(report: &ConvertReport) -> Self {
-        let Rounding { inexact, flushed, overflowed } = report.rounding;
         let Learnt { losses, violations, measured } = &report.learnt;
         let loss = |Loss { name, what, why }: &Loss| LossRecord {
             name: name.clone(),
@@ -194,10 +193,10 @@ impl From<&ConvertReport> for WrittenReport {
         let validation = report.validation.as_ref();
         let odd = validation.iter().flat_map(|validation| &validation.warnings);
         Self {
-            tensors: report.tensors.len(),
+            tensor_count: report.tensors.len(),
             elements: report.elements,
             bytes_in: report.bytes_in,
-            rounding: [inexact, flushed, overflowed],
+            rounding: report.rounding,
             losses: losses.iter().map(loss).collect(),
             checked: validation.map_or(0, |validation| validation.checked),
             violations: violations.clone(),

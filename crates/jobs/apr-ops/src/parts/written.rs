@@ -80,19 +80,18 @@ pub fn finish(
     };
     let manifest = plan.manifest(limits)?.map(|mut manifest| {
         for ((shard, result), crc32) in manifest.shards.iter_mut().zip(results).zip(crc32) {
-            shard.size = result.file.as_ref().map_or(shard.size, |file| file.size);
+            shard.size = result.file.as_ref().map_or(shard.size, |file| file.bytes);
             shard.crc32 = *crc32;
         }
         manifest.note(&notes);
         manifest
     });
 
-    let [inexact, flushed, overflowed] = all.rounding;
     let finished = Finished {
-        tensor_count: all.tensors,
+        tensor_count: all.tensor_count,
         elements: all.elements,
         bytes_in: all.bytes_in,
-        rounding: Rounding { inexact, flushed, overflowed },
+        rounding: all.rounding,
         losses,
         checked: all.checked,
         violations: all.violations,
@@ -108,12 +107,10 @@ pub fn finish(
 impl WrittenReport {
     fn add(&mut self, other: Self) {
         // Results are files that anybody may have written.
-        self.tensors = self.tensors.saturating_add(other.tensors);
+        self.tensor_count = self.tensor_count.saturating_add(other.tensor_count);
         self.elements = self.elements.saturating_add(other.elements);
         self.bytes_in = self.bytes_in.saturating_add(other.bytes_in);
-        for (sum, number) in self.rounding.iter_mut().zip(other.rounding) {
-            *sum = sum.saturating_add(number);
-        }
+        self.rounding.merge(other.rounding);
 
         self.losses.extend(other.losses);
         self.checked = self.checked.saturating_add(other.checked);

@@ -5,6 +5,7 @@ use apr_core::ByteSource;
 use apr_pytorch::{Action, Blob, BlobBytes, Finding, PickleSurvey, Verdict};
 
 use super::{Content, Expected, MAX_PICKLES, Scan, ScannedBytes, is_pickle};
+use crate::content::text;
 use crate::report::{PickleReport, Reached};
 
 /// Pickles in front of a pre-ZIP file's storages.
@@ -90,8 +91,14 @@ impl Scan<'_> {
         // Two bytes such as `N.` are a whole pickle by chance, and so are lines of a text after
         // a full stop, of which Python's unpickler makes nothing.
         let long = survey.end - position > 2;
-        let follows = number > 0 && survey.stuck.is_none();
+        let follows = number > 0 && survey.stuck.is_none() && !Self::is_plain(place);
         (whole && long && (marked || follows)) || survey.would_run(&survey.findings)
+    }
+
+    /// Returns `true` if the first bytes are a text, such as a list of names that begin with a
+    /// full stop.
+    fn is_plain(place: &ScannedBytes<'_>) -> bool {
+        place.head().is_ok_and(|head| text::is_plain(&head))
     }
 
     /// Examines the bytes as `pickle.load` reads them, which takes joblib's arrays for opcodes.

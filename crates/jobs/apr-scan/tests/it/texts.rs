@@ -18,6 +18,8 @@ fn a_text_that_starts_with_a_stop_opcode_is_not_a_pickle() {
         ("x.s", ".include \"x\"\nimport y\n.globl x\n", "assembly", NotRun),
         (".gitignore", "coverage\nhtmlcov\n.tox\n", "settings", Clean),
         (".gitignore", ".coverage\nhtmlcov\n.tox\n", "settings", Clean),
+        ("patterns", ".gitignore\n.env\nnode_modules/\n", "text", Clean),
+        (".hgignore", ".gitignore\n.env\nnode_modules/\n", "text", Clean),
         ("labels.txt", ".\ndog.\ncat.\n", "text", Clean),
     ] {
         let report = scanned(name, text.as_bytes());

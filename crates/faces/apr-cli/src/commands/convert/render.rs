@@ -32,6 +32,7 @@ pub(super) const SHOWN: usize = 20;
 pub(super) struct WriteReport {
     #[serde(flatten)]
     pub(super) job: JobReport,
+    /// Changes that the job makes to the source, in words.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub(super) changes: Vec<String>,
     /// Search that chose the types of tensors.
@@ -318,6 +319,9 @@ fn render_casts(out: &mut dyn Write, report: &ConvertReport) -> io::Result<()> {
     writeln!(out, "  cast {} ({changes})", casts.join(", "))
 }
 
+/// Columns of the table of quantization errors, without the first one.
+const WITHOUT_TYPE: usize = 72;
+
 /// Renders the quantization error: one line for each dtype, and the total.
 ///
 /// With `all`, it also renders the worst tensors and the reasons for their types.
@@ -336,24 +340,29 @@ fn render_quantization(out: &mut dyn Write, report: &ConvertReport, all: bool) -
     let name_of = |dtype: DType| type_of(quantization, dtype);
     let names = quantization.by_type.iter().map(|of_type| name_of(of_type.dtype).len());
     let width = names.chain([9]).max().unwrap_or_default();
+    // Absolute errors are left out if the columns would exceed the terminal.
+    let is_narrow = columns().is_some_and(|columns| columns < width + WITHOUT_TYPE);
+    let wide = |text: String| if is_narrow { String::new() } else { format!(" {text:>11}") };
+    let (rmse, most) = (wide("RMSE".to_owned()), wide("Max error".to_owned()));
     writeln!(
         out,
-        "  {BOLD}{:<width$} {:>7} {:>9} {:>6} {:>11} {:>9} {:>11} {:>9}{BOLD:#}",
-        "Type", "Tensors", "Weights", "Bits", "RMSE", "Relative", "Max error", "Cosine"
+        "  {BOLD}{:<width$} {:>7} {:>9} {:>6}{rmse} {:>9}{most} {:>9}{BOLD:#}",
+        "Type", "Tensors", "Weights", "Bits", "Relative", "Cosine"
     )?;
     let quality = |quality: &Quality| {
         let Quality { rmse, relative_error, max_error, cosine } = quality;
-        format!("{rmse:>11.3e} {:>8.3}% {max_error:>11.3e} {cosine:>9.6}", 100.0 * relative_error)
+        let (rmse, most) = (wide(format!("{rmse:.3e}")), wide(format!("{max_error:.3e}")));
+        format!("{rmse} {:>8.3}%{most} {cosine:>9.6}", 100.0 * relative_error)
     };
     for TypeQuality { dtype, tensor_count: tensors, elements, bits_per_weight, quality: cost } in
         &quantization.by_type
     {
         let (name, weights, cost) = (name_of(*dtype), human::count(*elements), quality(cost));
-        writeln!(out, "  {name:<width$} {tensors:>7} {weights:>9} {bits_per_weight:>6.3} {cost}")?;
+        writeln!(out, "  {name:<width$} {tensors:>7} {weights:>9} {bits_per_weight:>6.3}{cost}")?;
     }
     writeln!(
         out,
-        "  {:<width$} {:>7} {:>9} {:>6} {}",
+        "  {:<width$} {:>7} {:>9} {:>6}{}",
         "all",
         "",
         "",

@@ -147,18 +147,28 @@ impl Changed {
 /// Report of a dry run.
 #[derive(Serialize)]
 struct DryReport<'r> {
+    /// Path or location of the model, as given; for a merge, of all models.
+    path: &'r str,
+    /// File or folder that would be written, if it is named.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    output: Option<String>,
     #[serde(flatten)]
     plan: &'r ConvertReport,
+    /// Graphs that would be simplified.
     #[serde(skip_serializing_if = "<[_]>::is_empty")]
     simplified: &'r [Simplified],
+    /// Products that would multiply integers.
     #[serde(skip_serializing_if = "Option::is_none")]
     products: Option<&'r IntegerProducts>,
+    /// Search that chose the types of tensors.
     #[serde(skip_serializing_if = "Option::is_none")]
     search: Option<&'r SearchReport>,
     #[serde(flatten)]
     changed: &'r Changed,
+    /// Adapter that would be extracted.
     #[serde(skip_serializing_if = "Option::is_none")]
     extracted: Option<&'r ExtractReport>,
+    /// Composition of a mixture of experts.
     #[serde(skip_serializing_if = "Option::is_none")]
     moe: Option<&'r MoeReport>,
 }
@@ -200,6 +210,8 @@ pub(crate) fn write_subject(
         let mut plan = planned.report().clone();
         name_options(&mut plan);
         let report = DryReport {
+            path: model.name,
+            output: to.output.map(|path| path.display().to_string()),
             plan: &plan,
             simplified: planned.simplified(),
             products: planned.products(),

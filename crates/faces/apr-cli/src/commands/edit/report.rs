@@ -11,6 +11,7 @@ use crate::documents::Document;
 /// Result of an edit.
 #[derive(Serialize)]
 pub(super) struct EditReport {
+    /// Path of the model, as given.
     pub(super) path: String,
     /// `true` if the edit changed the model.
     pub(super) changed: bool,
@@ -18,8 +19,11 @@ pub(super) struct EditReport {
     pub(super) written: bool,
     /// `true` if only the two ends of the file were written.
     pub(super) in_place: bool,
+    /// Number of tensors that were removed.
     pub(super) dropped_tensors: usize,
+    /// Number of signatures that were removed because they are no longer valid.
     pub(super) dropped_signatures: usize,
+    /// `true` if a licence was removed because it is no longer valid.
     pub(super) dropped_licence: bool,
     /// `true` if the edit only undid an interrupted change.
     pub(super) undone: bool,

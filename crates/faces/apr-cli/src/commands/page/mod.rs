@@ -28,12 +28,12 @@ struct PageReport {
     address: String,
     /// Folder of the page's files; `None` if they are in the program.
     site: Option<PathBuf>,
-    /// Files of the model that the page may read.
-    files: usize,
+    /// Number of files of the model that the page may read.
+    file_count: usize,
     /// Number of the model's files and folders that the page may not read.
     ///
     /// These are hidden ones, names that are not UTF-8, and links that lead out of the folder.
-    left_out: usize,
+    hidden_count: usize,
 }
 
 impl Document for PageReport {
@@ -76,22 +76,22 @@ pub(super) fn run(args: &PageArgs, context: &Context) -> Outcome {
     let mut secret = [0; 16];
     secrets::random(&mut secret)?;
     let secret: String = secret.iter().map(|byte| format!("{byte:02x}")).collect();
-    let files = model.as_ref().map_or(0, Folder::len);
-    let left_out = model.as_ref().map_or(0, Folder::left_out);
+    let file_count = model.as_ref().map_or(0, Folder::len);
+    let hidden_count = model.as_ref().map_or(0, Folder::left_out);
     let server = Server::bind(args.port, &secret, page, model)?;
     let address = format!("{}{opened}", server.address());
-    context.printer.report(&PageReport { address, site, files, left_out }, render)?;
+    context.printer.report(&PageReport { address, site, file_count, hidden_count }, render)?;
     server.run()
 }
 
 fn render(out: &mut dyn Write, report: &PageReport) -> io::Result<()> {
     writeln!(out, "{BOLD}{}{BOLD:#}", report.address)?;
-    if report.left_out > 0 {
-        let names = if report.left_out == 1 { "name" } else { "names" };
+    if report.hidden_count > 0 {
+        let names = if report.hidden_count == 1 { "name" } else { "names" };
         writeln!(
             out,
             "{DIM}left out: {} {names}, hidden, no UTF-8 or links out of the folder{DIM:#}",
-            report.left_out
+            report.hidden_count
         )?;
     }
     writeln!(out, "{DIM}only this machine reaches it; Ctrl-C ends it{DIM:#}")

@@ -32,9 +32,13 @@ const VALIDATION: u8 = 5;
 /// Parts that are not done.
 #[derive(Serialize)]
 struct Unfinished {
-    plan: String,
+    /// The plan, as given.
+    path: String,
+    /// `false`: parts are missing, and the exit code is 5.
     finished: bool,
-    parts: usize,
+    /// Number of parts of the plan.
+    part_count: usize,
+    /// Parts that must be run.
     missing: Vec<Undone>,
 }
 
@@ -45,6 +49,7 @@ impl Document for Unfinished {
 /// A part that is not done.
 #[derive(Serialize)]
 struct Undone {
+    /// Number of the part, from 0.
     part: usize,
     /// `missing`, or `wrong` if the part's file is not the one that the part wrote.
     state: &'static str,
@@ -55,12 +60,17 @@ struct Undone {
 /// A job that is finished.
 #[derive(Serialize)]
 struct FinishReport {
-    plan: String,
+    /// The plan, as given.
+    path: String,
+    /// `true`: all parts are done and the output is in place.
     finished: bool,
-    parts: usize,
+    /// Number of parts of the plan.
+    part_count: usize,
     /// The manifest, or the only file.
     output: String,
+    /// Files of the output.
     files: Vec<FileInfo>,
+    /// Size of all files of the output.
     bytes_out: u64,
     #[serde(flatten)]
     found: Finished,
@@ -103,8 +113,9 @@ fn results(open: &OpenPlan, args: &FinishArgs, context: &Context) -> Outcome<Vec
         return Ok(results);
     }
 
-    let plan = args.plan.display().to_string();
-    let report = Unfinished { plan, finished: false, parts: open.plan.parts.len(), missing };
+    let path = args.plan.display().to_string();
+    let part_count = open.plan.parts.len();
+    let report = Unfinished { path, finished: false, part_count, missing };
     context.printer.report(&report, render_missing)?;
     Err(Failure::Told(VALIDATION))
 }
@@ -117,7 +128,7 @@ fn finish_written(
 ) -> Outcome {
     let files = results.iter().filter_map(|result| result.file.as_ref());
     let mut files: Vec<FileInfo> =
-        files.map(|file| FileInfo { name: file.name.clone(), len: file.size }).collect();
+        files.map(|file| FileInfo { name: file.name.clone(), len: file.bytes }).collect();
     let crc32 = files.iter().map(|file| written::crc32(&written::file_path(open, &file.name)?));
     let crc32 = crc32.collect::<Outcome<Vec<u32>>>()?;
     let (mut found, manifest) =
@@ -151,9 +162,9 @@ fn finish_written(
     }
 
     let report = FinishReport {
-        plan: args.plan.display().to_string(),
+        path: args.plan.display().to_string(),
         finished: true,
-        parts: results.len(),
+        part_count: results.len(),
         output,
         bytes_out: files.iter().map(|file| file.len).sum(),
         files,
@@ -194,7 +205,7 @@ fn judge(
 fn render_missing(out: &mut dyn Write, report: &Unfinished) -> io::Result<()> {
     let missing = &report.missing;
     let count = counted(missing.len() as u64, "part");
-    writeln!(out, "{BAD}not finished{BAD:#}: {count} of {} to do", report.parts)?;
+    writeln!(out, "{BAD}not finished{BAD:#}: {count} of {} to do", report.part_count)?;
     for Undone { part, state, command } in missing.iter().take(SHOWN) {
         writeln!(out, "  part {part} is {state}: {}", Escaped(command))?;
     }
@@ -205,7 +216,8 @@ fn render_missing(out: &mut dyn Write, report: &Unfinished) -> io::Result<()> {
 }
 
 fn render(out: &mut dyn Write, report: &FinishReport) -> io::Result<()> {
-    let (parts, bytes) = (counted(report.parts as u64, "part"), human::bytes(report.bytes_out));
+    let (parts, bytes) =
+        (counted(report.part_count as u64, "part"), human::bytes(report.bytes_out));
     writeln!(
         out,
         "{GOOD}finished{GOOD:#}: {BOLD}{}{BOLD:#}, {parts}, {bytes}",

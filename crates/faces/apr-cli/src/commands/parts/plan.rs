@@ -22,12 +22,15 @@ use crate::printer::{BOLD, DIM};
 /// Report of a plan.
 #[derive(Serialize)]
 struct PlanReport {
-    plan: String,
-    parts: usize,
+    /// The plan that was written.
+    output: String,
+    /// Number of parts.
+    part_count: usize,
     /// Maximum bytes of tensors in a part, if parts are shards.
     shard_size: Option<u64>,
     /// Maximum number of bytes that a part reads.
     largest_read: u64,
+    /// Warnings about the job and its parts.
     warnings: Vec<String>,
 }
 
@@ -83,8 +86,8 @@ pub(in crate::commands) fn plan(args: &PlanArgs, context: &Context) -> Outcome {
     on_disk::write(&args.output, &plan.encode(), args.overwrite, context)?;
     let reads = plan.parts.iter().map(|part| part.reads.iter().map(|read| read.len).sum());
     let report = PlanReport {
-        plan: args.output.display().to_string(),
-        parts: plan.parts.len(),
+        output: args.output.display().to_string(),
+        part_count: plan.parts.len(),
         shard_size: plan.output.as_ref().map(|output| output.shard_size),
         largest_read: reads.max().unwrap_or_default(),
         warnings,
@@ -94,19 +97,19 @@ pub(in crate::commands) fn plan(args: &PlanArgs, context: &Context) -> Outcome {
 }
 
 fn render(out: &mut dyn Write, report: &PlanReport) -> io::Result<()> {
-    let plan = Escaped(&report.plan);
+    let plan = Escaped(&report.output);
     let read = human::bytes(report.largest_read);
     writeln!(
         out,
         "{BOLD}{plan}{BOLD:#}: {}, {read} to read at most",
-        counted(report.parts as u64, "part")
+        counted(report.part_count as u64, "part")
     )?;
     if let Some(size) = report.shard_size {
         writeln!(out, "{DIM}same files as one process with --shard-size {size}{DIM:#}")?;
     }
 
-    let last = report.parts - 1;
-    let typed = quoted(&report.plan).unwrap_or_else(|| plan.to_string());
+    let last = report.part_count - 1;
+    let typed = quoted(&report.output).unwrap_or_else(|| plan.to_string());
     writeln!(out, "  apr run-part {typed} 0     up to {last}, in any order, on any machine")?;
     writeln!(out, "  apr finish {typed}         when all parts are finished")
 }

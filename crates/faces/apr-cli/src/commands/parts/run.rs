@@ -18,6 +18,8 @@ use crate::printer::{BOLD, DIM};
 /// Result of a part.
 #[derive(Serialize)]
 struct PartReport {
+    /// The plan, as given.
+    path: String,
     /// Parts of the plan.
     of: usize,
     /// `true` if the part was already done and was left unchanged.
@@ -59,14 +61,15 @@ pub(in crate::commands) fn run_part(args: &RunPartArgs, context: &Context) -> Ou
         }
     };
 
-    context.printer.report(&PartReport { of, skipped, result }, render)
+    let path = args.plan.display().to_string();
+    context.printer.report(&PartReport { path, of, skipped, result }, render)
 }
 
 fn render(out: &mut dyn Write, report: &PartReport) -> io::Result<()> {
-    let PartReport { of, skipped, result } = report;
+    let PartReport { of, skipped, result, .. } = report;
     write!(out, "{BOLD}part {}{BOLD:#} of {of}", result.part)?;
     if let Some(file) = &result.file {
-        write!(out, ": {}, {}", Escaped(&file.name), human::bytes(file.size))?;
+        write!(out, ": {}, {}", Escaped(&file.name), human::bytes(file.bytes))?;
     }
     if *skipped { writeln!(out, " {DIM}(already finished; skipped){DIM:#}") } else { writeln!(out) }
 }

@@ -323,7 +323,7 @@ fn run_in(open: &OpenPlan, part: usize, writing: &Writing<'_>) -> Outcome<PartRe
     let name = plan.parts[part].file.clone().unwrap_or_default();
     let file = FileSource::open(path.with_file_name(&name))?;
     let blake3 = encode_string(&bytes_digest(&file, &context.pipeline()?, &())?);
-    let file = WrittenFile { name, size: file.len(), blake3 };
+    let file = WrittenFile { name, bytes: file.len(), blake3 };
     let report = serde_json::to_value(WrittenReport::from(&report.conversion));
     let report = report.map_err(|error| Failure::General(error.to_string()))?;
     Ok(PartResult::new(open.digest.clone(), part, Some(file), report))
@@ -376,7 +376,7 @@ pub(super) fn is_there(open: &OpenPlan, result: &PartResult, context: &Context) 
         return Ok(false);
     }
     let Ok(file) = FileSource::open(file_path(open, &known.name)?) else { return Ok(false) };
-    if file.len() != known.size {
+    if file.len() != known.bytes {
         return Ok(false);
     }
     Ok(encode_string(&bytes_digest(&file, &context.pipeline()?, &())?) == known.blake3)

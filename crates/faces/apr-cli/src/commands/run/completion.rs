@@ -60,7 +60,7 @@ fn run(job: &Job<'_>, texts: &[String], mut generator: Generator<'_>) -> Outcome
     if prompts.is_empty() {
         let prompt = Prompt::Tokens(&job.args.tokens);
         let made = one(job, &mut generator, prompt, &mut answers)?;
-        let report = loaded.report(job, made.clone());
+        let report = loaded.report(job, &timing::Given::default(), made.clone());
         if job.context.json {
             // The document has the warnings about the cache.
             keep(job, cache, &generator, &made)?;
@@ -73,6 +73,12 @@ fn run(job: &Job<'_>, texts: &[String], mut generator: Generator<'_>) -> Outcome
     let is_one = prompts.len() == 1 && !job.args.lines;
     let side_by_side = side_by_side(job, prompts.len());
     job.context.printer.share_warnings();
+    let of = |at: usize| timing::Given {
+        index: (!is_one).then_some(at),
+        text: job.chat.messages.is_none().then(|| texts.get(at).map(String::as_str)).flatten(),
+    };
+    // Answers that are not printed yet, from the first of them on.
+    let mut first = 0;
     let reports = match side_by_side {
         Some(most) => {
             let made = all(job, &mut generator, &prompts, most, &mut answers)?;
@@ -87,8 +93,9 @@ fn run(job: &Job<'_>, texts: &[String], mut generator: Generator<'_>) -> Outcome
                 // Each document is printed with the warnings of its text, the last one with those
                 // about the cache.
                 if at + 1 < prompts.len() {
-                    print(job, &loaded, made, is_one)?;
+                    print(job, &loaded, &of(at), made, is_one)?;
                 } else {
+                    first = at;
                     last = Some(made);
                 }
             }
@@ -100,12 +107,19 @@ fn run(job: &Job<'_>, texts: &[String], mut generator: Generator<'_>) -> Outcome
     if let Some(last) = reports.last() {
         keep(job, cache, &generator, last)?;
     }
-    reports.into_iter().try_for_each(|made| print(job, &loaded, made, is_one))
+    let mut reports = (first..).zip(reports);
+    reports.try_for_each(|(at, made)| print(job, &loaded, &of(at), made, is_one))
 }
 
 /// Prints the document of an answer, whose text was shown before.
-fn print(job: &Job<'_>, loaded: &timing::Loaded, made: Completion, is_one: bool) -> Outcome {
-    let report = loaded.report(job, made);
+fn print(
+    job: &Job<'_>,
+    loaded: &timing::Loaded,
+    of: &timing::Given<'_>,
+    made: Completion,
+    is_one: bool,
+) -> Outcome {
+    let report = loaded.report(job, of, made);
     match is_one {
         true => job.context.printer.report(&report, |_, _| Ok(())),
         false => job.context.printer.report_each(&report, |_, _| Ok(())),

@@ -15,6 +15,14 @@ pub(super) struct Loaded(Duration);
 /// Completion with the time and memory of the process.
 #[derive(Serialize)]
 pub(super) struct Timed {
+    /// Path or location of the model, as given.
+    path: String,
+    /// Number of the prompt, from 0, if there are several.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    index: Option<usize>,
+    /// The prompt as given; absent for tokens and messages.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    input: Option<String>,
     #[serde(flatten)]
     completion: Completion,
     /// Time from the start of the command until the model was ready, in seconds.
@@ -22,6 +30,15 @@ pub(super) struct Timed {
     /// Peak memory of the process so far, if the system reports it.
     #[serde(skip_serializing_if = "Option::is_none")]
     peak_memory_bytes: Option<u64>,
+}
+
+/// The prompt of a completion.
+#[derive(Default)]
+pub(super) struct Given<'t> {
+    /// Number of the prompt, from 0, if there are several.
+    pub(super) index: Option<usize>,
+    /// The text, if the prompt is one.
+    pub(super) text: Option<&'t str>,
 }
 
 impl Document for Timed {
@@ -34,7 +51,7 @@ impl Loaded {
     }
 
     /// The completion with the times, which `--verbose` shows.
-    pub(super) fn report(&self, job: &Job<'_>, completion: Completion) -> Timed {
+    pub(super) fn report(&self, job: &Job<'_>, of: &Given<'_>, completion: Completion) -> Timed {
         let load_seconds = self.0.as_secs_f64();
         let peak_memory_bytes = peak_memory();
         if let Some(timings) = completion.timings.filter(|_| !job.context.json) {
@@ -56,7 +73,14 @@ impl Loaded {
             parts.push(format!("cache type {}", completion.cache_type));
             job.context.printer.detail(&parts.join("; "));
         }
-        Timed { completion, load_seconds, peak_memory_bytes }
+        Timed {
+            path: job.name.to_owned(),
+            index: of.index,
+            input: of.text.map(str::to_owned),
+            completion,
+            load_seconds,
+            peak_memory_bytes,
+        }
     }
 }
 

@@ -46,7 +46,12 @@ struct Tokenized {
 #[serde(untagged)]
 enum Shown {
     Placed(Piece),
-    Alone { id: i64, token: String },
+    Alone {
+        /// Id of the token.
+        id: i64,
+        /// Token in the vocabulary's spelling.
+        token: String,
+    },
 }
 
 /// Cuts texts into tokens, or decodes ids.

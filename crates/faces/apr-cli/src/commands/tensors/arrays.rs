@@ -24,8 +24,11 @@ use crate::signals;
 /// Report of the written arrays.
 #[derive(Serialize)]
 pub(super) struct ArraysReport {
+    /// Path or location of the model, as given.
     path: String,
+    /// Folder of the arrays.
     folder: PathBuf,
+    /// Arrays that were written.
     arrays: Vec<ArrayRow>,
     /// Tensors that were not written because an array cannot hold their elements.
     not_written: Vec<String>,

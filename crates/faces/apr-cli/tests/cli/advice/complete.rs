@@ -258,6 +258,10 @@ const ELSEWHERE: &[(&str, &str)] = &[
 
 /// Parts of texts that name a command or an option without advice that a test can follow.
 const STATEMENTS: &[&str] = &[
+    "in a clone, `cargo install --locked --profile local",
+    "a command is missing: `apr help` lists all",
+    "--input NAME=FILE passes an array, an image or audio",
+    "The model has no text input. Start with `apr tui",
     // What a simplification does not do.
     "--simplify supports {MOST_ENDS} inputs and outputs, not {ends}",
     // What a table of a family begins with.

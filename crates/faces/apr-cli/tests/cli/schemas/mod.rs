@@ -5,6 +5,7 @@
 //! They are made from the source text, so that no crate has a feature or a dependency for them.
 
 mod check;
+mod drift;
 mod reports;
 mod source;
 

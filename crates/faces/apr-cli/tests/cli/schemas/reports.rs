@@ -368,7 +368,7 @@ impl<'s> Maker<'s> {
         if let Some(tag) = serde.value("tag") {
             let name = item.ident.to_string();
             let name = serde.value("rename").unwrap_or(&name);
-            objects.iter_mut().for_each(|object| object.put(tag, json!({ "const": name }), true));
+            objects.iter_mut().for_each(|object| object.put(tag, tag_of(name), true));
         }
         objects
     }
@@ -390,8 +390,9 @@ impl<'s> Maker<'s> {
                 words.push(name);
             } else if is_plain {
                 let mut object = Object::default();
-                object.put(&name, self.content(variant, scope), true);
-                forms.push(described(object.into_schema(), description(&variant.attrs)));
+                let about = description(&variant.attrs);
+                object.put(&name, described(self.content(variant, scope), about.clone()), true);
+                forms.push(described(object.into_schema(), about));
             } else {
                 let schema = self.tagged(variant, &name, &serde, scope);
                 forms.push(described(schema, description(&variant.attrs)));
@@ -417,14 +418,14 @@ impl<'s> Maker<'s> {
         let tag = serde.value("tag").expect("a tag");
         if let Some(content) = serde.value("content") {
             let mut object = Object::default();
-            object.put(tag, json!({ "const": name }), true);
+            object.put(tag, tag_of(name), true);
             if !matches!(variant.fields, Fields::Unit) {
                 object.put(content, self.content(variant, scope), true);
             }
             return object.into_schema();
         }
         let objects = self.variant_objects(variant, scope).into_iter().map(|mut object| {
-            object.put(tag, json!({ "const": name }), true);
+            object.put(tag, tag_of(name), true);
             object.into_schema()
         });
         either(objects.collect())
@@ -473,6 +474,10 @@ impl<'s> Maker<'s> {
                 let name = field.ident.as_ref().expect("a named field").to_string();
                 let name = serde.name(name.trim_start_matches("r#"), of_type, false);
                 let schema = self.field(field, &serde, scope);
+                let schema = match schema.get("description") {
+                    None => described(schema, shared(&name)),
+                    Some(_) => schema,
+                };
                 let mut object = Object::default();
                 object.put(&name, schema, serde.value("skip_serializing_if").is_none());
                 vec![object]
@@ -545,19 +550,20 @@ impl<'s> Maker<'s> {
                     if let (Some(tag), Some(content)) = (serde.value("tag"), serde.value("content"))
                     {
                         let mut object = Object::default();
-                        object.put(tag, json!({ "const": name }), true);
+                        object.put(tag, tag_of(&name), true);
                         object.put(content, self.content(variant, &inner), true);
                         forms.push(object);
                     } else if serde.has("untagged") {
                         forms.extend(self.variant_objects(variant, &inner));
                     } else if let Some(tag) = serde.value("tag") {
                         for mut object in self.variant_objects(variant, &inner) {
-                            object.put(tag, json!({ "const": name }), true);
+                            object.put(tag, tag_of(&name), true);
                             forms.push(object);
                         }
                     } else {
                         let mut object = Object::default();
-                        object.put(&name, self.content(variant, &inner), true);
+                        let about = description(&variant.attrs);
+                        object.put(&name, described(self.content(variant, &inner), about), true);
                         forms.push(object);
                     }
                 }
@@ -578,6 +584,32 @@ fn by_hand(name: &str) -> Option<Value> {
             ref several => json!({ "type": several }),
         },
     })
+}
+
+/// Descriptions of keys that mean the same in every report, for fields without their own.
+const SHARED: [(&str, &str); 12] = [
+    ("bytes", "Size in bytes"),
+    ("bytes_out", "Size of all files written"),
+    ("elements", "Number of elements"),
+    ("error", "Reason of the failure"),
+    ("file", "File of the model"),
+    ("name", "Name"),
+    ("other_path", "Path or location of the second model, as given"),
+    ("output", "File or folder that was written"),
+    ("path", "Path or location of the model, as given"),
+    ("tensor", "Name of the tensor"),
+    ("tensor_count", "Number of tensors"),
+    ("text", "Path of the text, as given"),
+];
+
+fn shared(name: &str) -> Option<String> {
+    let (_, text) = SHARED.iter().find(|(known, _)| *known == name)?;
+    Some((*text).to_owned())
+}
+
+/// Returns the schema of the key that tells forms of an object apart.
+fn tag_of(name: &str) -> Value {
+    json!({ "const": name, "description": "Kind of the object" })
 }
 
 fn reference(name: &str) -> Value {

@@ -3,7 +3,7 @@
 use apr_graph::uses;
 use apr_io::Threads;
 use apr_ops::diff::{DiffOptions, DiffReport};
-use apr_ops::elements::{Selection, ValuesReport, elements};
+use apr_ops::elements::{Selection, ValuesReport};
 use apr_ops::graph::{GraphOrigin, GraphReport, ReportOptions};
 use apr_ops::inspect::InspectReport;
 use apr_ops::lint::LintReport;
@@ -138,7 +138,7 @@ fn looked(
         Request::Values { tensor, ranges } => {
             let shape = &reader.tensors()[*tensor].shape;
             let selection = Selection::parse(ranges, shape)?;
-            Report::Values(elements(reader, *tensor, &selection)?)
+            Report::Values(model.values(*tensor, &selection)?)
         }
         Request::Statistics(tensor) => {
             Report::Statistics(model.statistics(*tensor, threads, progress)?)

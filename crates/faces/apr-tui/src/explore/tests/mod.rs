@@ -339,8 +339,29 @@ fn every_view_is_listed_at_the_bottom_on_eighty_columns() {
             for (_, name) in names.iter().enumerate().filter(|(number, _)| *number != at) {
                 assert!(foot.contains(name), "no {name} in\n{text}");
             }
-            let small = drawn(screen, (60, 20));
-            assert!(small.contains("[t s h v g c x b i] views"), "{small}");
+            let low = drawn(screen, (80, 20)).replace(['[', ']'], "");
+            for (_, name) in names.iter().enumerate().filter(|(number, _)| *number != at) {
+                assert!(low.contains(name), "no {name} in\n{low}");
+            }
+            for size in [(60, 24), (60, 20), (50, 12)] {
+                let small = drawn(screen, size);
+                assert!(small.contains("[t s h v g c x b i] views"), "{small}");
+            }
         }
+    });
+}
+
+#[test]
+fn a_model_without_text_asks_for_no_prompt() {
+    let model = apr::Model::open(fixture("onnx/scarce.onnx")).expect("the fixture");
+    with_screen(&[model.reader()], |screen| {
+        screen.settle();
+        press(screen, "i");
+        screen.settle();
+        let text = drawn(screen, (80, 24));
+        assert!(text.contains("no text input") && text.contains("--input FILE"), "{text}");
+        assert!(!text.contains("[Enter] prompt"), "{text}");
+        press(screen, "\n");
+        assert!(drawn(screen, (120, 24)).contains("no text input"));
     });
 }

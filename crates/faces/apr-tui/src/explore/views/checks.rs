@@ -15,7 +15,7 @@ use crate::explore::background::request::Request;
 use crate::explore::{Explorer, Loaded};
 use crate::palette::Palette;
 use crate::screen::Key;
-use crate::text::{cell, clean, fit, left_out, width, wrapped};
+use crate::text::{cell, clean, fit, left_out, more, width, wrapped};
 
 pub(crate) const HELP: [Key; 3] =
     [("↑ ↓  k j", "scroll"), ("r", "check again"), ("Esc", "stop the checks")];
@@ -55,8 +55,21 @@ impl Explorer<'_> {
         self.rows = usize::from(area.height);
         self.columns = usize::from(area.width);
         let lines = self.check_lines();
+        let is_cut = lines.len() > self.rows;
+        self.rows -= usize::from(is_cut && self.rows > 1);
         let window = self.checks_at.window(lines.len(), self.rows);
-        frame.render_widget(Paragraph::new(lines[window].to_vec()), area);
+        let (above, below) = (window.start, lines.len() - window.end);
+        let mut shown = lines[window].to_vec();
+        if is_cut {
+            let (above, below) = (more(above), more(below));
+            let note = match (above.as_str(), below.as_str()) {
+                (above, "") => format!("{above} above"),
+                ("", below) => below.to_owned(),
+                (above, below) => format!("{above} above, {below} below"),
+            };
+            shown.push(Line::styled(format!(" {note}"), self.palette.faint()));
+        }
+        frame.render_widget(Paragraph::new(shown), area);
     }
 
     /// Draws the progress of the running check.

@@ -9,14 +9,14 @@ use ratatui::crossterm::event::{KeyCode, KeyEvent};
 use ratatui::layout::{Constraint, Layout, Rect};
 use ratatui::style::Style;
 use ratatui::text::{Line, Span};
-use ratatui::widgets::{Block, Paragraph, Wrap};
+use ratatui::widgets::{Block, Paragraph};
 
-use super::list::Cursor;
+use super::list::{Cursor, on_border};
 use crate::explore::background::request::Request;
 use crate::explore::{Asks, Explorer, Loaded, View};
 use crate::palette::Palette;
 use crate::screen::Key;
-use crate::text::{cell, clean, fit, shown};
+use crate::text::{cell, cells, clean, fit, more, paragraph, shown};
 use crate::zones::Target;
 
 pub(crate) const HELP: [Key; 6] = [
@@ -30,6 +30,8 @@ pub(crate) const HELP: [Key; 6] = [
 
 /// Rows from which on scores have a frame of their own.
 const ROOMY_BODY: u16 = 19;
+/// Rows below which distributions are left out.
+const LOW_BODY: u16 = 15;
 /// Rows of scores with a frame.
 const FRAMED: u16 = 5;
 /// Columns of the bar of a score.
@@ -110,20 +112,21 @@ impl Explorer<'_> {
 
     pub(crate) fn draw_compare(&mut self, frame: &mut Frame<'_>, area: Rect) {
         if self.job.other.is_none() {
-            let text = " Only one model is open. Press Enter to type the file, folder or location \
+            let text = "Only one model is open. Press Enter to type the file, folder or location \
                         of a second one.";
-            let line = Line::styled(text, self.palette.faint());
-            frame.render_widget(Paragraph::new(line).wrap(Wrap { trim: false }), area);
+            let lines = paragraph(text, area.width, self.palette.faint());
+            frame.render_widget(Paragraph::new(lines), area);
             return;
         }
         let Loaded::Ready(report) = &self.diff else {
             return self.draw_waiting(frame, area, &self.diff);
         };
         let scores = if area.height < ROOMY_BODY { 2 } else { FRAMED };
+        let distribution = if area.height < LOW_BODY { 0 } else { 5 };
         let [summary, table, distribution, scored] = Layout::vertical([
             Constraint::Length(4),
-            Constraint::Min(4),
-            Constraint::Length(5),
+            Constraint::Min(3),
+            Constraint::Length(distribution),
             Constraint::Length(scores),
         ])
         .areas(area);
@@ -137,7 +140,10 @@ impl Explorer<'_> {
         let Loaded::Ready(report) = &self.diff else { return };
         let block = Block::bordered().title(" Tensor Comparison ");
         let inner = block.inner(area);
-        frame.render_widget(block, area);
+        self.compare.rows = usize::from(inner.height.saturating_sub(1));
+        let window = self.compare.cursor.window(self.compare.order.len(), self.compare.rows);
+        let rest = more(self.compare.order.len() - window.len());
+        frame.render_widget(block.title_bottom(on_border(&rest, self.palette)), area);
         // Without room for names the angle is left out.
         let has_cosine = inner.width >= 76;
         let beside = if has_cosine { 46 } else { 35 };
@@ -146,16 +152,15 @@ impl Explorer<'_> {
         let heading =
             format!(" {} {:>10} {:>10}{cosine}  Verdict", cell("Tensor", room), "Max Δ", "L2");
         frame.render_widget(Line::styled(heading, self.palette.heading()), inner);
-        self.compare.rows = usize::from(inner.height.saturating_sub(1));
-        let window = self.compare.cursor.window(self.compare.order.len(), self.compare.rows);
-        for (y, at) in (inner.y + 1..).zip(window) {
-            let pair = &report.tensors[self.compare.order[at]];
+        let pairs: Vec<_> =
+            window.map(|at| (at, &report.tensors[self.compare.order[at]])).collect();
+        let names = cells(pairs.iter().map(|(_, pair)| clean(&pair.name)), room);
+        for (y, ((at, pair), name)) in (inner.y + 1..).zip(pairs.into_iter().zip(names)) {
             let is_here = at == self.compare.cursor.at;
             let style = if is_here { self.palette.selected() } else { Style::new() };
             let [delta, l2, cosine] = [pair.max_delta, pair.l2, pair.cosine].map(shown);
             let cosine = if has_cosine { format!(" {cosine:>10}") } else { String::new() };
-            let text =
-                format!(" {} {delta:>10} {l2:>10}{cosine}  ", cell(&clean(&pair.name), room));
+            let text = format!(" {name} {delta:>10} {l2:>10}{cosine}  ");
             let (verdict, mark) = match pair.verdict {
                 Verdict::Identical => ("identical", self.palette.faint()),
                 Verdict::Match => ("match", self.palette.good()),

@@ -1,6 +1,16 @@
 //! A place in a list that is longer than the screen.
 
 use ratatui::crossterm::event::{KeyCode, KeyEvent, KeyModifiers};
+use ratatui::layout::Alignment;
+use ratatui::text::Line;
+
+use crate::palette::Palette;
+
+/// Returns a note for the lower border of a list, at the right.
+pub(crate) fn on_border(note: &str, palette: Palette) -> Line<'static> {
+    let text = if note.is_empty() { String::new() } else { format!(" {note} ") };
+    Line::styled(text, palette.faint()).alignment(Alignment::Right)
+}
 
 /// The selected row, and the first one that is shown.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]

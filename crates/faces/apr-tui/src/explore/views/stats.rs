@@ -16,10 +16,10 @@ use ratatui::style::Style;
 use ratatui::text::{Line, Span};
 use ratatui::widgets::{Block, Paragraph};
 
-use super::list::Cursor;
+use super::list::{Cursor, on_border};
 use crate::explore::{Explorer, Loaded, View};
 use crate::screen::Key;
-use crate::text::{cell, clean, cut, fit, left_out, listed, shown, width};
+use crate::text::{cell, cells, clean, cut, fit, left_out, listed, more, paragraph, shown, width};
 use crate::zones::Target;
 
 pub(crate) const HELP: [Key; 5] = [
@@ -125,6 +125,7 @@ impl Explorer<'_> {
     pub(crate) fn draw_stats(&mut self, frame: &mut Frame<'_>, area: Rect) {
         let roles = u16::try_from(self.stats.roles.len().clamp(1, 8)).unwrap_or(1);
         let is_low = area.height < 20;
+        let is_lowest = area.height < 15;
         let beside = match &self.inspect {
             Loaded::Ready(report) => u16::from(!report.left_out.is_empty()),
             _ => 0,
@@ -133,8 +134,8 @@ impl Explorer<'_> {
         let [overview, health, distribution, score] = Layout::vertical([
             Constraint::Length(4 + beside),
             Constraint::Min(4),
-            Constraint::Length(roles + 2),
-            Constraint::Length(3),
+            Constraint::Length(if is_lowest { 0 } else { roles + 2 }),
+            Constraint::Length(if is_lowest { 0 } else { 3 }),
         ])
         .areas(area);
         self.draw_overview(frame, overview);
@@ -191,25 +192,30 @@ impl Explorer<'_> {
         };
         let block = Block::bordered().title(format!(" {what} {progress}"));
         let inner = block.inner(area);
-        frame.render_widget(block, area);
         if let Some(error) = &self.statistics_failed {
-            let line = Line::styled(format!(" {}", clean(error)), self.palette.bad());
-            frame.render_widget(line, inner);
+            let lines = paragraph(&clean(error), inner.width, self.palette.bad());
+            frame.render_widget(Paragraph::new(lines).block(block), area);
             return;
         }
 
-        let room = usize::from(inner.width).saturating_sub(30);
-        let heading = format!(" {} {:>9} {:>9}  Status", cell("Tensor", room), "Mean", "Std");
-        frame.render_widget(Line::styled(heading, self.palette.heading()), inner);
         let rows = inner.height.saturating_sub(1);
         self.stats.rows = usize::from(rows);
         let len = self.stats.len();
         let window = self.stats.cursor.window(len, self.stats.rows);
-        for (y, at) in (inner.y + 1..).zip(window) {
+        let rest = more(len - window.len());
+        frame.render_widget(block.title_bottom(on_border(&rest, self.palette)), area);
+        let room = usize::from(inner.width).saturating_sub(30);
+        let heading = format!(" {} {:>9} {:>9}  Status", cell("Tensor", room), "Mean", "Std");
+        frame.render_widget(Line::styled(heading, self.palette.heading()), inner);
+        let found = window.filter_map(|at| {
             let found = self.stats.tensor(at).and_then(|tensor| self.statistics.get(&tensor));
-            let Some(found) = found else { continue };
+            Some((at, found?))
+        });
+        let found: Vec<_> = found.collect();
+        let names = cells(found.iter().map(|(_, found)| clean(&found.report.name)), room);
+        for (y, ((at, found), name)) in (inner.y + 1..).zip(found.into_iter().zip(&names)) {
             let is_here = at == self.stats.cursor.at;
-            let line = self.health_row(found, room, is_here);
+            let line = self.health_row(found, name, is_here);
             let line_area = Rect { y, height: 1, ..inner };
             frame.render_widget(line, line_area);
             self.zones.add(line_area, Target::Item(at));
@@ -221,14 +227,14 @@ impl Explorer<'_> {
         }
     }
 
-    fn health_row(&self, found: &Judged<TensorRow>, room: usize, is_here: bool) -> Line<'static> {
+    fn health_row(&self, found: &Judged<TensorRow>, name: &str, is_here: bool) -> Line<'static> {
         let row = &found.report;
         let (mean, std) = match &row.stats {
             Some(stats) => (shown(stats.mean), shown(stats.std)),
             None => ("-".to_owned(), "-".to_owned()),
         };
         let style = if is_here { self.palette.selected() } else { Style::new() };
-        let text = format!(" {} {mean:>9} {std:>9}  ", cell(&clean(&row.name), room));
+        let text = format!(" {name} {mean:>9} {std:>9}  ");
         let (status, mark) = match found.violations.first().map(Violation::level) {
             None => ("✓ OK", self.palette.good()),
             Some(Level::Warning) => ("⚠ odd", self.palette.odd()),

@@ -13,7 +13,7 @@ use super::filter::Wanted;
 use super::list::Cursor;
 use crate::explore::{Asks, Explorer, Loaded, View};
 use crate::screen::Key;
-use crate::text::{cell, clean, fit, left_out};
+use crate::text::{beside, cell, cells, clean, fit, left_out, more};
 use crate::zones::Target;
 
 pub(crate) const HELP: [Key; 7] = [
@@ -181,15 +181,15 @@ impl Explorer<'_> {
         let Loaded::Ready(list) = &self.list else {
             return self.draw_waiting(frame, area, &self.list);
         };
-        let beside: Vec<Line<'_>> = left_out(&list.left_out)
+        let unread: Vec<Line<'_>> = left_out(&list.left_out)
             .iter()
             .map(|line| fit(&format!(" {line}"), usize::from(area.width)))
             .map(|line| Line::styled(line, self.palette.faint()))
             .collect();
-        let below = u16::try_from(beside.len()).unwrap_or(u16::MAX);
+        let below = u16::try_from(unread.len()).unwrap_or(u16::MAX);
         let [area, below] =
             Layout::vertical([Constraint::Min(0), Constraint::Length(below)]).areas(area);
-        frame.render_widget(Paragraph::new(beside), below);
+        frame.render_widget(Paragraph::new(unread), below);
         let [head, rows, foot] = three(area);
         let has_stats = area.width >= WIDE && !self.statistics.is_empty();
         let stats_width = if has_stats { 40 } else { 0 };
@@ -218,10 +218,13 @@ impl Explorer<'_> {
             self.desk.prefer(&unknown);
             self.preferred = window.clone();
         }
-        for (y, at) in (rows.y..).zip(window) {
-            let Some(tensor) = self.order.tensor(at) else { break };
+        let hidden = self.order.len() - window.len();
+        let shown: Vec<_> = window.filter_map(|at| Some((at, self.order.tensor(at)?))).collect();
+        let names = shown.iter().map(|(_, tensor)| clean(&list.tensors[*tensor].name));
+        let names = cells(names, name);
+        for (y, ((at, tensor), name)) in (rows.y..).zip(shown.into_iter().zip(&names)) {
             let row = &list.tensors[tensor];
-            let mut text = row_text(row, (name, dtype, shape));
+            let mut text = row_text(row, name, (dtype, shape));
             if let Some(known) = self.statistics.get(&tensor).filter(|_| has_stats)
                 && let Some(stats) = &known.report.stats
             {
@@ -256,14 +259,14 @@ impl Explorer<'_> {
             bytes(total),
             self.order.sort.name()
         );
+        let text = beside(&text, &more(hidden), usize::from(foot.width));
         frame.render_widget(Line::styled(text, self.palette.faint()), foot);
     }
 }
 
-fn row_text(row: &TensorRow, (name, dtype, shape): (usize, usize, usize)) -> String {
+fn row_text(row: &TensorRow, name: &str, (dtype, shape): (usize, usize)) -> String {
     format!(
-        " {} {} {} {:>9}",
-        cell(&clean(&row.name), name),
+        " {name} {} {} {:>9}",
         cell(&row.dtype.to_string(), dtype),
         cell(&row.shape.to_string(), shape),
         bytes(row.bytes)

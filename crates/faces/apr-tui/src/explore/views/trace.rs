@@ -1,15 +1,15 @@
 //! A run of the model, step by step: what `apr trace --interactive` shows.
 
+use apr_graph::Meaning;
 use ratatui::Frame;
 use ratatui::crossterm::event::{KeyCode, KeyEvent};
 use ratatui::layout::Rect;
-use ratatui::text::Line;
-use ratatui::widgets::{Paragraph, Wrap};
+use ratatui::widgets::Paragraph;
 
 use crate::explore::background::request::Request;
 use crate::explore::{Asks, Explorer, Loaded};
 use crate::screen::Key;
-use crate::text::clean;
+use crate::text::{clean, paragraph};
 
 pub(crate) const HELP: [Key; 9] = [
     ("r", "type a prompt and run the model"),
@@ -40,6 +40,10 @@ impl Explorer<'_> {
     }
 
     fn ask_prompt(&mut self) {
+        if !self.takes_text() {
+            self.message = Some(without_text(self.job.model.name));
+            return;
+        }
         self.ask_line(Asks::Prompt, "prompt", "");
     }
 
@@ -75,17 +79,30 @@ impl Explorer<'_> {
                 return;
             }
         }
-        let line = match &self.graph {
+        let (text, style) = match &self.graph {
             Loaded::Failed(error) => {
-                let text = format!(" the model does not run: {}", clean(error));
-                Line::styled(text, self.palette.bad())
+                (format!("the model does not run: {}", clean(error)), self.palette.bad())
             }
-            _ => Line::styled(
-                " Enter types a prompt: the model runs with it, and each step is shown with its \
-                 values",
-                self.palette.faint(),
-            ),
+            _ if !self.takes_text() => (without_text(self.job.model.name), self.palette.faint()),
+            _ => {
+                let text = "Enter types a prompt: the model runs with it, and each step is shown \
+                            with its values";
+                (text.to_owned(), self.palette.faint())
+            }
         };
-        frame.render_widget(Paragraph::new(line).wrap(Wrap { trim: false }), area);
+        frame.render_widget(Paragraph::new(paragraph(&text, area.width, style)), area);
     }
+
+    /// Returns `true` if a prompt can be typed: the graph has a text input, or is not known yet.
+    pub(crate) fn takes_text(&self) -> bool {
+        let Loaded::Ready(graph) = &self.graph else { return true };
+        let mut inputs = graph.parts.iter().flat_map(|part| &part.summary.inputs);
+        inputs.any(|input| input.meaning == Meaning::TokenIds)
+    }
+}
+
+/// Returns the message for a model that a prompt cannot run.
+fn without_text(model: &str) -> String {
+    let model = clean(model);
+    format!("The model has no text input. Start with `apr tui {model} --input FILE` to run it.")
 }

@@ -13,7 +13,7 @@ use super::list::Cursor;
 use super::tensors::three;
 use crate::explore::{Asks, Explorer, Loaded};
 use crate::screen::Key;
-use crate::text::{cell, clean};
+use crate::text::{beside, cell, clean, more};
 use crate::zones::Target;
 
 pub(crate) const HELP: [Key; 4] = [
@@ -78,6 +78,7 @@ impl Explorer<'_> {
         self.rows = usize::from(rows.height);
         let room = usize::from(rows.width);
         let window = self.tokens.cursor.window(self.tokens.len(), self.rows);
+        let hidden = self.tokens.len() - window.len();
         for (y, at) in (rows.y..).zip(window) {
             let Some(token) = self.tokens.shown.get(at).and_then(|at| found.tokens.get(*at)) else {
                 break;
@@ -97,6 +98,7 @@ impl Explorer<'_> {
             counted(found.size as u64, "token"),
             clean(&found.source)
         );
+        let text = beside(&text, &more(hidden), usize::from(foot.width));
         frame.render_widget(Line::styled(text, self.palette.faint()), foot);
     }
 }

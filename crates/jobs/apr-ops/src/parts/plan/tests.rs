@@ -88,7 +88,7 @@ fn a_plan_that_is_cut_or_flipped_is_refused_or_another_sound_plan() {
 
 #[test]
 fn a_result_that_is_cut_or_flipped_is_refused_or_another_sound_result() {
-    let file = super::super::WrittenFile { name: "f".into(), size: 1, blake3: "ab".repeat(32) };
+    let file = super::super::WrittenFile { name: "f".into(), bytes: 1, blake3: "ab".repeat(32) };
     let bytes = PartResult::new("cd".repeat(32), 1, Some(file), json!({ "tensors": 1 })).encode();
     let parse = |bytes: &[u8]| PartResult::parse(bytes, "r.json", &Limits::default());
     parse(&bytes).expect("a sound result");

@@ -167,7 +167,7 @@ fn finish(job: &Job<'_>, made: RunResult<Completion>, loaded: &timing::Loaded) -
         (_, true) => note(job, "the answer is empty")?,
         _ => {}
     }
-    let report = loaded.report(job, made);
+    let report = loaded.report(job, &timing::Given::default(), made);
     job.context.printer.report_each(&report, |_, _| Ok(()))
 }
 
