@@ -132,6 +132,11 @@ def convert(
     precision: Optional[str] = None,
     simplify: bool = False,
     shapes: Sequence[str] = (),
+    from_nodes: Sequence[str] = (),
+    to_nodes: Sequence[str] = (),
+    keep_io: bool = False,
+    exclude_ops: Sequence[str] = (),
+    exclude_nodes: Sequence[str] = (),
     prefix: Optional[str] = None,
     compress: Optional[str] = None,
     license: Optional[str] = None,
@@ -149,7 +154,10 @@ def convert(
     ``quantize`` is a type or mix, such as ``q4_k_m`` (:func:`schemes` lists them). ``dequantize``
     and ``precision`` are floats, such as ``f16``. ``simplify`` simplifies the graph of an ONNX
     output and compares its outputs before and after. ``shapes`` are new shapes of its inputs, such
-    as ``["x=1,3,224,224"]``. ``max_memory`` limits the bytes of buffers and of
+    as ``["x=1,3,224,224"]``. ``from_nodes`` and ``to_nodes`` extract the part of the graph between
+    values or nodes. ``precision="f16"`` makes an ONNX file compute in halves, except the operators
+    ``exclude_ops`` and the nodes that match ``exclude_nodes``, which also stay out of ``w8a8``;
+    ``keep_io`` keeps inputs and outputs in ``f32``. ``max_memory`` limits the bytes of buffers and of
     what is read to open the source. ``progress`` is called with the phase, the number of bytes done
     and the total. Without it, terminals and notebooks show a bar (tqdm's if it is installed);
     ``False`` hides the bar. Returns the report of ``apr convert --json``.
@@ -165,6 +173,11 @@ def convert(
         "precision": precision,
         "simplify": simplify,
         "shapes": list(shapes),
+        "from_nodes": list(from_nodes),
+        "to_nodes": list(to_nodes),
+        "keep_io": keep_io,
+        "exclude_ops": list(exclude_ops),
+        "exclude_nodes": list(exclude_nodes),
         "prefix": prefix,
         "compress": compress,
         "license": license,

@@ -3,7 +3,7 @@
 use std::num::NonZeroUsize;
 use std::path::PathBuf;
 
-use apr::job::NamedShape;
+use apr::job::{NamedShape, parse_filter};
 use apr::run::RunError;
 use apr::{Compression, DType, Error, Format, Scheme};
 use apr_quantize::parse_dtype;
@@ -50,6 +50,11 @@ pub(crate) struct Wishes {
     precision: Option<String>,
     simplify: bool,
     shapes: Vec<String>,
+    from_nodes: Vec<String>,
+    to_nodes: Vec<String>,
+    keep_io: bool,
+    exclude_ops: Vec<String>,
+    exclude_nodes: Vec<String>,
     prefix: Option<String>,
     compress: Option<String>,
     license: Option<String>,
@@ -80,6 +85,8 @@ pub(crate) fn convert(
     let compress = wishes.compress.as_deref().map(compression).transpose()?;
     let shapes = wishes.shapes.iter().map(|text| NamedShape::parse(text));
     let shapes: Vec<_> = shapes.collect::<Result<_, _>>().map_err(PyValueError::new_err)?;
+    let patterns = wishes.exclude_nodes.iter().map(|text| parse_filter(text));
+    let patterns: Vec<_> = patterns.collect::<Result<_, _>>().map_err(unknown)?;
     supervised(py, progress.as_ref(), |watch| {
         let teller = watch.clone();
         let mut job = apr::convert(source)
@@ -102,6 +109,13 @@ pub(crate) fn convert(
             job = job.simplify();
         }
         job = shapes.into_iter().fold(job, apr::Convert::shape);
+        let names = |names: &'_ [String]| names.iter().map(String::as_str).collect::<Vec<_>>();
+        job = job.part(&names(&wishes.from_nodes), &names(&wishes.to_nodes));
+        if wishes.keep_io {
+            job = job.keep_io();
+        }
+        job = wishes.exclude_ops.iter().fold(job, |job, op| job.exclude_op(op));
+        job = patterns.into_iter().fold(job, apr::Convert::exclude_node);
         if let Some(prefix) = wishes.prefix {
             job = job.prefix(prefix);
         }

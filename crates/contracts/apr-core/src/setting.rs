@@ -9,7 +9,7 @@ use core::fmt::Display;
 
 /// The names that messages have between backquotes: of options, fields and methods of the
 /// libraries.
-pub const SETTINGS: [&str; 39] = [
+pub const SETTINGS: [&str; 44] = [
     // Limits.
     "max_memory",
     "max_metadata",
@@ -34,6 +34,10 @@ pub const SETTINGS: [&str; 39] = [
     "requantize",
     "tensor_type",
     // Graphs.
+    "exclude_node",
+    "exclude_op",
+    "from",
+    "keep_io",
     "latent_cache",
     "matmul_nbits",
     "merged",
@@ -41,6 +45,7 @@ pub const SETTINGS: [&str; 39] = [
     "shape",
     "simplify",
     "task",
+    "to",
     "with_past",
     // The output.
     "alignment",

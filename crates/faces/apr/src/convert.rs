@@ -21,6 +21,7 @@ use apr_registry::codec::Choice;
 use apr_registry::crypto::SigningKey;
 use apr_registry::{DType, Format, OpenOptions, PlanOptions, apr2, target_by_extension};
 use apr_source::Architecture;
+use apr_view::NamePattern;
 
 use crate::output::Output;
 use crate::{Model, ProgressFn, Step};
@@ -182,6 +183,34 @@ impl Convert {
     /// Sets the shape of an input of an ONNX output. Inputs that are not named keep theirs.
     pub fn shape(mut self, shape: NamedShape) -> Self {
         self.job.graph.shapes.push(shape);
+        self
+    }
+
+    /// Extracts the part of an ONNX output's graph between values or nodes.
+    ///
+    /// Without `from`, the inputs stay. Without `to`, the outputs stay that depend on `from`.
+    pub fn part(mut self, from: &[&str], to: &[&str]) -> Self {
+        let owned = |names: &[&str]| names.iter().map(|name| (*name).to_owned()).collect();
+        (self.job.graph.from, self.job.graph.to) = (owned(from), owned(to));
+        self
+    }
+
+    /// Keeps inputs and outputs in single precision if an ONNX file becomes one that computes in
+    /// halves, by [`precision`](Self::precision) with [`DType::F16`].
+    pub fn keep_io(mut self) -> Self {
+        self.job.graph.keep_io = true;
+        self
+    }
+
+    /// Keeps the nodes of an operator in single precision if the graph computes in halves.
+    pub fn exclude_op(mut self, op: &str) -> Self {
+        self.job.graph.exclude_ops.push(op.to_owned());
+        self
+    }
+
+    /// Keeps nodes in single precision if the graph computes in halves or multiplies integers.
+    pub fn exclude_node(mut self, pattern: NamePattern) -> Self {
+        self.job.weights.exclude_nodes.push(pattern);
         self
     }
 

@@ -4,6 +4,7 @@
 pub use apr_ops::job::{Gate, GraphWishes, Job, JobError, JobReport, Planned, Weights};
 pub use apr_ops::simplify::{NamedShape, Simplified};
 pub use apr_source::{Knowledge, Source};
+pub use apr_view::{NamePattern, parse_filter};
 
 #[cfg(feature = "native")]
 pub use crate::convert::title;

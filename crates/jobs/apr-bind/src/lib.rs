@@ -46,7 +46,7 @@ mod look;
 mod nodes;
 mod storage;
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 
 use apr_core::{UniqueNames, counted};
 use apr_graph::{
@@ -85,6 +85,8 @@ pub struct Binder<'a> {
     positions: HashMap<&'a str, usize>,
     storage: Storage,
     used: Vec<bool>,
+    /// Names of tensors that keep their dtype.
+    kept: BTreeSet<String>,
     names: UniqueNames,
     /// Dtypes of quantized tensors that are dequantized although this was not requested.
     dequantized: Vec<DType>,
@@ -110,10 +112,17 @@ impl<'a> Binder<'a> {
             positions,
             storage,
             used: vec![false; parts.len()],
+            kept: BTreeSet::new(),
             names: UniqueNames::of_values(),
             dequantized: Vec::new(),
             bound: Bound::default(),
         }
+    }
+
+    /// Keeps the dtype of these tensors, whatever the requested precision.
+    #[must_use]
+    pub fn keeping(self, kept: BTreeSet<String>) -> Self {
+        Self { kept, ..self }
     }
 
     /// Binds a graph: its weights then name tensors of the list.
@@ -182,6 +191,7 @@ impl<'a> Binder<'a> {
 
         // What ONNX has no type for.
         let precision = precision
+            .filter(|_| !self.kept.contains(&info.name))
             .or_else(|| ElementType::from_dtype(info.dtype).is_none().then_some(DType::F32));
         precision
             .filter(|&to| info.dtype.is_float() && can_cast(info.dtype, to))
@@ -441,7 +451,7 @@ impl<'b, 'a> Binding<'b, 'a> {
 /// Turns the weights in `Constant` nodes into weights of the body.
 ///
 /// A node can't store views and types, which must be applied to these weights.
-fn hold_constants(body: &mut Body) {
+pub fn hold_constants(body: &mut Body) {
     let nodes = std::mem::take(&mut body.nodes);
     let (mut held, mut rest) = (Vec::new(), Vec::with_capacity(nodes.len()));
     for node in nodes {

@@ -3,7 +3,7 @@
 //! [`measure`] adds up the squares of what meets the columns of every weight
 //! ([`ImatrixSums`](apr_quantize::ImatrixSums)), as llama-imatrix does: quantizers then keep those
 //! columns most exact that are multiplied by the largest inputs. [`observe`] gives the inputs
-//! themselves, row by row, and [`ranges`] their smallest and largest elements. [`search`] chooses
+//! themselves, row by row, and [`ranges`] the ranges of their elements. [`search`] chooses
 //! the type of each tensor for a size, by what quantizing it does to the outputs;
 //! [`layer_influence`] says how much each layer changes what passes through it.
 //!
@@ -22,6 +22,7 @@
 #![forbid(unsafe_code)]
 #![cfg_attr(not(test), deny(clippy::disallowed_methods, clippy::disallowed_types))]
 
+mod histogram;
 mod influence;
 mod measure;
 mod observe;

@@ -1,14 +1,15 @@
-//! Smallest and largest elements of activations, for integers that cover their range.
+//! Ranges of activations, for integers that cover them.
 
 use std::collections::{BTreeMap, HashMap};
 
 use apr_core::Result;
 use apr_graph::{Body, Node};
-use apr_infer::{Flow, Step, Tap, Value};
-use apr_ops::products::{Range, Ranges};
+use apr_infer::{Flow, Step, Tap, Tensor, Value};
+use apr_ops::products::{Calibration, Range, Ranges};
 use apr_quality::{Done, Subject};
 use apr_run::{Host, Prepared, RunError, RunResult};
 
+use crate::histogram::{Extremes, Histogram};
 use crate::measure::Inputs;
 
 /// Operators whose first input and output are measured.
@@ -17,24 +18,48 @@ const MEASURED: [&str; 5] = ["Clip", "Conv", "Gemm", "MatMul", "Relu"];
 /// Returns the ranges of the values around the products of a model, in runs on a data set called
 /// `dataset`.
 ///
-/// Values within functions, loops and branches are not measured.
+/// Methods with histograms run the model twice, because a histogram needs the extremes. Values
+/// within functions, loops and branches are not measured.
 ///
 /// # Errors
 /// A request error if nothing was measured, and the errors of running the model.
 pub fn ranges(
     subject: &Subject<'_>,
     inputs: Inputs<'_>,
-    dataset: &str,
+    (dataset, method): (&str, Calibration),
     done: &mut Done<'_>,
 ) -> RunResult<Ranges> {
     let host = subject.runner().host();
     let mut parts: Vec<Observer<'_>> =
         subject.parts().iter().map(|part| Observer::new(part, host)).collect();
+    watch(subject, &inputs, &mut parts, done)?;
+    if parts.iter().all(|part| part.found.is_empty()) {
+        let message = "nothing was measured: the graph has no Conv, Gemm or MatMul outside of \
+                       functions, loops and branches";
+        return Err(RunError::request(message));
+    }
+    if method != Calibration::MinMax {
+        for part in &mut parts {
+            part.count(method);
+        }
+        watch(subject, &inputs, &mut parts, done)?;
+    }
+    let parts = parts.into_iter().map(|part| part.chosen(method)).collect();
+    Ok(Ranges { parts, method, data: dataset.to_owned() })
+}
+
+/// Runs a model on all inputs.
+fn watch(
+    subject: &Subject<'_>,
+    inputs: &Inputs<'_>,
+    parts: &mut [Observer<'_>],
+    done: &mut Done<'_>,
+) -> RunResult<()> {
     match inputs {
         Inputs::Windows(windows) => {
             for (at, window) in windows.inputs().enumerate() {
                 let run = subject.run_tokens(&window, &mut parts[0]);
-                ended(run, &mut parts)?;
+                ended(run, parts)?;
                 done(at + 1);
             }
         }
@@ -43,19 +68,12 @@ pub fn ranges(
                 let mut taps: Vec<&mut dyn Tap> =
                     parts.iter_mut().map(|part| part as &mut dyn Tap).collect();
                 let run = subject.run_watched(sample, &mut taps);
-                ended(run, &mut parts)?;
+                ended(run, parts)?;
                 done(at + 1);
             }
         }
     }
-    let parts: BTreeMap<String, BTreeMap<String, Range>> =
-        parts.into_iter().map(|part| (part.name, part.found)).collect();
-    if parts.values().all(BTreeMap::is_empty) {
-        let message = "nothing was measured: the graph has no Conv, Gemm or MatMul outside of \
-                       functions, loops and branches";
-        return Err(RunError::request(message));
-    }
-    Ok(Ranges { parts, data: dataset.to_owned() })
+    Ok(())
 }
 
 /// Returns the error of the observer that stopped a run, if there is one, or else the result of the
@@ -76,7 +94,9 @@ struct Observer<'o> {
     /// By the addresses of the nodes.
     measured: HashMap<usize, Names<'o>>,
     host: &'o dyn Host,
-    found: BTreeMap<String, Range>,
+    found: BTreeMap<String, Extremes>,
+    /// In the second run: by the names of the values.
+    counted: Option<BTreeMap<String, Histogram>>,
     error: Option<apr_core::Error>,
 }
 
@@ -93,21 +113,63 @@ impl<'o> Observer<'o> {
             measured: measured.collect(),
             host,
             found: BTreeMap::new(),
+            counted: None,
             error: None,
         }
     }
 
+    /// Prepares for the second run.
+    fn count(&mut self, method: Calibration) {
+        let make = match method {
+            Calibration::Percentile(_) => Histogram::of_magnitudes,
+            _ => Histogram::signed,
+        };
+        let found = self.found.iter();
+        self.counted = Some(found.map(|(name, known)| (name.clone(), make(*known))).collect());
+    }
+
+    /// Returns the name of the part and the ranges by the method.
+    fn chosen(self, method: Calibration) -> (String, BTreeMap<String, Range>) {
+        let ranges = match self.counted {
+            None => self.found.into_iter().map(|(name, known)| (name, known.range)).collect(),
+            Some(counted) => {
+                let range = |histogram: &Histogram| match method {
+                    Calibration::Percentile(percent) => histogram.percentile(percent),
+                    _ => histogram.entropy(),
+                };
+                counted.iter().map(|(name, counts)| (name.clone(), range(counts))).collect()
+            }
+        };
+        (self.name, ranges)
+    }
+
     fn add(&mut self, name: Option<&str>, value: Option<&Value>) {
         let (Some(name), Some(Value::Tensor(tensor))) = (name, value) else { return };
-        match range(tensor) {
-            Ok(Some(range)) => {
-                let known = self.found.get(name).copied();
-                let all = known.map_or(range, |known| known.with(range));
-                self.found.insert(name.to_owned(), all);
-            }
-            Ok(None) => {}
-            Err(error) => self.error = Some(error.for_tensor(name)),
+        if let Err(error) = self.add_tensor(name, tensor) {
+            self.error = Some(error.for_tensor(name));
         }
+    }
+
+    fn add_tensor(&mut self, name: &str, tensor: &Tensor) -> Result<()> {
+        if !tensor.element().is_float() {
+            return Ok(());
+        }
+        let values = tensor.floats()?;
+        if let Some(counted) = &mut self.counted {
+            if let Some(histogram) = counted.get_mut(name) {
+                histogram.add(&values);
+            }
+            return Ok(());
+        }
+        if values.iter().any(|value| !value.is_finite()) {
+            return Err(apr_core::Error::corrupt("NaN or infinity in a calibration run"));
+        }
+        if let Some(extremes) = Extremes::of(&values) {
+            let known = self.found.get(name).copied();
+            let all = known.map_or(extremes, |known| known.with(extremes));
+            self.found.insert(name.to_owned(), all);
+        }
+        Ok(())
     }
 }
 
@@ -117,24 +179,6 @@ fn named(body: &Body, value: Option<apr_graph::ValueId>) -> Option<&str> {
 
 fn address(node: &Node) -> usize {
     std::ptr::from_ref(node) as usize
-}
-
-/// Returns the range of a tensor of floats, or `None` for other tensors and without elements.
-fn range(tensor: &apr_infer::Tensor) -> Result<Option<Range>> {
-    if !tensor.element().is_float() {
-        return Ok(None);
-    }
-    let values = tensor.floats()?;
-    let Some(first) = values.first().copied() else { return Ok(None) };
-    let mut range = Range { min: first, max: first };
-    for value in values.iter().copied() {
-        if !value.is_finite() {
-            let message = "NaN or infinity in a calibration run";
-            return Err(apr_core::Error::corrupt(message));
-        }
-        range = Range { min: range.min.min(value), max: range.max.max(value) };
-    }
-    Ok(Some(range))
 }
 
 impl Tap for Observer<'_> {

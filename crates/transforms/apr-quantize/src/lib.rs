@@ -66,7 +66,10 @@ pub use category::Kept;
 pub use choices::{Casts, Choices};
 pub use facts::ModelFacts;
 pub use idle::{idle_requantize, nothing_changes};
-pub use imatrix::{ColumnSums, Imatrix, ImatrixSums, Importance};
+pub use imatrix::{
+    ColumnSums, Imatrix, ImatrixSums, Importance, LayerStatistics, WeightStatistics,
+    layer_statistics,
+};
 pub use layout::{
     Chosen, Laid, LaidErrors, Layout, LeftReason, LeftWeight, Rounded, Rounding, Scale,
     global_scale,

@@ -313,6 +313,10 @@ const EXAMPLES: [(&str, &[Example]); 55] = [
                 "apr convert model.onnx -o simple.onnx --simplify",
                 "fold constants, and remove nodes that do nothing",
             ),
+            (
+                "apr convert model.onnx -o head.onnx --from /pool/Flatten --to logits",
+                "extract the nodes between two values or nodes",
+            ),
         ],
     ),
     (

@@ -27,6 +27,18 @@ pub(crate) struct OnnxArgs {
         value_parser = NamedShape::parse
     )]
     pub(crate) shape: Vec<NamedShape>,
+    /// Begin at this value or node; repeatable [default: the inputs]
+    #[arg(long, hide_short_help = true, value_name = "NAME")]
+    pub(crate) from: Vec<String>,
+    /// End at this value or node; repeatable [default: the outputs]
+    #[arg(long, hide_short_help = true, value_name = "NAME")]
+    pub(crate) to: Vec<String>,
+    /// With --precision fp16 of an ONNX file: inputs and outputs stay in single precision
+    #[arg(long, hide_short_help = true)]
+    pub(crate) keep_io: bool,
+    /// With --precision fp16 of an ONNX file: operators that compute in single precision
+    #[arg(long, hide_short_help = true, value_name = "OP")]
+    pub(crate) exclude_op: Vec<String>,
     /// External data: from 2 GiB on, always, or never [default: auto]
     #[arg(
         long,
@@ -93,6 +105,11 @@ impl OnnxArgs {
             latent_cache: self.latent_cache.map(Into::into),
             task: self.task.clone(),
             shapes: self.shape.clone(),
+            from: self.from.clone(),
+            to: self.to.clone(),
+            renames: Vec::new(),
+            keep_io: self.keep_io,
+            exclude_ops: self.exclude_op.clone(),
             simplify: self.simplify,
             blocks: if self.matmul_nbits { Blocks::MatMulNBits } else { Blocks::Dequantized },
         }

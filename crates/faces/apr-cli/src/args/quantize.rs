@@ -1,8 +1,10 @@
 use std::num::NonZeroUsize;
 use std::path::PathBuf;
 
+use apr_ops::products::Calibration;
 use apr_quantize::Scheme;
 use apr_registry::{DType, Format};
+use apr_view::{NamePattern, parse_filter};
 use clap::{Args, ValueEnum};
 use clap_complete::engine::ArgValueCandidates;
 
@@ -29,6 +31,11 @@ pub(super) fn parse_limit(text: &str) -> Result<f64, String> {
         Ok(drift) if drift >= 0.0 => Ok(drift),
         _ => Err("expected a number that is not negative, such as 0.05".to_owned()),
     }
+}
+
+/// Parses a pattern of names.
+fn parse_pattern(text: &str) -> Result<NamePattern, String> {
+    parse_filter(text).map_err(|error| error.message().to_owned())
 }
 
 /// How to quantize, and what it may cost.
@@ -64,6 +71,16 @@ pub(crate) struct QuantizeOptions {
     /// GPTQ does, in ONNX files with w8a8 to measure activations; or samples as CSV
     #[arg(long, value_name = "FILE", hide_short_help = true)]
     pub(crate) calibration: Option<PathBuf>,
+    /// Ranges of activations for w8a8 in ONNX with --calibration: minmax, entropy, percentile or
+    /// percentile:99.9 [default: minmax]
+    #[arg(
+        long, value_name = "METHOD", value_parser = Calibration::parse, requires = "calibration",
+        hide_short_help = true
+    )]
+    pub(crate) calibration_method: Option<Calibration>,
+    /// Nodes of an ONNX file that compute in single precision, with w8a8 or --precision fp16
+    #[arg(long, value_name = "GLOB", value_parser = parse_pattern, hide_short_help = true)]
+    pub(crate) exclude_node: Vec<NamePattern>,
     /// Quality gate: fail if the error exceeds 10 % of the weights' norm, 50 % in one tensor, or an
     /// angle of 8 degrees
     #[arg(long)]
@@ -137,6 +154,7 @@ pub(crate) struct SearchArgs {
     #[arg(
         long, requires = "calibration", conflicts_with_all = [
             "scheme", "embedding_type", "output_type", "tensor_type", "pure", "imatrix", "prefix",
+            "calibration_method", "exclude_node",
         ]
     )]
     pub(crate) search: bool,

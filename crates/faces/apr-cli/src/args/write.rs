@@ -61,7 +61,7 @@ pub(crate) struct WriteArgs {
 /// Which tensors of a model are taken, and their names.
 #[derive(Debug, Default, Args)]
 pub(crate) struct TensorNames {
-    /// Rename tensors, by name or by regular expression (groups: \1)
+    /// Rename tensors, and values of an ONNX graph, by name or by regular expression (groups: \1)
     #[arg(long, value_name = "OLD=NEW")]
     pub(crate) rename: Vec<String>,
     /// Drop tensors whose names match

@@ -10,7 +10,7 @@ use apr_importance::{
     Inputs, MeasureOptions, Measured, layer_influence, measure, ranges as ranges_of,
 };
 use apr_io::io_error;
-use apr_ops::products::Ranges;
+use apr_ops::products::{Calibration, Ranges};
 use apr_quality::{Sample, Subject, WindowOptions, Windows};
 use apr_quantize::{ColumnSums, Imatrix, ImatrixSums};
 use apr_registry::Escaped;
@@ -25,7 +25,7 @@ use crate::args::{ImatrixArgs, ImatrixForm, TextShare};
 use crate::context::Context;
 use crate::documents::Document;
 use crate::failure::{Failure, Outcome};
-use crate::model;
+use crate::model::{self, Model};
 use crate::printer::{BOLD, DIM, ODD};
 use crate::progress::Bar;
 
@@ -263,14 +263,45 @@ pub(super) fn to_measure(path: &Path, context: &Context) -> Outcome<Opened> {
 }
 
 /// Measures the ranges of activations on calibration data.
-pub(super) fn ranges(path: &Path, model_path: &Path, context: &Context) -> Outcome<Ranges> {
-    let opened = to_measure(model_path, context)?;
+pub(super) fn ranges(
+    data: (&Path, Calibration),
+    model_path: &Path,
+    context: &Context,
+) -> Outcome<Ranges> {
+    ranges_of_opened(data, &to_measure(model_path, context)?, context)
+}
+
+/// Measures the ranges of activations of a model whose weights were changed, and returns the model.
+///
+/// Also returns a note if the model before the change was measured instead: text, audio and images
+/// need files beside the model, which a changed model may lack.
+pub(super) fn changed_ranges(
+    data: (&Path, Calibration),
+    (changed, model_path): (Model, &Path),
+    context: &Context,
+) -> Outcome<(Ranges, Model, Option<String>)> {
+    const ARRAYS: [&str; 3] = ["json", "npy", "npz"];
+    let is_array = data.0.extension().is_some_and(|end| ARRAYS.iter().any(|array| end == *array));
+    if is_array || !changed.reader.companions().is_empty() {
+        let opened = Opened::of(changed, context)?;
+        let ranges = ranges_of_opened(data, &opened, context)?;
+        return Ok((ranges, opened.into_model(), None));
+    }
+    let note = "the ranges of activations are those of the model before its weights were changed";
+    Ok((ranges(data, model_path, context)?, changed, Some(note.to_owned())))
+}
+
+fn ranges_of_opened(
+    (path, method): (&Path, Calibration),
+    opened: &Opened,
+    context: &Context,
+) -> Outcome<Ranges> {
     let data = Data::of_calibration(path, opened.facts(), context)?;
     let found = opened.with_runner(context, &running::reading(context, 1), |runner| {
         let subject = Subject::of(runner)?;
         with_data(&subject, &data, context, |inputs, dataset| {
             let bar = Bar::counting(&context.printer, inputs.len() as u64);
-            Ok(ranges_of(&subject, inputs, dataset, &mut |at| bar.reached(at as u64))?)
+            Ok(ranges_of(&subject, inputs, (dataset, method), &mut |at| bar.reached(at as u64))?)
         })
     })?;
     context.sources.check_unchanged()?;

@@ -20,6 +20,7 @@ use serde::Serialize;
 use serde_json::{Map, Value};
 
 use super::graph::{cost_text, sizes_text};
+use super::imatrix_statistics::{self, ImatrixStatistics};
 use super::{estimate, left_out, several};
 use crate::args::InspectArgs;
 use crate::context::Context;
@@ -51,6 +52,9 @@ struct Report {
     /// Estimated memory of a run, with `--memory`.
     #[serde(skip_serializing_if = "Option::is_none")]
     memory: Option<MemoryEstimate>,
+    /// Statistics, if the file is an importance matrix.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    imatrix: Option<ImatrixStatistics>,
 }
 
 impl Document for Report {
@@ -80,6 +84,9 @@ pub(super) fn run(args: &InspectArgs, context: &Context) -> Outcome {
                 )?,
                 None => {}
             }
+            if let Some(found) = &report.imatrix {
+                imatrix_statistics::render(out, found, args.full)?;
+            }
             report.memory.as_ref().map_or(Ok(()), |memory| estimate::render(out, memory))
         },
     )
@@ -101,7 +108,8 @@ fn describe(path: &Path, args: &InspectArgs, context: &Context) -> Outcome<Repor
     let filters = if args.filters || args.full { filters(reader, context)? } else { None };
     let memory = args.memory.then(|| estimate::of(&model, args, context)).transpose()?;
     let inspect = context.session(&model)?.inspect()?;
-    Ok(Report { inspect, vocabulary, vocabulary_warnings, filters, memory })
+    let imatrix = imatrix_statistics::of(reader)?;
+    Ok(Report { inspect, vocabulary, vocabulary_warnings, filters, memory, imatrix })
 }
 
 fn render(out: &mut dyn Write, report: &InspectReport, args: &InspectArgs) -> io::Result<()> {

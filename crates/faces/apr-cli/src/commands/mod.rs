@@ -27,6 +27,7 @@ mod file_name;
 mod graph;
 #[cfg(feature = "infer")]
 mod imatrix;
+mod imatrix_statistics;
 #[cfg(feature = "infer")]
 mod importance;
 mod inspect;

@@ -42,6 +42,11 @@ impl Opened {
         &self.facts
     }
 
+    /// Returns the model.
+    pub(super) fn into_model(self) -> Model {
+        self.model
+    }
+
     pub(super) fn model(&self) -> &Model {
         &self.model
     }

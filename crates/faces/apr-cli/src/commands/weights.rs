@@ -94,6 +94,11 @@ fn with_scheme(
     let is_idle = scheme.kind() != SchemeKind::Blocks
         && layout.is_none()
         && !multiplies_integers(scheme, format);
+    let is_measured = measured(options).is_some() && multiplies_integers(scheme, format);
+    if options.calibration_method.is_some() && !is_measured {
+        let message = "--calibration-method applies to --quantize w8a8 of ONNX files only";
+        return Err(Failure::Usage(message.to_owned()));
+    }
     let idle = given.iter().find(|(_, given)| *given && is_idle);
     let idle = idle.map(|(option, _)| format!("{option} has no effect: {scheme} has no blocks"));
     Ok(Weights {
@@ -141,6 +146,7 @@ fn changes(options: &QuantizeOptions, write: &WriteArgs, container: &ContainerAr
         precision: write.precision.map(Precision::dtype),
         gate: options.max_drift.map(QualityGate::with_max_drift).or(gate),
         gate_only_tells: write.force,
+        exclude_nodes: options.exclude_node.clone(),
         decompress: container.compress == Some(Compress(None)),
         ..Weights::default()
     }
@@ -157,6 +163,7 @@ fn check_idle(options: &QuantizeOptions, changes: bool) -> Outcome {
         ("--requantize", options.requantize),
         ("--imatrix", options.imatrix.is_some()),
         ("--calibration", options.calibration.is_some() && !changes),
+        ("--calibration-method", options.calibration_method.is_some()),
     ];
     match given.iter().find(|(_, given)| *given) {
         Some((option, _)) => Err(Failure::Usage(format!(

@@ -94,13 +94,14 @@ pub(super) mod estimate {
 pub(super) mod imatrix {
     use std::path::Path;
 
-    use apr_ops::products::Ranges;
+    use apr_ops::products::{Calibration, Ranges};
     use apr_quantize::Imatrix;
 
     use crate::args::ImatrixArgs;
     use crate::context::Context;
     use crate::engine::absent;
     use crate::failure::Outcome;
+    use crate::model::Model;
 
     pub(in crate::commands) fn run(_args: &ImatrixArgs, _context: &Context) -> Outcome {
         absent()
@@ -122,8 +123,16 @@ pub(super) mod imatrix {
         absent()
     }
 
+    pub(in crate::commands) fn changed_ranges(
+        _data: (&Path, Calibration),
+        _model: (Model, &Path),
+        _context: &Context,
+    ) -> Outcome<(Ranges, Model, Option<String>)> {
+        absent()
+    }
+
     pub(in crate::commands) fn ranges(
-        _data: &Path,
+        _data: (&Path, Calibration),
         _model: &Path,
         _context: &Context,
     ) -> Outcome<Ranges> {

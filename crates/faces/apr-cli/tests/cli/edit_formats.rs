@@ -160,6 +160,9 @@ fn a_folder_is_its_file_or_a_copy() {
     sandbox.apr("edit tiny --unset note").ok();
     assert_eq!(tensors(&sandbox.read("tiny/model.safetensors")), tensors(&before));
 
+    let copy = sandbox.apr("edit tiny --rename lm_head.weight=head.weight -o copy");
+    copy.ok().says(&["not copied: check.py, train.py"]);
+
     fs::create_dir(sandbox.path("packed")).expect("room");
     sandbox.apr("import tiny -o packed/model.apr").ok();
     sandbox.apr("edit packed --set note=1").ok().says(&["model.apr: changed in place"]);

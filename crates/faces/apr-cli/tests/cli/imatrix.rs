@@ -41,6 +41,28 @@ fn distance(ours: &Imatrix, theirs: &Imatrix) -> f32 {
 }
 
 #[test]
+fn statistics_are_those_of_llama_imatrix() {
+    let sandbox = Sandbox::new();
+    let theirs = fs::read(locate::fixture("quality/imatrix.gguf")).expect("the fixture");
+    sandbox.write("i.gguf", theirs);
+    let expected = fs::read(locate::fixture("quality/statistics.json")).expect("the fixture");
+    let expected: serde_json::Value = serde_json::from_slice(&expected).expect("JSON");
+    let report = sandbox.apr("inspect i.gguf --json").ok().json();
+    let weights = report["imatrix"]["weights"].as_array().expect("a list");
+    assert_eq!(weights.len(), expected.as_object().expect("an object").len());
+    for weight in weights {
+        let theirs = &expected[weight["weight"].as_str().expect("text")];
+        for (key, value) in theirs.as_object().expect("an object") {
+            let value = value.as_f64().expect("a number");
+            let ours = weight[key].as_f64().unwrap_or_default();
+            assert!((ours - value).abs() <= 1e-4 * value.abs().max(1e-3), "{key} of {weight}");
+        }
+    }
+    assert_eq!(report["imatrix"]["layers"].as_array().map(Vec::len), Some(2));
+    sandbox.apr("inspect i.gguf").ok().says(&["Importance of weights", "blk.1.attn_q.weight"]);
+}
+
+#[test]
 fn sums_are_those_of_llama_imatrix_from_folders_and_gguf_files() {
     let sandbox = sandbox();
     let theirs = fs::read(locate::fixture("quality/imatrix.gguf")).expect("the fixture");

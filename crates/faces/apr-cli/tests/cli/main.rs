@@ -72,6 +72,7 @@ mod onnx_looks;
 mod onnx_products;
 mod onnx_rewritten;
 mod onnx_simplified;
+mod onnx_surgery;
 #[cfg(unix)]
 mod outputs;
 mod page;

@@ -107,6 +107,71 @@ fn static_products_have_the_integers_and_ranges_of_onnxruntime() {
 }
 
 #[test]
+fn calibration_methods_choose_the_ranges_of_onnxruntimes_calibrators() {
+    let sandbox = Sandbox::new();
+    let ranges = expected("ranges");
+    for kind in ["entropy", "percentile"] {
+        let data = fixture("calibration.npz");
+        let line = format!("-t w8a8 --calibration {data} --calibration-method {kind}");
+        let report = quantize(&sandbox, &format!("{line} -o c.onnx -f --json")).ok().json();
+        let calibration = report["products"]["calibration"].as_str().expect("a method");
+        assert!(calibration.starts_with(kind), "{calibration}");
+        let mut compared = 0;
+        let listed = sandbox.apr("tensors c.onnx --json").ok().json();
+        let rows = listed["tensors"].as_array().expect("a list");
+        for (name, range) in ranges[kind].as_object().expect("an object") {
+            let zero_point = format!("{name}_zero_point");
+            if !rows.iter().any(|row| row["name"] == *zero_point) {
+                continue;
+            }
+            let (min, max) = (numbers(range)[0].min(0.0), numbers(range)[1].max(0.0));
+            let theirs = (-128.0 - min / ((max - min) / 255.0)).round_ties_even();
+            assert_eq!(values(&sandbox, "c.onnx", &zero_point), [theirs], "{kind} of {name}");
+            compared += 1;
+        }
+        assert_eq!(compared, 5, "zero points of activations");
+    }
+    let line = "-t w8a8 --calibration-method entropy -o x.onnx";
+    quantize(&sandbox, line).fails(2, &["--calibration <FILE>"]);
+    let data = fixture("calibration.npz");
+    let line = format!("-t q8_0 --calibration {data} --calibration-method entropy -o x.onnx");
+    quantize(&sandbox, &line).fails(2, &["--calibration-method applies to --quantize w8a8"]);
+}
+
+#[test]
+fn calibration_data_serve_pruning_and_quantization_of_one_job() {
+    let sandbox = Sandbox::new();
+    let (net, data) = (fixture("net.onnx"), fixture("calibration.npz"));
+    let line = format!("convert {net} --quantize w8a8 --calibration {data} -o plain.onnx --json");
+    let report = sandbox.apr(&line).ok().json();
+    assert_eq!(report["products"]["activations"], "static");
+    sandbox.apr(&format!("convert {net} -o part.onnx --to hidden_relu")).ok();
+    let both = format!("convert part.onnx --prune 0.5 --calibration {data}");
+    let report = sandbox.apr(&format!("{both} --quantize w8a8 -o once.onnx --json")).ok().json();
+    assert_eq!(report["products"]["activations"], "static");
+    assert_eq!(report["pruning"]["method"], "wanda");
+
+    // The same as in two jobs: the ranges are those of the pruned net.
+    sandbox.apr(&format!("{both} -o pruned.onnx")).ok();
+    sandbox.apr(&format!("quantize pruned.onnx -t w8a8 --calibration {data} -o twice.onnx")).ok();
+    assert_eq!(sandbox.read("once.onnx"), sandbox.read("twice.onnx"));
+}
+
+#[test]
+fn excluded_nodes_multiply_floats() {
+    let sandbox = Sandbox::new();
+    let data = fixture("calibration.npz");
+    let line = format!("-t w8a8 --calibration {data} --exclude-node [fs]* -o e.onnx --json");
+    let report = quantize(&sandbox, &line).ok().json();
+    assert_eq!(report["products"]["quantized"], 2);
+    let unchanged = report["products"]["unchanged"].as_array().expect("a list");
+    let why = "`exclude_node` keeps it, or another reader of its weight";
+    assert!(unchanged.iter().all(|product| product["op"] == "Conv" && product["why"] == why));
+    quantize(&sandbox, "-t w8a8 --exclude-node nothere -o x.onnx")
+        .fails(2, &["--exclude-node nothere matches no node"]);
+}
+
+#[test]
 fn weights_that_stay_in_floats_are_named() {
     let sandbox = Sandbox::new();
     let arguments = "-t w8a8 --tensor-type head.weight=f32 -o d.onnx --json";

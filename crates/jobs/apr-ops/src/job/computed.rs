@@ -61,13 +61,15 @@ impl Job {
             Err(_) => None,
         };
         let graph_misfits = self.misfits_of(own.as_ref());
-        let Computation { mut view, models, mut warnings } =
+        let Computation { mut view, models, is_own, mut warnings } =
             self.computation(&known, own, &storage)?;
         let (models, idle) = self.graph.merge(models)?;
         warnings.extend(idle);
         let reworked = self.rework(models, &mut view, &metadata, source.name())?;
-        let Reworked { mut models, reports, warnings: unchecked, replaced } = reworked;
+        let Reworked { mut models, extracted, renamed, reports, warnings: unchecked, replaced } =
+            reworked;
         warnings.extend(unchecked);
+        let (halves, kept) = self.halve(&mut models, &view, is_own)?.unzip();
         let quantized = self.quantize_products(&mut models, &view)?;
         let multiplies_integers = quantized.is_some();
 
@@ -95,7 +97,8 @@ impl Job {
             None => base,
         };
         let (unpacked, parts) = Unpacked::beside(base);
-        let mut binder = Binder::new(&unpacked, &parts, storage);
+        let binder = Binder::new(&unpacked, &parts, storage);
+        let mut binder = binder.keeping(kept.unwrap_or_default());
         let mut bound_models = Vec::with_capacity(models.len());
         let mut numbers = BTreeSet::new();
         let mut properties = properties(&metadata);
@@ -140,7 +143,9 @@ impl Job {
         };
         let content = bound_view.into_mapping().over(Base::owning(unpacked));
         let planned = Planned::new(&job, source, content, parts)?;
-        Ok(planned.after_simplifying(reports).with_products(products))
+        let planned =
+            planned.after_renaming(renamed).after_extracting(extracted).after_simplifying(reports);
+        Ok(planned.with_products(products).with_halves(halves))
     }
 
     /// Returns the errors in the graphs that planning has read.
@@ -217,7 +222,7 @@ impl Job {
             found.parts.into_iter().map(|part| (part.name.to_owned(), part.graph)).collect();
         let view = canonical(source.reader(), family);
         let warnings = opset.raised.into_iter().chain(warnings).chain(idle).collect();
-        Ok(Computation { view, models, warnings })
+        Ok(Computation { view, models, is_own: false, warnings })
     }
 
     /// Returns the graphs of the model's original file, with the requested operators.
@@ -257,7 +262,7 @@ impl Job {
             warnings.extend(raised.map(|(_, why)| why).into_iter().chain(opset.raised));
         }
         warnings.dedup();
-        Ok(Computation { view: View::new(source.reader()), models, warnings })
+        Ok(Computation { view: View::new(source.reader()), models, is_own: true, warnings })
     }
 
     /// The layout of the output with these models in it.
@@ -297,6 +302,8 @@ struct Computation<'v> {
     view: View<'v>,
     /// Names of the parts, and their graphs.
     models: Vec<(String, Graph)>,
+    /// The graphs are those of the file, instead of the family's.
+    is_own: bool,
     /// Warnings about deviations from the defaults or from the source.
     warnings: Vec<String>,
 }

@@ -99,7 +99,8 @@ impl Job {
             (
                 !self.graph.is_empty() && self.computes() == Computes::Nothing,
                 "`opset`, `with_past`, `merged`, `latent_cache`, `task`, `matmul_nbits`, \
-                 `simplify` and `shape` apply to ONNX and TorchScript output only",
+                 `simplify`, `shape`, `from`, `to`, `keep_io` and `exclude_op` apply to ONNX and \
+                 TorchScript output only",
             ),
             (
                 quantize.is_some() && dequantize.is_some(),

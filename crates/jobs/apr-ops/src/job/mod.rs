@@ -29,6 +29,7 @@ mod description;
 mod error;
 mod exported;
 mod gate;
+mod halves;
 mod integers;
 mod layout;
 mod planned;

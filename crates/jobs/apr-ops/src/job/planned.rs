@@ -1,6 +1,6 @@
 //! A job that is planned.
 
-use std::collections::{BTreeSet, HashSet};
+use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::sync::Arc;
 
 use apr_core::{Layout, Progress, StoredRange};
@@ -19,6 +19,8 @@ use super::error::JobError;
 use super::layout::LaidWeights;
 use crate::convert::{Conversion, ConvertOptions, ConvertReport, plan};
 use crate::diff::DriftReport;
+use crate::extraction::Extracted;
+use crate::halves::Halves;
 use crate::import::{FamilyNote, Prepared, misfits_of_graphs};
 use crate::inline::{InlineValidator, ValidationConfig, ValidationError};
 use crate::parts::smallest_size;
@@ -46,8 +48,11 @@ pub struct Planned<'a> {
     errors: Option<Arc<LaidErrors>>,
     /// Tensors of the source that are encoded while they are read.
     laid: LaidWeights,
+    extracted: Option<Extracted>,
+    renamed: BTreeMap<String, String>,
     simplified: Vec<Simplified>,
     products: Option<IntegerProducts>,
+    halves: Option<Halves>,
     stops: bool,
 }
 
@@ -73,12 +78,21 @@ pub struct JobReport {
     /// Treatment of weights that the source stores in codes and scales.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub coded: Option<CodedWeights>,
+    /// The part of the graph that was extracted.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub part: Option<Extracted>,
+    /// New names of the graph's values, by their old names.
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    pub renamed_values: BTreeMap<String, String>,
     /// Results of simplifying each graph.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub simplified: Vec<Simplified>,
     /// Products of the graph that multiply integers.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub products: Option<IntegerProducts>,
+    /// Nodes of the graph that compute in halves.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub halves: Option<Halves>,
     /// Difference between output and source, if a gate measured it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub drift: Option<DriftReport>,
@@ -201,8 +215,11 @@ impl<'a> Planned<'a> {
             coded,
             errors: None,
             laid: LaidWeights::default(),
+            extracted: None,
+            renamed: BTreeMap::new(),
             simplified: Vec::new(),
             products: None,
+            halves: None,
             stops,
         })
     }
@@ -212,6 +229,28 @@ impl<'a> Planned<'a> {
     /// `laid` contains these weights of the source.
     pub(super) fn measured_by(self, errors: Arc<LaidErrors>, laid: LaidWeights) -> Self {
         Self { errors: Some(errors), laid, ..self }
+    }
+
+    /// Adds the new names of values.
+    pub(super) fn after_renaming(self, renamed: BTreeMap<String, String>) -> Self {
+        Self { renamed, ..self }
+    }
+
+    /// Returns the new names of the graph's values, by their old names.
+    #[must_use]
+    pub fn renamed_values(&self) -> &BTreeMap<String, String> {
+        &self.renamed
+    }
+
+    /// Adds the result of extracting a part of the graph.
+    pub(super) fn after_extracting(self, extracted: Option<Extracted>) -> Self {
+        Self { extracted, ..self }
+    }
+
+    /// Returns the part of the graph that was extracted, if one was.
+    #[must_use]
+    pub fn extracted(&self) -> Option<&Extracted> {
+        self.extracted.as_ref()
     }
 
     /// Adds the results of simplifying the graphs.
@@ -234,6 +273,17 @@ impl<'a> Planned<'a> {
     #[must_use]
     pub fn products(&self) -> Option<&IntegerProducts> {
         self.products.as_ref()
+    }
+
+    /// Adds the report about nodes that compute in halves.
+    pub(super) fn with_halves(self, halves: Option<Halves>) -> Self {
+        Self { halves, ..self }
+    }
+
+    /// Returns the report about nodes that compute in halves, if there is one.
+    #[must_use]
+    pub fn halves(&self) -> Option<&Halves> {
+        self.halves.as_ref()
     }
 
     /// Returns the tensors of the source that are encoded while they are read.
@@ -355,8 +405,11 @@ impl<'a> Planned<'a> {
             adapter: self.adapter,
             misfits: self.misfits,
             coded: self.coded,
+            part: self.extracted,
+            renamed_values: self.renamed,
             simplified: self.simplified,
             products: self.products,
+            halves: self.halves,
             drift: None,
         })
     }

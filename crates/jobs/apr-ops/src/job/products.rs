@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use apr_core::Escaped;
-use apr_graph::{Graph, inline};
+use apr_graph::{Graph, Node, inline};
 use apr_quantize::Quantization;
 use apr_registry::CheckpointReader;
 
@@ -43,9 +43,12 @@ impl Job {
             let pattern = Escaped::short(pattern.text());
             return Err(JobError::Request(format!("`tensor_type` {pattern} matches no tensor")));
         }
+        self.check_excluded(graphs)?;
+        let excluded = &self.weights.exclude_nodes;
+        let excludes = |node: &Node| excluded.iter().any(|each| each.is_match(&node.name));
         let keeps = |name: &str| overrides.iter().any(|(pattern, _)| pattern.is_match(name));
         let ranges = self.weights.ranges.as_ref();
-        let quantized = quantize_products(graphs, reader, ranges, &keeps)?;
+        let quantized = quantize_products(graphs, reader, ranges, (&keeps, &excludes))?;
         if quantized.0.quantized == 0 {
             let scheme = asked.choices.scheme;
             let why = match quantized.0.unchanged.first() {

@@ -1,6 +1,6 @@
-//! Jobs that set the shapes of inputs and simplify graphs.
+//! Jobs that extract parts of graphs, set the shapes of inputs, and simplify graphs.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use apr_graph::{Graph, inline};
 use apr_registry::{CheckpointReader, Computes, Escaped, Metadata};
@@ -9,22 +9,31 @@ use apr_view::View;
 use super::computed::{WITH_FREE_WEIGHTS, properties, release_weights};
 use super::description::Job;
 use super::error::JobError;
+use super::halves::IDLE_EXCLUSIONS;
+use super::wishes::GraphWishes;
+use crate::extraction::{Extracted, extract};
+use crate::renames::rename;
 use crate::simplify::{NamedShape, Simplified, set_shapes, simplify, used};
 
 /// The graphs of a model's parts that are written.
 pub(super) struct Reworked {
     /// By the names of the parts.
     pub(super) models: Vec<(String, Graph)>,
+    /// Result of extracting a part of the graph, if that is requested.
+    pub(super) extracted: Option<Extracted>,
+    /// New names of values by the old ones.
+    pub(super) renamed: BTreeMap<String, String>,
     /// Result of simplifying each graph.
     pub(super) reports: Vec<Simplified>,
-    /// Warnings about outputs that were not compared.
+    /// Warnings about kept inputs, and about outputs that were not compared.
     pub(super) warnings: Vec<String>,
     /// Names of tensors that the graphs do not use any more, among them computed ones.
     pub(super) replaced: BTreeSet<String>,
 }
 
 impl Job {
-    /// Sets the requested shapes of inputs, and simplifies the graphs if requested.
+    /// Extracts the requested part of the graph, sets the requested shapes of inputs, simplifies the
+    /// graphs, and renames values.
     ///
     /// `view` has the tensors that the graphs name, and receives the computed tensors.
     pub(super) fn rework(
@@ -35,8 +44,15 @@ impl Job {
         file: &str,
     ) -> Result<Reworked, JobError> {
         let (reports, warnings, replaced) = (Vec::new(), Vec::new(), BTreeSet::new());
-        let mut reworked = Reworked { models, reports, warnings, replaced };
-        if self.graph.shapes.is_empty() && !self.graph.simplify {
+        let mut reworked = Reworked {
+            models,
+            extracted: None,
+            renamed: BTreeMap::new(),
+            reports,
+            warnings,
+            replaced,
+        };
+        if !self.graph.reworks() {
             return Ok(reworked);
         }
         let is_old = properties(metadata).ir_version < WITH_FREE_WEIGHTS;
@@ -47,9 +63,25 @@ impl Job {
                 release_weights(&mut graph.body);
             }
         }
+        self.extract(&mut reworked, file)?;
         self.set_shapes(&mut reworked.models)?;
+        self.simplify(&mut reworked, view, file)?;
+        if !self.graph.renames.is_empty() {
+            let renamed = rename(&mut reworked.models, &self.graph.renames);
+            reworked.renamed = renamed.map_err(|error| error.in_file(file))?;
+        }
+        Ok(reworked)
+    }
+
+    /// Simplifies the graphs if requested.
+    fn simplify(
+        &self,
+        reworked: &mut Reworked,
+        view: &mut View<'_>,
+        file: &str,
+    ) -> Result<(), JobError> {
         if !self.graph.simplify {
-            return Ok(reworked);
+            return Ok(());
         }
 
         let names = |view: &View<'_>| -> BTreeSet<String> {
@@ -66,11 +98,45 @@ impl Job {
             reworked.reports.push(report);
             reworked.warnings.extend(warning);
         }
-        reworked.replaced = before.difference(&after).cloned().collect();
+        reworked.replaced.extend(before.difference(&after).cloned());
         // Computed tensors that are not used any more are no tensors of the model.
         let computed = names(view).into_iter().filter(|name| !stored.contains(name));
         reworked.replaced.extend(computed.filter(|name| !after.contains(name)));
-        Ok(reworked)
+        Ok(())
+    }
+
+    /// Reduces the graph to the requested part.
+    fn extract(&self, reworked: &mut Reworked, file: &str) -> Result<(), JobError> {
+        let GraphWishes { from, to, .. } = &self.graph;
+        if from.is_empty() && to.is_empty() {
+            return Ok(());
+        }
+        let [(_, graph)] = &mut reworked.models[..] else {
+            let parts: Vec<&str> = reworked.models.iter().map(|(name, _)| name.as_str()).collect();
+            return Err(JobError::Request(format!(
+                "`from` and `to` support models of one graph; this one has {}",
+                parts.join(", ")
+            )));
+        };
+        let (mut before, mut after) = (BTreeSet::new(), BTreeSet::new());
+        used(&graph.body, &mut before);
+        let extracted = extract(graph, from, to).map_err(|error| error.in_file(file))?;
+        let extracted = extracted.map_err(JobError::Request)?;
+        used(&graph.body, &mut after);
+        reworked.replaced = before.difference(&after).cloned().collect();
+        if !extracted.kept_inputs.is_empty() {
+            let kept: Vec<String> = extracted
+                .kept_inputs
+                .iter()
+                .map(|name| format!("'{}'", Escaped::short(name)))
+                .collect();
+            reworked.warnings.push(format!(
+                "inputs of the model kept beside `from`, because the outputs depend on them: {}",
+                kept.join(", ")
+            ));
+        }
+        reworked.extracted = Some(extracted);
+        Ok(())
     }
 
     fn set_shapes(&self, models: &mut [(String, Graph)]) -> Result<(), JobError> {
@@ -95,11 +161,12 @@ impl Job {
         )))
     }
 
-    /// Rejects outputs and options that do not combine with `simplify` and `shape`.
+    /// Rejects outputs and options that do not combine with reworking the graph.
     pub(super) fn check_simplification(&self) -> Result<(), JobError> {
-        let is_asked = self.graph.simplify || !self.graph.shapes.is_empty();
-        let message = if is_asked && self.computes() != Computes::Always {
-            "`simplify` and `shape` apply to ONNX output only"
+        let message = if self.graph.reworks() && self.computes() != Computes::Always {
+            "`simplify`, `shape`, `from` and `to` apply to ONNX output only"
+        } else if self.has_idle_exclusions() {
+            IDLE_EXCLUSIONS
         } else if self.graph.simplify && self.weights.quantize.is_some() {
             "`simplify` does not combine with `quantize`: write the simplified model first, and \
              quantize that"

@@ -12,7 +12,7 @@ use apr_registry::{
 };
 use apr_source::Source;
 use apr_tensor::cast::can_cast;
-use apr_view::{View, states_quantization};
+use apr_view::{NamePattern, View, states_quantization};
 
 use super::error::JobError;
 use crate::convert::{ConvertOptions, Fixed};
@@ -54,6 +54,9 @@ pub struct Weights {
     /// Ranges of activations, measured before the job, for integer products that quantize their
     /// activations by them: see [`multiplies_integers`].
     pub ranges: Option<Ranges>,
+    /// Names of nodes that compute in single precision, in graphs with products of integers and in
+    /// graphs that compute in halves.
+    pub exclude_nodes: Vec<NamePattern>,
     /// Warnings about the request, which are added to the report.
     pub warnings: Vec<String>,
 }

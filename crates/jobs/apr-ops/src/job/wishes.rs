@@ -28,8 +28,18 @@ pub struct GraphWishes {
     pub latent_cache: Option<LatentCache>,
     /// Storage of quantized tensors that stay quantized.
     pub blocks: Blocks,
+    /// Values or nodes at which the written part of the graph begins; empty: at the inputs.
+    pub from: Vec<String>,
+    /// Values or nodes at which the written part of the graph ends; empty: at the outputs.
+    pub to: Vec<String>,
     /// New shapes of inputs.
     pub shapes: Vec<NamedShape>,
+    /// Old names of values, or expressions, and their new names.
+    pub renames: Vec<(String, String)>,
+    /// Keep inputs and outputs in single precision if the graph computes in halves.
+    pub keep_io: bool,
+    /// Operators that compute in single precision if the graph computes in halves.
+    pub exclude_ops: Vec<String>,
     /// Simplify the graph, and run both graphs to check that they compute the same.
     pub simplify: bool,
 }
@@ -41,6 +51,13 @@ impl GraphWishes {
     /// Returns `true` if there are no requirements, so that any format is suitable.
     pub(super) fn is_empty(&self) -> bool {
         *self == Self::default()
+    }
+
+    /// Returns `true` if graphs are changed before weights are bound to them.
+    pub(super) fn reworks(&self) -> bool {
+        let Self { shapes, simplify, from, to, renames, .. } = self;
+        let cuts = !(from.is_empty() && to.is_empty());
+        *simplify || cuts || !(shapes.is_empty() && renames.is_empty())
     }
 
     /// Returns the options for the families' blocks.

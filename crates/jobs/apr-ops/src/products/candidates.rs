@@ -50,7 +50,7 @@ impl Candidates {
         graphs: &[(String, Graph)],
         reader: &dyn CheckpointReader,
         ranges: Option<&Ranges>,
-        keeps: &dyn Fn(&str) -> bool,
+        (keeps, excludes): (&dyn Fn(&str) -> bool, &dyn Fn(&Node) -> bool),
     ) -> Self {
         let tensors = reader.tensors().iter().enumerate();
         let positions: BTreeMap<&str, usize> =
@@ -75,7 +75,8 @@ impl Candidates {
                     // A dimension may be of any size beside one of 0.
                     Err("its weight has no elements".to_owned())
                 } else {
-                    let scales = uses.scales(body, value, rank, measured.is_some(), &is_known);
+                    let scales =
+                        uses.scales((body, value), rank, measured.is_some(), (&is_known, excludes));
                     scales.and_then(|scales| scales.of_tensor(weight))
                 };
                 let scales = scales.map(|scales| (position, scales));
@@ -187,11 +188,10 @@ impl Uses {
     /// Returns how a weight is scaled for all its readers, or the reason that it stays in floats.
     fn scales(
         &self,
-        body: &Body,
-        value: ValueId,
+        (body, value): (&Body, ValueId),
         rank: usize,
         is_static: bool,
-        is_known: &dyn Fn(ValueId) -> bool,
+        (is_known, excludes): (&dyn Fn(ValueId) -> bool, &dyn Fn(&Node) -> bool),
     ) -> Result<Scales, String> {
         let is_named = match &body.value(value).origin {
             ValueOrigin::Weight(weight) => self.named.contains(&weight.tensor),
@@ -206,6 +206,9 @@ impl Uses {
             let places = node.inputs.iter().filter(|input| **input == Some(value)).count();
             if !is_product(node) || node.input(WEIGHT) != Some(value) || places != 1 {
                 return Err(format!("its weight is also read by {}", node.op));
+            }
+            if excludes(node) {
+                return Err("`exclude_node` keeps it, or another reader of its weight".to_owned());
             }
             let scales = of_product(node, rank, is_static)?;
             let Some(input) = node.input(0) else { return Err("it has no input".to_owned()) };

@@ -16,12 +16,12 @@ mod rewrite;
 use std::collections::BTreeMap;
 
 use apr_core::{CheckpointReader, Result};
-use apr_graph::Graph;
+use apr_graph::{Graph, Node};
 use serde::Serialize;
 
 use candidates::Candidates;
 pub(crate) use integers::{IntegerTensor, as_integers};
-pub use range::{Range, Ranges};
+pub use range::{Calibration, Range, Ranges};
 use rewrite::rewrite;
 
 /// The first opset whose `DequantizeLinear` takes a scale for each channel.
@@ -33,6 +33,9 @@ pub(crate) const WITH_CHANNELS: i64 = 13;
 pub struct IntegerProducts {
     /// How activations are quantized.
     pub activations: Activations,
+    /// Method that chose the ranges of static activations: `minmax`, `percentile:99.9`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub calibration: Option<String>,
     /// Number of `Conv`, `Gemm` and `MatMul` nodes that read a weight.
     pub products: u64,
     /// Number of those that multiply integers.
@@ -67,7 +70,8 @@ pub struct UnchangedProduct {
 /// Replaces the products of graphs by products of integers.
 ///
 /// `graphs` are the parts of a model by name, without functions. `reader` has the tensors that they
-/// name. `keeps` returns `true` for names of tensors that stay floats. Returns the report, and the
+/// name. `keeps` returns `true` for names of tensors that stay floats, and
+/// `excludes` for nodes that multiply floats. Returns the report, and the
 /// tensors that become integers by their positions in `reader`.
 ///
 /// # Errors
@@ -76,16 +80,21 @@ pub(crate) fn quantize_products(
     graphs: &mut [(String, Graph)],
     reader: &dyn CheckpointReader,
     ranges: Option<&Ranges>,
-    keeps: &dyn Fn(&str) -> bool,
+    (keeps, excludes): (&dyn Fn(&str) -> bool, &dyn Fn(&Node) -> bool),
 ) -> Result<(IntegerProducts, BTreeMap<usize, IntegerTensor>)> {
     let activations = match ranges {
         Some(_) => Activations::Static,
         None => Activations::Dynamic,
     };
-    let candidates = Candidates::find(graphs, reader, ranges, keeps);
+    let candidates = Candidates::find(graphs, reader, ranges, (keeps, excludes));
     let mut tensors = candidates.quantized(reader)?;
-    let mut report =
-        IntegerProducts { activations, products: 0, quantized: 0, unchanged: Vec::new() };
+    let mut report = IntegerProducts {
+        activations,
+        calibration: ranges.map(|ranges| ranges.method.to_string()),
+        products: 0,
+        quantized: 0,
+        unchanged: Vec::new(),
+    };
     for (name, graph) in graphs {
         let ranges = ranges.map(|ranges| ranges.of_part(name));
         rewrite(graph, &candidates, reader, &mut tensors, ranges, &mut report)?;
@@ -118,7 +127,8 @@ mod tests {
         main.output("y", y, Meaning::Unknown);
         let mut graphs = [("m".to_owned(), builder.finish())];
 
-        let made = quantize_products(&mut graphs, &*model, None, &|_| false).expect("a report");
+        let made = quantize_products(&mut graphs, &*model, None, (&|_| false, &|_| false))
+            .expect("a report");
         assert_eq!((made.0.products, made.0.quantized), (1, 0));
         assert_eq!(made.0.unchanged[0].why, "its weight has no elements");
         assert!(made.1.is_empty());

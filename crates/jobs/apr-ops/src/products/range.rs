@@ -1,6 +1,7 @@
 //! Ranges of activations, and the scales that follow from them.
 
 use std::collections::BTreeMap;
+use std::fmt;
 
 /// Smallest and largest element that a value had in calibration runs.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -34,12 +35,60 @@ impl Range {
     }
 }
 
+/// Method that chooses the range of an activation.
+#[derive(Debug, Clone, Copy, PartialEq, Default)]
+pub enum Calibration {
+    /// From the smallest to the largest element.
+    #[default]
+    MinMax,
+    /// The range with the least relative entropy, by a histogram of 2,048 bins.
+    Entropy,
+    /// The range of this share of the magnitudes, in percent.
+    Percentile(f64),
+}
+
+impl Calibration {
+    /// Share of the magnitudes that onnxruntime's quantizer keeps.
+    const USUAL: f64 = 99.999;
+
+    /// Parses `minmax`, `entropy`, `percentile` or `percentile:99.9`.
+    ///
+    /// # Errors
+    /// A message if the text has another form.
+    pub fn parse(text: &str) -> Result<Self, String> {
+        let (name, share) = text.split_once(':').map_or((text, None), |(n, s)| (n, Some(s)));
+        match (name, share) {
+            ("minmax", None) => Ok(Self::MinMax),
+            ("entropy", None) => Ok(Self::Entropy),
+            ("percentile", None) => Ok(Self::Percentile(Self::USUAL)),
+            ("percentile", Some(share)) => {
+                let share: Option<f64> = share.parse().ok();
+                let share = share.filter(|share| *share > 0.0 && *share <= 100.0);
+                share.map(Self::Percentile).ok_or("a percentile is above 0, and at most 100".into())
+            }
+            _ => Err("expected minmax, entropy, percentile or percentile:99.9".into()),
+        }
+    }
+}
+
+impl fmt::Display for Calibration {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::MinMax => f.write_str("minmax"),
+            Self::Entropy => f.write_str("entropy"),
+            Self::Percentile(share) => write!(f, "percentile:{share}"),
+        }
+    }
+}
+
 /// Ranges of the values of a model.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct Ranges {
     /// By the part's name, and by the value's name in the part's graph. A model of one part has one
     /// entry, of any name.
     pub parts: BTreeMap<String, BTreeMap<String, Range>>,
+    /// The method that chose the ranges.
+    pub method: Calibration,
     /// The calibration data, for reports.
     pub data: String,
 }
@@ -56,6 +105,17 @@ impl Ranges {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn methods_are_parsed_as_they_are_written() {
+        for text in ["minmax", "entropy", "percentile:99.9"] {
+            assert_eq!(Calibration::parse(text).expect("a method").to_string(), text);
+        }
+        assert_eq!(Calibration::parse("percentile"), Ok(Calibration::Percentile(99.999)));
+        for text in ["percentile:0", "percentile:101", "percentile:x", "entropy:2", "max"] {
+            Calibration::parse(text).expect_err(text);
+        }
+    }
 
     #[test]
     fn scales_are_those_of_onnxruntime() {

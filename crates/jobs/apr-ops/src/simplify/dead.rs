@@ -5,7 +5,7 @@ use apr_graph::{Body, ValueId, ValueOrigin};
 use super::edit::{Edit, reads};
 
 /// Removes such nodes and tensors, and returns their number.
-pub(super) fn run(body: &mut Body) -> u64 {
+pub(crate) fn run(body: &mut Body) -> u64 {
     let mut reads = reads(body);
     let mut edit = Edit::of(body);
     // Nodes that read a value follow the node that makes it.

@@ -79,7 +79,7 @@ impl Edit {
 }
 
 /// Sets the origins of all values that nodes make.
-pub(super) fn set_origins(body: &mut Body) {
+pub(crate) fn set_origins(body: &mut Body) {
     for value in &mut body.values {
         if matches!(value.origin, ValueOrigin::Node(_)) {
             value.origin = ValueOrigin::Missing;
@@ -93,7 +93,7 @@ pub(super) fn set_origins(body: &mut Body) {
 }
 
 /// Returns the number of readers of each value: nodes, bodies in nodes, and outputs.
-pub(super) fn reads(body: &Body) -> Vec<u32> {
+pub(crate) fn reads(body: &Body) -> Vec<u32> {
     let mut reads = vec![0_u32; body.values.len()];
     let mut read = |id: ValueId| reads[id.0 as usize] = reads[id.0 as usize].saturating_add(1);
     body.outputs.iter().copied().for_each(&mut read);
@@ -109,7 +109,7 @@ pub(super) fn reads(body: &Body) -> Vec<u32> {
 }
 
 /// Returns the bodies in the attributes of a node, to change them.
-pub(super) fn bodies_mut(node: &mut Node) -> impl Iterator<Item = &mut Body> {
+pub(crate) fn bodies_mut(node: &mut Node) -> impl Iterator<Item = &mut Body> {
     node.attributes.iter_mut().flat_map(|attribute| match &mut attribute.value {
         AttributeValue::Body(body) => std::slice::from_mut(&mut **body),
         AttributeValue::Bodies(bodies) => bodies.as_mut_slice(),

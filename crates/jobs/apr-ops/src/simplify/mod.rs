@@ -43,11 +43,12 @@ use apr_graph::{
 use apr_view::View;
 
 use duplicates::Twins;
-use edit::bodies_mut;
 use engine::Comparison;
 use facts::Facts;
 use fold::Folding;
 
+pub(crate) use dead::run as remove_dead;
+pub(crate) use edit::{bodies_mut, reads, set_origins};
 pub use report::{Compared, PassReport, Simplified};
 pub use shapes::NamedShape;
 pub(crate) use shapes::set_shapes;
@@ -151,10 +152,11 @@ pub(crate) fn simplify(
 }
 
 /// Sorts the nodes of a body and of the bodies within, and checks what passes rely on.
-fn prepare(body: &mut Body) -> Result<()> {
+pub(crate) fn prepare(body: &mut Body) -> Result<()> {
     let ends = body.inputs.len().max(body.outputs.len());
     if ends > MOST_ENDS {
-        let message = format!("`simplify` supports {MOST_ENDS} inputs and outputs, not {ends}");
+        let message =
+            format!("{ends} inputs or outputs; `simplify`, `from` and `to` support {MOST_ENDS}");
         return Err(Error::memory(message));
     }
     if edit::first_unordered(body).is_some() {

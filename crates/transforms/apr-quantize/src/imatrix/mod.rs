@@ -14,6 +14,7 @@
 //!
 //! The values that come out are those that llama-quantize computes from them, to the bit.
 
+mod statistics;
 mod sums;
 
 use std::collections::BTreeMap;
@@ -21,6 +22,7 @@ use std::collections::BTreeMap;
 use apr_core::{Array, CheckpointReader, DType, Error, Metadata, Result, Shape, Value};
 use apr_gguf::KeyValue;
 
+pub use statistics::{LayerStatistics, WeightStatistics, layer_statistics};
 pub use sums::{ColumnSums, ImatrixSums};
 
 use super::category::{Category, matrices};

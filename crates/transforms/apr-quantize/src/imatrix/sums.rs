@@ -41,11 +41,11 @@ pub struct ImatrixSums {
 /// Sums of squares of the inputs that met the columns of a weight.
 #[derive(Debug, Clone, PartialEq)]
 pub struct ColumnSums {
-    columns: usize,
+    pub(super) columns: usize,
     /// One a column, for each expert in turn.
-    sums: Vec<f64>,
+    pub(super) sums: Vec<f64>,
     /// Rows, for each expert.
-    counts: Vec<u64>,
+    pub(super) counts: Vec<u64>,
 }
 
 impl ColumnSums {

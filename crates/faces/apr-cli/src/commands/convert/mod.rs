@@ -22,7 +22,7 @@ pub(super) use self::write::{
 };
 #[cfg(feature = "linalg")]
 use super::rounding;
-use super::tensor_edits::{edited, renamed};
+use super::tensor_edits::{edited, pairs_of, renamed};
 #[cfg(not(feature = "linalg"))]
 use super::without_linalg::rounding;
 use super::{analyze, distill, imatrix, lowrank, prune, weights};
@@ -163,17 +163,29 @@ fn changed_job(args: &ConvertArgs, context: &Context) -> Outcome<ChangedJob> {
     }
     let opened = unchanged_job(args, context)?;
     let options = &args.requantize.options;
-    if weights::rounding(&opened.0, options).is_some() && !args.changes_model() {
+    let measures_inputs = weights::rounding(&opened.0, options).is_some()
+        || weights::activations(&opened.0, options).is_some();
+    if measures_inputs && !args.changes_model() {
         return rounded_job(opened, &args.model, options, context);
     }
     weights::check_rounding(&opened.0, options)?;
+    let data = weights::activations(&opened.0, options);
     let origin = origin(&opened, &args.model, &args.names, context)?;
     let (job, model, mut changed) = prune::pruned(args, opened, context)?;
     let (job, model, factors) = lowrank::factorized(args, (job, model), context)?;
     changed.lowrank = factors;
     let (model, distilled) = distill::distilled(args, model, &mut changed, context)?;
     changed.distillation = distilled;
-    let (job, model, changed) = prune::stored_sparse(&args.prune, (job, model, changed), context)?;
+    let (mut job, mut model, changed) =
+        prune::stored_sparse(&args.prune, (job, model, changed), context)?;
+    if let Some(data) = data {
+        let method = options.calibration_method.unwrap_or_default();
+        let measured =
+            imatrix::changed_ranges((data, method), (model, args.model.as_path()), context)?;
+        let note;
+        (job.weights.ranges, model, note) = (Some(measured.0), measured.1, measured.2);
+        job.weights.warnings.extend(note);
+    }
     Ok(ChangedJob { job, model, changed, origin })
 }
 
@@ -208,12 +220,18 @@ fn folder_format(args: &ConvertArgs) -> Option<&'static Format> {
 /// Returns the job of a conversion whose weights are not changed beforehand, and its model.
 fn unchanged_job(args: &ConvertArgs, context: &Context) -> Outcome<(Job, Model)> {
     let (job, model) = plain_job(args, context)?;
+    if !job.graph.renames.is_empty() {
+        return Ok((job, model));
+    }
     Ok((job, model.read_by(|reader| edited(reader, &args.names, &args.model))?))
 }
 
 /// Returns the job of a conversion, and the model that its gate compares with.
 pub(super) fn original_job(args: &ConvertArgs, context: &Context) -> Outcome<(Job, Model)> {
     let (job, model) = plain_job(args, context)?;
+    if !job.graph.renames.is_empty() {
+        return Ok((job, model));
+    }
     Ok((job, model.read_by(|reader| renamed(reader, &args.names, &args.model))?))
 }
 
@@ -248,10 +266,13 @@ fn plain_job(args: &ConvertArgs, context: &Context) -> Outcome<(Job, Model)> {
     let (mut job, model) = opened(job, &args.model, context)?;
     job.weights.must_change = args.asks_types_alone() && is_one_file(&model);
     let has_graph = model.reader.metadata().object(onnx::METADATA).is_some();
-    if has_graph && !args.names.is_empty() && std::ptr::eq(job.target.format, &onnx::FORMAT) {
-        let message = "--rename, --drop and --keep: the graph of an ONNX file refers to its \
-                       tensors by name; they apply to other formats of output";
-        return Err(Failure::Usage(message.to_owned()));
+    if has_graph && std::ptr::eq(job.target.format, &onnx::FORMAT) {
+        if !args.names.drop.is_empty() || !args.names.keep.is_empty() {
+            let message = "--drop and --keep: the graph of an ONNX file refers to its tensors by \
+                           name; --from and --to extract a part of it";
+            return Err(Failure::Usage(message.to_owned()));
+        }
+        job.graph.renames = pairs_of(&args.names.rename, "--rename OLD=NEW")?;
     }
     Ok((job, model))
 }
@@ -311,7 +332,8 @@ pub(super) fn rounded_job(
     let Some(asked) = weights::rounding(&opened.0, options) else {
         let (mut job, model) = opened;
         if let Some(data) = weights::activations(&job, options) {
-            job.weights.ranges = Some(imatrix::ranges(data, path, context)?);
+            let method = options.calibration_method.unwrap_or_default();
+            job.weights.ranges = Some(imatrix::ranges((data, method), path, context)?);
         }
         return Ok(ChangedJob { job, model, changed: Changed::default(), origin: None });
     };

@@ -9,6 +9,8 @@ use apr_lowrank::ExtractReport;
 use apr_merge::MergeReport;
 use apr_merge::moe::MoeReport;
 use apr_ops::convert::ConvertReport;
+use apr_ops::extraction::Extracted;
+use apr_ops::halves::Halves;
 use apr_ops::inline::ValidationReport;
 use apr_ops::job::JobReport;
 use apr_ops::physics::Level;
@@ -84,6 +86,41 @@ pub(super) fn render_family(out: &mut dyn Write, report: &WriteReport) -> io::Re
     writeln!(out, "  {} family{guessed}, {renamed}", Escaped(&family.title))
 }
 
+/// Renders the new names of a graph's values.
+pub(super) fn render_renamed(
+    out: &mut dyn Write,
+    renamed: &BTreeMap<String, String>,
+) -> io::Result<()> {
+    const SHOWN: usize = 4;
+    if renamed.is_empty() {
+        return Ok(());
+    }
+    let pairs = renamed.iter().take(SHOWN);
+    let pairs: Vec<String> = pairs
+        .map(|(old, new)| format!("{} -> {}", Escaped::short(old), Escaped::short(new)))
+        .collect();
+    let more = if renamed.len() > SHOWN { ", ..." } else { "" };
+    let values = counted(renamed.len() as u64, "value");
+    writeln!(out, "  {values} renamed: {}{more}", pairs.join(", "))
+}
+
+/// Renders which part of a graph was extracted.
+pub(super) fn render_extracted(out: &mut dyn Write, part: &Extracted) -> io::Result<()> {
+    let names = |names: &[String]| {
+        let names: Vec<String> =
+            names.iter().map(|name| Escaped::short(name).to_string()).collect();
+        names.join(", ")
+    };
+    let nodes = counted(part.nodes_before, "node");
+    let (inputs, outputs) = (names(&part.inputs), names(&part.outputs));
+    writeln!(out, "  {} of {nodes}, from {inputs} to {outputs}", part.nodes)?;
+    if !part.dropped_outputs.is_empty() {
+        let dropped = names(&part.dropped_outputs);
+        writeln!(out, "  {ODD}outputs of the model left out{ODD:#}: {dropped}")?;
+    }
+    Ok(())
+}
+
 /// Renders the results of simplifying graphs.
 pub(super) fn render_simplified(out: &mut dyn Write, parts: &[Simplified]) -> io::Result<()> {
     for part in parts {
@@ -138,9 +175,14 @@ pub(super) fn render_simplified(out: &mut dyn Write, parts: &[Simplified]) -> io
 
 /// Renders which products of a graph multiply integers, and why others do not.
 pub(super) fn render_products(out: &mut dyn Write, report: &IntegerProducts) -> io::Result<()> {
-    let activations = match report.activations {
-        Activations::Static => "activations by the ranges of the calibration runs",
-        _ => "activations by their range in each run",
+    let activations = match (report.activations, report.calibration.as_deref()) {
+        (Activations::Static, None | Some("minmax")) => {
+            "activations by the ranges of the calibration runs".to_owned()
+        }
+        (Activations::Static, Some(method)) => {
+            format!("activations by the ranges of the calibration runs, {method}")
+        }
+        _ => "activations by their range in each run".to_owned(),
     };
     let products = counted(report.products, "product");
     writeln!(out, "  {} of {products} multiply 8-bit integers: {activations}", report.quantized)?;
@@ -155,6 +197,24 @@ pub(super) fn render_products(out: &mut dyn Write, report: &IntegerProducts) -> 
             count => format!(" and {} more", count - 1),
         };
         writeln!(out, "  {ODD}unchanged: {}{more}: {}{ODD:#}", products[0], Escaped(why))?;
+    }
+    Ok(())
+}
+
+/// Renders which nodes of a graph compute in halves, and why others do not.
+pub(super) fn render_halves(out: &mut dyn Write, report: &Halves) -> io::Result<()> {
+    let nodes = counted(report.nodes, "node");
+    let casts = counted(report.casts, "cast");
+    let io = if report.io_kept { "inputs and outputs in f32" } else { "inputs and outputs in f16" };
+    writeln!(out, "  {} of {nodes} compute in f16, with {casts}; {io}", report.halves)?;
+    for (why, operators) in &report.unchanged {
+        let operators: Vec<String> =
+            operators.iter().map(|(op, count)| format!("{count} {}", Escaped(op))).collect();
+        writeln!(out, "  {ODD}in f32: {}: {why}{ODD:#}", operators.join(", "))?;
+    }
+    if report.clamped > 0 {
+        let numbers = counted(report.clamped, "constant");
+        writeln!(out, "  {ODD}clamped to the range of f16: {numbers}{ODD:#}")?;
     }
     Ok(())
 }

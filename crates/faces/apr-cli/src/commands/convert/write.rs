@@ -1,5 +1,6 @@
 //! Doing a job, and reporting it.
 
+use std::collections::BTreeMap;
 use std::io::{self, IsTerminal, Write};
 use std::path::Path;
 
@@ -10,6 +11,8 @@ use apr_lowrank::{ExtractReport, FactorReport};
 use apr_merge::MergeReport;
 use apr_merge::moe::MoeReport;
 use apr_ops::convert::ConvertReport;
+use apr_ops::extraction::Extracted;
+use apr_ops::halves::Halves;
 use apr_ops::job::{Job, Planned};
 use apr_ops::products::IntegerProducts;
 use apr_ops::simplify::Simplified;
@@ -21,8 +24,8 @@ use serde_json::{Map, Value, json};
 
 use super::gates::{Gates, Judged, name_of, render_drift};
 use super::render::{
-    SHOWN, WriteReport, render, render_coded, render_family, render_plan, render_products,
-    render_simplified, render_validation,
+    SHOWN, WriteReport, render, render_coded, render_extracted, render_family, render_halves,
+    render_plan, render_products, render_renamed, render_simplified, render_validation,
 };
 use crate::args::WriteArgs;
 use crate::commands::{canary, distill, lora, lowrank, merge, prune, search};
@@ -154,12 +157,21 @@ struct DryReport<'r> {
     output: Option<String>,
     #[serde(flatten)]
     plan: &'r ConvertReport,
+    /// Part of the graph that would be extracted.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    part: Option<&'r Extracted>,
+    /// New names of values by the old ones.
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    renamed_values: &'r BTreeMap<String, String>,
     /// Graphs that would be simplified.
     #[serde(skip_serializing_if = "<[_]>::is_empty")]
     simplified: &'r [Simplified],
     /// Products that would multiply integers.
     #[serde(skip_serializing_if = "Option::is_none")]
     products: Option<&'r IntegerProducts>,
+    /// Nodes that would compute in halves.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    halves: Option<&'r Halves>,
     /// Search that chose the types of tensors.
     #[serde(skip_serializing_if = "Option::is_none")]
     search: Option<&'r SearchReport>,
@@ -213,8 +225,11 @@ pub(crate) fn write_subject(
             path: model.name,
             output: to.output.map(|path| path.display().to_string()),
             plan: &plan,
+            part: planned.extracted(),
+            renamed_values: planned.renamed_values(),
             simplified: planned.simplified(),
             products: planned.products(),
+            halves: planned.halves(),
             search: extras.search.as_ref(),
             changed: &extras.changed,
             extracted: extras.extracted.as_ref(),
@@ -222,8 +237,11 @@ pub(crate) fn write_subject(
         };
         return context.printer.report(&report, |out, report| {
             render_plan(out, report.plan)?;
+            render_renamed(out, report.renamed_values)?;
+            report.part.iter().try_for_each(|part| render_extracted(out, part))?;
             render_simplified(out, report.simplified)?;
             report.products.iter().try_for_each(|products| render_products(out, products))?;
+            report.halves.iter().try_for_each(|halves| render_halves(out, halves))?;
             report.changed.render(out)?;
             report.extracted.iter().try_for_each(|found| lora::render(out, found))?;
             report.moe.iter().try_for_each(|found| merge::render_moe(out, found))?;
@@ -289,9 +307,12 @@ pub(crate) fn write_subject(
         report.merge.iter().try_for_each(|merge| merge::render(out, merge))?;
         report.moe.iter().try_for_each(|found| merge::render_moe(out, found))?;
         report.search.iter().try_for_each(|found| search::render(out, found))?;
+        render_renamed(out, &report.job.renamed_values)?;
+        report.job.part.iter().try_for_each(|part| render_extracted(out, part))?;
         render_simplified(out, &report.job.simplified)?;
         let products = report.job.products.iter();
         products.into_iter().try_for_each(|products| render_products(out, products))?;
+        report.job.halves.iter().try_for_each(|halves| render_halves(out, halves))?;
         render_coded(out, report)?;
         render_family(out, report)?;
         report.job.drift.iter().try_for_each(|drift| render_drift(out, drift))?;

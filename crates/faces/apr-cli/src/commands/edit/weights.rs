@@ -300,6 +300,7 @@ pub(super) fn write(
     planned.report().losses.iter().for_each(|loss| {
         context.printer.warn(&format!("lost: {}, {}: {}", loss.name, loss.what, loss.why));
     });
+    context.printer.warn_new(&planned.report().warnings);
     let output = output(&planned)?;
     let bar = Bar::new(&context.printer, planned.report().bytes_in);
     let told = planned.report().warnings.len();

@@ -54,7 +54,7 @@ const ELSEWHERE: &[(&str, &str)] = &[
     ),
     ("lists the tensors of this shard; `apr edit", "a_folder_is_its_file_or_a_copy"),
     (
-        "--rename, --drop and --keep: the graph of an ONNX file refers to",
+        "--drop and --keep: the graph of an ONNX file refers to",
         "names_of_a_graph_are_not_changed_by_a_conversion",
     ),
     ("writes nothing: leave out -o", "options_without_effect_are_refused"),
@@ -263,7 +263,7 @@ const STATEMENTS: &[&str] = &[
     "--input NAME=FILE passes an array, an image or audio",
     "The model has no text input. Start with `apr tui",
     // What a simplification does not do.
-    "--simplify supports {MOST_ENDS} inputs and outputs, not {ends}",
+    "--simplify, --from and --to support {MOST_ENDS}",
     // What a table of a family begins with.
     "A table for --arch-file FILE can build on it with `extends",
     // What a merge or a signature does not do.
@@ -294,7 +294,16 @@ const STATEMENTS: &[&str] = &[
     "are two types for the same tensors",
     "--precision changed the type",
     "apply to ONNX and TorchScript output only",
-    "--simplify and --shape apply to ONNX output only",
+    "--simplify, --shape, --from and --to apply to ONNX output only",
+    "--from and --to support models of one graph",
+    "inputs of the model kept beside --from",
+    "--from: ",
+    "--to: ",
+    "--keep-io, --exclude-op and --exclude-node apply to",
+    "--exclude-op: the graph has no operator",
+    "--exclude-node {} matches no node",
+    "--exclude-node keeps it",
+    "--calibration-method applies to --quantize w8a8 of ONNX files only",
     "--simplify does not combine with --quantize",
     "--shape: the model has no input",
     "--merged applies to ONNX only",
