@@ -6,6 +6,7 @@ mod drift;
 mod generated;
 mod lockstep;
 mod meeting;
+mod moved_layers;
 mod recommendation;
 mod settings;
 mod sums;
@@ -24,9 +25,11 @@ use serde::Serialize;
 pub use blame::Blame;
 pub use drift::ValueDrift;
 pub use generated::{TokenChoice, TokenDrift, TokensDrift};
+pub use moved_layers::MovedLayer;
 pub use weights::{WeightChange, WeightDrift};
 
 use self::lockstep::{Course, Pairing, lockstep};
+use self::moved_layers::moved_layers;
 use self::recommendation::recommended;
 use self::settings::settings;
 use self::suspects::{Suspect, suspects};
@@ -61,6 +64,9 @@ pub struct TraceDiff {
     /// They are compared if both models are of one family.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub settings: Vec<OptionChange>,
+    /// Layers of the second model that have the weights of another layer of the first.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub moved_layers: Vec<MovedLayer>,
     /// The parts of the models that ran, one after the other.
     pub passes: Vec<PassDiff>,
     /// Position in `passes` of the first one with a divergence.
@@ -200,6 +206,7 @@ pub fn diff(
             let mut found = job.run([first, second])?;
             found.settings = settings([one, two])?;
             found.name_as_in_files([&FileNames::of(one.source)?, &FileNames::of(two.source)?]);
+            found.moved_layers = moved_layers(&found);
             found.recommendation = recommended(&found);
             Ok(found)
         })
@@ -278,6 +285,7 @@ impl Job<'_> {
             input: self.payload.name(),
             level: self.options.level,
             settings: Vec::new(),
+            moved_layers: Vec::new(),
             passes: Vec::new(),
             diverges_in: None,
             tokens: None,
