@@ -121,7 +121,8 @@ pub struct Assessment {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub category: Option<Category>,
     /// The model's score, from 0 to 100: the share of the points that it can fail and passed,
-    /// critical ones with four times the weight of others, but no more than the failed critical points allow.
+    /// critical ones with four times the weight of others, and advice with a third. It is no more
+    /// than the failed critical points allow.
     /// `None` where no point that was judged is about the model.
     pub score: Option<usize>,
     /// The score in a word.

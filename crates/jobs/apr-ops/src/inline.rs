@@ -385,7 +385,8 @@ impl InlineValidator {
         if let (Some(place), Some(expected), true) =
             (place, expectation, self.config.physics.ranges)
         {
-            self.report.siblings.extend(Sibling::at(&place, &name, expected, &stats));
+            let stored = reader.tensors().get(position).map_or(DType::F32, |info| info.dtype);
+            self.report.siblings.extend(Sibling::at(&place, (&name, stored), expected, &stats));
         }
         self.judge(&name, &stats, expectation)
     }

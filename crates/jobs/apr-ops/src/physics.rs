@@ -242,8 +242,8 @@ impl std::fmt::Display for Violation {
             Self::Repeated { siblings } => {
                 write!(
                     f,
-                    "mean, deviation and range of this weight are exactly those of one of its {} \
-                     {IN_OTHER_LAYERS}: one is a copy of the other",
+                    "this weight has exactly the mean, deviation and range of a sibling ({} \
+                     {IN_OTHER_LAYERS}): one is a copy of the other",
                     apr_core::counted(*siblings as u64, "sibling")
                 )
             }

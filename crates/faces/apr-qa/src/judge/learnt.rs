@@ -11,9 +11,9 @@ use crate::ran::NotRun;
 /// Nats of a token that the order of a text saves at least.
 const GAIN: f64 = 0.5;
 /// Nats of a token that a change of the layers of a sound model saves at most.
-const SAVED: f64 = 0.1;
+const SAVED: f64 = 0.15;
 /// Sentences of which the meaning has to be found, of eight.
-const MEANINGS: usize = 7;
+const MEANINGS: usize = 6;
 
 /// Measures the model. Returns the reason if the model can't be run.
 fn measured<T>(

@@ -110,7 +110,7 @@ fn is_of_layers(finding: &Finding) -> bool {
 pub(crate) fn layers(bench: &Bench<'_>) -> Judgement {
     let up = "model.layers.1.mlp.up_proj.weight";
     let seen = in_made(bench, Made::two_layers, up, |values| {
-        values.iter_mut().for_each(|value| *value *= 10.0);
+        values.iter_mut().for_each(|value| *value *= 20.0);
     })?;
     if let Some(why) = bench.skipped(Check::Physics)? {
         return absent(why);

@@ -6,7 +6,7 @@
 use std::collections::BTreeMap;
 
 use apr_arch::{FamilyModel, TensorExpectation, TensorKind};
-use apr_registry::TensorInfo;
+use apr_registry::{DType, TensorInfo};
 use apr_tensor::stats::Stats;
 use serde::{Deserialize, Serialize};
 
@@ -63,6 +63,8 @@ pub struct Sibling {
     pub size: f64,
     /// Smallest and largest value.
     pub extrema: [f64; 2],
+    /// Type of the values as stored: types with few steps have more zeros than others.
+    pub dtype: String,
     /// Number of zeros.
     pub zeros: u64,
     /// Number of values.
@@ -80,13 +82,13 @@ impl Sibling {
         stats: &Stats,
     ) -> Option<Self> {
         let place = model?.place_in_layer(position)?;
-        Self::at(&place, &info.name, expectation(model, position, info)?, stats)
+        Self::at(&place, (&info.name, info.dtype), expectation(model, position, info)?, stats)
     }
 
     /// A tensor in this place of its layer; `None` if it is neither a norm nor a matrix.
     pub(crate) fn at(
         place: &str,
-        tensor: &str,
+        (tensor, dtype): (&str, DType),
         expected: TensorExpectation,
         stats: &Stats,
     ) -> Option<Self> {
@@ -106,6 +108,7 @@ impl Sibling {
             mean,
             size,
             extrema: [stats.min.unwrap_or_default(), stats.max.unwrap_or_default()],
+            dtype: dtype.to_string(),
             zeros: stats.zeros,
             count: stats.count,
         })
@@ -165,23 +168,41 @@ fn norms<'g>(layers: &[&'g Sibling]) -> Vec<(&'g str, Violation)> {
 
 /// The outliers among the matrices of one place, and those that equal another.
 fn matrices<'g>(layers: &[&'g Sibling]) -> Vec<(&'g str, Violation)> {
+    let is_deepened = is_deepened(layers);
     let judged = layers.iter().enumerate().filter_map(|(at, layer)| {
         let others = layers.iter().enumerate().filter(|(other, _)| *other != at);
         let others: Vec<&Sibling> = others.map(|(_, other)| *other).collect();
-        Some((layer.tensor.as_str(), beside(layer, &others)?))
+        Some((layer.tensor.as_str(), beside(layer, &others, is_deepened)?))
     });
     judged.collect()
 }
 
+/// Returns `true` if several different layers occur twice: a merge that repeats layers makes a
+/// model deeper so. A mistake repeats one.
+fn is_deepened(layers: &[&Sibling]) -> bool {
+    let mut repeated: Vec<&Sibling> = Vec::new();
+    for (at, layer) in layers.iter().enumerate() {
+        let is_again = layers[..at].iter().any(|before| layer.equals(before));
+        if is_again && !repeated.iter().any(|known| known.equals(layer)) {
+            repeated.push(layer);
+        }
+    }
+    repeated.len() > 1
+}
+
 /// What is odd about a matrix beside the others of its place.
-fn beside(layer: &Sibling, others: &[&Sibling]) -> Option<Violation> {
-    if others.iter().any(|other| layer.equals(other)) {
+fn beside(layer: &Sibling, others: &[&Sibling], is_deepened: bool) -> Option<Violation> {
+    if !is_deepened && others.iter().any(|other| layer.equals(other)) {
         return Some(Violation::Repeated { siblings: others.len() });
     }
-    let most = others.iter().map(|other| other.zero_share()).reduce(f64::max)?;
+    let stored = others.iter().filter(|other| other.dtype == layer.dtype);
+    let shares: Vec<f64> = stored.map(|other| other.zero_share()).collect();
     let share = layer.zero_share();
-    if share >= MANY_ZEROS && most <= FEW_ZEROS {
-        return Some(Violation::Zeros { share, most, siblings: others.len() });
+    if let Some(most) = shares.iter().copied().reduce(f64::max)
+        && share >= MANY_ZEROS
+        && most <= FEW_ZEROS
+    {
+        return Some(Violation::Zeros { share, most, siblings: shares.len() });
     }
     let few = others.len() + 1 < FEWEST_LAYERS;
     let times = if few { TIMES_THE_NEAREST_OF_FEW } else { TIMES_THE_NEAREST };
@@ -219,6 +240,7 @@ mod tests {
             mean: *mean,
             size: *mean,
             extrema: [*mean, *mean],
+            dtype: DType::F32.to_string(),
             zeros: 0,
             count: 64,
         };
@@ -234,6 +256,7 @@ mod tests {
             mean: 0.0,
             size: *size,
             extrema: [-3.0 * size, 3.0 * size],
+            dtype: DType::F32.to_string(),
             zeros: *zeros,
             count: 1000,
         };
@@ -269,9 +292,26 @@ mod tests {
     #[test]
     fn a_copy_of_a_layer_is_reported_with_what_it_was_copied_from() {
         let copies = odd(&[(0.04, 1), (0.05, 0), (0.05, 0), (0.02, 0)]);
-        let said = "mean, deviation and range of this weight are exactly those of one of its 3 \
-                    siblings in other layers: one is a copy of the other";
+        let said = "this weight has exactly the mean, deviation and range of a sibling (3 siblings \
+                    in other layers): one is a copy of the other";
         assert_eq!(copies, [format!("layers.1: {said}"), format!("layers.2: {said}")]);
+    }
+
+    #[test]
+    fn several_layers_that_occur_twice_are_a_deeper_model() {
+        let repeated = [(0.04, 1), (0.05, 0), (0.04, 1), (0.05, 0), (0.02, 0)];
+        assert_eq!(odd(&repeated), Vec::<String>::new());
+        let all_the_same = [(0.04, 1), (0.04, 1), (0.04, 1), (0.05, 0)];
+        assert_eq!(odd(&all_the_same).len(), 3);
+    }
+
+    #[test]
+    fn zeros_are_compared_among_layers_of_one_type() {
+        let mut layers = matrices(&[(0.04, 62), (0.05, 0), (0.06, 1)]);
+        layers[0].dtype = DType::Q4_0.to_string();
+        assert_eq!(outliers(&layers), [], "no other of its type");
+        layers[1].dtype = DType::Q4_0.to_string();
+        assert_eq!(outliers(&layers).len(), 1);
     }
 
     #[test]

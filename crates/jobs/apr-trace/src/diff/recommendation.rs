@@ -17,7 +17,7 @@ pub(super) fn recommended(diff: &TraceDiff) -> String {
         return of_setting(change, diff.settings.len() - 1);
     }
     if let Some(moved) = described(&diff.moved_layers) {
-        return format!("Put the layers in order: {moved}");
+        return format!("Check the order of the layers: {moved}");
     }
     if let Some(found) = diff.divergence() {
         return of_divergence(found);
