@@ -13,17 +13,17 @@ use crate::windows::{Window, leading_token};
 const MOST: usize = 96;
 /// Tokens of the shortest text.
 const LEAST: usize = 8;
-/// Tokens of the beginning of a text, of which the second half is scored. The last third of [`MOST`]
-/// tokens has none of them.
+/// Tokens of the beginning of a text, of which the second half is scored. The last third of
+/// [`MOST`] tokens has none of them.
 const BEGINNING: usize = 48;
 
 /// Nats per byte of a text that a model predicts, at most, if its tokens are [`LONG`].
 ///
-/// Twice the worst of three trained models with 4 bits per weight on the first text: `a story` takes
-/// 0.70 in Qwen2.5 Coder 0.5B, 0.64 in Gemma 3 270M, and 0.60 in SmolLM2 135M.
+/// Twice the worst of three trained models with 4 bits per weight on the first text: `a story`
+/// takes 0.70 in Qwen2.5 Coder 0.5B, 0.64 in Gemma 3 270M, and 0.60 in SmolLM2 135M.
 const MOST_PER_BYTE: f64 = 1.4;
-/// Bytes of a token, on average, in a language that the vocabulary was made for: 4.1 in these models.
-/// A model with tokens of letters, or of another language, need not know the text.
+/// Bytes of a token, on average, in a language that the vocabulary was made for: 4.1 in these
+/// models. A model with tokens of letters, or of another language, need not know the text.
 const LONG: f64 = 3.5;
 /// Nats per byte of the answers to sums, at most. Guessed digits take 1.5, and tiny-llama 0.000.
 const MOST_PER_BYTE_OF_SUMS: f64 = 0.5;

@@ -79,8 +79,8 @@ pub struct CanaryCase {
     pub name: String,
     /// Input of the model.
     pub input: CanaryInput,
-    /// Tokens of an input that is text, by the tokenizer of the model that answered; not compared if
-    /// empty. A vocabulary with exchanged tokens can give the same answer to another question.
+    /// Tokens of an input that is text, by the tokenizer of the model that answered; not compared
+    /// if empty. A vocabulary with exchanged tokens can give the same answer to another question.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub input_tokens: Vec<i64>,
     /// Maximum number of tokens to generate; by default the model's own maximum.

@@ -11,6 +11,7 @@ mod recommendation;
 mod settings;
 mod sums;
 mod suspects;
+mod vocabularies;
 mod weights;
 
 use std::collections::{BTreeSet, HashMap};
@@ -19,7 +20,7 @@ use apr_arch::OptionChange;
 use apr_graph::Meaning;
 use apr_infer::{Outcome, Value};
 use apr_registry::Code;
-use apr_run::{AssumedInput, Host, RunError, RunResult, Runner, Tokenizer, with_runner};
+use apr_run::{AssumedInput, Host, RunError, RunResult, Runner, with_runner};
 use serde::Serialize;
 
 pub use blame::Blame;
@@ -33,10 +34,11 @@ use self::moved_layers::moved_layers;
 use self::recommendation::recommended;
 use self::settings::settings;
 use self::suspects::{Suspect, suspects};
+use self::vocabularies::check_vocabularies;
 use crate::file_names::FileNames;
 use crate::level::Level;
 use crate::payload::{Pass, Passes, Payload, Subject, Written, generated, inputs_like, states_of};
-use crate::quiet::{Naming, Quiet};
+use crate::quiet::Naming;
 use crate::sites::Sites;
 use crate::trace::{TraceOptions, VERSION};
 
@@ -211,47 +213,6 @@ pub fn diff(
             Ok(found)
         })
     })
-}
-
-/// Refuses models that read a text as different tokens.
-fn check_vocabularies(runners: [&Runner<'_>; 2], payload: &Payload) -> RunResult<()> {
-    let sizes = runners.map(|runner| runner.facts().vocabulary());
-    if let Payload::Tokens(ids) = payload {
-        let beyond = |size: usize| {
-            ids.iter().find(|id| usize::try_from(**id).map_or(true, |id| id >= size)).copied()
-        };
-        if let Some((size, id)) = sizes[1].and_then(|size| Some((size, beyond(size)?))) {
-            return Err(RunError::request(format!(
-                "the models' vocabularies differ: token {id} is beyond the second one's {size}"
-            )));
-        }
-        return Ok(());
-    }
-    let Payload::Text { prompt, .. } = payload else { return Ok(()) };
-    let tokens = |runner: &Runner<'_>| -> RunResult<Option<Vec<i64>>> {
-        let quiet = Quiet(runner.host());
-        let tokenizer = Tokenizer::find(runner.reader(), &quiet)?;
-        Ok(tokenizer.map(|tokenizer| tokenizer.encode(prompt, true)).transpose()?)
-    };
-    let (one, two) = (tokens(runners[0])?, tokens(runners[1])?);
-    let (Some(one), Some(two)) = (one, two) else { return Ok(()) };
-    if one == two {
-        return Ok(());
-    }
-    let shown = |ids: &[i64]| {
-        let shown: Vec<String> = ids.iter().take(8).map(ToString::to_string).collect();
-        let more = if ids.len() > 8 { ", ..." } else { "" };
-        format!("{}{more}", shown.join(", "))
-    };
-    Err(RunError::with_remedy(
-        format!(
-            "the models' vocabularies differ: the text is {} to the first one, and {} to the \
-             second",
-            shown(&one),
-            shown(&two)
-        ),
-        apr_run::Remedy::TokenIds,
-    ))
 }
 
 struct Job<'j> {
