@@ -33,6 +33,7 @@ const PARTS: [(&str, Part); 15] = [
     ("optimum", optimum),
     ("simplify", simplify),
     ("quality", quality),
+    ("damage", damage),
     ("llama", llama),
     ("trained", trained),
 ];
@@ -236,6 +237,16 @@ fn quality(steps: &mut Steps) {
     steps.run("types that are searched are nearer than mixes of the same size", || {
         reference::check_search(&apr()?)
     });
+}
+
+fn damage(steps: &mut Steps) {
+    steps.run("the Python reference environment", reference::set_up_python);
+    if steps.run("the model all-MiniLM-L6-v2", reference::fetch_model).is_some() {
+        steps.run("sound models score 95 or more, and damaged copies are scored", || {
+            run_program(&mut cargo("build", ["--release", "--package", "apr-cli"]))?;
+            reference::check_scores(&target_dir().join("release/apr"))
+        });
+    }
 }
 
 fn llama(steps: &mut Steps) {

@@ -152,6 +152,13 @@ pub(crate) fn check_damage(apr: &Path) -> Outcome {
     run(command.arg(minilm()).arg("A man is eating a piece of bread."))
 }
 
+/// Damages models, and has `apr validate --quality` score them.
+pub(crate) fn check_scores(apr: &Path) -> Outcome {
+    let mut command = program(python());
+    command.arg("xtask/interop/damage_scores.py").arg(apr).arg("fixtures/tiny-llama");
+    run(command.arg(minilm()))
+}
+
 /// A Python with transformers and onnxruntime, once it was [set up](set_up_transformers).
 pub(crate) fn graph_python() -> PathBuf {
     std::env::var_os("APR_GRAPH_PYTHON")

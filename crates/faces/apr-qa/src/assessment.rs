@@ -11,7 +11,7 @@ const LOWEST: &str = "POOR";
 
 /// Points whose failure makes a model unfit, whatever else passes, and the most that it scores
 /// then.
-const CRITICAL: [(u8, usize); 14] = [
+const CRITICAL: [(u8, usize); 16] = [
     // Damaged files.
     (4, 10),
     (9, 10),
@@ -27,13 +27,19 @@ const CRITICAL: [(u8, usize); 14] = [
     (33, 50),
     (38, 50),
     (39, 50),
-    // Weights that learnt nothing.
+    // Weights that learnt nothing, or are not in their place.
     (101, 60),
     (102, 60),
+    (103, 60),
+    (104, 60),
 ];
 
-/// Weight of a critical point in the score. Other points have the weight 1.
-const WEIGHT: usize = 4;
+/// Points whose failure is no damage: alignment, the repetition of tokens that the likeliest
+/// continuation of a text often ends in, and the licence.
+const ADVICE: [u8; 3] = [6, 45, 52];
+
+/// Weights in the score of a point of [`ADVICE`], a critical one, and the others.
+const WEIGHTS: [usize; 3] = [1, 12, 3];
 
 /// Verdict on a point.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
@@ -110,7 +116,8 @@ pub struct Assessment {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub category: Option<Category>,
     /// The model's score, from 0 to 100: the share of the points that it can fail and passed,
-    /// critical ones with four times the weight, but no more than the failed critical points allow.
+    /// critical ones with four times the weight of others, and advice with a third. It is no more
+    /// than the failed critical points allow.
     /// `None` where no point that was judged is about the model.
     pub score: Option<usize>,
     /// The score in a word.
@@ -241,7 +248,12 @@ fn critical(points: &[PointReport]) -> Vec<Critical> {
 fn score_of(points: &[PointReport]) -> Option<usize> {
     let weight = |point: &&PointReport| {
         let is_critical = CRITICAL.iter().any(|(number, _)| *number == point.number);
-        if is_critical { WEIGHT } else { 1 }
+        let [advice, critical, usual] = WEIGHTS;
+        match point.number {
+            number if ADVICE.contains(&number) => advice,
+            _ if is_critical => critical,
+            _ => usual,
+        }
     };
     let sum = |verdict: Verdict| -> usize {
         let is_such = |point: &&PointReport| point.verdict == verdict;

@@ -13,7 +13,8 @@
 //! looked at (weights of an encrypted model), or that needs another program, does not apply, and
 //! does not count as passed. The model's score is the share of the points that it can fail and
 //! passed, and no critical point that failed lets it be high (`docs/decisions.md`, "The 100
-//! points"). Two points beyond the plan ask whether the model learnt anything.
+//! points"). Four points beyond the plan ask what the model learnt, and whether its layers fit
+//! together.
 //!
 //! ```
 //! use apr_qa::{Category, Subject, Verdict, assess};

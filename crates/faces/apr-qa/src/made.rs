@@ -172,6 +172,23 @@ impl Made {
         Self::of(config, &shapes)
     }
 
+    /// A valid LLaMA model of two layers.
+    pub(crate) fn two_layers() -> Self {
+        let mut made = Self::llama();
+        made.config["num_hidden_layers"] = 2.into();
+        let first = made.tensors.iter().filter(|weights| weights.name.contains(".layers.0."));
+        let second: Vec<Weights> = first
+            .map(|Weights { name, shape, values }| Weights {
+                name: name.replace(".layers.0.", ".layers.1."),
+                shape: shape.clone(),
+                // The same numbers in another order and of another size.
+                values: values.iter().rev().map(|value| value * 0.75).collect(),
+            })
+            .collect();
+        made.tensors.extend(second);
+        made
+    }
+
     /// A valid Gemma, which has the names of a LLaMA, and whose norms are stored as their distance
     /// from one.
     pub(crate) fn gemma() -> Self {

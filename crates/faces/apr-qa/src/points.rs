@@ -264,13 +264,17 @@ points! {
 }
 
 points! {
-    /// Points beyond the plan: what the model learnt. They count for its score, and not among the
-    /// hundred.
-    LEARNT: 2;
+    /// Points beyond the plan: what the model learnt, and whether its layers fit together. They
+    /// count for its score, and not among the hundred.
+    LEARNT: 4;
     101 Weights Run learnt::passages, "Language":
         "A text in its order is likelier than its tokens in another.";
     102 Weights Run learnt::meanings, "Meaning":
         "Sentences that mean the same are nearer than those of the same words.";
+    103 Weights Model values::layers, "Layers":
+        "A weight is of one size in all layers, and no layer occurs twice.";
+    104 Weights Run learnt::blocks, "Blocks":
+        "Without a block, or with layers exchanged, the model predicts no better.";
 }
 
 #[cfg(test)]

@@ -6,8 +6,8 @@
 
 pub use apr_trace::{
     Anomaly, AnomalyKind, AnomalyReport, AttentionPattern, Blame, DeadNeurons, Divergence,
-    InputTrace, Level, OperatorTrace, OptionChange, PassDiff, PassTrace, Payload, Prediction,
-    Predictions, StepDiff, StepInput, StepTrace, StepWeights, TokenChoice, TokenDrift, TokensDrift,
-    Trace, TraceDiff, TraceOptions, ValueDrift, ValueStatistics, ValueTrace, WeightChange,
-    WeightDrift, WeightTrace, Written, anomalies, perfetto,
+    InputTrace, Level, MovedLayer, OperatorTrace, OptionChange, PassDiff, PassTrace, Payload,
+    Prediction, Predictions, StepDiff, StepInput, StepTrace, StepWeights, TokenChoice, TokenDrift,
+    TokensDrift, Trace, TraceDiff, TraceOptions, ValueDrift, ValueStatistics, ValueTrace,
+    WeightChange, WeightDrift, WeightTrace, Written, anomalies, perfetto,
 };

@@ -10,7 +10,7 @@ use serde::Serialize;
 
 use crate::import::family_misfits;
 use crate::inline::ValidationError;
-use crate::physics::{Gain, Level, Physics, Violation, expectation, outliers};
+use crate::physics::{Level, Physics, Sibling, Violation, expectation, outliers};
 use crate::tensors::{TensorsOptions, list};
 
 /// A tensor with its statistics and the violations found in it.
@@ -60,11 +60,13 @@ pub fn analyze<P: Pipeline>(
 ) -> Result<AnalyzeReport> {
     let options = TensorsOptions { stats: true, ..TensorsOptions::default() };
     let rows = list(reader, file, &options, pipeline, progress)?.tensors;
-    let gains = rows.iter().zip(reader.tensors()).enumerate();
-    let gains: Vec<Gain> = gains
-        .filter_map(|(position, (row, info))| Gain::of(model, position, info, row.stats.as_ref()?))
+    let siblings = rows.iter().zip(reader.tensors()).enumerate();
+    let siblings: Vec<Sibling> = siblings
+        .filter_map(|(position, (row, info))| {
+            Sibling::of(model, position, info, row.stats.as_ref()?)
+        })
         .collect();
-    let outliers: HashMap<&str, Violation> = outliers(&gains).into_iter().collect();
+    let outliers: HashMap<&str, Violation> = outliers(&siblings).into_iter().collect();
     let tensors: Vec<AnalyzedTensor> = rows
         .into_iter()
         .enumerate()

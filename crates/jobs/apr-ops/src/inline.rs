@@ -9,7 +9,9 @@ use apr_tensor::stats::{Moments, Scratch, Stats};
 use serde::Serialize;
 
 use crate::constants::Constants;
-use crate::physics::{Gain, Level, Physics, Violation, expectation, expectation_by_name, outliers};
+use crate::physics::{
+    Level, Physics, Sibling, Violation, expectation, expectation_by_name, outliers,
+};
 
 /// Checks to make, and whether the first error ends the job.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -234,9 +236,9 @@ pub struct ValidationReport {
     /// Infinite tensors that are accepted because of their use in the graph.
     #[serde(skip)]
     pub(crate) by_graph: Vec<String>,
-    /// Mean gains of norms in a part of a job, to be compared with the gains in the other parts.
+    /// Weights of layers in a part of a job, to be compared with those in the other parts.
     #[serde(skip)]
-    pub gains: Vec<Gain>,
+    pub siblings: Vec<Sibling>,
 }
 
 #[allow(clippy::trivially_copy_pass_by_ref)] // Serde passes a reference.
@@ -383,7 +385,8 @@ impl InlineValidator {
         if let (Some(place), Some(expected), true) =
             (place, expectation, self.config.physics.ranges)
         {
-            self.report.gains.extend(Gain::at(&place, &name, expected, &stats));
+            let stored = reader.tensors().get(position).map_or(DType::F32, |info| info.dtype);
+            self.report.siblings.extend(Sibling::at(&place, (&name, stored), expected, &stats));
         }
         self.judge(&name, &stats, expectation)
     }
@@ -455,14 +458,14 @@ impl InlineValidator {
         let Constants { infinite, by_graph, .. } = self.constants;
         let mut report = ValidationReport { infinite, by_graph, ..self.report };
         if !self.is_part {
-            report.warnings.extend(beside_siblings(&std::mem::take(&mut report.gains)));
+            report.warnings.extend(beside_siblings(&std::mem::take(&mut report.siblings)));
         }
         report
     }
 }
 
-/// Returns warnings for norms whose gains are far above the gains in the other layers of a model.
-pub(crate) fn beside_siblings(gains: &[Gain]) -> Vec<ValidationError> {
+/// Returns warnings for weights that are odd beside those of the other layers of a model.
+pub(crate) fn beside_siblings(siblings: &[Sibling]) -> Vec<ValidationError> {
     let warning = |(tensor, violation)| ValidationError::of_values(tensor, violation);
-    outliers(gains).into_iter().map(warning).collect()
+    outliers(siblings).into_iter().map(warning).collect()
 }

@@ -10,7 +10,10 @@ use serde::{Deserialize, Serialize};
 
 use apr_core::{NotFinite, number};
 
-pub use siblings::{Gain, outliers};
+pub use siblings::{Sibling, outliers};
+
+/// End of what is said of a weight beside the same weight in other layers.
+pub const IN_OTHER_LAYERS: &str = "in other layers";
 
 /// Minimum number of values for which mean and deviation are meaningful.
 const FEWEST_VALUES: u64 = 8;
@@ -85,6 +88,30 @@ pub enum Violation {
         /// The number of other layers with this norm.
         siblings: usize,
     },
+    /// A matrix is many times larger or smaller than in every other layer ([`outliers`]).
+    Size {
+        /// Root mean square of its values.
+        size: f64,
+        /// The root mean square that is nearest to it in the other layers.
+        nearest: f64,
+        /// The number of other layers with this matrix.
+        siblings: usize,
+    },
+    /// A matrix has the statistics of the same matrix in another layer: one is a copy
+    /// ([`outliers`]).
+    Repeated {
+        /// The number of other layers with this matrix.
+        siblings: usize,
+    },
+    /// A part of a matrix is zero, and hardly any value in the other layers ([`outliers`]).
+    Zeros {
+        /// Share of the values that are zero.
+        share: f64,
+        /// The largest share in the other layers.
+        most: f64,
+        /// The number of other layers with this matrix.
+        siblings: usize,
+    },
     /// Quants that no symmetric quantizer writes: -128 where values lie in [-127, 127].
     Quants {
         /// Number of such values.
@@ -135,6 +162,9 @@ impl Violation {
             | Self::Mean { .. }
             | Self::Std { .. }
             | Self::Siblings { .. }
+            | Self::Size { .. }
+            | Self::Repeated { .. }
+            | Self::Zeros { .. }
             | Self::Negative { .. } => Level::Warning,
         }
     }
@@ -193,6 +223,39 @@ impl std::fmt::Display for Violation {
                     f,
                     "the mean of this {kind} is {mean}, {times} times the median of this norm in \
                      all layers, {median} ({siblings})"
+                )
+            }
+            Self::Size { size, nearest, siblings } => {
+                let times = match size / nearest {
+                    ratio if ratio >= 1.0 => format!("{} times", number(ratio.round())),
+                    ratio => format!("a {}th of", number(ratio.recip().round())),
+                };
+                write!(
+                    f,
+                    "the root mean square of this weight is {}, {times} that of the nearest of {} \
+                     {IN_OTHER_LAYERS}, {}",
+                    number(*size),
+                    apr_core::counted(*siblings as u64, "sibling"),
+                    number(*nearest)
+                )
+            }
+            Self::Repeated { siblings } => {
+                write!(
+                    f,
+                    "this weight has exactly the mean, deviation and range of a sibling ({} \
+                     {IN_OTHER_LAYERS}): one is a copy of the other",
+                    apr_core::counted(*siblings as u64, "sibling")
+                )
+            }
+            Self::Zeros { share, most, siblings } => {
+                let percent = |share: f64| number((share * 1000.0).round() / 10.0);
+                write!(
+                    f,
+                    "{} % of the values of this weight are zero, at most {} % in {} \
+                     {IN_OTHER_LAYERS}",
+                    percent(*share),
+                    percent(*most),
+                    apr_core::counted(*siblings as u64, "sibling")
                 )
             }
             Self::Negative { min } => {

@@ -151,13 +151,14 @@ fn validate_shards<P: Pipeline>(
             family.map(|family| families.apply(family.name(), shard.tensors(), reader.metadata()));
         let part = part.transpose()?;
         let known = Known { model: part.as_ref(), families, graphs: None };
-        let (report, gains) = validate_shard(shard, name, known, of_a_shard, pipeline, progress)?;
+        let (report, siblings) =
+            validate_shard(shard, name, known, of_a_shard, pipeline, progress)?;
         let findings = report.findings.into_iter();
         found.findings.extend(
             findings
                 .map(|finding| Finding { file: finding.file.or(Some(name.to_owned())), ..finding }),
         );
-        found.gains.extend(gains);
+        found.siblings.extend(siblings);
         found.checks.extend(report.checks);
         found.bytes_read += report.bytes_read;
     }
@@ -181,7 +182,7 @@ fn put_together(
         whole.findings.retain(|finding| finding.check != Check::Structure);
     }
     whole.findings.extend(found.findings);
-    whole.findings.extend(beside_siblings(reader, &whole.path, &found.gains));
+    whole.findings.extend(beside_siblings(reader, &whole.path, &found.siblings));
     whole.bytes_read = whole.bytes_read.saturating_add(found.bytes_read);
     let seen = Seen::of(reader, &whole.findings);
     let combine = |outcome: &CheckOutcome| {

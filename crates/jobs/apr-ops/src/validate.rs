@@ -23,8 +23,8 @@ pub(crate) use pass::beside_siblings;
 pub(crate) use report::is_valid;
 pub use report::{Check, CheckOutcome, Finding, Status, ValidateReport};
 
-use crate::physics::Gain;
 pub use crate::physics::Level;
+use crate::physics::Sibling;
 
 /// Checks the bytes of an opened checkpoint in one read.
 ///
@@ -42,8 +42,8 @@ pub(crate) fn validate<P: Pipeline>(
     Ok(pass.report(bytes_read))
 }
 
-/// Checks a shard as [`validate`] does, but for its norms: their gains are returned, to be compared
-/// with those of the other shards.
+/// Checks a shard as [`validate`] does, but for its layers: their weights are returned, to be
+/// compared with those of the other shards.
 ///
 /// # Errors
 /// Those of [`validate`].
@@ -54,10 +54,10 @@ pub(crate) fn validate_shard<P: Pipeline>(
     options: ValidateOptions<'_>,
     pipeline: &P,
     progress: &dyn Progress,
-) -> Result<(ValidateReport, Vec<Gain>)> {
+) -> Result<(ValidateReport, Vec<Sibling>)> {
     let (mut pass, bytes_read) = read(reader, file, known, options, pipeline, progress)?;
-    let gains = std::mem::take(&mut pass.gains);
-    Ok((pass.report(bytes_read), gains))
+    let siblings = std::mem::take(&mut pass.siblings);
+    Ok((pass.report(bytes_read), siblings))
 }
 
 /// Reads a checkpoint; returns what was seen, and the number of bytes read.

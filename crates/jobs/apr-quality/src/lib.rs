@@ -34,6 +34,7 @@ mod rows;
 mod samples;
 mod scores;
 mod subject;
+mod trials;
 mod windows;
 
 pub use canary::{
@@ -52,4 +53,5 @@ pub use perplexity::{
 };
 pub use samples::{SAMPLES, Sample, built_in};
 pub use subject::Subject;
+pub use trials::{LayerChange, LayerTrials, layer_trials};
 pub use windows::{WindowOptions, Windows};

@@ -53,8 +53,8 @@ pub use anomalies::{Anomaly, AnomalyKind, AnomalyReport, anomalies};
 pub use apr_arch::OptionChange;
 pub use attention::AttentionPattern;
 pub use diff::{
-    Blame, Divergence, PassDiff, StepDiff, TokenChoice, TokenDrift, TokensDrift, TraceDiff,
-    ValueDrift, WeightChange, WeightDrift, diff,
+    Blame, Divergence, MovedLayer, PassDiff, StepDiff, TokenChoice, TokenDrift, TokensDrift,
+    TraceDiff, ValueDrift, WeightChange, WeightDrift, diff,
 };
 pub use level::Level;
 pub use payload::{Pass, Passes, Payload, RawInput, Subject, Written, generated, states_of};

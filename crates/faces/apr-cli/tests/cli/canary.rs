@@ -113,6 +113,24 @@ fn swap_tokens(sandbox: &Sandbox, bytes: &mut [u8], tokens: [&str; 2]) {
 }
 
 #[test]
+fn a_vocabulary_with_exchanged_tokens_does_not_pass_by_a_symmetric_sum() {
+    let sandbox = recorded();
+    sandbox.apr("canary create llama --prompt 13+31= -o symmetric.json -q").ok();
+    for name in ["config.json", "generation_config.json", "model.safetensors"] {
+        sandbox.write(&format!("broken/{name}"), sandbox.read(&format!("llama/{name}")));
+    }
+    let bytes = sandbox.read("llama/tokenizer.json");
+    let mut tokenizer: Value = serde_json::from_slice(&bytes).expect("JSON");
+    let vocabulary = &mut tokenizer["model"]["vocab"];
+    let [one, three] = ["1", "3"].map(|token| vocabulary[token].clone());
+    (vocabulary["1"], vocabulary["3"]) = (three, one);
+    sandbox.write("broken/tokenizer.json", tokenizer.to_string());
+    sandbox.apr("canary check llama --canary symmetric.json").ok();
+    let says = "the tokenizer reads the input differently: token 49 at position 0 is now token 51";
+    sandbox.apr("canary check broken --canary symmetric.json").fails(5, &[says]);
+}
+
+#[test]
 fn a_strict_canary_fails_for_a_model_that_was_quantized() {
     let sandbox = recorded();
     let line = "canary create llama --prompt 12+34= --strict -o strict.json -q";

@@ -60,7 +60,7 @@ fn a_model_has_a_score_of_100_points_under_four_headings() {
     sandbox.apr(&format!("import {LLAMA} -o m.apr")).ok();
     let run = sandbox.apr("validate m.apr --quality").ok();
     run.says(&[
-        "SCORE: 98/100 (EXCELLENT)\n\n=== 100-Point Quality Assessment ===\n",
+        "SCORE: 99/100 (EXCELLENT)\n\n=== 100-Point Quality Assessment ===\n",
         "Structure (25 pts): 23/25",
         &format!("Security (25 pts):  {}/25", 22 - UNJUDGED),
         "Weights (25 pts):   21/25",
@@ -128,12 +128,14 @@ fn a_model_that_predicts_nothing_is_unfit() {
     let sandbox = Sandbox::new();
     copy(&sandbox);
     let sound = report(&sandbox, "broken");
-    let [language, meaning] = &sound["learnt"].as_array().expect("two points")[..] else {
+    let [language, meaning, layers, blocks] = &sound["learnt"].as_array().expect("points")[..]
+    else {
         panic!("{sound}")
     };
     assert_eq!((&language["number"], &language["verdict"]), (&101.into(), &"passed".into()));
     assert!(language["seen"].as_str().is_some_and(|seen| seen.starts_with("sums: ")), "{language}");
     assert_eq!(meaning["verdict"], "not_applicable");
+    assert_eq!((&layers["verdict"], &blocks["verdict"]), (&"passed".into(), &"passed".into()));
 
     // The same values in another order: each statistic is what it was.
     damaged(&sandbox, LLAMA, "model.embed_tokens.weight", |bytes| {
@@ -147,6 +149,30 @@ fn a_model_that_predicts_nothing_is_unfit() {
         "FAIL 101  Language: ",
     ]);
     sandbox.apr("validate broken --quality --min-score 61").fails(5, &["below the minimum"]);
+}
+
+#[test]
+fn a_layer_out_of_line_makes_a_model_unfit() {
+    let sandbox = Sandbox::new();
+    copy(&sandbox);
+    // 2^4 times as large in BF16: nothing but the other layer shows it.
+    damaged(&sandbox, LLAMA, "model.layers.1.mlp.down_proj.weight", |bytes| {
+        bytes.iter_mut().skip(1).step_by(2).for_each(|high| *high += 2);
+    });
+    let found = report(&sandbox, "broken");
+    assert!(found["score"].as_u64() <= Some(60), "{found}");
+    let layers = &found["learnt"][2];
+    assert_eq!((&layers["number"], &layers["verdict"]), (&103.into(), &"failed".into()));
+    let shown = sandbox.apr("validate broken").ok();
+    shown.says(&["model.layers.1.mlp.down_proj.weight", "in other layers"]);
+
+    // All values with the other sign: their statistics are a sound weight's, and without the block
+    // the model predicts better.
+    damaged(&sandbox, LLAMA, "model.layers.1.mlp.down_proj.weight", |bytes| {
+        bytes.iter_mut().skip(1).step_by(2).for_each(|high| *high ^= 0x80);
+    });
+    let found = report(&sandbox, "broken");
+    assert!(found["score"].as_u64() <= Some(60), "{found}");
 }
 
 #[test]
@@ -302,7 +328,7 @@ fn a_signature_is_held_against_the_keys_that_it_names() {
 fn a_score_below_the_minimum_is_exit_code_5() {
     let sandbox = Sandbox::new();
     let line = |least: u8| format!("validate {LLAMA} --quality --min-score {least}");
-    let score = 96;
+    let score = 98;
     sandbox.apr(&line(score)).ok();
     let minimum = format!("(EXCELLENT)\nbelow the minimum of {}", score + 1);
     sandbox.apr(&line(score + 1)).fails(5, &[&format!("SCORE: {score}/100"), &minimum]);

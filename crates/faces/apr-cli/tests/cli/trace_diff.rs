@@ -68,6 +68,25 @@ fn a_damaged_weight_is_reported_despite_quantization() {
 }
 
 #[test]
+fn exchanged_layers_are_named() {
+    let sandbox = Sandbox::new();
+    damaged(&sandbox, LLAMA, "model.norm.weight", |_| {});
+    let mut bytes = sandbox.read("broken/model.safetensors");
+    let len = bytes[..8].try_into().map(u64::from_le_bytes).expect("eight bytes");
+    let end = 8 + usize::try_from(len).expect("a small file");
+    let names = String::from_utf8(bytes[8..end].to_vec()).expect("a header");
+    let names = names.replace(".layers.0.", ".layers.x.").replace(".layers.1.", ".layers.0.");
+    bytes[8..end].copy_from_slice(names.replace(".layers.x.", ".layers.1.").as_bytes());
+    sandbox.write("broken/model.safetensors", bytes);
+    let diff = diff(&sandbox, "broken");
+    let moved = diff["moved_layers"].as_array().expect("layers");
+    assert_eq!(moved.len(), 2, "{diff}");
+    assert_eq!((&moved[0]["layer"], &moved[0]["is"]), (&0.into(), &1.into()));
+    let recommendation = diff["recommendation"].as_str().expect("a sentence");
+    assert!(recommendation.contains("layers 0 and 1 have changed places"), "{recommendation}");
+}
+
+#[test]
 fn quantization_alone_is_not_a_divergence() {
     let sandbox = Sandbox::new();
     for quantization in ["q8_0", "q4_0", "q3_k_m", "q2_k", "iq4_nl", "mxfp4", "tq2_0"] {

@@ -1,7 +1,7 @@
-//! Points 101 and 102: what the model learnt.
+//! Points 101, 102 and 104: what the model learnt.
 
 use apr_core::counted;
-use apr_quality::{PassageScore, Subject};
+use apr_quality::{LayerTrials, PassageScore, Subject};
 use apr_run::{InputKind, RunResult, with_runner};
 
 use crate::bench::Bench;
@@ -10,8 +10,10 @@ use crate::ran::NotRun;
 
 /// Nats of a token that the order of a text saves at least.
 const GAIN: f64 = 0.5;
+/// Nats of a token that a change of the layers of a sound model saves at most.
+const SAVED: f64 = 0.15;
 /// Sentences of which the meaning has to be found, of eight.
-const MEANINGS: usize = 5;
+const MEANINGS: usize = 6;
 
 /// Measures the model. Returns the reason if the model can't be run.
 fn measured<T>(
@@ -75,9 +77,16 @@ pub(crate) fn passages(bench: &Bench<'_>) -> Judgement {
 /// Returns the condition that the best of `count` texts does not meet.
 fn not_learnt(best: &PassageScore, count: usize) -> String {
     let texts = counted(count as u64, "built-in text");
-    if best.gain() >= GAIN {
+    if best.gain() >= GAIN && best.loss >= best.guess {
         return format!(
             "of {texts}, the one that it predicts best is less likely than by guessing"
+        );
+    }
+    if best.gain() >= GAIN {
+        return format!(
+            "{:.2} nats a byte in the best of {texts}, and a sound model has {} at most",
+            best.per_byte(),
+            best.most_per_byte()
         );
     }
     format!(
@@ -85,6 +94,35 @@ fn not_learnt(best: &PassageScore, count: usize) -> String {
          learnt a language saves {GAIN}",
         best.gain()
     )
+}
+
+pub(crate) fn blocks(bench: &Bench<'_>) -> Judgement {
+    if read_text!(bench).trace.generated.is_none() {
+        return absent("the model does not continue a text");
+    }
+    let trials = measured(bench, |model| match (model.tokenizer(), model.parts()) {
+        (Some(tokenizer), [part]) => apr_quality::layer_trials(part, tokenizer, GAIN),
+        _ => Ok(None),
+    });
+    let trials = match trials {
+        Ok(Some(trials)) => trials,
+        Ok(None) => return absent("no layers, or no built-in text that the model knows"),
+        Err(not_run) => return not_run.judgement(),
+    };
+    let LayerTrials { loss, tried, of, ref best, .. } = trials;
+    let gain = trials.gain();
+    if gain >= SAVED {
+        return failed(format!(
+            "{}, the model saves {gain:.2} of {loss:.2} nats a token ({tried} of {of} changes \
+             tried)",
+            best.0
+        ));
+    }
+    passed(format!(
+        "{tried} of {of} changes of layers tried, and none saves {SAVED} of {loss:.2} nats a \
+         token; the best: {gain:+.2} {}",
+        best.0
+    ))
 }
 
 pub(crate) fn meanings(bench: &Bench<'_>) -> Judgement {

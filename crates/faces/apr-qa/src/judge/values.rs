@@ -1,8 +1,8 @@
-//! Points 26 to 38 and 48: what one read of the model shows of its tensors.
+//! Points 26 to 38, 48 and 103: what one read of the model shows of its tensors.
 
 use apr_arch::TensorKind;
 use apr_core::{DType, counted, keys};
-use apr_ops::physics::expectation;
+use apr_ops::physics::{IN_OTHER_LAYERS, expectation};
 use apr_ops::validate::{Check, Finding, Level};
 use apr_testkit::apr2::{Apr2Builder, Apr2Entry};
 
@@ -84,6 +84,7 @@ fn statistics(
     let findings = bench.findings(|finding| {
         finding.check == Check::Physics
             && !is_of_quants(finding)
+            && !is_of_layers(finding)
             && finding
                 .tensor
                 .as_deref()
@@ -99,6 +100,31 @@ fn is_of_physics(finding: &Finding) -> bool {
 
 fn is_of_quants(finding: &Finding) -> bool {
     finding.message.contains("; quants of ")
+}
+
+/// Returns `true` if a weight was compared with those of other layers.
+fn is_of_layers(finding: &Finding) -> bool {
+    finding.message.contains(IN_OTHER_LAYERS) || finding.message.contains("times the median of")
+}
+
+pub(crate) fn layers(bench: &Bench<'_>) -> Judgement {
+    let up = "model.layers.1.mlp.up_proj.weight";
+    let seen = in_made(bench, Made::two_layers, up, |values| {
+        values.iter_mut().for_each(|value| *value *= 20.0);
+    })?;
+    if let Some(why) = bench.skipped(Check::Physics)? {
+        return absent(why);
+    }
+    let place = |at: usize| bench.family().and_then(|family| family.place_in_layer(at));
+    let mut places: Vec<String> = (0..bench.reader().tensors().len()).filter_map(place).collect();
+    let count = places.len() as u64;
+    places.sort_unstable();
+    places.dedup();
+    if places.len() as u64 == count {
+        return absent("the model has no layers that are alike");
+    }
+    let healthy = format!("{} in {} of a layer", counted(count, "weight"), places.len());
+    judged(&bench.findings(is_of_layers)?, &healthy, &seen)
 }
 
 pub(crate) fn norm_weights(bench: &Bench<'_>) -> Judgement {
@@ -135,6 +161,16 @@ fn in_made_model(
     name: &str,
     change: impl FnOnce(&mut Vec<f32>),
 ) -> Result<String, Fault> {
+    in_made(bench, Made::llama, name, change)
+}
+
+/// Returns the finding for a tensor of a sound model after a change.
+fn in_made(
+    bench: &Bench<'_>,
+    sound: fn() -> Made,
+    name: &str,
+    change: impl FnOnce(&mut Vec<f32>),
+) -> Result<String, Fault> {
     let of_tensor = |llama: &Made| -> Result<Option<String>, Fault> {
         let model = apr::Model::open(bench.folder_of(llama)?)?;
         let report = model.validate(apr::report::ValidateOptions::default())?;
@@ -142,10 +178,10 @@ fn in_made_model(
         let mut of_it = findings.filter(|finding| finding.tensor.as_deref() == Some(name));
         Ok(of_it.next().map(|finding| finding.message))
     };
-    if let Some(message) = of_tensor(&Made::llama())? {
+    if let Some(message) = of_tensor(&sound())? {
         return Err(Fault(format!("the sound model was found fault with: {message}")));
     }
-    let broken = Made::llama().with(name, |weights| change(&mut weights.values));
+    let broken = sound().with(name, |weights| change(&mut weights.values));
     of_tensor(&broken)?.ok_or_else(|| Fault::new("nothing was found in the broken model"))
 }
 

@@ -12,6 +12,10 @@ const MAX_LAYERS: u64 = 256;
 const WITHOUT_NUMBERS: [&str; 7] =
     ["end_id", "mask_input", "max_positions", "padding_id", "rotary_config", "task", "tied"];
 
+/// Kinds of scaled rotary positions that the configuration states alone. Factors of others can be
+/// tensors, and GGUF does not name their kind.
+const SCALINGS: [&str; 3] = ["linear", "dynamic", "yarn"];
+
 /// The values of an option outside of layers and in each of them, by stack.
 pub type OptionValues = Vec<Option<Json>>;
 
@@ -79,8 +83,27 @@ impl GraphSettings<'_> {
         std::iter::once((stack.to_owned(), read(&[]))).chain((0..layers).map(in_layer)).collect()
     }
 
+    /// Returns the kind and the factor of scaled rotary positions, such as `linear 4`.
+    fn rotary_scaling(&self) -> Option<Json> {
+        let stated = ["rope_scaling", "rope_parameters"].iter().filter_map(|key| self.stated(key));
+        // Newer configurations have an entry for each kind of layer.
+        let mut entries = stated.flat_map(|json| match json {
+            Json::Object(entry) => {
+                let nested = entry.values().filter(|value| value.is_object()).cloned();
+                nested.chain(std::iter::once(Json::Object(entry.clone()))).collect()
+            }
+            _ => Vec::new(),
+        });
+        let scaling = |entry: Json| {
+            let kind = entry.get("rope_type").or_else(|| entry.get("type"))?.as_str()?;
+            let factor = entry.get("factor")?.as_f64()?;
+            SCALINGS.contains(&kind).then(|| format!("{kind} {factor}").into())
+        };
+        entries.find_map(scaling)
+    }
+
     /// Returns the options that another model of the family computes with other values, each with
-    /// the first place where it does.
+    /// the first place where it does, and `rotary_scaling` if its kind or factor differs.
     #[must_use]
     pub fn changes(&self, other: &GraphSettings<'_>) -> Vec<OptionChange> {
         let (names, _) = self.names();
@@ -92,7 +115,14 @@ impl GraphSettings<'_> {
             let ((at, value), (_, other_value)) = differing.next()?;
             Some(OptionChange { option: name.to_owned(), at, value, other_value })
         };
-        names.filter_map(change).collect()
+        let [value, other_value] = [self, other].map(GraphSettings::rotary_scaling);
+        let scaling = (value != other_value).then(|| OptionChange {
+            option: "rotary_scaling".to_owned(),
+            at: String::new(),
+            value,
+            other_value,
+        });
+        scaling.into_iter().chain(names.filter_map(change)).collect()
     }
 }
 
@@ -149,5 +179,32 @@ mod tests {
         let values = [&change.value, &change.other_value].map(|value| value.as_ref()?.as_f64());
         assert_eq!(values, [Some(1e4), Some(5e5)]);
         assert_eq!(a.changes(&c), []);
+    }
+
+    #[test]
+    fn another_scaling_of_rotary_positions_is_a_change() {
+        let families = Families::builtin();
+        let scaled = |scaling: serde_json::Value| {
+            let mut metadata = llama(1e4, 1e-5);
+            let mut config = metadata.object(keys::ARCHITECTURE).cloned().unwrap();
+            config.insert("rope_scaling".to_owned(), scaling);
+            metadata.set(keys::ARCHITECTURE, serde_json::Value::Object(config));
+            metadata
+        };
+        let metadata = [
+            scaled(json!(null)),
+            scaled(json!({"rope_type": "linear", "factor": 4.0})),
+            scaled(json!({"full_attention": {"rope_type": "linear", "factor": 4}})),
+            scaled(json!({"rope_type": "llama3", "factor": 8.0})),
+        ];
+        let models =
+            metadata.each_ref().map(|one| families.apply("llama", &[], one).expect("a model"));
+        let [none, linear, nested, llama3] =
+            models.each_ref().map(|model| model.graph_settings(None).expect("settings"));
+        let changes = none.changes(&linear);
+        assert_eq!((changes.len(), changes[0].option.as_str()), (1, "rotary_scaling"));
+        assert_eq!((&changes[0].value, &changes[0].other_value), (&None, &Some(json!("linear 4"))));
+        assert_eq!(linear.changes(&nested), []);
+        assert_eq!(none.changes(&llama3), [], "GGUF has its factors in a tensor");
     }
 }

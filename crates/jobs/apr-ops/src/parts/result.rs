@@ -11,7 +11,7 @@ use serde_json::Value;
 use super::exact;
 use super::plan::{digest_of, encoded};
 use crate::convert::{ConvertReport, Learnt, Rounding};
-use crate::physics::Gain;
+use crate::physics::Sibling;
 
 /// The version of the results' format.
 const VERSION: u64 = 1;
@@ -110,8 +110,8 @@ pub struct WrittenReport {
     pub violations: Vec<Value>,
     /// Warnings about tensors.
     pub odd: Vec<Value>,
-    /// Mean gains of norms, which are compared with the gains in the other parts.
-    pub gains: Vec<Gain>,
+    /// Weights of layers, which are compared with those in the other parts.
+    pub siblings: Vec<Sibling>,
     /// Quantization errors of the tensors.
     pub measured: Vec<MeasuredRecord>,
     /// Further warnings.
@@ -201,7 +201,7 @@ impl From<&ConvertReport> for WrittenReport {
             checked: validation.map_or(0, |validation| validation.checked),
             violations: violations.clone(),
             odd: odd.filter_map(|error| serde_json::to_value(error).ok()).collect(),
-            gains: validation.map_or_else(Vec::new, |validation| validation.gains.clone()),
+            siblings: validation.map_or_else(Vec::new, |validation| validation.siblings.clone()),
             measured: measured.iter().map(Into::into).collect(),
             warnings: report.warnings.clone(),
         }

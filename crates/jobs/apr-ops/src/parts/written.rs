@@ -68,7 +68,7 @@ pub fn finish(
         log.extend([measured.measured()?]);
     }
 
-    let beside = beside_siblings(&all.gains);
+    let beside = beside_siblings(&all.siblings);
     all.odd.extend(beside.iter().filter_map(|warning| serde_json::to_value(warning).ok()));
     let quantization = log.finish();
     let losses: Vec<Loss> = std::mem::take(&mut all.losses).into_iter().map(Into::into).collect();
@@ -116,7 +116,7 @@ impl WrittenReport {
         self.checked = self.checked.saturating_add(other.checked);
         self.violations.extend(other.violations);
         self.odd.extend(other.odd);
-        self.gains.extend(other.gains);
+        self.siblings.extend(other.siblings);
         self.measured.extend(other.measured);
         for warning in other.warnings {
             if !self.warnings.contains(&warning) {

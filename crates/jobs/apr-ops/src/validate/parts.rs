@@ -11,7 +11,7 @@ use serde::{Deserialize, Serialize};
 use super::pass::Pass;
 use super::work::FileChunk;
 use super::{CheckOutcome, Finding, Known, ValidateOptions, ValidateReport};
-use crate::physics::Gain;
+use crate::physics::Sibling;
 
 /// Smallest unit that a part of a validation checks: a tensor, or bytes between tensors.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -29,8 +29,8 @@ pub struct PartFindings {
     pub units: usize,
     /// Errors and warnings, in the order of the file.
     pub findings: Vec<Finding>,
-    /// Mean gains of norms, which are compared with the gains in the other parts.
-    pub gains: Vec<Gain>,
+    /// Weights of layers, which are compared with those in the other parts.
+    pub siblings: Vec<Sibling>,
     /// Outcomes of the checks of shards.
     pub checks: Vec<CheckOutcome>,
     /// CRC-32 of the bytes that the file's checksum covers.
@@ -51,7 +51,7 @@ impl PartFindings {
     pub(crate) fn add(&mut self, other: Self) {
         self.units = self.units.saturating_add(other.units);
         self.findings.extend(other.findings);
-        self.gains.extend(other.gains);
+        self.siblings.extend(other.siblings);
         self.checks.extend(other.checks);
         self.bytes_read = self.bytes_read.saturating_add(other.bytes_read);
     }
@@ -135,7 +135,7 @@ pub(crate) fn validate_part<P: Pipeline>(
         crc32: pass.crc.value(),
         summed,
         bytes_read,
-        gains: pass.gains,
+        siblings: pass.siblings,
         findings: pass.findings,
         values: None,
     })
@@ -180,6 +180,6 @@ pub(crate) fn validated(
         found.add(part);
     }
     pass.findings.extend(found.findings);
-    pass.gains.extend(found.gains);
+    pass.siblings.extend(found.siblings);
     Ok(pass.report(found.bytes_read))
 }

@@ -13,7 +13,7 @@ use super::work::{CheckBuffers, FileChunk, produce};
 use crate::constants::Constants;
 use crate::integrity::{Checks, Mismatch, mismatches};
 use crate::left_out::LeftOut;
-use crate::physics::{Gain, Level, Violation, expectation, outliers};
+use crate::physics::{Level, Sibling, Violation, expectation, outliers};
 
 /// Number of bytes read at a time outside of tensors.
 const PIECE_BYTES: usize = 1 << 20;
@@ -42,8 +42,8 @@ pub(super) struct Pass<'a> {
     pub(super) constants: Constants,
     /// The last tensor whose bytes don't decode.
     pub(super) undecodable: Option<usize>,
-    /// Mean gains of the norms of layers, which are compared when all of them are known.
-    pub(super) gains: Vec<Gain>,
+    /// Weights of layers, which are compared when all of them are known.
+    pub(super) siblings: Vec<Sibling>,
     pub(super) findings: Vec<Finding>,
 }
 
@@ -75,7 +75,7 @@ impl<'a> Pass<'a> {
                 || (features.encrypted && reader.container().shard_count() == 0),
             constants: Constants::default(),
             undecodable: None,
-            gains: Vec::new(),
+            siblings: Vec::new(),
             findings: Vec::new(),
         };
 
@@ -277,7 +277,7 @@ impl<'a> Pass<'a> {
 
         if self.options.physics {
             let info = &self.reader.tensors()[tensor];
-            self.gains.extend(Gain::of(self.known.model, tensor, info, &stats));
+            self.siblings.extend(Sibling::of(self.known.model, tensor, info, &stats));
         }
         if beyond > 0 {
             let violation = Violation::beyond_range(beyond, dtype);
@@ -310,7 +310,7 @@ impl<'a> Pass<'a> {
     }
 
     pub(super) fn report(mut self, bytes_read: u64) -> ValidateReport {
-        self.findings.extend(beside_siblings(self.reader, self.file, &self.gains));
+        self.findings.extend(beside_siblings(self.reader, self.file, &self.siblings));
         self.check_crc();
         self.check_uncovered();
         self.check_signature();
@@ -326,11 +326,11 @@ impl<'a> Pass<'a> {
     }
 }
 
-/// Reports norms whose gains are far above the gains in the other layers of a model.
+/// Reports weights that are odd beside those of the other layers of a model.
 pub(crate) fn beside_siblings(
     reader: &dyn CheckpointReader,
     opened: &str,
-    gains: &[Gain],
+    siblings: &[Sibling],
 ) -> Vec<Finding> {
     let finding = |(name, violation): (&str, Violation)| {
         let tensor = reader.tensors().iter().position(|info| info.name == name);
@@ -346,7 +346,7 @@ pub(crate) fn beside_siblings(
             message: violation.to_string(),
         }
     };
-    outliers(gains).into_iter().map(finding).collect()
+    outliers(siblings).into_iter().map(finding).collect()
 }
 
 impl Pass<'_> {

@@ -1,7 +1,7 @@
 //! Trained models beside the ranges: what packages ship is no damage (`fixtures/statistics`).
 
 use apr_arch::{Families, FamilyModel};
-use apr_ops::physics::{Gain, Level, Physics, Violation, expectation, outliers};
+use apr_ops::physics::{Level, Physics, Sibling, Violation, expectation, outliers};
 use apr_registry::{DType, Metadata, Shape, TensorInfo};
 use apr_tensor::stats::Stats;
 use apr_testkit::locate::fixture;
@@ -108,46 +108,52 @@ fn no_tensor_of_a_trained_model_is_an_error() {
     assert_eq!(errors, Vec::<String>::new());
 }
 
-/// Gains of the norms of a model's layers.
-fn gains(Recorded { tensors, stats }: &Recorded, model: &FamilyModel<'_>) -> Vec<Gain> {
+/// Norms and matrices of a model's layers.
+fn siblings(Recorded { tensors, stats }: &Recorded, model: &FamilyModel<'_>) -> Vec<Sibling> {
     let judged = tensors.iter().zip(stats).enumerate();
-    judged.filter_map(|(at, (info, stats))| Gain::of(Some(model), at, info, stats)).collect()
+    judged.filter_map(|(at, (info, stats))| Sibling::of(Some(model), at, info, stats)).collect()
 }
 
 /// The mean that half of the layers have less than.
-fn typical(gains: &[Gain], place: &str) -> f64 {
-    let layers = gains.iter().filter(|gain| gain.place == place);
-    let mut means: Vec<f64> = layers.map(|gain| gain.mean).collect();
+fn typical(siblings: &[Sibling], place: &str) -> f64 {
+    let layers = siblings.iter().filter(|sibling| sibling.place == place);
+    let mut means: Vec<f64> = layers.map(|sibling| sibling.mean).collect();
     means.sort_by(f64::total_cmp);
     means[means.len() / 2]
 }
 
 #[test]
-fn no_norm_of_a_trained_model_is_an_outlier_and_fifty_times_one_is() {
+fn no_weight_of_a_trained_model_is_an_outlier_and_a_scaled_one_is() {
     let (families, metadata) = (Families::builtin(), Metadata::new());
-    let (mut compared, mut planted, mut found) = (0, 0, 0);
+    // Of matrices, and of norms.
+    let (mut planted, mut found) = ([0, 0], [0, 0]);
     for Model { name, family } in models() {
         let Some(family) = family else { continue };
         let recorded = recorded(&name);
         let model = families.apply(&family, &recorded.tensors, &metadata).expect("a known family");
-        let gains = gains(&recorded, &model);
-        assert_eq!(outliers(&gains), [], "{name}");
-        compared += gains.len();
+        let siblings = siblings(&recorded, &model);
+        assert_eq!(outliers(&siblings), [], "{name}");
 
         // Where layers differ widely as trained, a planted norm need not stand out.
-        for at in 0..gains.len() {
-            let mut changed = gains.clone();
-            changed[at].mean = 50.0 * typical(&gains, &gains[at].place);
-            planted += 1;
+        for at in 0..siblings.len() {
+            let mut changed = siblings.clone();
+            let is_norm = usize::from(changed[at].is_norm);
+            match is_norm {
+                1 => changed[at].mean = 50.0 * typical(&siblings, &siblings[at].place),
+                _ => changed[at].size *= 10.0,
+            }
+            planted[is_norm] += 1;
             match outliers(&changed)[..] {
                 [] => {}
-                [(tensor, _)] if tensor == changed[at].tensor => found += 1,
+                [(tensor, _)] if tensor == changed[at].tensor => found[is_norm] += 1,
                 ref others => panic!("{name}: {others:?}"),
             }
         }
     }
-    println!("{compared} norms compared; {found} of {planted} planted ones found");
-    assert!(compared > 250 && found * 4 > planted * 3, "{found} of {planted} of {compared}");
+    let [matrices, norms] = [0, 1].map(|kind| (found[kind], planted[kind]));
+    println!("found of planted: {matrices:?} matrices, {norms:?} norms");
+    assert!(norms.1 > 250 && norms.0 * 4 > norms.1 * 3, "{norms:?}");
+    assert!(matrices.1 > 700 && matrices.0 * 20 > matrices.1 * 17, "{matrices:?}");
 }
 
 #[test]

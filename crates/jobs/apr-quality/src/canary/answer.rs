@@ -5,7 +5,7 @@ use apr_registry::Result;
 use apr_run::{
     AudioEncoder, AudioTask, Facts, GenerateOptions, GenerationOptions, Generator, ImageEncoder,
     ImageTask, Label, Prompt, QuestionAnswering, RunError, RunResult, Runner, TextEncoder,
-    TextTask, Transcriber, TranscriptionOptions,
+    TextTask, Tokenizer, Transcriber, TranscriptionOptions,
 };
 
 use super::{
@@ -33,16 +33,39 @@ pub fn record(
     tolerance: Tolerance,
     load: &Load<'_>,
 ) -> RunResult<Canary> {
+    let tokenizer = runner.tokenizer()?;
     let mut model = Respondent::of(runner);
     let mut cases = Vec::with_capacity(inputs.len());
     for (name, input) in inputs {
         let sample = input.sample(&name, load)?;
+        let input_tokens = tokens_of(tokenizer.as_ref(), &input)?;
         let expected = model.answer(&input, &sample, max_tokens)?;
-        cases.push(CanaryCase { name, input, max_tokens, original: None, expected, tolerance });
+        let original = None;
+        cases.push(CanaryCase {
+            name,
+            input,
+            input_tokens,
+            max_tokens,
+            original,
+            expected,
+            tolerance,
+        });
     }
     let canary = Canary::new(CanaryModel::of(file, runner.facts()), cases);
     canary.check()?;
     Ok(canary)
+}
+
+/// Returns the tokens of a text, without those that a template or the model adds; none for other
+/// inputs, and without a tokenizer.
+pub(super) fn tokens_of(
+    tokenizer: Option<&Tokenizer<'_>>,
+    input: &CanaryInput,
+) -> RunResult<Vec<i64>> {
+    match (tokenizer, input) {
+        (Some(tokenizer), CanaryInput::Text { prompt, .. }) => Ok(tokenizer.encode(prompt, false)?),
+        _ => Ok(Vec::new()),
+    }
 }
 
 impl CanaryModel {

@@ -4,7 +4,7 @@ use apr_core::{Error, Escaped};
 use apr_run::{RunError, RunResult, Runner};
 use serde::Serialize;
 
-use super::answer::Respondent;
+use super::answer::{Respondent, tokens_of};
 use super::{
     Canary, CanaryCase, CanaryInput, CanaryModel, Expected, Load, Numbers, TokenProbability,
     Tolerance,
@@ -85,12 +85,16 @@ pub fn check(
 ) -> RunResult<CanaryReport> {
     check_model(&canary.model, &CanaryModel::of(file, runner.facts()))?;
     check_tokens(canary, runner.facts().vocabulary())?;
+    let tokenizer = runner.tokenizer()?;
     let mut model = Respondent::of(runner);
     let mut cases = Vec::with_capacity(canary.cases.len());
     for (at, case) in canary.cases.iter().enumerate() {
         let sample = case.input.sample(&case.name, load)?;
         let found = model.answer(&case.input, &sample, case.max_tokens)?;
-        cases.push(judge(case, &found));
+        let mut report = judge(case, &found);
+        let input_tokens = tokens_of(tokenizer.as_ref(), &case.input)?;
+        report.failures.extend(other_tokens(&case.input_tokens, &input_tokens));
+        cases.push(report);
         done(at + 1);
     }
     let passed = cases.iter().all(CaseReport::passed);
@@ -139,6 +143,18 @@ fn check_model(recorded: &CanaryModel, found: &CanaryModel) -> RunResult<()> {
         )));
     }
     Ok(())
+}
+
+/// Returns the failure of a tokenizer that makes other tokens of the input.
+fn other_tokens(recorded: &[i64], found: &[i64]) -> Option<String> {
+    if recorded.is_empty() || found.is_empty() || recorded == found {
+        return None;
+    }
+    let differ = |at: &usize| recorded.get(*at) != found.get(*at);
+    let at = (0..recorded.len().max(found.len())).find(differ)?;
+    let [was, is] = [recorded, found]
+        .map(|ids| ids.get(at).map_or_else(|| "no token".to_owned(), |id| format!("token {id}")));
+    Some(format!("the tokenizer reads the input differently: {was} at position {at} is now {is}"))
 }
 
 fn judge(case: &CanaryCase, found: &Expected) -> CaseReport {
@@ -345,6 +361,7 @@ mod tests {
         CanaryCase {
             name: "one".to_owned(),
             input: CanaryInput::text("x"),
+            input_tokens: Vec::new(),
             max_tokens: None,
             original: None,
             expected,
@@ -356,6 +373,17 @@ mod tests {
         let first = first.iter().map(|&(id, logprob)| TokenProbability { id, logprob }).collect();
         let tokens = text.bytes().map(i64::from).collect();
         Expected::Text { text: text.to_owned(), tokens, first }
+    }
+
+    #[test]
+    fn tokens_of_the_input_are_compared_if_both_are_known() {
+        assert_eq!(other_tokens(&[1, 2], &[1, 2]), None);
+        assert_eq!(other_tokens(&[], &[1, 2]), None, "an older file");
+        assert_eq!(other_tokens(&[1, 2], &[]), None, "no tokenizer");
+        let said = |recorded: &[i64], found: &[i64]| other_tokens(recorded, found).unwrap();
+        let exchanged = "the tokenizer reads the input differently: token 2 at position 1 is now ";
+        assert_eq!(said(&[1, 2], &[1, 3]), format!("{exchanged}token 3"));
+        assert_eq!(said(&[1, 2], &[1]), format!("{exchanged}no token"));
     }
 
     #[test]

@@ -10,6 +10,7 @@
 //!   "cases": [{
 //!     "name": "12+34=",
 //!     "input": { "kind": "text", "prompt": "12+34=" },
+//!     "input_tokens": [2, 3, 5, 4, 6, 8],
 //!     "max_tokens": 32,
 //!     "expected": {
 //!       "kind": "text", "text": "46", "tokens": [7, 9], "first": [{ "id": 7, "logprob": -0.01 }]
@@ -78,6 +79,10 @@ pub struct CanaryCase {
     pub name: String,
     /// Input of the model.
     pub input: CanaryInput,
+    /// Tokens of an input that is text, by the tokenizer of the model that answered; not compared
+    /// if empty. A vocabulary with exchanged tokens can give the same answer to another question.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub input_tokens: Vec<i64>,
     /// Maximum number of tokens to generate; by default the model's own maximum.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub max_tokens: Option<usize>,
@@ -350,6 +355,7 @@ mod tests {
         let case = |input, expected| CanaryCase {
             name: "a".to_owned(),
             input,
+            input_tokens: Vec::new(),
             max_tokens: Some(4),
             original: None,
             expected,

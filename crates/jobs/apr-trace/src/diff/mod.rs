@@ -6,10 +6,12 @@ mod drift;
 mod generated;
 mod lockstep;
 mod meeting;
+mod moved_layers;
 mod recommendation;
 mod settings;
 mod sums;
 mod suspects;
+mod vocabularies;
 mod weights;
 
 use std::collections::{BTreeSet, HashMap};
@@ -18,22 +20,25 @@ use apr_arch::OptionChange;
 use apr_graph::Meaning;
 use apr_infer::{Outcome, Value};
 use apr_registry::Code;
-use apr_run::{AssumedInput, Host, RunError, RunResult, Runner, Tokenizer, with_runner};
+use apr_run::{AssumedInput, Host, RunError, RunResult, Runner, with_runner};
 use serde::Serialize;
 
 pub use blame::Blame;
 pub use drift::ValueDrift;
 pub use generated::{TokenChoice, TokenDrift, TokensDrift};
+pub use moved_layers::MovedLayer;
 pub use weights::{WeightChange, WeightDrift};
 
 use self::lockstep::{Course, Pairing, lockstep};
+use self::moved_layers::moved_layers;
 use self::recommendation::recommended;
 use self::settings::settings;
 use self::suspects::{Suspect, suspects};
+use self::vocabularies::check_vocabularies;
 use crate::file_names::FileNames;
 use crate::level::Level;
 use crate::payload::{Pass, Passes, Payload, Subject, Written, generated, inputs_like, states_of};
-use crate::quiet::{Naming, Quiet};
+use crate::quiet::Naming;
 use crate::sites::Sites;
 use crate::trace::TraceOptions;
 
@@ -59,6 +64,9 @@ pub struct TraceDiff {
     /// They are compared if both models are of one family.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub settings: Vec<OptionChange>,
+    /// Layers of the second model that have the weights of another layer of the first.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub moved_layers: Vec<MovedLayer>,
     /// The parts of the models that ran, one after the other.
     pub passes: Vec<PassDiff>,
     /// Position in `passes` of the first one with a divergence.
@@ -198,51 +206,11 @@ pub fn diff(
             let mut found = job.run([first, second])?;
             found.settings = settings([one, two])?;
             found.name_as_in_files([&FileNames::of(one.source)?, &FileNames::of(two.source)?]);
+            found.moved_layers = moved_layers(&found);
             found.recommendation = recommended(&found);
             Ok(found)
         })
     })
-}
-
-/// Refuses models that read a text as different tokens.
-fn check_vocabularies(runners: [&Runner<'_>; 2], payload: &Payload) -> RunResult<()> {
-    let sizes = runners.map(|runner| runner.facts().vocabulary());
-    if let Payload::Tokens(ids) = payload {
-        let beyond = |size: usize| {
-            ids.iter().find(|id| usize::try_from(**id).map_or(true, |id| id >= size)).copied()
-        };
-        if let Some((size, id)) = sizes[1].and_then(|size| Some((size, beyond(size)?))) {
-            return Err(RunError::request(format!(
-                "the models' vocabularies differ: token {id} is beyond the second one's {size}"
-            )));
-        }
-        return Ok(());
-    }
-    let Payload::Text { prompt, .. } = payload else { return Ok(()) };
-    let tokens = |runner: &Runner<'_>| -> RunResult<Option<Vec<i64>>> {
-        let quiet = Quiet(runner.host());
-        let tokenizer = Tokenizer::find(runner.reader(), &quiet)?;
-        Ok(tokenizer.map(|tokenizer| tokenizer.encode(prompt, true)).transpose()?)
-    };
-    let (one, two) = (tokens(runners[0])?, tokens(runners[1])?);
-    let (Some(one), Some(two)) = (one, two) else { return Ok(()) };
-    if one == two {
-        return Ok(());
-    }
-    let shown = |ids: &[i64]| {
-        let shown: Vec<String> = ids.iter().take(8).map(ToString::to_string).collect();
-        let more = if ids.len() > 8 { ", ..." } else { "" };
-        format!("{}{more}", shown.join(", "))
-    };
-    Err(RunError::with_remedy(
-        format!(
-            "the models' vocabularies differ: the text is {} to the first one, and {} to the \
-             second",
-            shown(&one),
-            shown(&two)
-        ),
-        apr_run::Remedy::TokenIds,
-    ))
 }
 
 struct Job<'j> {
@@ -275,6 +243,7 @@ impl Job<'_> {
             input: self.payload.name(),
             level: self.options.level,
             settings: Vec::new(),
+            moved_layers: Vec::new(),
             passes: Vec::new(),
             diverges_in: None,
             tokens: None,

@@ -5,6 +5,7 @@ use apr_core::counted;
 use apr_core::json::text;
 use serde_json::Value;
 
+use super::moved_layers::described;
 use super::{Divergence, TraceDiff};
 
 /// The recommendation for a comparison.
@@ -14,6 +15,9 @@ pub(super) fn recommended(diff: &TraceDiff) -> String {
     }
     if let Some(change) = diff.settings.first() {
         return of_setting(change, diff.settings.len() - 1);
+    }
+    if let Some(moved) = described(&diff.moved_layers) {
+        return format!("Check the order of the layers: {moved}");
     }
     if let Some(found) = diff.divergence() {
         return of_divergence(found);

@@ -160,7 +160,7 @@ fn numbers_that_no_tensor_has_are_refused_when_parts_are_put_together() {
         json!({
             "tensors": usize::MAX, "elements": u64::MAX, "bytes_in": 1,
             "rounding": [u64::MAX, 0, 0], "losses": [], "checked": 1, "violations": [], "odd": [],
-            "gains": [], "measured": measured, "warnings": ["w"],
+            "siblings": [], "measured": measured, "warnings": ["w"],
         })
     };
     let finish = |measured: Vec<Value>| {
