@@ -508,12 +508,14 @@ class Model(Mapping[str, Tensor]):
         language: Optional[str] = None,
         translate: bool = False,
         timestamps: bool = False,
+        word_timestamps: bool = False,
         fallback: bool = False,
         beams: Optional[int] = None,
         max_tokens: Optional[int] = None,
     ) -> Dict[str, Any]:
         """Transcribes an audio file with a Whisper model; returns the report of ``apr run --json``,
-        with the segments as subtitles in ``srt`` and ``vtt``.
+        with the segments as subtitles in ``srt`` and ``vtt``. With ``word_timestamps``, segments
+        have their words.
 
         With ``fallback``, windows with repetitive or unlikely text are transcribed again at higher
         temperatures, and silence is left out.
@@ -528,6 +530,7 @@ class Model(Mapping[str, Tensor]):
             "language": language,
             "translate": translate,
             "timestamps": timestamps,
+            "word_timestamps": word_timestamps,
             "fallback": fallback,
             "beams": beams,
             "max_tokens": max_tokens,

@@ -357,6 +357,7 @@ impl Model {
                 language: asked.language,
                 translate: asked.translate,
                 timestamps: asked.timestamps,
+                words: asked.word_timestamps,
                 fallback: asked.fallback,
                 ..Default::default()
             };
@@ -382,6 +383,7 @@ struct Speech {
     language: Option<String>,
     translate: bool,
     timestamps: bool,
+    word_timestamps: bool,
     fallback: bool,
     beams: Option<usize>,
     max_tokens: Option<usize>,

@@ -68,7 +68,7 @@ pub use derived::derived;
 pub use dtype::{from_ggml_type, ggml_type};
 pub use edit::{PairEdits, with_pairs};
 pub use format::FORMAT;
-pub use losses::{is_multi_label, lost_hyperparameters};
+pub use losses::{has_own_scores, is_regression, lost_hyperparameters};
 pub use part::is_part_name;
 pub use plan::{WriteOptions, plan};
 pub use reader::{GgufReader, open};

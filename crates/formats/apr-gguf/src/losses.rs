@@ -125,19 +125,26 @@ fn says_nothing(name: &str, value: &Json) -> bool {
     let is_default = match name {
         "layer_types" => value.as_array().is_some_and(is_full),
         "is_decoder" | "add_cross_attention" => value == false,
-        "problem_type" => !is_multi_label(value),
+        "problem_type" => !has_own_scores(value),
         _ => false,
     };
     value.is_null() || is_of_training || is_default || BOOKKEEPING.contains(&name)
 }
 
-/// Returns `true` for the `problem_type` of a classifier that may give several labels.
+/// Returns `true` for the `problem_type` of a classifier whose scores do not depend on each other.
 ///
-/// Its scores are sigmoids. Other classifiers have the softmax of several labels, or the sigmoid of
-/// one.
+/// Those of a classifier that may give several labels are sigmoids, and those of a
+/// [regression](is_regression) are the logits. Other classifiers have the softmax of several
+/// labels, or the sigmoid of one.
 #[must_use]
-pub fn is_multi_label(problem_type: &Json) -> bool {
-    problem_type == "multi_label_classification"
+pub fn has_own_scores(problem_type: &Json) -> bool {
+    problem_type == "multi_label_classification" || is_regression(problem_type)
+}
+
+/// Returns `true` for the `problem_type` of a model whose logits are the values that it predicts.
+#[must_use]
+pub fn is_regression(problem_type: &Json) -> bool {
+    problem_type == "regression"
 }
 
 /// Returns `true` if the values are equal; 1 equals 1.0.

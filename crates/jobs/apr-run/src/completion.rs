@@ -396,12 +396,24 @@ impl<'g> Generator<'g> {
         compiled.begin(tokenizer, begin).map(Some)
     }
 
-    /// Warns if a text is only the beginning of a text that its grammar accepts.
-    fn warn_incomplete(&self, kept: Option<KeptGrammar>, ended: &str) {
+    /// Warns if a text is only the beginning of a text that its grammar accepts, or if the grammar
+    /// ended it although a longer one was requested. `added` is the number of its tokens.
+    fn warn_incomplete(&self, kept: Option<KeptGrammar>, ended: &str, added: usize) {
         if kept.is_some_and(|kept| !kept.complete) {
             let remedy = (ended == "max_tokens").then_some(Remedy::MaxTokens);
             let message = format!("the text ends before it matches the grammar: {ended}");
             self.runner.host.warn(&message, remedy);
+        }
+        let sampling = &self.options.sampling;
+        let asked = match sampling.min_tokens {
+            _ if ended != "grammar" => None,
+            _ if sampling.ignore_eos => Some("which `ignore_eos` does not prevent".to_owned()),
+            Some(least) if added < least => Some(format!("fewer than the {least} of `min_tokens`")),
+            _ => None,
+        };
+        if let Some(asked) = asked {
+            let tokens = counted(added as u64, "token");
+            self.runner.warn(&format!("the grammar ends the text after {tokens}, {asked}"));
         }
     }
 

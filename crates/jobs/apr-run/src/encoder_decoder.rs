@@ -123,9 +123,66 @@ impl Decoder<'_> {
         Ok(())
     }
 
+    /// Returns the logits after each of these tokens, with which a text begins: `[1, tokens,
+    /// vocabulary]`. Also returns the shares of the encoder's vectors in the attention of these
+    /// layers: `[1, heads, tokens, vectors]` of each.
+    ///
+    /// # Errors
+    /// E003 if the graph does not name them as a graph of the family does.
+    pub(crate) fn attention(
+        &mut self,
+        tokens: &[i64],
+        layers: &[usize],
+    ) -> RunResult<(Tensor, Vec<Tensor>)> {
+        let part = &self.parts.first;
+        let inputs = self.inputs(part, tokens, 1)?;
+        let mut wanted = vec![logits_of(part)?.to_owned()];
+        wanted.extend(layers.iter().map(|layer| format!("layers.{layer}/cross_attention/probs")));
+        if let Some(absent) = wanted.iter().find(|name| !part.session.has(name)) {
+            return Err(Error::version(format!(
+                "the decoder has no value '{absent}', which the times of words are computed from"
+            ))
+            .into());
+        }
+        let wanted: Vec<&str> = wanted.iter().map(String::as_str).collect();
+        let outputs = part.run(inputs, &wanted)?.outputs;
+        let mut found = outputs.iter().map(|value| value.tensor().cloned());
+        let logits = found.next().ok_or_else(|| Error::format("the decoder has no output"))??;
+        Ok((logits, found.collect::<Result<_, _>>()?))
+    }
+
     /// Returns the logits of the tokens of `texts` texts.
     fn run(&mut self, tokens: &[i64], texts: usize) -> RunResult<Vec<f32>> {
-        let part = if self.past.is_empty() { &self.parts.first } else { &self.parts.rest };
+        let parts = self.parts;
+        let part = if self.past.is_empty() { &parts.first } else { &parts.rest };
+        let inputs = self.inputs(part, tokens, texts)?;
+        let body = part.body();
+        let logits = logits_of(part)?;
+        let kept = |what| matches!(what, Meaning::PresentKey | Meaning::PresentValue);
+        let presents =
+            body.outputs.iter().map(|id| body.value(*id)).filter(|value| kept(value.meaning));
+        let mut wanted = vec![logits];
+        wanted.extend(presents.map(|value| value.name.as_str()));
+        let outcome = part.run(inputs, &wanted)?;
+        let mut outputs = wanted.iter().zip(outcome.outputs);
+        let (_, logits) =
+            outputs.next().ok_or_else(|| Error::format("the decoder has no output"))?;
+        for (name, value) in outputs {
+            // Optimum names them so where they come out and where they go in.
+            let name = name.replacen("present.", "past_key_values.", 1);
+            let value = parts.rest.session.cached(&name, value, parts.cache_type)?;
+            self.past.insert(name, value);
+        }
+        Ok(logits.tensor()?.floats()?.into_owned())
+    }
+
+    /// Returns the inputs of a part of the decoder for the tokens of `texts` texts.
+    fn inputs(
+        &mut self,
+        part: &Prepared<'_>,
+        tokens: &[i64],
+        texts: usize,
+    ) -> RunResult<Vec<(String, Value)>> {
         let body = part.body();
         let mut inputs = Vec::new();
         for id in &body.inputs {
@@ -155,23 +212,11 @@ impl Decoder<'_> {
             inputs.push((value.name.clone(), given));
         }
 
-        let logits = part.output(Meaning::Logits);
-        let logits = logits.ok_or_else(|| Error::version("the decoder has no logits output"))?;
-        let kept = |what| matches!(what, Meaning::PresentKey | Meaning::PresentValue);
-        let presents =
-            body.outputs.iter().map(|id| body.value(*id)).filter(|value| kept(value.meaning));
-        let mut wanted = vec![logits];
-        wanted.extend(presents.map(|value| value.name.as_str()));
-        let outcome = part.run(inputs, &wanted)?;
-        let mut outputs = wanted.iter().zip(outcome.outputs);
-        let (_, logits) =
-            outputs.next().ok_or_else(|| Error::format("the decoder has no output"))?;
-        for (name, value) in outputs {
-            // Optimum names them so where they come out and where they go in.
-            let name = name.replacen("present.", "past_key_values.", 1);
-            let value = self.parts.rest.session.cached(&name, value, self.parts.cache_type)?;
-            self.past.insert(name, value);
-        }
-        Ok(logits.tensor()?.floats()?.into_owned())
+        Ok(inputs)
     }
+}
+
+fn logits_of<'p>(part: &Prepared<'p>) -> RunResult<&'p str> {
+    let logits = part.output(Meaning::Logits);
+    Ok(logits.ok_or_else(|| Error::version("the decoder has no logits output"))?)
 }

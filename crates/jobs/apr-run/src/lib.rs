@@ -112,4 +112,4 @@ pub use speech::Spoken;
 pub use text_encoder::{Label, MaskToken, TextEncoder, TextTask, TokenLabel, WordWeight};
 pub use timing::{Timing, Timings};
 pub use tokens::Tokenizer;
-pub use transcription::{Segment, Transcriber, Transcription, TranscriptionOptions};
+pub use transcription::{Segment, Transcriber, Transcription, TranscriptionOptions, Word};

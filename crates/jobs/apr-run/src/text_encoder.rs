@@ -91,7 +91,7 @@ pub enum TextTask {
 pub struct Label {
     /// Name in the configuration.
     pub label: String,
-    /// Probability from 0 to 1.
+    /// Probability from 0 to 1, or the predicted value if `problem_type` is `regression`.
     pub score: f64,
 }
 

@@ -1,7 +1,7 @@
 //! What texts have in common, whatever a model makes of them: prompts, tokens and labels.
 
 use apr_core::Escaped;
-use apr_gguf::is_multi_label;
+use apr_gguf::{has_own_scores, is_regression};
 use apr_source::sentence::Sentence;
 
 use crate::error::{Remedy, RunError, RunResult};
@@ -31,20 +31,32 @@ impl Runner<'_> {
         })
     }
 
-    /// Returns `true` if each of `logits` logits is a probability of its own, by a sigmoid.
+    /// Returns `true` if each of `logits` logits is scored by itself.
     ///
-    /// Otherwise, they become several probabilities that add up to 1. The probabilities are
-    /// separate if a model may give several labels, has only one label, or compares images with
-    /// texts as SigLIP does.
+    /// Otherwise, they become several probabilities that add up to 1. A score is the logit for a
+    /// regression. It is the sigmoid of the logit if a model may give several labels, has only one
+    /// label, or compares images with texts as SigLIP does.
     #[must_use]
     pub fn scores_each(&self, logits: usize) -> bool {
-        let several = self.facts.network("problem_type").is_some_and(is_multi_label);
-        several || logits == 1 || self.is_siglip()
+        let own = self.facts.network("problem_type").is_some_and(has_own_scores);
+        own || logits == 1 || self.is_siglip()
     }
 
-    /// The likeliest labels.
+    /// Returns `true` if the scores of labels are predicted values, not probabilities.
+    #[must_use]
+    pub fn predicts_values(&self) -> bool {
+        self.facts.network("problem_type").is_some_and(is_regression)
+    }
+
+    /// The labels with the largest scores.
     pub(crate) fn labels(&self, logits: &[f32]) -> Vec<Label> {
-        let scores = if self.scores_each(logits.len()) { sigmoid(logits) } else { softmax(logits) };
+        let scores = if self.predicts_values() {
+            logits.iter().copied().map(f64::from).collect()
+        } else if self.scores_each(logits.len()) {
+            sigmoid(logits)
+        } else {
+            softmax(logits)
+        };
         let label = |at: usize| Label { label: self.facts.label(at), score: scores[at] };
         largest(&scores, self.options.top).into_iter().map(label).collect()
     }

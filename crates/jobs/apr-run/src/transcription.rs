@@ -2,6 +2,7 @@
 
 mod subtitles;
 mod window;
+mod words;
 
 use apr_core::{DType, Escaped, keys};
 use apr_graph::{Body, Meaning};
@@ -22,6 +23,8 @@ use crate::runner::Runner;
 use crate::tokens::Tokenizer;
 use crate::whisper::{TokenSegment, WhisperTokens};
 
+pub use words::Word;
+
 /// Frames of the spectrum for each state of the encoder.
 const FRAMES_A_STEP: usize = 2;
 
@@ -34,6 +37,8 @@ pub struct TranscriptionOptions {
     pub translate: bool,
     /// The model writes the time of each segment.
     pub timestamps: bool,
+    /// Segments have their words, with the time of each. Also requests `timestamps`.
+    pub words: bool,
     /// A window whose text repeats itself or is unlikely is written again with higher and higher
     /// temperatures, and one of silence is left out (Radford et al. 2022, section 4.5).
     pub fallback: bool,
@@ -71,12 +76,21 @@ pub struct Transcription {
 #[derive(Debug, Clone, PartialEq, Serialize)]
 #[non_exhaustive]
 pub struct Segment {
+    /// Number of the segment, from 0.
+    pub id: usize,
+    /// Frame of the spectrum at which the window of the segment begins: 100 are a second.
+    pub seek: usize,
     /// Seconds from the beginning.
     pub start: f64,
     /// Seconds from the beginning.
     pub end: f64,
     /// Text as the tokens spell it.
     pub text: String,
+    /// Tokens, including timestamps.
+    pub tokens: Vec<i64>,
+    /// Words with their times, with [`words`](TranscriptionOptions::words).
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub words: Option<Vec<Word>>,
     /// Mean log probability of a token in the window of the segment, as a natural logarithm.
     pub avg_logprob: f64,
     /// Compression ratio of the window's text: bytes divided by the bytes that zlib compresses them
@@ -174,6 +188,10 @@ pub struct Transcriber<'t> {
     fallbacks: Vec<(f32, Generation)>,
     /// Maximum number of tokens of a window.
     longest: usize,
+    /// Heads whose attention follows the speech: layer and head.
+    heads: Vec<(usize, usize)>,
+    /// Number of tokens that the decoder can read.
+    positions: usize,
 }
 
 impl<'t> Transcriber<'t> {
@@ -192,7 +210,8 @@ impl<'t> Transcriber<'t> {
     /// # Errors
     /// [`RunError::Request`] where it does not; E003 where it lacks a tokenizer or the tokens that
     /// begin a text.
-    pub fn of(runner: &Runner<'t>, options: TranscriptionOptions) -> RunResult<Self> {
+    pub fn of(runner: &Runner<'t>, mut options: TranscriptionOptions) -> RunResult<Self> {
+        options.timestamps |= options.words;
         let parts = EncoderDecoder::of(runner)?.ok_or_else(takes_no_audio)?;
         let hearing = LogMelInput::of(runner, parts.encoder_body())?;
         let facts = runner.facts;
@@ -212,6 +231,11 @@ impl<'t> Transcriber<'t> {
         if options.timestamps && special.no_times.is_none() {
             runner.warn("the model has no timestamp tokens: each segment is a window");
         }
+        let heads = words::alignment_heads(facts);
+        if options.words && heads.is_empty() {
+            let what = "missing alignment_heads, which the times of words are computed from";
+            return Err(Error::version(absent(what, "generation_config.json")).into());
+        }
         let fallbacks = match options.fallback {
             true => window::fallbacks(facts, &options, &tokenizer)?,
             false => Vec::new(),
@@ -226,6 +250,8 @@ impl<'t> Transcriber<'t> {
             settings,
             fallbacks,
             longest,
+            heads,
+            positions: usize::try_from(positions).unwrap_or(448),
         })
     }
 
@@ -244,6 +270,8 @@ impl<'t> Transcriber<'t> {
         let hearing = &self.hearing;
         let Decoded { mut sound, file: report } =
             self.runner.decode_audio(name, bytes, hearing.rate)?;
+        // Silence fills the window of a short file.
+        let heard = sound.samples.len() / hearing.hop;
         let spectrum = hearing.spectrum(&mut sound.samples)?;
         drop(sound);
         let all = spectrum.len() / hearing.mels;
@@ -251,6 +279,8 @@ impl<'t> Transcriber<'t> {
         let step = window as f64 / f64::from(hearing.rate) / (frames / FRAMES_A_STEP) as f64;
         let (mut place, mut begin, mut segments, mut written) = (0, None, Vec::new(), Vec::new());
         let mut left = self.options.sampling.max_tokens.unwrap_or(usize::MAX);
+        // End of the last word, in seconds.
+        let mut spoken = 0.0;
         while place < all && left > 0 {
             let here = frames.min(all - place);
             let states = self
@@ -263,7 +293,7 @@ impl<'t> Transcriber<'t> {
                 None => begin.insert(self.begin(&states, None)?),
             };
             let seconds = |frames: usize| frames as f64 / FRAMES_A_STEP as f64 * step;
-            let written_here = self.write(states, begin, left)?;
+            let written_here = self.write(states.clone(), begin, left)?;
             if written_here.is_silence() {
                 place += here;
                 continue;
@@ -291,15 +321,20 @@ impl<'t> Transcriber<'t> {
                 parts.push(TokenSegment { start, end: steps, tokens: tokens[whole..].to_vec() });
             }
 
+            let first = segments.len();
             for part in parts {
                 let at = |steps: i64| seconds(place) + steps as f64 * step;
                 let text =
                     self.tokenizer.vocabulary().decode(&self.special.text_of(&part.tokens))?;
-                written.extend(part.tokens);
+                written.extend(&part.tokens);
                 segments.push(Segment {
+                    id: segments.len(),
+                    seek: place,
                     start: at(part.start),
                     end: at(part.end),
                     text,
+                    tokens: part.tokens,
+                    words: None,
                     avg_logprob: written_here.mean,
                     compression_ratio: written_here.compression_ratio,
                     no_speech_prob: written_here.no_speech,
@@ -307,21 +342,31 @@ impl<'t> Transcriber<'t> {
                 });
             }
 
-            let moved = moved
+            let mut moved = moved
                 .and_then(|steps| usize::try_from(steps).ok())
                 .map_or(here, |steps| steps * FRAMES_A_STEP);
+            if self.options.words {
+                let window = words::Window {
+                    states: &states,
+                    begin,
+                    frames: here.min(heard.saturating_sub(place)),
+                    offset: seconds(place),
+                    step,
+                    is_unspaced: words::Window::is_unspaced(self.language_of(begin)),
+                };
+                spoken = self.add_words(&window, &mut segments[first..], spoken)?;
+                // A text that one mark ends is whole. After another, the next window begins
+                // behind the last word, not at its mark.
+                if !self.special.ends_once(tokens) && spoken > seconds(place) {
+                    moved = frame_at(spoken, seconds(1)).saturating_sub(place);
+                }
+            }
 
             // A text that ends where it begins would be written for ever.
             place += if moved == 0 { here } else { moved.min(here) };
         }
 
-        let language = begin.and_then(|begin: Vec<i64>| {
-            self.special
-                .languages
-                .iter()
-                .find(|(_, id)| begin.contains(id))
-                .map(|(code, _)| code.clone())
-        });
+        let language = begin.and_then(|begin: Vec<i64>| Some(self.language_of(&begin)?.to_owned()));
 
         let text = segments
             .iter()
@@ -428,6 +473,12 @@ impl<'t> Transcriber<'t> {
         Ok(begin)
     }
 
+    /// Returns the code of the language with which a text begins.
+    fn language_of(&self, begin: &[i64]) -> Option<&str> {
+        let mut languages = self.special.languages.iter();
+        languages.find(|(_, id)| begin.contains(id)).map(|(code, _)| code.as_str())
+    }
+
     /// Returns `true` if timestamps are requested and supported.
     fn times(&self) -> bool {
         self.options.timestamps && self.special.no_times.is_some()
@@ -459,6 +510,17 @@ impl<'t> Transcriber<'t> {
             languages.iter().rev().max_by(|(_, a), (_, b)| logit(*a).total_cmp(&logit(*b)));
         Ok(likeliest.map_or(self.special.start, |(_, id)| *id))
     }
+}
+
+/// Returns the frame at a time, for frames of `one` seconds.
+fn frame_at(seconds: f64, one: f64) -> usize {
+    #[expect(
+        clippy::cast_possible_truncation,
+        clippy::cast_sign_loss,
+        reason = "seconds of a sound, from 0 on"
+    )]
+    let frame = (seconds.max(0.0) / one).round() as usize;
+    frame
 }
 
 /// Returns the weights of the bands, which are stored with the model or follow from its settings.

@@ -64,6 +64,13 @@ impl WhisperTokens {
         written.iter().copied().filter(|id| *id < mark).collect()
     }
 
+    /// Returns `true` if a text ends with one mark of time: nothing is said after it.
+    #[must_use]
+    pub(crate) fn ends_once(&self, written: &[i64]) -> bool {
+        let mark = self.first_mark();
+        matches!(written, [.., before, last] if *before < mark && *last >= mark)
+    }
+
     /// Rules out the logits of tokens that may not follow `written` if timestamps are requested.
     /// Timestamps occur in pairs and never decrease.
     pub(crate) fn rule_out(&self, logits: &mut [f32], written: &[i64]) {
@@ -119,7 +126,7 @@ impl WhisperTokens {
         let mark = self.first_mark();
         let marks: Vec<bool> = written.iter().map(|id| *id >= mark).collect();
         let step = |at: usize| written.get(at).map_or(0, |id| id - mark);
-        let ends_once = marks.ends_with(&[false, true]);
+        let ends_once = self.ends_once(written);
         let mut cuts: Vec<usize> =
             (1..marks.len()).filter(|&at| marks[at - 1] && marks[at]).collect();
         if cuts.is_empty() {

@@ -4,7 +4,7 @@
 use std::cell::RefCell;
 
 use apr_arch::{FamilyModel, GgufValue};
-use apr_gguf::{KeyValue, Pair, Value as Typed, is_multi_label};
+use apr_gguf::{KeyValue, Pair, Value as Typed, has_own_scores};
 use apr_registry::{CheckpointReader, Error, Result, keys};
 use apr_source::Source;
 use apr_source::sentence::Sentence;
@@ -120,10 +120,10 @@ impl Facts {
         (!value.is_null()).then(|| value.clone())
     }
 
-    /// Returns the `problem_type` of a classifier that may give several labels. The key is apr's
-    /// own: llama.cpp returns logits.
+    /// Returns the `problem_type` of a classifier whose scores do not depend on each other. The key
+    /// is apr's own: llama.cpp returns logits.
     fn problem_type(&self, classes: Option<u64>) -> Option<Value> {
-        let stated = self.config.get("problem_type").filter(|stated| is_multi_label(stated))?;
+        let stated = self.config.get("problem_type").filter(|stated| has_own_scores(stated))?;
         classes.is_some().then(|| stated.clone())
     }
 

@@ -229,6 +229,10 @@ const EXAMPLES: [(&str, &[Example]); 55] = [
                 "transcribe speech with timestamps",
             ),
             (
+                "apr run whisper-tiny --input speech.mp3 --word-timestamps --json",
+                "report when each word is spoken",
+            ),
+            (
                 "apr run whisper-tiny --input talk.mp3 --subtitles srt --fallback",
                 "write subtitles, and transcribe again what repeats itself",
             ),

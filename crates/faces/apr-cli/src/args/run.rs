@@ -38,7 +38,7 @@ pub(crate) struct RunArgs {
         conflicts_with_all = [
             "max_tokens", "temperature", "top_k", "top_p", "min_p", "repeat_penalty",
             "presence_penalty", "logprobs", "seed", "pooling", "prompt_name", "dimensions", "top",
-            "beams", "length_penalty", "subtitles", "fallback", "SamplingArgs",
+            "beams", "length_penalty", "subtitles", "word_timestamps", "fallback", "SamplingArgs",
         ],
     )]
     pub(crate) want: Vec<String>,
@@ -199,6 +199,9 @@ pub(crate) struct RunArgs {
     /// Print timestamps of segments
     #[arg(long)]
     pub(crate) timestamps: bool,
+    /// Print timestamps of words
+    #[arg(long, conflicts_with = "timestamps")]
+    pub(crate) word_timestamps: bool,
     /// Print the transcription as subtitles
     #[arg(long, value_name = "FORMAT", conflicts_with = "timestamps")]
     pub(crate) subtitles: Option<SubtitleFormat>,

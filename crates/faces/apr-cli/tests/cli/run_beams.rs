@@ -142,13 +142,62 @@ fn subtitles_are_files_that_players_take() {
     assert_eq!(texts(&srt), spoken.count());
     assert!(srt.starts_with("1\n00:00:0"), "{srt}");
     let vtt = run("--subtitles vtt").ok().text();
-    assert!(vtt.starts_with("WEBVTT\n\n00:00:0"), "{vtt}");
+    assert!(vtt.starts_with("WEBVTT\n\n00:0"), "{vtt}");
     assert_eq!(texts(&vtt), texts(&srt));
     run("--subtitles srt --timestamps").fails(2, &["--timestamps"]);
     run("--input short.wav --subtitles srt").fails(2, &["one audio file"]);
     sandbox
         .run(&["run", LLAMA, "--prompt", "a", "--subtitles", "srt"])
         .fails(2, &["--subtitles", "Whisper"]);
+}
+
+#[test]
+fn words_have_times_within_their_segments() {
+    let (sandbox, _) = short_sound();
+    let run = |rest: &str| {
+        sandbox.apr(&format!("run {RUN}/tiny-whisper --input short.wav --language en {rest}"))
+    };
+    let report = run("--word-timestamps --json").ok().json();
+    let mut count = 0;
+    for (id, segment) in
+        report["results"][0]["segments"].as_array().expect("segments").iter().enumerate()
+    {
+        assert_eq!(segment["id"], id);
+        assert!(segment["seek"].is_u64() && !segment["tokens"].as_array().expect("ids").is_empty());
+        let words = segment["words"].as_array().expect("words");
+        let times = words.iter().flat_map(|word| [&word["start"], &word["end"]]);
+        let times: Vec<f64> = times.map(|time| time.as_f64().expect("seconds")).collect();
+        assert!(times.is_sorted(), "{segment}");
+        let shares = words.iter().map(|word| word["probability"].as_f64().expect("a number"));
+        assert!(shares.clone().all(|share| (0.0..=1.0).contains(&share)), "{segment}");
+        count += words.len();
+    }
+    assert!(count > 0, "{report}");
+    assert_eq!(run("--word-timestamps").ok().text().lines().count(), count);
+    run("--word-timestamps --subtitles srt").ok();
+    run("--word-timestamps --timestamps").fails(2, &["--timestamps"]);
+    sandbox
+        .run(&["run", LLAMA, "--prompt", "a", "--word-timestamps"])
+        .fails(2, &["--word-timestamps", "Whisper"]);
+}
+
+#[test]
+fn heads_that_a_whisper_lacks_are_errors() {
+    let (sandbox, _) = short_sound();
+    let folder = format!("{RUN}/tiny-whisper");
+    for (heads, message) in [
+        (json!([[1, 9]]), "head 9 of alignment_heads: the layer has 3 heads"),
+        (json!([[7, 0]]), "no value 'layers.7/cross_attention/probs'"),
+        (json!([]), "missing alignment_heads"),
+    ] {
+        let text = fs::read_to_string(format!("{folder}/generation_config.json")).expect("a file");
+        let mut settings: Value = serde_json::from_str(&text).expect("JSON");
+        settings["alignment_heads"] = heads;
+        with_settings(&sandbox, &folder, &settings);
+        sandbox
+            .run(&["run", "m", "--input", "short.wav", "--language", "en", "--word-timestamps"])
+            .fails(4, &[message]);
+    }
 }
 
 #[test]

@@ -195,6 +195,26 @@ fn a_truncated_text_is_reported() {
 }
 
 #[test]
+fn a_text_that_a_grammar_ends_early_is_reported() {
+    let sandbox = Sandbox::new();
+    roomy(&sandbox);
+    let short = "the grammar ends the text after 3 tokens, fewer than the 9 of `min_tokens`";
+    let same = "the grammar ends the text after 3 tokens, which `ignore_eos` does not prevent";
+    for (more, message) in [(&["--min-tokens", "9"][..], short), (&["--ignore-eos"], same)] {
+        for beams in ["1", "2"] {
+            let line = [&["--regex", "[0-9]{3}", "--beams", beams], more].concat();
+            let made = run(&sandbox, &line).ok();
+            assert_eq!(made.json()["ended"], "grammar");
+            made.says(&[message]);
+        }
+    }
+    let line = ["--regex", "[0-9]{3,}", "--min-tokens", "5", "--max-tokens", "9"];
+    let made = run(&sandbox, &line).ok();
+    assert!(made.json()["added"].as_array().expect("tokens").len() >= 5);
+    assert!(!made.stderr.contains("`min_tokens`"), "{}", made.stderr);
+}
+
+#[test]
 fn chats_and_batches_keep_to_a_grammar() {
     let sandbox = Sandbox::new();
     roomy(&sandbox);

@@ -293,6 +293,8 @@ fn several_labels_stay_independent_in_every_format() {
         assert!(!report["losses"].to_string().contains("problem_type"), "{}", report["losses"]);
         sandbox.apr("convert m.gguf --format safetensors -o back").ok();
         for model in ["m", "m.apr", "onnx", "m.gguf", "back"] {
+            let shown = sandbox.run(&["run", model, "--prompt", text]).ok().text();
+            assert_eq!(shown.contains('%'), problem_type != "regression", "{model}: {shown}");
             let report = sandbox.run(&["run", model, "--prompt", text, "--json"]).ok().json();
             for label in report["results"][0]["labels"].as_array().expect("labels") {
                 let found = label["score"].as_f64().expect("a score");

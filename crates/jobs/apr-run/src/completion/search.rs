@@ -90,7 +90,7 @@ impl Generator<'_> {
             text_of(written(&added, asked.sink.unwrap_or(&mut |_| Ok(())))?.0);
         let kept = |constraint: Constraint| self.kept(constraint, begin, tokenizer, &added, ended);
         let grammar = constraint.map(kept).transpose()?;
-        self.warn_incomplete(grammar, ended);
+        self.warn_incomplete(grammar, ended, added.len());
         let timings = asked.watch.finish(read, runs);
         let logprobs = best.map(|best| best.logprobs.clone()).unwrap_or_default();
         Ok(Completion {

@@ -133,7 +133,7 @@ impl Writing<'_, '_> {
 
     pub(super) fn finish(mut self, ended: &'static str) -> Result<Completion> {
         let grammar = self.constraint.as_mut().map(|constraint| constraint.kept(ended));
-        self.generator.warn_incomplete(grammar, ended);
+        self.generator.warn_incomplete(grammar, ended, self.added.len());
         let (text, text_base64) = text_of(self.text.finish()?);
         let read = self.given.len() - self.begin.reused.unwrap_or_default();
         Ok(Completion {

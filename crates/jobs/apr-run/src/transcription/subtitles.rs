@@ -10,18 +10,18 @@ impl Transcription {
     #[must_use]
     pub fn to_srt(&self) -> String {
         let mut made = String::new();
-        for (number, (times, text)) in cues(&self.segments, ',').enumerate() {
+        for (number, (times, text)) in cues(&self.segments, Times::SubRip).enumerate() {
             let _ = write!(made, "{}\n{times}\n{text}\n\n", number + 1);
         }
         made
     }
 
-    /// The segments as WebVTT has them, with `&`, `<` and `>` as entities. Segments without a text
-    /// are left out.
+    /// The segments as WebVTT has them, with `&`, `<` and `>` as entities. Times before the first
+    /// hour have no hours, as OpenAI's. Segments without a text are left out.
     #[must_use]
     pub fn to_vtt(&self) -> String {
         let mut made = "WEBVTT\n\n".to_owned();
-        for (times, text) in cues(&self.segments, '.') {
+        for (times, text) in cues(&self.segments, Times::WebVtt) {
             let text = text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;");
             let _ = write!(made, "{times}\n{text}\n\n");
         }
@@ -29,20 +29,29 @@ impl Transcription {
     }
 }
 
+/// How times are written.
+#[derive(Clone, Copy)]
+enum Times {
+    /// Always with hours, milliseconds after a comma.
+    SubRip,
+    /// With hours if there are any, milliseconds after a point.
+    WebVtt,
+}
+
 /// The line of times, and the text on a line of its own.
-fn cues(segments: &[Segment], point: char) -> impl Iterator<Item = (String, String)> {
+fn cues(segments: &[Segment], way: Times) -> impl Iterator<Item = (String, String)> {
     segments.iter().filter_map(move |segment| {
         // A line break would end the cue, an arrow would be another line of times.
         let text = segment.text.split_whitespace().collect::<Vec<_>>().join(" ");
         let text = text.replace(char::is_control, "").replace("-->", "->");
         let end = segment.end.max(segment.start);
-        let times = format!("{} --> {}", time(segment.start, point), time(end, point));
+        let times = format!("{} --> {}", time(segment.start, way), time(end, way));
         (!text.is_empty()).then_some((times, text))
     })
 }
 
 /// Hours, minutes, seconds and milliseconds.
-fn time(seconds: f64, point: char) -> String {
+fn time(seconds: f64, way: Times) -> String {
     #[expect(
         clippy::cast_possible_truncation,
         clippy::cast_sign_loss,
@@ -51,7 +60,12 @@ fn time(seconds: f64, point: char) -> String {
     let all = (seconds.max(0.0) * 1000.0).round() as u64;
     let (seconds, milliseconds) = (all / 1000, all % 1000);
     let (minutes, seconds) = (seconds / 60, seconds % 60);
-    format!("{:02}:{:02}:{seconds:02}{point}{milliseconds:03}", minutes / 60, minutes % 60)
+    let (hours, minutes) = (minutes / 60, minutes % 60);
+    match way {
+        Times::SubRip => format!("{hours:02}:{minutes:02}:{seconds:02},{milliseconds:03}"),
+        Times::WebVtt if hours == 0 => format!("{minutes:02}:{seconds:02}.{milliseconds:03}"),
+        Times::WebVtt => format!("{hours:02}:{minutes:02}:{seconds:02}.{milliseconds:03}"),
+    }
 }
 
 #[cfg(test)]
@@ -60,9 +74,13 @@ mod tests {
 
     fn segment(start: f64, end: f64, text: &str) -> Segment {
         Segment {
+            id: 0,
+            seek: 0,
             start,
             end,
             text: text.to_owned(),
+            tokens: Vec::new(),
+            words: None,
             avg_logprob: -0.1,
             compression_ratio: 1.0,
             no_speech_prob: None,
@@ -77,7 +95,7 @@ mod tests {
             segment(2.5, 3.0, " "),
             segment(3723.0456, 3723.0, " a --> b"),
         ];
-        let made: Vec<_> = cues(&segments, ',').collect();
+        let made: Vec<_> = cues(&segments, Times::SubRip).collect();
         assert_eq!(
             made,
             [
@@ -85,5 +103,7 @@ mod tests {
                 ("01:02:03,046 --> 01:02:03,046".to_owned(), "a -> b".to_owned()),
             ]
         );
+        let made: Vec<_> = cues(&segments, Times::WebVtt).map(|(times, _)| times).collect();
+        assert_eq!(made, ["00:00.000 --> 00:02.500", "01:02:03.046 --> 01:02:03.046"]);
     }
 }

@@ -251,11 +251,12 @@ fn check_options(args: &RunArgs, transcribes: bool, writes: bool) -> Outcome {
     let of_speech = args.language.is_some()
         || args.translate
         || args.timestamps
+        || args.word_timestamps
         || args.subtitles.is_some()
         || args.fallback;
     if of_speech && !transcribes {
-        let message = "--language, --translate, --timestamps, --subtitles and --fallback apply to \
-                       speech recognition, such as Whisper";
+        let message = "--language, --translate, --timestamps, --word-timestamps, --subtitles and \
+                       --fallback apply to speech recognition, such as Whisper";
         return Err(Failure::Usage(message.to_owned()));
     }
 

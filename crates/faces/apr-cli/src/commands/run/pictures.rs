@@ -47,12 +47,13 @@ pub(super) fn run(
     }
 
     let report = PicturesReport { path: job.name.to_owned(), results };
+    let are_values = job.runner.predicts_values();
     job.context.printer.report(&report, |out, report| {
         report.results.iter().try_for_each(|seen| {
             if paths.len() > 1 {
                 writeln!(out, "{BOLD}{}{BOLD:#}", Escaped(&seen.picture))?;
             }
-            render(out, &seen.made)
+            render(out, &seen.made, are_values)
         })
     })
 }
@@ -69,9 +70,9 @@ fn vectors(results: &[ImageResult]) -> Outcome<Tensor> {
     Ok(Tensor::new(vec![rows.len(), width], rows.concat())?)
 }
 
-fn render(out: &mut dyn Write, made: &ImageTask) -> io::Result<()> {
+fn render(out: &mut dyn Write, made: &ImageTask, are_values: bool) -> io::Result<()> {
     match made {
-        ImageTask::Classification { labels } => render_labels(out, labels),
+        ImageTask::Classification { labels } => render_labels(out, labels, are_values),
         ImageTask::Fit { texts } => texts.iter().try_for_each(|fit| {
             writeln!(out, "{:>6.2} %  {}", 100.0 * fit.score, Escaped(&fit.text))
         }),

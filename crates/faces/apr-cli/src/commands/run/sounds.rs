@@ -57,12 +57,13 @@ pub(super) fn run(job: &Job<'_>, paths: &[PathBuf], part: Prepared<'_>) -> Outco
         answers.finish()?;
         return job.context.printer.report(&report, |_, _| Ok(()));
     }
+    let are_values = job.runner.predicts_values();
     job.context.printer.report(&report, |out, report| {
         report.results.iter().try_for_each(|heard| {
             if paths.len() > 1 {
                 writeln!(out, "{BOLD}{}{BOLD:#}", Escaped(&heard.sound.path))?;
             }
-            render(out, heard)
+            render(out, heard, are_values)
         })
     })
 }
@@ -88,10 +89,10 @@ fn rows(results: &[AudioResult]) -> Outcome<Tensor> {
     Ok(Tensor::new(vec![rows.len(), width], rows.concat())?)
 }
 
-fn render(out: &mut dyn Write, heard: &AudioResult) -> io::Result<()> {
+fn render(out: &mut dyn Write, heard: &AudioResult, are_values: bool) -> io::Result<()> {
     match &heard.made {
         AudioTask::Transcription { text } => writeln!(out, "{}", Escaped(text)),
-        AudioTask::Classification { labels } => render_labels(out, labels),
+        AudioTask::Classification { labels } => render_labels(out, labels, are_values),
         AudioTask::Embedding { vector } => render_vector(out, vector),
         AudioTask::SpeechDetection { spoken, .. } => {
             let seconds = heard.sound.seconds;

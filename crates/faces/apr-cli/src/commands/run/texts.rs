@@ -38,12 +38,13 @@ pub(super) fn run(job: &Job<'_>, texts: &[String], part: Prepared<'_>) -> Outcom
     }
 
     let report = TextsReport { path: job.name.to_owned(), results };
+    let are_values = job.runner.predicts_values();
     job.context.printer.report(&report, |out, report| {
         report.results.iter().zip(texts).try_for_each(|(made, text)| {
             if texts.len() > 1 {
                 writeln!(out, "{BOLD}{}{BOLD:#}", Escaped::short(text))?;
             }
-            render(out, made)
+            render(out, made, are_values)
         })
     })
 }
@@ -75,13 +76,22 @@ fn vectors(results: &[TextTask]) -> Outcome<Tensor> {
     Ok(Tensor::new(vec![rows.len(), width], rows.concat())?)
 }
 
-pub(super) fn render_labels(out: &mut dyn Write, labels: &[Label]) -> io::Result<()> {
+/// Renders labels with their probabilities, or with their values if the model predicts these.
+pub(super) fn render_labels(
+    out: &mut dyn Write,
+    labels: &[Label],
+    are_values: bool,
+) -> io::Result<()> {
     labels.iter().try_for_each(|label| {
-        writeln!(out, "{:>6.2} %  {}", 100.0 * label.score, Escaped(&label.label))
+        let (score, name) = (label.score, Escaped(&label.label));
+        match are_values {
+            true => writeln!(out, "{score:>10.6}  {name}"),
+            false => writeln!(out, "{:>6.2} %  {name}", 100.0 * score),
+        }
     })
 }
 
-fn render(out: &mut dyn Write, made: &TextTask) -> io::Result<()> {
+fn render(out: &mut dyn Write, made: &TextTask, are_values: bool) -> io::Result<()> {
     match made {
         TextTask::Embedding { pooling, normalized, prompt, vector, .. } => {
             let length = if *normalized { ", of length 1" } else { "" };
@@ -112,7 +122,7 @@ fn render(out: &mut dyn Write, made: &TextTask) -> io::Result<()> {
             let width = vectors.first().map_or(0, Vec::len);
             writeln!(out, "{DIM}{} tokens, {width} numbers each{DIM:#}", vectors.len())
         }
-        TextTask::Classification { labels } => render_labels(out, labels),
+        TextTask::Classification { labels } => render_labels(out, labels, are_values),
         TextTask::TokenLabels { tokens } => tokens.iter().try_for_each(|token| {
             let (name, label) = (Escaped(&token.token), Escaped(&token.label.label));
             writeln!(out, "{:>6.2} %  {label}  {name}", 100.0 * token.label.score)

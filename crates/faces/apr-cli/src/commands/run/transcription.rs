@@ -40,6 +40,7 @@ pub(super) fn run(job: &Job<'_>, paths: &[PathBuf]) -> Outcome {
         language: args.language.clone(),
         translate: args.translate,
         timestamps: args.timestamps || args.subtitles.is_some(),
+        words: args.word_timestamps,
         fallback: args.fallback,
         sampling: job.sampling(),
     };
@@ -48,7 +49,7 @@ pub(super) fn run(job: &Job<'_>, paths: &[PathBuf]) -> Outcome {
     }
     let transcriber = Transcriber::of(job.runner, options)?;
     generation::warn_idle(job, transcriber.settings());
-    let is_text = !args.timestamps && args.subtitles.is_none();
+    let is_text = !args.timestamps && !args.word_timestamps && args.subtitles.is_none();
     let mut answers = Answers::of(job);
     let mut results = Vec::with_capacity(paths.len());
     for path in paths {
@@ -82,10 +83,13 @@ pub(super) fn run(job: &Job<'_>, paths: &[PathBuf]) -> Outcome {
     })
 }
 
-/// Renders the segments of a transcription with their times.
+/// Renders the segments of a transcription, or their words, with their times.
 fn render(out: &mut dyn Write, said: &Transcription) -> io::Result<()> {
-    said.segments.iter().try_for_each(|part| {
-        let text = part.text.trim();
-        writeln!(out, "{DIM}{:>8.2} to {:.2}{DIM:#}  {}", part.start, part.end, Escaped(text))
+    let mut line = |start: f64, end: f64, text: &str| {
+        writeln!(out, "{DIM}{start:>8.2} to {end:.2}{DIM:#}  {}", Escaped(text.trim()))
+    };
+    said.segments.iter().try_for_each(|part| match &part.words {
+        Some(words) => words.iter().try_for_each(|word| line(word.start, word.end, &word.word)),
+        None => line(part.start, part.end, &part.text),
     })
 }

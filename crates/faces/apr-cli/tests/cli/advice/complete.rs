@@ -284,7 +284,7 @@ const STATEMENTS: &[&str] = &[
     "--lines applies to text files and pipes",
     "--context applies to extractive question answering",
     "--image goes with one prompt",
-    "--subtitles and --fallback apply to",
+    "--word-timestamps, --subtitles and",
     "--subtitles takes one audio file at a time",
     "apply to text generation, which --want does not do",
     "--chat, --messages, --prompt-cache, --cache-type, --batch, --stop, --logprobs, --json-schema,",
