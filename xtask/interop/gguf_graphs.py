@@ -46,7 +46,7 @@ ALIKE = {
     "deepseek_v2_lite": ONE_GROUP, "deepseek_v3": {}, "bert": {}, "roberta": {}, "distilbert": {}, "modernbert": {},
     "mamba": {}, "mamba2": {}, "falcon_mamba": dict(mixer_rms_eps=1e-5), "jamba": {},
     "falcon_h1": {}, "qwen3_next": {}, "qwen3_5": {}, "qwen3_5_moe": {}, "granitemoe": {}, "granitemoeshared": {},
-    "granitemoehybrid": {}, "granitemoehybrid_dense": dict(position_embedding_type=None), "nemotron_h": {}, "internlm3": {},
+    "granitemoehybrid": {}, "granitemoehybrid_dense": dict(position_embedding_type=None), "internlm3": {},
     "iquestcoder": {},
     "nomic_bert": {}, "t5_encoder": dict(num_decoder_layers=3, relative_attention_max_distance=128),
 }

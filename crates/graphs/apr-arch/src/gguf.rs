@@ -76,7 +76,8 @@ struct KeyEntry {
     kind: KeyKind,
     value: Names,
     when: Option<String>,
-    /// Number of items, for a list whose items are computed one by one; `layer` is an item's number.
+    /// Number of items, for a list whose items are computed one by one. `layer` is the number of
+    /// an item.
     each: Option<String>,
     #[serde(default)]
     required: bool,
@@ -372,7 +373,7 @@ impl Gguf {
                 None => first(lookup),
             };
             let value = match value {
-                Some(Value::Number(number)) if rule.real => Some(number.into()),
+                Some(value) if rule.real => as_reals(&value),
                 value => value.and_then(|value| value.to_json()),
             };
             let Some(value) = value.or_else(|| rule.or_null.then_some(Json::Null)) else {
@@ -398,6 +399,15 @@ pub(crate) fn absolute(key: &str, architecture: &str) -> String {
         key.to_owned()
     } else {
         format!("{architecture}.{key}")
+    }
+}
+
+/// Returns a number, or a list of numbers, with decimal points: 2 is 2.0.
+fn as_reals(value: &Value) -> Option<Json> {
+    match value {
+        Value::Number(number) => Some((*number).into()),
+        Value::List(items) => items.iter().map(as_reals).collect::<Option<_>>().map(Json::Array),
+        other => other.to_json(),
     }
 }
 
