@@ -44,6 +44,10 @@ ALIKE = {
     "qwen3_moe": WIDE | dict(decoder_sparse_step=1, norm_topk_prob=True, head_dim=64, moe_intermediate_size=256),
     "gpt_oss": {}, "olmoe": dict(clip_qkv=None, norm_topk_prob=False), "deepseek_v2": ONE_GROUP,
     "deepseek_v2_lite": ONE_GROUP, "deepseek_v3": {}, "bert": {}, "roberta": {}, "distilbert": {}, "modernbert": {},
+    "mamba": {}, "mamba2": {}, "falcon_mamba": dict(mixer_rms_eps=1e-5), "jamba": {},
+    "falcon_h1": {}, "qwen3_next": {}, "qwen3_5": {}, "qwen3_5_moe": {}, "granitemoe": {}, "granitemoeshared": {},
+    "granitemoehybrid": {}, "granitemoehybrid_dense": dict(position_embedding_type=None), "internlm3": {},
+    "iquestcoder": {},
     "nomic_bert": {}, "t5_encoder": dict(num_decoder_layers=3, relative_attention_max_distance=128),
 }
 # The file has no key for the rounding of the ramp, and apr restores the released model's.

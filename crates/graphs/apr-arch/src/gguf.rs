@@ -15,6 +15,8 @@
 //! `config.NAME` is only the latter. In those of `config` and `recognized` they are keys of the
 //! file, `has.TENSOR`, and `rows.TENSOR`.
 
+mod layout;
+
 use std::cell::Cell;
 use std::collections::{BTreeMap, HashSet};
 
@@ -25,6 +27,9 @@ use serde_json::{Map, Value as Json};
 use crate::dimensions::first_of;
 use crate::expression::{Expression, Value};
 use crate::name_list::Names;
+use layout::LayoutEntry;
+pub(crate) use layout::{ArrangedLayout, ScaledLayout, TensorLayout};
+pub use layout::{GgufArrangement, GgufCut, GgufFactors, GgufLayout, GgufTurned};
 
 /// The `[gguf]` table before its expressions are parsed.
 #[derive(Debug, Clone, Default, Deserialize)]
@@ -71,6 +76,9 @@ struct KeyEntry {
     kind: KeyKind,
     value: Names,
     when: Option<String>,
+    /// Number of items, for a list whose items are computed one by one. `layer` is the number of
+    /// an item.
+    each: Option<String>,
     #[serde(default)]
     required: bool,
 }
@@ -81,6 +89,8 @@ struct ConfigEntry {
     key: String,
     value: Names,
     when: Option<String>,
+    /// Number of items of a list, as for a key.
+    each: Option<String>,
     /// `true` to write an integer with a decimal point: some configurations distinguish 2 from 2.0.
     #[serde(default)]
     real: bool,
@@ -89,49 +99,6 @@ struct ConfigEntry {
     /// An omitted entry would mean the default of the model's class.
     #[serde(default)]
     or_null: bool,
-}
-
-#[derive(Debug, Clone, Deserialize)]
-#[serde(rename_all = "snake_case")]
-enum LayoutEntry {
-    Swap([String; 4]),
-    Add(f32),
-    Transposed,
-    SkipRows(String),
-    Stack(String),
-    Groups([String; 3]),
-    Cut(CutEntry),
-}
-
-#[derive(Debug, Clone, Deserialize)]
-#[serde(deny_unknown_fields)]
-struct CutEntry {
-    of: String,
-    groups: String,
-    first: String,
-    #[serde(default = "one")]
-    step: u64,
-    count: String,
-    #[serde(default)]
-    turned: GgufTurned,
-}
-
-fn one() -> u64 {
-    1
-}
-
-/// Side of a cut on which rows are columns.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize)]
-#[serde(rename_all = "snake_case")]
-#[non_exhaustive]
-pub enum GgufTurned {
-    /// Neither tensor.
-    #[default]
-    No,
-    /// The tensor that is cut.
-    Before,
-    /// The tensor that is cut out.
-    After,
 }
 
 /// Type of a hyperparameter.
@@ -165,42 +132,6 @@ pub enum GgufValue {
     Bools(Vec<bool>),
     /// Several whole numbers.
     I32s(Vec<i32>),
-}
-
-/// Conversion of a tensor's values from Hugging Face's layout to GGUF.
-#[derive(Debug, Clone, Copy, PartialEq)]
-#[non_exhaustive]
-pub enum GgufLayout {
-    /// The values are unchanged.
-    Same,
-    /// Rows, seen as `[outer, a, b, inner]`, are in the order `[outer, b, a, inner]`.
-    Swap([u64; 4]),
-    /// A constant is added to each.
-    Add(f32),
-    /// Rows are columns.
-    Transposed,
-    /// The first rows are left out.
-    SkipRows(u64),
-    /// Rows are groups of queries with one key and one value each: `[groups, queries, rows]`.
-    ///
-    /// `rows` is the number of rows of each query, key and value. In the file, all queries come
-    /// first, then all keys, then all values.
-    Groups([u64; 3]),
-}
-
-/// Rows of a tensor that form another tensor in a GGUF file, if several tensors are cut out of one.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct GgufCut {
-    /// Groups of rows, each of which is cut alike.
-    pub groups: u64,
-    /// The first row in a group.
-    pub first: u64,
-    /// Distance to the next row.
-    pub step: u64,
-    /// Number of rows.
-    pub count: u64,
-    /// Side on which rows are columns.
-    pub turned: GgufTurned,
 }
 
 impl GgufFile {
@@ -274,6 +205,7 @@ struct Key {
     /// First alternative as text.
     shown: String,
     when: Option<Expression>,
+    each: Option<Expression>,
     required: bool,
 }
 
@@ -282,31 +214,9 @@ struct ConfigRule {
     key: String,
     values: Vec<Expression>,
     when: Option<Expression>,
+    each: Option<Expression>,
     real: bool,
     or_null: bool,
-}
-
-#[derive(Debug)]
-pub(crate) enum TensorLayout {
-    Swap([Expression; 4]),
-    Add(f32),
-    Transposed,
-    SkipRows(Expression),
-    /// Canonical pattern of the tensors that are stacked.
-    Stack(String),
-    Groups([Expression; 3]),
-    Cut(CutLayout),
-}
-
-#[derive(Debug)]
-pub(crate) struct CutLayout {
-    /// Canonical pattern of the tensor that is cut.
-    pub(crate) of: String,
-    pub(crate) groups: Expression,
-    pub(crate) first: Expression,
-    pub(crate) step: u64,
-    pub(crate) count: Expression,
-    pub(crate) turned: GgufTurned,
 }
 
 /// Looks up the value of a name.
@@ -335,6 +245,7 @@ impl Gguf {
                 values: all(&entry.value)?,
                 shown: entry.value.iter().next().unwrap_or_default().to_owned(),
                 when: parsed(&entry.when)?,
+                each: parsed(&entry.each)?,
                 required: entry.required,
             })
         });
@@ -345,6 +256,7 @@ impl Gguf {
                 key,
                 values: all(&entry.value)?,
                 when: parsed(&entry.when)?,
+                each: parsed(&entry.each)?,
                 real: entry.real,
                 or_null: entry.or_null,
             })
@@ -416,12 +328,19 @@ impl Gguf {
             }
 
             let key = absolute(&entry.key, &architecture);
-            let computed = |value: &Expression| {
-                defaults.were_used.set(false);
-                let value = value.value(lookup)?;
-                Some((value, defaults.were_used.get()))
+            let mut first = |lookup: Lookup<'_>| {
+                let computed = |value: &Expression| {
+                    defaults.were_used.set(false);
+                    let value = value.value(lookup)?;
+                    Some((value, defaults.were_used.get()))
+                };
+                first_of(&entry.values, computed, defaults.stated).map(|(value, _)| value)
             };
-            match first_of(&entry.values, computed, defaults.stated).map(|(value, _)| value) {
+            let value = match &entry.each {
+                Some(count) => each(count, lookup, &mut first),
+                None => first(lookup),
+            };
+            match value {
                 Some(value) => pairs.push((
                     key.clone(),
                     entry.kind.of(&value).map_err(|error| error.for_key(&key))?,
@@ -447,9 +366,14 @@ impl Gguf {
                 continue;
             }
 
-            let value = rule.values.iter().find_map(|value| value.value(lookup));
+            let mut first =
+                |lookup: Lookup<'_>| rule.values.iter().find_map(|value| value.value(lookup));
+            let value = match &rule.each {
+                Some(count) => each(count, lookup, &mut first),
+                None => first(lookup),
+            };
             let value = match value {
-                Some(Value::Number(number)) if rule.real => Some(number.into()),
+                Some(value) if rule.real => as_reals(&value),
                 value => value.and_then(|value| value.to_json()),
             };
             let Some(value) = value.or_else(|| rule.or_null.then_some(Json::Null)) else {
@@ -478,39 +402,35 @@ pub(crate) fn absolute(key: &str, architecture: &str) -> String {
     }
 }
 
+/// Returns a number, or a list of numbers, with decimal points: 2 is 2.0.
+fn as_reals(value: &Value) -> Option<Json> {
+    match value {
+        Value::Number(number) => Some((*number).into()),
+        Value::List(items) => items.iter().map(as_reals).collect::<Option<_>>().map(Json::Array),
+        other => other.to_json(),
+    }
+}
+
+/// Returns a list of as many items as `count` states, whose numbers are `layer` in `item`.
+fn each(
+    count: &Expression,
+    lookup: Lookup<'_>,
+    item: &mut dyn FnMut(Lookup<'_>) -> Option<Value>,
+) -> Option<Value> {
+    /// Files and configurations may state any number.
+    const MOST: u64 = 1 << 12;
+
+    let count = count.value(lookup)?.as_size().filter(|count| *count <= MOST)?;
+    let items = (0..count).map(|number| {
+        let number = Value::Number(number as f64);
+        item(&mut |name| if name == "layer" { Some(number.clone()) } else { lookup(name) })
+    });
+    items.collect::<Option<_>>().map(Value::List)
+}
+
 fn holds(when: &Expression, lookup: Lookup<'_>) -> bool {
     // What can't be computed does not hold.
     when.value(lookup).and_then(|value| value.as_truth()).unwrap_or(false)
-}
-
-impl TensorLayout {
-    fn parse(entry: &LayoutEntry) -> Result<Self> {
-        Ok(match entry {
-            LayoutEntry::Swap([outer, a, b, inner]) => Self::Swap([
-                Expression::parse(outer)?,
-                Expression::parse(a)?,
-                Expression::parse(b)?,
-                Expression::parse(inner)?,
-            ]),
-            LayoutEntry::Add(constant) => Self::Add(*constant),
-            LayoutEntry::Transposed => Self::Transposed,
-            LayoutEntry::SkipRows(rows) => Self::SkipRows(Expression::parse(rows)?),
-            LayoutEntry::Stack(part) => Self::Stack(part.clone()),
-            LayoutEntry::Groups([groups, queries, rows]) => Self::Groups([
-                Expression::parse(groups)?,
-                Expression::parse(queries)?,
-                Expression::parse(rows)?,
-            ]),
-            LayoutEntry::Cut(cut) => Self::Cut(CutLayout {
-                of: cut.of.clone(),
-                groups: Expression::parse(&cut.groups)?,
-                first: Expression::parse(&cut.first)?,
-                step: cut.step,
-                count: Expression::parse(&cut.count)?,
-                turned: cut.turned,
-            }),
-        })
-    }
 }
 
 /// A value that is not of its key's type.

@@ -35,7 +35,7 @@ mod text_part;
 pub use dimensions::Config;
 pub use families::{Contradiction, Families, is_path_of_module};
 pub use family::{CANONICAL, Family, GGUF, HUGGING_FACE, Naming, ONNX};
-pub use gguf::{GgufCut, GgufLayout, GgufTurned, GgufValue};
+pub use gguf::{GgufArrangement, GgufCut, GgufFactors, GgufLayout, GgufTurned, GgufValue};
 pub use graph::{GraphSettings, OptionChange, OptionSource, OptionValues, are_alike};
 pub use kind::{Range, TensorExpectation, TensorKind};
 pub use layer_stack::LayerStack;

@@ -108,10 +108,11 @@ impl<'a> FamilyModel<'a> {
         // Shapes that GGUF changes would show other dimensions.
         let is_same = |tensor: usize| {
             !in_gguf_layout
-                || !matches!(
-                    family.layout(tensor),
-                    Some(TensorLayout::Transposed | TensorLayout::SkipRows(_))
-                )
+                || !match family.layout(tensor) {
+                    Some(TensorLayout::Transposed | TensorLayout::SkipRows(_)) => true,
+                    Some(TensorLayout::Arranged(arranged)) => arranged.shape.is_some(),
+                    _ => false,
+                }
         };
         let known = members
             .iter()
@@ -365,6 +366,9 @@ impl<'a> FamilyModel<'a> {
         if self.in_gguf_layout {
             match self.family.layout(member.tensor) {
                 Some(TensorLayout::Transposed) => formula.reverse(),
+                Some(TensorLayout::Arranged(arranged)) if arranged.shape.is_some() => {
+                    formula.clone_from(&arranged.formula);
+                }
                 Some(TensorLayout::SkipRows(_)) if !formula.is_empty() => {
                     formula[0].push_str(" minus the rows that GGUF omits");
                 }
@@ -393,6 +397,11 @@ impl<'a> FamilyModel<'a> {
         if self.in_gguf_layout {
             match (self.family.layout(tensor), dims.first_mut()) {
                 (Some(TensorLayout::Transposed), _) => dims.reverse(),
+                (Some(TensorLayout::Arranged(arranged)), _) => {
+                    if let Some([rows, columns]) = &arranged.shape {
+                        dims = vec![self.dimensions.size(rows)?, self.dimensions.size(columns)?];
+                    }
+                }
                 (Some(TensorLayout::SkipRows(skipped)), Some(rows)) => {
                     *rows = rows.checked_sub(self.dimensions.size(skipped)?)?;
                 }

@@ -31,6 +31,7 @@
 #![cfg_attr(not(test), deny(clippy::disallowed_methods, clippy::disallowed_types))]
 
 mod affine;
+mod arranged;
 mod base;
 pub mod chunks;
 mod codes;
@@ -42,6 +43,7 @@ mod filter;
 mod first_use;
 mod four_bits;
 pub mod integrity;
+mod mapped;
 mod nearest;
 mod renaming;
 mod rows;
@@ -55,6 +57,7 @@ mod view;
 mod windows;
 
 pub use affine::{AffineQuantization, AffineUnit};
+pub use arranged::Deal;
 pub use base::Base;
 pub use codes::{
     Apart, Blocks, Coded, Factors, MXFP4_EXPERTS, NVFP4_BLOCKS, PartOrigin, UNDECODABLE,
@@ -64,6 +67,7 @@ pub use companions::Companions;
 pub use derived::{Computation, Derived, Target};
 pub use filter::{NamePattern, named, parse_filter, parse_search};
 pub use first_use::sort_by_first_use;
+pub use mapped::Formula;
 pub use nearest::{closest, meant, nearest};
 pub use renaming::Renamings;
 pub use rows::{Cut, Turned};

@@ -3,7 +3,7 @@
 //!
 //! A read costs what the range costs, up to a constant: nothing here ever holds a whole tensor.
 
-mod read;
+pub(crate) mod read;
 #[cfg(test)]
 pub(crate) mod tests;
 
@@ -11,6 +11,7 @@ use apr_core::{DType, Error, Result, Shape, Strided, TensorInfo};
 
 use crate::affine::{Affine, AffineQuantization};
 use crate::four_bits::FourBits;
+use crate::mapped::Mapped;
 use crate::strided::{Gather, Woven};
 
 /// A tensor that is made of the base's.
@@ -33,6 +34,8 @@ pub(crate) enum ChangeKind {
     FourBits(FourBits),
     /// Integers, dequantized to floats.
     Affine(Affine),
+    /// Values that are changed one by one.
+    Mapped(Mapped),
     /// Change of a tensor whose blocks are first decoded to this dtype.
     Decoded(Box<ChangeKind>, DType),
 }
@@ -41,8 +44,8 @@ pub(crate) enum ChangeKind {
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Piece {
     /// Position of a tensor of the base, and the offset in it; none for zeros.
-    from: Option<(usize, u64)>,
-    len: u64,
+    pub(crate) from: Option<(usize, u64)>,
+    pub(crate) len: u64,
 }
 
 /// The rows of a tensor, seen as `[outer, a, b, inner]`, in the order `[outer, b, a, inner]`.
@@ -342,6 +345,7 @@ impl ChangeKind {
             }
             Self::FourBits(rows) => return rows.sources(),
             Self::Decoded(kind, _) => return kind.sources(),
+            Self::Mapped(mapped) => return mapped.kind.sources(),
             Self::Woven(woven) => return woven.parts.iter().map(|(part, _)| part.tensor).collect(),
         };
 
@@ -363,12 +367,12 @@ pub(crate) fn needs_floats(info: &TensorInfo, what: &str) -> Error {
 }
 
 /// Rows of a tensor: of a vector, its elements.
-fn row_count(shape: &Shape) -> u64 {
+pub(crate) fn row_count(shape: &Shape) -> u64 {
     shape.dims().first().copied().unwrap_or(1)
 }
 
 /// Bytes of all that has the same index in the first dimension.
-fn row_bytes(info: &TensorInfo) -> Result<u64> {
+pub(crate) fn row_bytes(info: &TensorInfo) -> Result<u64> {
     // These keep scales apart from the elements.
     let is_apart = !matches!(info.dtype, DType::I8_ROW | DType::I4_ROW);
     let rows = row_count(&info.shape);

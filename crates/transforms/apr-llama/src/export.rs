@@ -162,7 +162,10 @@ pub fn export<'a>(source: &Source<'a>, tokenizer: Vec<KeyValue>) -> Result<GgufE
     // What the file's keys lead back to is held; only the rest of the configuration is lost.
     let held = GgufKeys::of(view.metadata(), view.tensors(), source.families())
         .map(|described| described.config(model.family()));
-    let held = held.unwrap_or_default();
+    let mut held = held.unwrap_or_default();
+    for factor in model.family().factors_in_gguf_weights() {
+        held.extend(facts.config.get(factor).map(|value| (factor.to_owned(), value.clone())));
+    }
     warnings.extend(computed_otherwise(source.families(), model, &facts.config, &held));
     let has_pooling = keys.iter().any(|pair| pair.key.ends_with(".pooling_type"));
     warnings.extend(gained_head(&facts.config, &held).filter(|_| !has_pooling));

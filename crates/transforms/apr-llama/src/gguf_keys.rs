@@ -46,9 +46,9 @@ impl<'m> GgufKeys<'m> {
     }
 
     /// The value of a key with or without the architecture in front, `has.TENSOR`, `rows.TENSOR`,
-    /// `layer_types` as configurations have them, or `rope.fraction`: the share of a head's
-    /// dimensions that is rotated. A hyperparameter with one value a layer, all of them equal, is
-    /// that value.
+    /// `layers_of.TENSOR` (the numbers of layers with it), `layer_types` as configurations have
+    /// them, or `rope.fraction`: the share of a head's dimensions that is rotated. A hyperparameter
+    /// with one value a layer, all of them equal, is that value.
     pub(super) fn entry(&self, name: &str) -> Option<Value> {
         if let Some(tensor) = name.strip_prefix("has.") {
             return Some(self.tensors.contains_key(tensor).into());
@@ -58,6 +58,13 @@ impl<'m> GgufKeys<'m> {
             // as RoBERTa's table of types, has one dimension in a file that llama-quantize wrote.
             let dims = self.tensors.get(tensor)?.shape.dims();
             return Some(if let [rows, _, ..] = dims { (*rows).into() } else { 1.into() });
+        }
+
+        if let Some(tensor) = name.strip_prefix("layers_of.") {
+            let layers =
+                self.entry("block_count")?.as_u64().filter(|count| *count <= MAX_LAYERS)?;
+            let has = |layer: &u64| self.tensors.contains_key(&format!("blk.{layer}.{tensor}"));
+            return Some((0..layers).filter(has).collect());
         }
 
         if name == "layer_types" {

@@ -1,20 +1,18 @@
 //! The way back: what a GGUF file says about its model, and its tensors under Hugging Face's names
 //! and in its layout.
 
-use apr_arch::{
-    Families, Family, FamilyModel, GgufCut, GgufLayout, GgufTurned, HUGGING_FACE, Naming,
-    TensorKind,
-};
+use apr_arch::{Families, Family, FamilyModel, GgufLayout, HUGGING_FACE, Naming, TensorKind};
 use apr_registry::{
     CheckpointReader, Convention, DType, Error, Loss, Metadata, Result, TensorInfo, keys,
 };
 use apr_source::Architecture;
 use apr_source::naming::NAMES;
-use apr_view::{Change, Cut, TensorOrigin, Turned, View};
+use apr_view::{Change, TensorOrigin, View};
 use serde_json::{Map, Value};
 
 use super::factors::add_factors;
 use super::gguf_keys::GgufKeys;
+use super::layouts;
 
 /// A checkpoint in Hugging Face's layout.
 #[non_exhaustive]
@@ -259,33 +257,52 @@ impl ImportPlan<'_, '_> {
             return Ok(());
         }
 
-        let names = self.model.family().cuts(whole);
-        let positions: Vec<Option<usize>> = names.iter().map(|name| find(name)).collect();
-
-        // Each of the parts comes by here, but their whole is added once.
-        if positions.iter().flatten().max() != Some(&position) {
-            return Ok(());
+        let mut cuts = Vec::new();
+        for name in self.model.family().cuts(whole) {
+            cuts.extend(self.model.gguf_cut(&name)?.map(|cut| (find(&name), name, cut)));
         }
 
+        // Each of the parts comes by here, but their whole is added once.
+        let last = cuts.iter().filter_map(|(position, ..)| *position).max();
         let info = &self.reader.tensors()[position];
         let unknown =
             || Error::format("the keys do not state what it is a part of").for_tensor(&info.name);
-        let mut parts = Vec::with_capacity(names.len());
-        for (name, part) in names.iter().zip(positions) {
-            let alone = || Error::format(format!("{name} is missing, which belongs to it"));
-            let part = part.ok_or_else(|| alone().for_tensor(&info.name))?;
-            let cut = self.model.gguf_cut(name)?.ok_or_else(unknown)?;
-            parts.push((self.reader.tensors()[part].clone(), part, rows_of(cut)?));
+        if last.ok_or_else(unknown)? != position {
+            return Ok(());
         }
 
-        // Elements of blocks can't be woven, and parts may be of several types.
-        let is_decoded = parts.iter().any(|(info, ..)| info.dtype.is_quantized());
-        if is_decoded {
-            parts.iter_mut().for_each(|(info, ..)| self.decode(info));
+        let mut parts = Vec::with_capacity(cuts.len());
+        for (part, name, cut) in cuts {
+            let alone = || Error::format(format!("{name} is missing, which belongs to it"));
+            let part = part.ok_or_else(|| alone().for_tensor(&info.name))?;
+            parts.push((self.reader.tensors()[part].clone(), part, cut));
         }
 
         let shape = self.model.shape_of(whole).ok_or_else(unknown)?;
-        let (info, change) = Change::joined(&parts, shape, &self.name(whole))?;
+        let name = self.name(whole);
+        let has_blocks = parts.iter().any(|(info, ..)| info.dtype.is_quantized());
+        let dtype = info.dtype;
+        let is_alike = parts.iter().all(|(info, ..)| info.dtype == dtype);
+        let has_rows = parts.iter().all(|(.., cut)| layouts::is_of_rows(cut));
+
+        // Elements of blocks can't be woven, and parts may be of several types.
+        let is_decoded = has_blocks && !(has_rows && is_alike);
+        let is_dealt = parts.iter().any(|(.., cut)| cut.flat) || has_blocks && has_rows && is_alike;
+        if is_decoded {
+            parts.iter_mut().for_each(|(info, ..)| self.decode(info));
+        }
+        let (info, change) = if is_dealt {
+            let parts: Vec<_> = parts
+                .into_iter()
+                .map(|(info, position, cut)| (info, position, layouts::deal_of(&cut)))
+                .collect();
+            Change::gathered_in(&parts, shape, &name)?
+        } else {
+            let rows = parts
+                .into_iter()
+                .map(|(info, position, cut)| Ok((info, position, layouts::rows_of(&cut)?)));
+            Change::joined(&rows.collect::<Result<Vec<_>>>()?, shape, &name)?
+        };
         self.add_changed(info, change, is_decoded);
         Ok(())
     }
@@ -339,14 +356,23 @@ impl ImportPlan<'_, '_> {
         let source = &self.reader.tensors()[position];
         let mut info = source.clone();
         let layout = self.model.gguf_layout(canonical)?;
-        let is_by_element = matches!(layout, GgufLayout::Add(_) | GgufLayout::Transposed);
+        let is_by_element = match &layout {
+            GgufLayout::Add(_) | GgufLayout::Transposed => true,
+            GgufLayout::Arranged(arranged) => !layouts::moves_blocks(arranged, source.dtype),
+            _ => false,
+        };
         let is_decoded = is_by_element && source.dtype.is_quantized();
         if is_decoded {
             self.decode(&mut info);
         }
 
         let change = match layout {
-            GgufLayout::Same => None,
+            // Factors stay within the weights: the configuration then has 1 in their places.
+            GgufLayout::Same | GgufLayout::Scaled(_) => None,
+            GgufLayout::Arranged(arranged) => {
+                let own = self.model.shape_of(canonical);
+                Some(layouts::arranged_back(&mut info, position, arranged, own)?)
+            }
             GgufLayout::Swap([outer, a, b, inner]) => {
                 // GGUF has the two sizes in the other order already, so swapping turns it back.
                 Some(Change::rows(source, position, [outer, b, a, inner])?)
@@ -395,16 +421,4 @@ fn torch_dtype(tensors: &[TensorInfo]) -> &'static str {
         most if most == brain => "bfloat16",
         _ => "float16",
     }
-}
-
-/// The rows that a family's table names.
-pub(super) fn rows_of(cut: GgufCut) -> Result<Cut> {
-    let GgufCut { groups, first, step, count, turned } = cut;
-    let turned = match turned {
-        GgufTurned::No => Turned::No,
-        GgufTurned::Before => Turned::Before,
-        GgufTurned::After => Turned::After,
-        _ => return Err(Error::format("its layout is not known to this version")),
-    };
-    Ok(Cut { groups, first, step, count, turned })
 }

@@ -51,6 +51,7 @@ mod factors;
 mod gguf_keys;
 mod hyperparameters;
 mod import;
+mod layouts;
 mod reranker;
 mod rope;
 mod sentence;

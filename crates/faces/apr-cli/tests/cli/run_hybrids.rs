@@ -85,11 +85,22 @@ fn models_with_states_are_traced_and_measured() {
     }
 }
 
+/// Runs the GGUF file of each model, and the folder that it leads back to.
 #[test]
-fn gguf_export_reports_why_it_supports_none_of_them() {
+fn gguf_files_of_models_with_states_go_on_as_in_transformers() {
     let sandbox = Sandbox::new();
+    let expected = expected();
     for (name, _) in MODELS {
-        let run = sandbox.apr(&format!("convert {RUN}/tiny-{name} -o m.gguf"));
-        run.fails(4, &["E003", "can't be exported to GGUF: llama.cpp"]);
+        let (file, folder) = (format!("{name}.gguf"), format!("{name}-again"));
+        sandbox.apr(&format!("convert {RUN}/tiny-{name} -o {file}")).ok();
+        sandbox.apr(&format!("export {file} -o {folder}")).ok();
+        for text in expected[name].as_array().expect("texts") {
+            let line =
+                format!("--tokens {} --max-tokens 12 --ignore-eos --json", numbers(&text["given"]));
+            for model in [&file, &folder] {
+                let report = sandbox.apr(&format!("run {model} {line}")).ok().json();
+                assert_eq!(report["added"], text["tokens"], "{model}");
+            }
+        }
     }
 }

@@ -47,6 +47,31 @@ fn keys_are_written_if_their_condition_is_true() {
 }
 
 #[test]
+fn lists_are_computed_item_by_item() {
+    let text = r#"
+        architecture = "a"
+        keys = [
+            { key = "heads", type = "i32s", each = "layers", value = "layer % 2 == 1 ? layers : 0" },
+        ]
+        config = [
+            { key = "kinds", each = "layers", value = "layer == 1 ? 'x' : 'y'" },
+            { key = "factors", value = "[1, 0.5]", real = true },
+        ]
+    "#;
+    let gguf = Gguf::parse(&file(text)).expect("parses").expect("a table");
+    let keys =
+        gguf.keys(&mut lookup, no_defaults(&Cell::new(false)), str::to_owned).expect("all there");
+    assert_eq!(keys, [("a.heads".to_owned(), GgufValue::I32s(vec![0, 3, 0]))]);
+    let config = gguf.config(&mut lookup);
+    assert_eq!(config["kinds"], serde_json::json!(["y", "x", "y"]));
+    assert_eq!(config["factors"].to_string(), "[1.0,0.5]");
+
+    // A file may state any number of layers.
+    let mut many = |name: &str| (name == "layers").then_some(Value::Number(1e9));
+    assert!(!gguf.config(&mut many).contains_key("kinds"));
+}
+
+#[test]
 fn a_missing_hyperparameter_is_reported_by_name() {
     let gguf = Gguf::parse(&file(BASE)).expect("parses").expect("a table");
     let error = gguf

@@ -7,7 +7,10 @@ use serde_json::Value as Json;
 
 use super::FamilyModel;
 use crate::expression::{Expression, Value};
-use crate::gguf::{Defaults, GgufCut, GgufLayout, GgufValue, TensorLayout};
+use crate::gguf::{
+    ArrangedLayout, Defaults, GgufArrangement, GgufCut, GgufFactors, GgufLayout, GgufValue,
+    ScaledLayout, TensorLayout,
+};
 
 impl<'a> FamilyModel<'a> {
     /// Returns `true` if values are in GGUF's layout instead of the layout of Hugging Face
@@ -51,11 +54,36 @@ impl<'a> FamilyModel<'a> {
             Some(TensorLayout::Add(constant)) => GgufLayout::Add(*constant),
             Some(TensorLayout::Transposed) => GgufLayout::Transposed,
             Some(TensorLayout::SkipRows(rows)) => GgufLayout::SkipRows(size(rows)?),
+            Some(TensorLayout::Arranged(arranged)) => {
+                GgufLayout::Arranged(arrangement(arranged, size)?)
+            }
+            Some(TensorLayout::Scaled(scaled)) => {
+                GgufLayout::Scaled(self.gguf_factors(scaled, size)?)
+            }
+        })
+    }
+
+    /// Returns the factors of a tensor. A factor that the configuration does not state is 1, as in
+    /// the classes of such models.
+    fn gguf_factors(
+        &self,
+        scaled: &ScaledLayout,
+        size: impl Fn(&Expression) -> Result<u64>,
+    ) -> Result<GgufFactors> {
+        #[expect(clippy::cast_possible_truncation, reason = "factors are single precision there")]
+        let factor = |by: &Expression| match self.dimensions.value(by, &[]) {
+            Some(Value::Number(factor)) => factor as f32,
+            _ => 1.0,
+        };
+        let of_rows = |[rows, by]: &[Expression; 2]| Ok((size(rows)?, factor(by)));
+        Ok(GgufFactors {
+            all: scaled.by.iter().map(factor).collect(),
+            rows: scaled.rows.iter().map(of_rows).collect::<Result<_>>()?,
         })
     }
 
     /// Returns the rows that form the tensor with this canonical name in a GGUF file, if it is cut
-    /// out of another.
+    /// out of another in files of this model.
     ///
     /// # Errors
     /// E001 if the configuration lacks an entry that the rows depend on.
@@ -65,6 +93,10 @@ impl<'a> FamilyModel<'a> {
         else {
             return Ok(None);
         };
+        let holds = |when: &Expression| self.dimensions.truth(when, &[]) == Some(true);
+        if !cut.when.as_ref().is_none_or(holds) {
+            return Ok(None);
+        }
         let size = |expression: &Expression| {
             self.dimensions.size(expression).ok_or_else(|| {
                 Error::format("the configuration does not state which of its rows GGUF has")
@@ -72,7 +104,11 @@ impl<'a> FamilyModel<'a> {
             })
         };
         let (groups, first, count) = (size(&cut.groups)?, size(&cut.first)?, size(&cut.count)?);
-        Ok(Some(GgufCut { groups, first, step: cut.step, count, turned: cut.turned }))
+        let more = cut.more.iter().map(|[first, count]| Ok((size(first)?, size(count)?)));
+        let more = more.collect::<Result<_>>()?;
+        let flat = cut.flat || !cut.more.is_empty();
+        let (step, turned) = (cut.step, cut.turned);
+        Ok(Some(GgufCut { groups, first, step, count, more, flat, turned }))
     }
 
     /// Returns the number of parts that GGUF stacks in the tensor with this canonical name.
@@ -135,4 +171,22 @@ impl<'a> FamilyModel<'a> {
         let defaults = Defaults { were_used: &were_used, stated: &stated };
         gguf.keys(&mut lookup, defaults, |name| self.family.source_of_dimension(name))
     }
+}
+
+fn arrangement(
+    arranged: &ArrangedLayout,
+    size: impl Fn(&Expression) -> Result<u64>,
+) -> Result<GgufArrangement> {
+    let swap = arranged.swap.as_ref().map(|[outer, a, b, inner]| {
+        Ok::<_, Error>([size(outer)?, size(a)?, size(b)?, size(inner)?])
+    });
+    let shape = arranged.shape.as_ref();
+    let shape = shape.map(|[rows, columns]| Ok::<_, Error>([size(rows)?, size(columns)?]));
+    Ok(GgufArrangement {
+        swap: swap.transpose()?,
+        from: size(&arranged.from)?,
+        width: arranged.width.as_ref().map(size).transpose()?,
+        fading: arranged.fading,
+        shape: shape.transpose()?,
+    })
 }

@@ -10,7 +10,7 @@ use crate::strided::usize_of;
 use crate::windows::Windows;
 
 /// Bytes of scratch that a read may use: a head's rows of the largest models are 2 MiB.
-const SCRATCH: usize = 4 << 20;
+pub(crate) const SCRATCH: usize = 4 << 20;
 
 impl Change {
     /// Returns all bytes if they are one piece of the base.
@@ -34,7 +34,7 @@ impl Change {
 }
 
 impl ChangeKind {
-    fn read(
+    pub(crate) fn read(
         &self,
         base: &dyn CheckpointReader,
         windows: Option<&Windows>,
@@ -59,6 +59,9 @@ impl ChangeKind {
             Self::Woven(woven) => {
                 aligned(woven.element(), offset, buf, |offset, buf| woven.read(base, offset, buf))
             }
+            Self::Mapped(mapped) => aligned(mapped.to.block_bytes(), offset, buf, |offset, buf| {
+                mapped.read(base, windows, offset, buf)
+            }),
             Self::Decoded(kind, dtype) => {
                 kind.read(&Decoded { base, dtype: *dtype }, windows, offset, buf)
             }

@@ -10,14 +10,23 @@ pub(super) fn recorded_file_type(metadata: &Metadata) -> Option<u32> {
     Scheme::parse(&recorded_scheme(metadata)?).ok()?.file_type()
 }
 
+/// Ends of names of matrices that stay in single precision.
+const SINGLE: [&str; 7] = [
+    ".ffn_gate_inp.weight",
+    ".ffn_gate_inp_shexp.weight",
+    "_norm.weight",
+    ".ssm_conv1d.weight",
+    ".shortconv.conv.weight",
+    ".altup_correct_coef.weight",
+    ".altup_predict_coef.weight",
+];
+
 /// The dtype that llama.cpp needs a tensor in: single precision for vectors, norms, routers and
 /// tables of positions. Doubles and 8-bit floats, which it does not know, become what holds them
 /// best.
 pub(super) fn required_dtype(info: &TensorInfo) -> Option<DType> {
     let name = info.name.as_str();
-    let is_listed = [".ffn_gate_inp.weight", ".ffn_gate_inp_shexp.weight", "_norm.weight"]
-        .iter()
-        .any(|end| name.ends_with(end))
+    let is_listed = SINGLE.iter().any(|end| name.ends_with(end))
         || ["position_embd.weight", "token_types.weight"].contains(&name)
         || !name.ends_with(".weight");
     let dtype = match info.dtype {

@@ -9,7 +9,7 @@ use apr_registry::{CheckpointReader, DType, Error, Loss, Result, TensorInfo, key
 use apr_view::{Change, TensorOrigin, values};
 
 use crate::hyperparameters::{Facts, single};
-use crate::import::rows_of;
+use crate::layouts;
 use crate::reranker::Answers;
 use crate::rope;
 
@@ -189,7 +189,8 @@ impl<'p, 'a> ExportPlan<'p, 'a> {
     /// Adds a tensor that stays one tensor or is split.
     fn add_known(&mut self, position: usize, canonical: &str) -> Result<()> {
         if self.model.is_without(canonical) {
-            self.lose(&self.reader.tensors()[position].name, "not used by llama.cpp");
+            let why = "a layer that predicts further tokens, which generating text does not need";
+            self.lose(&self.reader.tensors()[position].name, why);
             return Ok(());
         }
 
@@ -306,6 +307,12 @@ impl<'p, 'a> ExportPlan<'p, 'a> {
                 let (rows, first) = rows_after(source, skipped)?;
                 TensorOrigin::Changed(Change::some_rows(&mut info, position, first, rows)?)
             }
+            GgufLayout::Arranged(arranged) => {
+                TensorOrigin::Changed(layouts::arranged(&mut info, position, arranged)?)
+            }
+            GgufLayout::Scaled(factors) => {
+                TensorOrigin::Changed(layouts::scaled(&mut info, position, factors)?)
+            }
             _ => {
                 return Err(Error::format("its layout is not known to this version")
                     .for_tensor(&source.name));
@@ -321,8 +328,11 @@ impl<'p, 'a> ExportPlan<'p, 'a> {
     fn add_cut(&mut self, position: usize, part: &str) -> Result<()> {
         let name = self.model.family().source_name(part, &Naming::new(GGUF, ""));
         let (Some(name), Some(cut)) = (name, self.model.gguf_cut(part)?) else { return Ok(()) };
-        let (info, change) =
-            Change::cut(&self.reader.tensors()[position], position, rows_of(cut)?, &name)?;
+        let source = &self.reader.tensors()[position];
+        let (info, change) = match layouts::deal(&cut) {
+            Some(deal) => Change::dealt(source, position, &deal, &name)?,
+            None => Change::cut(source, position, layouts::rows_of(&cut)?, &name)?,
+        };
         self.add(info, TensorOrigin::Changed(change));
         Ok(())
     }
@@ -341,7 +351,7 @@ impl<'p, 'a> ExportPlan<'p, 'a> {
             let name = self.model.family().source_name(&part, &Naming::new(GGUF, ""));
             let (Some(name), Some(cut)) = (name, self.model.gguf_cut(&part)?) else { continue };
             let (blocks, scales) = ((&tensors[position], position), (&tensors[at], at));
-            let (info, change) = Change::four_bits(blocks, scales, rows_of(cut)?, &name)?;
+            let (info, change) = Change::four_bits(blocks, scales, layouts::rows_of(&cut)?, &name)?;
             self.add(info, TensorOrigin::Changed(change));
         }
 

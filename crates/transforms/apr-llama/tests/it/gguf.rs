@@ -13,7 +13,8 @@ use serde_json::{Value, json};
 use sha2::{Digest, Sha256};
 
 use crate::support::{
-    Case, cases, exported, exported_with_tokens, families, named, read, with_config,
+    Case, assert_adjacent, assert_close, cases, exported, exported_with_tokens, families, named,
+    read, with_config,
 };
 
 fn hex(bytes: &[u8]) -> String {
@@ -33,6 +34,9 @@ const MORE: [&str; 3] = [
 /// feed-forward network is four times as wide, and that there are as many keys as queries.
 const STATED: [(&str, &str); 2] =
     [("phi", "phi2.feed_forward_length"), ("phi", "phi2.attention.head_count_kv")];
+
+/// The case whose configuration has factors that GGUF has multiplied into weights.
+const SCALED: &str = "falcon_h1";
 
 /// The case whose pooler the converter leaves out, although the classifier reads it.
 const POOLED: &str = "bert_classifier";
@@ -113,6 +117,10 @@ fn tensors_are_the_converters_bit_for_bit() {
                 bytes = cast;
             }
             assert_eq!(dtype.name(), golden[0], "{name}: {}", info.name);
+            if let Some(values) = golden[2].as_array() {
+                assert_adjacent(&format!("{name}: {}", info.name), &bytes, values);
+                continue;
+            }
             assert_eq!(
                 hex(&bytes),
                 golden[2],
@@ -147,6 +155,9 @@ fn any_range_reads_as_part_of_the_whole() {
         "falcon_grouped",
         "deepseek_v3",
         "gpt_oss",
+        "falcon_h1",
+        "qwen3_next",
+        "qwen3_5",
     ] {
         let case = named(name);
         let view = exported(&case.reader, name).view;
@@ -197,8 +208,8 @@ fn restoring_an_export_returns_the_original() {
         assert_eq!(losses, [], "{name}");
         let config: Value = serde_json::from_slice(&config).expect("JSON");
         let mut original = json["config"].clone();
-        if name == "mistral" {
-            // Without a sliding window, llama.cpp's files do not tell it from a LLaMA.
+        if ["mistral", "internlm3", "iquestcoder"].contains(&name.as_str()) {
+            // Without a sliding window, llama.cpp's files do not tell them from a LLaMA.
             original["model_type"] = "llama".into();
             original["architectures"] = json!(["LlamaForCausalLM"]);
         }
@@ -230,7 +241,16 @@ fn restoring_an_export_returns_the_original() {
                 // The row of padding is not in the file, and not used.
                 expected[..32 * 4].fill(0);
             }
-            assert!(read(&view, position) == expected, "{name}: {} has other values", info.name);
+            let found = read(&view, position);
+            if info.name.ends_with("A_log") {
+                assert_close(&format!("{name}: {}", info.name), &found, &expected);
+                continue;
+            }
+            // Its factors stay within the weights, which are compared with the converter's.
+            if name == SCALED && info.shape.dims().len() == 2 {
+                continue;
+            }
+            assert!(found == expected, "{name}: {} has other values", info.name);
         }
         let gone = reader.tensors().len() - view.tensors().len();
         let is_gone =
@@ -336,6 +356,11 @@ fn check_config(name: &str, config: &Value, original: &Value) {
         else {
             continue;
         };
+        // The converter writes that models without positions read texts of any length.
+        let is_length = key == "max_position_embeddings" && *found == json!(1_u64 << 20);
+        if is_length || name == SCALED && key.ends_with("_multiplier") {
+            continue;
+        }
         // Files of models without a head look like those of tied ones.
         if key == "tie_word_embeddings"
             && original["architectures"][0].as_str().is_some_and(|c| c.ends_with("Model"))
@@ -388,6 +413,11 @@ fn exported_tensors_have_no_mismatches() {
             "{name} as {}",
             model.family().name()
         );
+
+        // Which kind each layer has is in the keys alone.
+        if name == "nemotron_h" {
+            continue;
+        }
 
         // Names alone may leave open what it is, but must not make anything look wrong.
         let nothing = Metadata::new();

@@ -67,3 +67,24 @@ pub(crate) fn with_config(name: &str, entries: &Value) -> Case {
     config.extend(entries.as_object().expect("entries").clone());
     case(model)
 }
+
+/// Compares values of exponentials: torch rounds some of them to the next single.
+pub(crate) fn assert_adjacent(what: &str, bytes: &[u8], expected: &[Value]) {
+    let values: Vec<f32> = bytes.as_chunks().0.iter().map(|b| f32::from_le_bytes(*b)).collect();
+    assert_eq!(values.len(), expected.len(), "{what}");
+    for (value, expected) in values.iter().zip(expected) {
+        let expected = expected.as_f64().expect("a number");
+        let distance = (f64::from(*value) - expected).abs();
+        assert!(distance <= f64::from(f32::EPSILON) * expected.abs(), "{what} has {value}");
+    }
+}
+
+/// Compares values that went through an exponential and came back by its logarithm.
+pub(crate) fn assert_close(what: &str, found: &[u8], expected: &[u8]) {
+    let singles = |bytes: &[u8]| -> Vec<f32> {
+        bytes.as_chunks().0.iter().map(|b| f32::from_le_bytes(*b)).collect()
+    };
+    for (found, expected) in singles(found).iter().zip(singles(expected)) {
+        assert!((found - expected).abs() <= 2e-7, "{what} has {found}, not {expected}");
+    }
+}
