@@ -143,6 +143,15 @@ pub struct Unlisted {
     pub names: Vec<String>,
 }
 
+/// Shards of a model whose tensors are not among those of its checkpoint.
+#[derive(Debug, Clone)]
+pub struct Absence {
+    /// Error of opening the first of these shards.
+    pub error: Error,
+    /// Number of tensors in these shards; 0 if it is not known.
+    pub tensors: u64,
+}
+
 /// Facts that only the reader of a format can provide.
 ///
 /// Readers over other readers do not implement this trait: they pass on the [`Container`]. The
@@ -218,6 +227,13 @@ pub trait ContainerFacts: Send + Sync {
     /// 0 where the format has no such.
     fn shard_count(&self) -> usize {
         0
+    }
+
+    /// Returns the shards that can't be opened, if the checkpoint lacks their tensors.
+    ///
+    /// Such a checkpoint is for reports. Reading its tensors fails.
+    fn absence(&self) -> Option<Absence> {
+        None
     }
 
     /// One of them, opened, with its own part of the tensors.
@@ -349,6 +365,20 @@ impl<'a> Container<'a> {
     #[must_use]
     pub fn shard_count(self) -> usize {
         self.of_shards().map_or(0, ContainerFacts::shard_count)
+    }
+
+    /// Checks that a model can be computed from, which takes the tensors of all shards.
+    ///
+    /// # Errors
+    /// The error of the first shard whose tensors are not in the checkpoint.
+    pub fn check_shards(self) -> Result<()> {
+        self.absence().map_or(Ok(()), |absence| Err(absence.error))
+    }
+
+    /// Returns [`ContainerFacts::absence`].
+    #[must_use]
+    pub fn absence(self) -> Option<Absence> {
+        self.facts.and_then(ContainerFacts::absence)
     }
 
     /// Returns [`ContainerFacts::shard`].

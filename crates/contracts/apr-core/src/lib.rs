@@ -49,6 +49,7 @@ pub mod protobuf;
 pub mod setting;
 mod shape;
 mod shard_index;
+mod shard_units;
 mod sink;
 mod source;
 mod stated;
@@ -65,8 +66,8 @@ pub use checkpoint::{
     PlannedTensor, TensorInfo,
 };
 pub use container::{
-    Container, ContainerFacts, Extent, ExtentKind, Features, FileChecksum, Signed, Unlisted,
-    WEIGHTS_KEY, of_files,
+    Absence, Container, ContainerFacts, Extent, ExtentKind, Features, FileChecksum, Signed,
+    Unlisted, WEIGHTS_KEY, of_files,
 };
 pub use crc32c::Crc32c;
 pub use dtype::{DType, DTypeKind};
@@ -84,7 +85,8 @@ pub use pipeline::{Pipeline, Serial};
 pub use progress::{Phase, Progress};
 pub use setting::foreign;
 pub use shape::Shape;
-pub use shard_index::ShardIndex;
+pub use shard_index::{ShardIndex, absence_warning};
+pub use shard_units::shard_units;
 pub use sink::{MemoryFolder, Sink};
 pub use source::{ByteSource, SourceSet, check_range, read_vec};
 pub use stated::{state_dtype, stated_dtype, torch_name};

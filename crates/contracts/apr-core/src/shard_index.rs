@@ -153,7 +153,9 @@ impl<S> ShardIndex<S> {
         self.shards.iter().map(open).collect()
     }
 
-    fn asked_for(&self, shard: &str, error: Error) -> Error {
+    /// Returns the error of opening a shard, with the index that lists the shard.
+    #[must_use]
+    pub fn asked_for(&self, shard: &str, error: Error) -> Error {
         if error.code() != Code::Io {
             return error.in_file(shard);
         }
@@ -200,6 +202,28 @@ impl<S> ShardIndex<S> {
 
         Ok(())
     }
+}
+
+/// Returns one warning for all shards that can't be read, if there are any.
+///
+/// `errors` are theirs, each with the name of the shard as its file; `total` is the number of all
+/// shards.
+#[must_use]
+pub fn absence_warning(errors: &[&Error], total: usize) -> Option<String> {
+    /// Maximum number of names in the warning.
+    const SHOWN: usize = 4;
+
+    let first = errors.first()?;
+    if errors.len() == 1 {
+        return Some(format!("one of {total} shards can't be read: {first}"));
+    }
+    let names = errors.iter().take(SHOWN).filter_map(|error| error.file());
+    let names: Vec<String> = names.map(|name| Escaped::short(name).to_string()).collect();
+    let (count, more) = (errors.len(), if errors.len() > SHOWN { ", ..." } else { "" });
+    Some(format!(
+        "{count} of {total} shards can't be read ({}{more}); the first: {first}",
+        names.join(", ")
+    ))
 }
 
 #[derive(Deserialize)]

@@ -107,6 +107,12 @@ impl Context {
         Self { options, ..self.clone() }
     }
 
+    /// Returns a copy that opens sharded models of which shards are absent, for reports.
+    pub(crate) fn without_shards(&self) -> Self {
+        let options = OpenOptions { absent_shards: true, ..self.options.clone() };
+        Self { options, ..self.clone() }
+    }
+
     /// Returns a copy without `--config`, for a `--config` that does not describe a model.
     pub(crate) fn without_config(&self) -> Self {
         Self { model_config: None, ..self.clone() }

@@ -52,7 +52,7 @@ impl Model {
 /// Opens a file, a folder, an index or manifest of shards, or standard input, to read its tensors:
 /// of an encrypted model, the password is asked for where none was given.
 pub(crate) fn open(path: &Path, context: &Context) -> Outcome<Model> {
-    unlocked(|context| open_to_look(path, context), context)
+    unlocked(|context| open_locked(path, context), context)
 }
 
 /// Opens a model whose metadata are only copied: the keys of a GGUF file are not translated.
@@ -70,8 +70,8 @@ pub(crate) fn opened(
     Ok(Model { reader: described(reader, context)?, name, notes: Vec::new(), spool: None })
 }
 
-/// Opens a model to inspect the parts that are readable without a key.
-pub(crate) fn open_to_look(path: &Path, context: &Context) -> Outcome<Model> {
+/// Opens a model that may be encrypted without asking for a password.
+pub(crate) fn open_locked(path: &Path, context: &Context) -> Outcome<Model> {
     let name = path.display().to_string();
     let options = &context.options;
     if name == STDIN {
@@ -86,7 +86,7 @@ pub(crate) fn open_to_look(path: &Path, context: &Context) -> Outcome<Model> {
 /// Opens a model together with the configuration and tokenizer files beside it, to read its
 /// tensors.
 pub(crate) fn open_with_companions(path: &Path, context: &Context) -> Outcome<Model> {
-    unlocked(|context| look_with_companions(path, context), context)
+    unlocked(|context| with_companions(path, context), context)
 }
 
 /// Opens a model; if it is locked, asks the user for the password and opens it again.
@@ -102,10 +102,14 @@ fn unlocked(open: impl Fn(&Context) -> Outcome<Model>, context: &Context) -> Out
 }
 
 /// Opens a model with its configuration and tokenizer files to inspect the parts readable without a
-/// key.
+/// key and without the shards that are absent.
 pub(crate) fn look_with_companions(path: &Path, context: &Context) -> Outcome<Model> {
+    with_companions(path, &context.without_shards())
+}
+
+fn with_companions(path: &Path, context: &Context) -> Outcome<Model> {
     if path.as_os_str() == STDIN {
-        return open_to_look(path, context);
+        return open_locked(path, context);
     }
     let reader = context.sources.open_model_with_companions(path, &context.options)?;
     Ok(Model {

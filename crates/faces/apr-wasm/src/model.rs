@@ -48,7 +48,7 @@ impl Model {
         name: Option<String>,
         password: Option<String>,
     ) -> std::result::Result<Self, JsValue> {
-        let mut options = OpenOptions::default();
+        let mut options = OpenOptions { absent_shards: true, ..OpenOptions::default() };
         if let Some(password) = password {
             options.keys.unlock.push(Unlock::Password(password.into_bytes().into()));
         }

@@ -95,6 +95,7 @@ impl Model {
         architecture: Architecture,
     ) -> Result<Self> {
         let (path, sources) = (path.as_ref(), Sources::default());
+        let options = &OpenOptions { absent_shards: true, ..options.clone() };
         let reader = sources.open_model_with_companions(path, options)?;
         let reader = apr_llama::describe(reader, &families, &architecture);
         let model = Self::over(reader, path.display().to_string(), sources);

@@ -72,7 +72,7 @@ pub use losses::{has_own_scores, is_regression, lost_hyperparameters};
 pub use part::is_part_name;
 pub use plan::{WriteOptions, plan};
 pub use reader::{GgufReader, open};
-pub use split::open_split;
+pub use split::{asked_for, open_part, open_split, part_names};
 pub use writer::GgufWriter;
 
 /// Returns the pairs in the metadata under [`keys::GGUF`](apr_core::keys::GGUF), in the order of

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use apr_core::{
     Error, FileInfo, KeyValue, KeyValues, Layout, Metadata, PlannedTensor, Result, TensorInfo,
-    Value, check_file_name, keys,
+    Value, check_file_name, keys, shard_units,
 };
 
 use crate::encode;
@@ -89,7 +89,8 @@ pub fn plan(
 
     let mut pairs = pairs(metadata)?;
     let alignment = align(&mut pairs, options.alignment)?;
-    let parts = cut(&lens, alignment, options.shard_size)?;
+    let names = tensors.iter().map(|info| info.name.as_str());
+    let parts = cut(names, &lens, alignment, options.shard_size)?;
     let count = parts.len();
 
     // The pairs may be those of a part of another split.
@@ -234,25 +235,33 @@ fn align(pairs: &mut Arc<KeyValues>, wanted: Option<u32>) -> Result<u64> {
 }
 
 /// Returns the positions of the tensors of each part: as many in a row as fit with their padding,
-/// and at least one.
-fn cut(lens: &[u64], alignment: u64, shard_size: Option<u64>) -> Result<Vec<Vec<usize>>> {
+/// and at least one, with all parts of its weight.
+fn cut<'n>(
+    names: impl Iterator<Item = &'n str>,
+    lens: &[u64],
+    alignment: u64,
+    shard_size: Option<u64>,
+) -> Result<Vec<Vec<usize>>> {
     let limit = match shard_size {
         Some(0) => return Err(Error::format("a shard size of 0 holds no tensor")),
         Some(limit) => limit,
         None => return Ok(vec![(0..lens.len()).collect()]),
     };
     let (mut parts, mut current, mut size) = (Vec::new(), Vec::new(), 0_u64);
-    for (tensor, &len) in lens.iter().enumerate() {
-        let len = len.checked_next_multiple_of(alignment).ok_or_else(too_large)?;
+    let padded = lens.iter().map(|len| len.checked_next_multiple_of(alignment));
+    let padded = padded.collect::<Option<Vec<u64>>>().ok_or_else(too_large)?;
+    for unit in shard_units(names.zip(padded.iter().copied()), limit) {
+        let len = unit.iter().fold(0, |len: u64, &tensor| len.saturating_add(padded[tensor]));
         if !current.is_empty() && size.checked_add(len).is_none_or(|size| size > limit) {
             parts.push(std::mem::take(&mut current));
             size = 0;
         }
-        current.push(tensor);
+        current.extend(unit);
         size = size.saturating_add(len);
     }
 
     parts.push(current);
+    parts.iter_mut().for_each(|part| part.sort_unstable());
     if u16::try_from(parts.len()).is_err() {
         return Err(Error::format(format!(
             "a shard size of {limit} makes {} parts; 65,535 is the limit",
@@ -295,14 +304,19 @@ mod tests {
 
     #[test]
     fn parts_hold_as_much_as_fits_with_its_padding() {
-        let cut = |lens: &[u64], limit| cut(lens, 32, limit).expect("a limit above 0");
+        let cut = |lens: &[u64], limit| {
+            let names = (0..lens.len()).map(|at| ["a", "b", "c"][at]);
+            cut(names, lens, 32, limit).expect("a limit above 0")
+        };
         assert_eq!(cut(&[1, 32, 33], Some(64)), [vec![0, 1], vec![2]]);
         assert_eq!(cut(&[1, 32, 33], Some(63)), [vec![0], vec![1], vec![2]]);
         assert_eq!(cut(&[100, 0, 1], Some(10)), [vec![0], vec![1], vec![2]]);
         assert_eq!(cut(&[100, 1], Some(u64::MAX)), [vec![0, 1]]);
         assert_eq!(cut(&[100, 1], None), [vec![0, 1]]);
         assert_eq!(cut(&[], Some(1)), [Vec::<usize>::new()]);
-        assert!(super::cut(&[1], 32, Some(0)).is_err());
-        assert!(super::cut(&vec![1; 65_536], 32, Some(1)).is_err());
+        assert!(super::cut(["a"].into_iter(), &[1], 32, Some(0)).is_err());
+        let names: Vec<String> = (0..65_536).map(|at| at.to_string()).collect();
+        let names = names.iter().map(String::as_str);
+        assert!(super::cut(names, &vec![1; 65_536], 32, Some(1)).is_err());
     }
 }

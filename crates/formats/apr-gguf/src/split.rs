@@ -6,7 +6,7 @@
 
 use std::collections::HashMap;
 
-use apr_core::{Code, Error, Escaped, IoCause, Limits, Pair, Result, SourceSet, Value};
+use apr_core::{ByteSource, Code, Error, Escaped, IoCause, Limits, Pair, Result, SourceSet, Value};
 
 use crate::open_file::{OpenFile, in_file_warning};
 use crate::part::{COUNT, NUMBER, SplitPart, TENSORS, is_split_key, parse_name, part_name};
@@ -39,7 +39,8 @@ pub fn open_split(set: &dyn SourceSet, name: &str, limits: &Limits) -> Result<Gg
         let file = match named.take_if(|_| position == number) {
             Some(named) => named,
             None => {
-                open(&part_name(stem, position, count)).map_err(|error| asked_for(error, name))?
+                let part = part_name(stem, position, count);
+                open(&part).map_err(|error| asked_for(error, &part, name))?
             }
         };
         let part = SplitPart::of(&file)
@@ -53,7 +54,42 @@ pub fn open_split(set: &dyn SourceSet, name: &str, limits: &Limits) -> Result<Gg
     join(files)
 }
 
-fn asked_for(error: Error, by: &str) -> Error {
+/// Opens a part of a split model for a caller that opens the other parts as well.
+///
+/// Also returns the number of tensors of all parts, if the part states it.
+///
+/// # Errors
+/// As [`open`](crate::open); E002 if the part and its name disagree on number or count.
+pub fn open_part(
+    source: impl ByteSource + 'static,
+    name: &str,
+    limits: &Limits,
+) -> Result<(GgufReader, Option<u64>)> {
+    let mut file = OpenFile::open(Box::new(source), name, limits)?;
+    if let (Some(part), Some((_, number, count))) = (SplitPart::of(&file), parse_name(name)) {
+        check_part(part, number, count).map_err(|error| error.in_file(name))?;
+    }
+    let tensors = file.pair(TENSORS).as_ref().and_then(Value::as_u64);
+    file.header.pairs.retain(|key| !is_split_key(key));
+    Ok((GgufReader::new(vec![file]), tensors))
+}
+
+/// Returns the names of all parts of a split model, by the name of one of them.
+///
+/// ```
+/// let names = apr_gguf::part_names("llama-00002-of-00003.gguf").expect("a part");
+/// assert_eq!(names[2], "llama-00003-of-00003.gguf");
+/// assert_eq!(apr_gguf::part_names("llama.gguf"), None);
+/// ```
+#[must_use]
+pub fn part_names(name: &str) -> Option<Vec<String>> {
+    let (stem, _, count) = parse_name(name)?;
+    Some((1..=count).map(|number| part_name(stem, number, count)).collect())
+}
+
+/// Returns the error of opening a part, with the part `by` whose name led to it.
+#[must_use]
+pub fn asked_for(error: Error, part: &str, by: &str) -> Error {
     match error.cause() {
         Some(cause @ IoCause::NotFound) if error.code() == Code::Io => {
             let message = format!(
@@ -61,9 +97,9 @@ fn asked_for(error: Error, by: &str) -> Error {
                 Escaped::short(by),
                 error.message()
             );
-            Error::io(cause, message).in_file(error.file().unwrap_or_default())
+            Error::io(cause, message).in_file(error.file().unwrap_or(part))
         }
-        _ => error,
+        _ => error.in_file(part),
     }
 }
 

@@ -25,6 +25,7 @@ mod few_reads;
 mod folder;
 mod formats;
 mod in_folder;
+mod incomplete;
 mod model_files;
 mod open;
 mod options;

@@ -7,6 +7,7 @@ use apr_core::{
 use apr_format::apr2;
 
 use crate::formats::{FORMATS, Registration};
+use crate::incomplete::Incomplete;
 use crate::options::OpenOptions;
 use crate::unread;
 
@@ -126,7 +127,8 @@ fn open_any_in(
         if let Some(open_set) =
             entry_of(&head).or_else(by_extension).and_then(|entry| entry.open_set)
         {
-            return open_set(set, name, options);
+            return open_set(set, name, options)
+                .or_else(|error| part_set(set, name, options, error));
         }
         if is_manifest(name, &head) {
             let json = read_json(&source, limits).map_err(|error| error.in_file(name))?;
@@ -147,11 +149,43 @@ fn open_any_in(
     }
     let open_index =
         shard_extension(&json).and_then(|extension| entry_by_extension(&extension)?.open_index);
-    match open_index {
+    let opened = match open_index {
         Some(open_index) => open_index(&json, name, set, options),
         // The reader of the format that most of them have reports what is wrong.
-        None => Ok(Box::new(apr_safetensors::open_index(&json, name, set, limits)?)),
+        None => return Ok(Box::new(apr_safetensors::open_index(&json, name, set, limits)?)),
+    };
+    opened.or_else(|error| {
+        let extension = shard_extension(&json).unwrap_or_default();
+        let open = entry_by_extension(&extension).and_then(|entry| entry.open);
+        let Some(open) = open.filter(|_| options.absent_shards) else { return Err(error) };
+        let open = |source, shard: &str| open(source, shard, options);
+        Ok(Box::new(Incomplete::of_index((&json, name), set, limits, error, open)?) as Box<_>)
+    })
+}
+
+/// Opens the parts of a split model that are there, if the options ask for it. `error` is the error
+/// of opening all of them.
+#[cfg(feature = "gguf")]
+fn part_set(
+    set: &dyn SourceSet,
+    name: &str,
+    options: &OpenOptions,
+    error: Error,
+) -> Result<Box<dyn CheckpointReader>> {
+    if !options.absent_shards {
+        return Err(error);
     }
+    Ok(Box::new(Incomplete::of_parts(name, set, &options.limits, error)?))
+}
+
+#[cfg(not(feature = "gguf"))]
+fn part_set(
+    _: &dyn SourceSet,
+    _: &str,
+    _: &OpenOptions,
+    error: Error,
+) -> Result<Box<dyn CheckpointReader>> {
+    Err(error)
 }
 
 fn read_json(source: &dyn ByteSource, limits: &Limits) -> Result<Vec<u8>> {

@@ -18,6 +18,11 @@ pub struct OpenOptions {
     ///
     /// Otherwise only the weights of a training checkpoint are read.
     pub all_entries: bool,
+    /// `true` to open a sharded model of which shards are absent or damaged, for reports on the
+    /// others. Reading its tensors fails.
+    ///
+    /// Sharded `.apr` models open without this, because their manifest describes all tensors.
+    pub absent_shards: bool,
     /// Keys for an encrypted model.
     pub keys: Keys,
 }

@@ -4,7 +4,7 @@ use std::cmp::Reverse;
 
 use apr_core::{
     Error, FileInfo, Layout, Loss, Metadata, PlannedTensor, Result, TensorInfo, check_file_name,
-    keys,
+    keys, shard_units,
 };
 use serde_json::Value;
 
@@ -100,7 +100,8 @@ pub fn plan(
     let total = lens.iter().try_fold(0_u64, |total, &len| total.checked_add(len));
     let total = total.ok_or_else(|| Error::memory("the tensors exceed 2^64 bytes"))?;
     let text = Text::from_metadata(metadata)?;
-    let shards = split(&lens, options.shard_size)?;
+    let names = tensors.iter().map(|tensor| tensor.name.as_str());
+    let shards = split(names, &lens, options.shard_size)?;
     let sharded = shards.len() > 1;
     let named = sharded || options.named_files;
     if named {
@@ -163,30 +164,36 @@ fn check_tensor(tensor: &TensorInfo) -> Result<u64> {
 }
 
 /// Returns the positions of the tensors of each shard.
-fn split(lens: &[u64], shard_size: Option<u64>) -> Result<Vec<Vec<usize>>> {
+fn split<'n>(
+    names: impl Iterator<Item = &'n str>,
+    lens: &[u64],
+    shard_size: Option<u64>,
+) -> Result<Vec<Vec<usize>>> {
     let limit = match shard_size {
         Some(0) => return Err(Error::format("a shard size of 0 holds no tensor")),
         Some(limit) => limit,
         None => return Ok(vec![(0..lens.len()).collect()]),
     };
     let (mut shards, mut current, mut size) = (Vec::new(), Vec::new(), 0_u64);
-    for (tensor, &len) in lens.iter().enumerate() {
+    for unit in shard_units(names.zip(lens.iter().copied()), limit) {
+        let len: u64 = unit.iter().map(|&tensor| lens[tensor]).sum();
         if len > limit {
             // It takes its number at once; the shard being filled goes on after it.
-            shards.push(vec![tensor]);
+            shards.push(unit);
             continue;
         }
         if len > limit - size {
             shards.push(std::mem::take(&mut current));
             size = 0;
         }
-        current.push(tensor);
+        current.extend(unit);
         size += len;
     }
 
     if !current.is_empty() || shards.is_empty() {
         shards.push(current);
     }
+    shards.iter_mut().for_each(|shard| shard.sort_unstable());
 
     Ok(shards)
 }
@@ -228,7 +235,9 @@ mod tests {
 
     #[test]
     fn shards_are_cut_as_transformers_cuts_them() {
-        let cut = |lens: &[u64], limit| split(lens, limit).expect("a limit above 0");
+        let names = ["a", "b", "c", "d", "e", "f"];
+        let cut =
+            |lens: &[u64], limit| split(names.into_iter(), lens, limit).expect("a limit above 0");
         // The example of the library's documentation.
         assert_eq!(cut(&[6, 6, 2, 6, 2, 2], Some(10)), [vec![0], vec![1, 2], vec![3, 4, 5]]);
         assert_eq!(cut(&[1, 20, 1, 0], Some(10)), [vec![1], vec![0, 2, 3]]);
@@ -237,6 +246,15 @@ mod tests {
         assert_eq!(cut(&[20], Some(10)), [vec![0]]);
         assert_eq!(cut(&[], Some(10)), [Vec::<usize>::new()]);
         assert_eq!(cut(&[5, 5], None), [vec![0, 1]]);
-        assert!(split(&[1], Some(0)).is_err());
+        assert!(split(names.into_iter(), &[1], Some(0)).is_err());
+    }
+
+    #[test]
+    fn parts_of_a_weight_are_in_one_shard_in_the_given_order() {
+        let names = ["a.qweight", "n.weight", "b.qweight", "a.scales", "b.scales"];
+        let cut = |limit| split(names.into_iter(), &[4, 1, 4, 1, 1], Some(limit));
+        assert_eq!(cut(6), Ok(vec![vec![0, 1, 3], vec![2, 4]]));
+        assert_eq!(cut(5), Ok(vec![vec![0, 3], vec![1], vec![2, 4]]));
+        assert_eq!(cut(4), Ok(vec![vec![0], vec![1], vec![2], vec![3, 4]]));
     }
 }

@@ -485,6 +485,8 @@ impl Beside<'_, '_> {
 
     fn sides<R>(&self, then: impl FnOnce(Side<'_>, Side<'_>) -> Result<R>) -> Result<R> {
         let [left, right] = self.sessions;
+        left.reader().container().check_shards()?;
+        right.reader().container().check_shards()?;
         let (one, other) = (&self.views.left, &self.views.right);
         let families = (left.source.family_in(one)?, right.source.family_in(other)?);
         let (one, other) = (

@@ -217,6 +217,8 @@ struct Seen {
     undecoded: usize,
     /// Number of tensors in missing or wrong shards.
     absent: usize,
+    /// `true` if tensors in missing shards are not described elsewhere.
+    is_described_by_shards: bool,
 }
 
 impl Seen {
@@ -229,8 +231,14 @@ impl Seen {
             let has_digest = |&tensor: &usize| shard.stored(tensor).digest().is_some();
             digests += (0..tensors).filter(has_digest).count();
         }
-        let absent = reader.tensors().len().saturating_sub(present);
-        Self { present, digests, undecoded: undecoded(findings).min(present), absent }
+        let listed = reader.tensors().len().saturating_sub(present);
+        let absent = listed
+            + container.absence().map_or(0, |absence| {
+                usize::try_from(absence.tensors).unwrap_or(usize::MAX - listed)
+            });
+        let is_described_by_shards = container.absence().is_some();
+        let undecoded = undecoded(findings).min(present);
+        Self { present, digests, undecoded, absent, is_described_by_shards }
     }
 
     /// Tensors whose values were looked at.
@@ -270,18 +278,29 @@ fn combined(
     }
 
     // A shard without a tensor of a kind has nothing to check, the others may.
-    let Some(passed) = shards.iter().find(|shard| shard.status == Status::Pass) else {
-        return vec![whole.clone()];
+    let mut all = shards.iter().copied().chain([whole]);
+    let Some(passed) = all.find(|shard| shard.status == Status::Pass) else {
+        let is_of_shards = matches!(
+            check,
+            Check::Checksum | Check::Digests | Check::Finite | Check::Zeros | Check::Physics
+        );
+        let skipped = shards.first().copied().filter(|_| is_of_shards);
+        return vec![skipped.unwrap_or(whole).clone()];
     };
     let detail = match check {
         Check::Checksum => {
             let passed = shards.iter().filter(|shard| shard.status == Status::Pass).count();
             format!("CRC-32 of {}", counted(passed as u64, "shard"))
         }
+        Check::Digests if seen.digests == 0 => {
+            format!("CRC-32 of {}", counted(seen.present as u64, "tensor"))
+        }
         Check::Digests => format!("BLAKE3 of {}", counted(seen.digests as u64, "tensor")),
         Check::Finite => finite_detail(&seen.decoded(), 0),
         Check::Zeros => seen.decoded(),
         Check::Physics => passed.detail.clone(),
+        // Names and shapes of all tensors are known, unless the shards alone describe them.
+        Check::Shapes if seen.is_described_by_shards => whole.detail.clone(),
         _ => return vec![whole.clone()],
     };
 

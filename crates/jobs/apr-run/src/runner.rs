@@ -134,6 +134,7 @@ fn with_weights<R, E: From<Error>>(
     host: &dyn Host,
     then: impl FnOnce(&Runner<'_>) -> Result<R, E>,
 ) -> Result<R, E> {
+    source.reader().container().check_shards()?;
     let graph_options = graph_options(facts, options);
     let (graph_options, warnings) = with_untied(source, &graph_options)?;
     warnings.iter().for_each(|warning| host.warn(warning, None));

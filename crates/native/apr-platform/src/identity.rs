@@ -14,6 +14,9 @@ pub struct Identity {
     pub(crate) len: u64,
     /// Seconds and nanoseconds; on Windows the time in one number.
     pub(crate) modified: (i64, i64),
+    /// Time at which the system last noted a change, which no program can set, if the system has
+    /// it.
+    pub(crate) noted: Option<(i64, i64)>,
     pub(crate) links: u64,
 }
 
@@ -69,11 +72,15 @@ impl Identity {
     }
 
     /// Returns the file and its state as text, for a comparison after other programs have ended:
-    /// the number of the file, its length and its modification time.
+    /// the number of the file, its length, its modification time, and on Unix the time of the last
+    /// change of the file or its attributes.
+    ///
+    /// Programs that restore a modification time can't restore that other time.
     #[must_use]
     pub fn state(&self) -> String {
-        let Self { index, len, modified: (seconds, rest), .. } = self;
-        format!("{index} {len} {seconds} {rest}")
+        let Self { index, len, modified: (seconds, rest), noted, .. } = self;
+        let (noted, part) = noted.unwrap_or_default();
+        format!("{index} {len} {seconds} {rest} {noted} {part}")
     }
 
     /// Returns the length of the file in bytes.

@@ -47,6 +47,7 @@ fn identity(metadata: &Metadata) -> Identity {
         index: metadata.ino(),
         len: metadata.len(),
         modified: (metadata.mtime(), metadata.mtime_nsec()),
+        noted: Some((metadata.ctime(), metadata.ctime_nsec())),
         links: metadata.nlink(),
     }
 }

@@ -61,6 +61,7 @@ pub(crate) fn identity_of_file(file: &File) -> io::Result<Identity> {
         index: found.file_index(),
         len: found.file_size(),
         modified: (found.last_write_time().unwrap_or(0) as i64, 0),
+        noted: None,
         links: found.number_of_links(),
     })
 }

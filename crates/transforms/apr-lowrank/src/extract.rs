@@ -11,8 +11,8 @@ use apr_quantize::{Role, roles_of};
 use apr_source::{MemoryNames, Source};
 use apr_tensor::cast::cast_values;
 use apr_tensor::factors::suits;
-use apr_view::NamePattern;
 use apr_view::values::decode;
+use apr_view::{NamePattern, check_decodable};
 use serde::Serialize;
 use serde_json::{Map, Value};
 
@@ -139,7 +139,8 @@ struct Found {
 ///
 /// # Errors
 /// E001 where the models do not go together (a layer that the base lacks, or has in another shape),
-/// for a glob that matches no layer, and models that are the same; E008 for a matrix whose
+/// for a glob that matches no layer, and models that are the same; E003 for weights in codes that
+/// can't be decoded; E008 for a matrix whose
 /// decomposition takes more memory than there may be; E002 and E007 when a tensor can't be read.
 pub fn extract<'m, P: Pipeline>(
     tuned: &Source<'m>,
@@ -151,6 +152,8 @@ pub fn extract<'m, P: Pipeline>(
 ) -> Result<(Adapter<'m>, ExtractReport)> {
     check_available()?;
     let reader = tuned.reader();
+    check_decodable(tuned.reader()).map_err(|error| error.in_file(tuned.name()))?;
+    check_decodable(base.reader()).map_err(|error| error.in_file(base.name()))?;
     let pairs = Pairs::new(tuned, base, extraction)?;
     let base = base.reader();
     let elements = pairs.targets.iter().map(|target| target.sides.0 as u64 * target.sides.1 as u64);

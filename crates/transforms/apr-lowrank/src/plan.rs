@@ -7,7 +7,7 @@ use apr_quantize::{Kept, Role, roles_of};
 use apr_source::Source;
 use apr_tensor::factors::{encode, stored_len, suits};
 use apr_tensor::sparse::Matrix;
-use apr_view::NamePattern;
+use apr_view::{NamePattern, check_decodable};
 
 use crate::factored::{Place, factored, loss, record};
 use crate::matrix::{read, sides};
@@ -103,11 +103,13 @@ pub struct FactorPlan {
 ///
 /// # Errors
 /// E001 for a rank of 0, a share of the energy that is none, quantized tensors that are not to be
-/// dequantized, a glob that matches nothing, and a model without anything to factorize; E008 for a
-/// matrix whose decomposition takes more memory than there may be.
+/// dequantized, a glob that matches nothing, and a model without anything to factorize; E003 for
+/// weights in codes that can't be decoded; E008 for a matrix whose decomposition takes more memory
+/// than there may be.
 pub fn plan(source: &Source<'_>, factorization: Factorization) -> Result<FactorPlan> {
     check(factorization.amount)?;
     let reader = source.reader();
+    check_decodable(reader)?;
     let roles = roles_of(reader, source.family()?);
     let (mut targets, mut left) = (Vec::new(), Vec::new());
     let (mut matches, mut first_unsuited) = (0_usize, None);

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use apr_arch::{FamilyModel, LayerStack};
 use apr_core::{CheckpointReader, Convention, Error, Result, TensorInfo};
 use apr_source::Source;
-use apr_view::{TensorOrigin, View};
+use apr_view::{TensorOrigin, View, check_decodable};
 use serde::Serialize;
 use serde_json::{Map, Value};
 
@@ -88,9 +88,10 @@ pub struct LayerPlan {
 /// # Errors
 /// E001 for a model of an unknown family, one of several towers, a layer that it does not have, all
 /// layers, a first layer that has what the others use, a GGUF file, and a configuration that refers
-/// to layers by their numbers.
+/// to layers by their numbers; E003 for weights in codes that can't be decoded.
 pub fn plan_layers(source: &Source<'_>, choice: &LayerChoice) -> Result<LayerPlan> {
     let reader = source.reader();
+    check_decodable(reader)?;
     let Some(model) = source.family()? else {
         return Err(Error::format("the model's family is unknown, and so are its layers"));
     };

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use apr_core::{CheckpointReader, DType, Error, Pipeline, Progress, Result, TensorInfo};
 use apr_quantize::{Imatrix, Kept, Role, importance, roles_of};
 use apr_source::Source;
-use apr_view::NamePattern;
+use apr_view::{NamePattern, check_decodable};
 use serde::Serialize;
 
 use crate::cut::{Cut, Weighed, smallest};
@@ -117,10 +117,11 @@ struct Planned {
 /// # Errors
 /// E001 for a share beyond 0 to 1, a threshold that is no positive number, a pattern that keeps
 /// more than there is, quantized tensors that are not to be dequantized, a glob that matches
-/// nothing, and a model without anything to prune.
+/// nothing, and a model without anything to prune; E003 for weights in codes that can't be decoded.
 pub fn plan(source: &Source<'_>, pruning: Pruning) -> Result<PrunePlan> {
     check(&pruning)?;
     let reader = source.reader();
+    check_decodable(reader)?;
     let family = source.family()?;
     let roles = roles_of(reader, family);
     let norms = match &pruning.importance {

@@ -10,7 +10,7 @@ use apr_core::{
     CheckpointReader, Convention, Error, Phase, Pipeline, Progress, Result, Shape, TensorInfo,
 };
 use apr_source::Source;
-use apr_view::{Computation, Derived, Target};
+use apr_view::{Computation, Derived, Target, check_decodable};
 use serde::Serialize;
 use serde_json::{Map, Value};
 
@@ -198,8 +198,8 @@ struct Unit {
 ///
 /// # Errors
 /// E001 for a model of an unknown family, one whose projections are not matrices of their own, a
-/// number of heads that cuts a group, all of them, quantized tensors, and a GGUF file; E002 and
-/// E007 when a tensor can't be read.
+/// number of heads that cuts a group, all of them, quantized tensors, and a GGUF file; E003 for
+/// weights in codes that can't be decoded; E002 and E007 when a tensor can't be read.
 pub fn plan_widths<P: Pipeline>(
     source: &Source<'_>,
     choice: WidthChoice,
@@ -208,6 +208,7 @@ pub fn plan_widths<P: Pipeline>(
     progress: &dyn Progress,
 ) -> Result<WidthPlan> {
     let reader = source.reader();
+    check_decodable(reader)?;
     let Some(model) = source.family()? else {
         return Err(Error::format("the model's family is unknown, and so are its heads"));
     };

@@ -175,6 +175,38 @@ schemes! {
     NVFP4 = "nvfp4", NVFP4, Blocks, Some(39);
 }
 
+impl Scheme {
+    /// Returns `true` if weights that are zero stay exactly zero.
+    ///
+    /// Types with a minimum for each group, and those with values from a table, have no code for
+    /// zero. Some tensors of a mix may have another type.
+    #[must_use]
+    pub const fn keeps_zeros(self) -> bool {
+        use DType::{
+            IQ1_M, IQ1_S, IQ2_S, IQ2_XS, IQ2_XXS, IQ3_S, IQ3_XXS, IQ4_NL, IQ4_XS, Q1_0, Q2_K, Q4_1,
+            Q4_K, Q5_1, Q5_K,
+        };
+        !matches!(self, Self::Mlx4 | Self::Mlx6 | Self::Mlx8)
+            && !matches!(
+                self.dtype(),
+                Q4_1 | Q5_1
+                    | Q2_K
+                    | Q4_K
+                    | Q5_K
+                    | IQ1_S
+                    | IQ1_M
+                    | IQ2_XXS
+                    | IQ2_XS
+                    | IQ2_S
+                    | IQ3_XXS
+                    | IQ3_S
+                    | IQ4_NL
+                    | IQ4_XS
+                    | Q1_0
+            )
+    }
+}
+
 /// Further names of schemes. The first three are from llama-quantize.
 const ALIASES: &[(&str, Scheme)] = &[
     ("q3_k", Scheme::Q3_K_M),

@@ -6,6 +6,7 @@ use std::ops::Range;
 use apr_arch::FamilyModel;
 use apr_core::{CheckpointReader, Error, Phase, Pipeline, Progress, Result, TensorInfo, keys};
 use apr_tensor::stats::{Moments, Scratch};
+use apr_view::check_decodable;
 use apr_view::chunks::take;
 use apr_view::values::{decode, read_quantized};
 
@@ -57,13 +58,14 @@ impl Carriers {
     /// don't change.
     ///
     /// # Errors
-    /// What the reader says.
+    /// E003 for weights in codes that can't be decoded, and what the reader says.
     pub fn survey<P: Pipeline>(
         reader: &dyn CheckpointReader,
         model: Option<&FamilyModel<'_>>,
         pipeline: &P,
         progress: &dyn Progress,
     ) -> Result<Self> {
+        check_decodable(reader)?;
         let mut carriers = candidates(reader, model);
         let tasks = tasks(&carriers);
         let mut moments = vec![Moments::default(); carriers.len()];

@@ -24,7 +24,7 @@ pub(super) fn encrypt(args: &EncryptArgs, context: &Context) -> Outcome {
 pub(super) fn encrypt_job(args: &EncryptArgs, context: &Context) -> Outcome<(Job, Model)> {
     check_is_native("encrypt", Some(&args.output))?;
     // Standard input can be read once.
-    let opened = model::open_to_look(&args.model, context)?;
+    let opened = model::open_locked(&args.model, context)?;
     if model::is_encrypted(&*opened.reader) {
         let message = "the model is already encrypted; `apr decrypt` it first to change keys";
         return Err(Failure::General(format!("{}: {message}", opened.name)));

@@ -111,6 +111,7 @@ fn command_about(code: &str) -> Option<&'static str> {
 
 fn explain_model_at(path: &Path, context: &Context) -> Outcome {
     let model = model::look_with_companions(path, context)?;
+    model.reader.warnings().iter().for_each(|warning| context.printer.warn(warning));
     context.printer.report(&context.session(&model)?.explain()?, render_model)
 }
 

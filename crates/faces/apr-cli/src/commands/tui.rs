@@ -67,7 +67,7 @@ fn shown(
 }
 
 fn opened(path: &Path, context: &Context) -> Outcome<Model> {
-    let model = model::open_with_companions(path, context)?;
+    let model = model::open_with_companions(path, &context.without_shards())?;
     model.reader.warnings().iter().for_each(|warning| context.printer.warn(warning));
     Ok(model)
 }

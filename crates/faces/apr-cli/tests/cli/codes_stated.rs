@@ -194,6 +194,34 @@ fn plain_weights_under_a_configuration_of_codes_run_and_lose_it() {
 }
 
 #[test]
+fn a_dequantized_model_states_the_dtype_that_was_asked_for() {
+    let sandbox = Sandbox::new();
+    for (dtype, torch, beside) in
+        [("f16", "float16", Some(7)), ("f32", "float32", Some(7)), ("bf16", "bfloat16", None)]
+    {
+        let Some(source) = path("gptq4") else { return };
+        let job = format!("convert {source} --dequantize {dtype} --format safetensors -f -o");
+        let run = sandbox.apr(&format!("{job} d")).ok();
+        let text = run.to_string();
+        match beside {
+            Some(count) => assert!(text.contains(&format!("{count} tensors are not quantized"))),
+            None => assert!(!text.contains("not quantized"), "{text}"),
+        }
+        let config: Value =
+            serde_json::from_slice(&sandbox.read("d/config.json")).expect("a configuration");
+        assert_eq!(config["torch_dtype"], torch);
+        let kept = |folder: &str| weights(folder.as_ref())["model.norm.weight"].clone();
+        let written = sandbox.path("d");
+        assert_eq!(kept(written.to_str().expect("text")), kept(&source), "{dtype}");
+
+        let run = sandbox.apr(&format!("{job} e --precision {dtype}")).ok();
+        assert!(!run.to_string().contains("not quantized"), "{run}");
+        let all = weights(&sandbox.path("e"));
+        assert!(all.values().all(|(name, ..)| name == &dtype.to_uppercase()), "{dtype}");
+    }
+}
+
+#[test]
 fn a_method_that_is_not_known_is_refused_whatever_the_tensors_look_like() {
     let sandbox = Sandbox::new();
     for (name, method) in [
@@ -209,6 +237,21 @@ fn a_method_that_is_not_known_is_refused_whatever_the_tensors_look_like() {
             config["quantization_config"]["quant_method"] = json!(method);
         });
         is_refused(&sandbox, &["E003"]);
+        sandbox.write("secret", vec![7; 32]);
+        for job in [
+            "prune m --prune 0.5 -o no.apr",
+            "prune m --prune-nm 2:4 -o no.apr",
+            "prune m --prune-heads 1 -o no.apr",
+            "prune m --prune-layers 1 -o no.apr",
+            "factorize m --rank 4 -o no.apr",
+            "lora extract m --base m --rank 2 -o no",
+            "watermark embed m --id anna --key secret -o no.apr",
+            "import m -o no.apr",
+            "convert m -o no.apr",
+        ] {
+            sandbox.apr(job).fails(4, &["E003"]);
+        }
+        assert!(!sandbox.path("no.apr").exists() && !sandbox.path("no").exists());
     }
 }
 

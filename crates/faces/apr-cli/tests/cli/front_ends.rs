@@ -102,8 +102,8 @@ fn reports(path: &Path) -> Vec<(&'static str, Value)> {
     ]
 }
 
-/// Models that the command makes: of one file, quantized, in shards, and of these one damaged and
-/// one without a shard.
+/// Models that the command makes: of one file, quantized, in shards, and of these one damaged, and
+/// one of each layout without a shard.
 fn made(sandbox: &Sandbox) -> Vec<PathBuf> {
     let llama = locate::fixture("tiny-llama");
     let run = |line: &str| drop(sandbox.apr(line).ok());
@@ -123,9 +123,14 @@ fn made(sandbox: &Sandbox) -> Vec<PathBuf> {
     bytes[middle] ^= 1;
     std::fs::write(&path, bytes).expect("the shard");
     std::fs::remove_file(shard("missing")).expect("the shard");
-    ["m.apr", "q.gguf", "whole/m.apr", "damaged/m.apr", "missing/m.apr"]
-        .map(|name| sandbox.path(name))
-        .into()
+    run("convert m.apr --format safetensors --shard-size 200KB -o absent");
+    run("convert m.apr --shard-size 300KB -o absent.gguf");
+    for absent in ["absent/model-00002-of-00004.safetensors", "absent-00002-of-00003.gguf"] {
+        std::fs::remove_file(sandbox.path(absent)).expect("the shard");
+    }
+    let made = ["m.apr", "q.gguf", "whole/m.apr", "damaged/m.apr", "missing/m.apr", "absent"];
+    let made = made.into_iter().chain(["absent-00001-of-00003.gguf"]);
+    made.map(|name| sandbox.path(name)).collect()
 }
 
 #[test]

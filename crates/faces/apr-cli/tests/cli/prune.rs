@@ -60,6 +60,35 @@ fn a_folder_becomes_a_folder() {
 }
 
 #[test]
+fn a_type_without_an_exact_zero_is_named_if_pruned_weights_get_it() {
+    const Q: &str = "model.layers.0.self_attn.q_proj.weight";
+    let sandbox = with_llama();
+    for (scheme, keeps) in [
+        ("q8_0", true),
+        ("q4_0", true),
+        ("fp8", true),
+        ("w4a16", true),
+        ("w4a16-asym", true),
+        ("gptq-4", true),
+        ("mxfp4", true),
+        ("q4_1", false),
+        ("mlx-4", false),
+        ("mlx-8", false),
+    ] {
+        let line = format!("prune llama --prune-nm 2:4 --quantize {scheme} -o o.apr -f");
+        let run = sandbox.apr(&line).ok();
+        let is_named = run.to_string().contains(&format!("{scheme} has no exact zero"));
+        assert_eq!(is_named, !keeps, "{scheme}: {run}");
+        sandbox.apr("convert o.apr --dequantize bf16 --format safetensors -o d -f").ok();
+        let all = tensors(&sandbox.read("d/model.safetensors"));
+        let bytes = &all.iter().find(|(name, _)| name == Q).expect("a weight").1;
+        let is_zero = |value: &&[u8]| value[0] == 0 && value[1] & 0x7f == 0;
+        let none = bytes.chunks(2).filter(is_zero).count();
+        assert_eq!(2 * none >= bytes.len() / 2, keeps, "{scheme}: {none}");
+    }
+}
+
+#[test]
 fn qa_63_pruning_sets_exactly_the_weights_to_zero_that_numpy_does() {
     let (sandbox, expected) = (with_llama(), expected());
     let before = tensors(&sandbox.read("llama/model.safetensors"));

@@ -56,6 +56,16 @@ fn constants_of_a_frozen_program_are_counted_read_and_verified() {
 }
 
 #[test]
+fn a_model_without_tensors_is_never_valid_without_a_warning() {
+    let empty = [&2_u64.to_le_bytes()[..], b"{}"].concat();
+    let sandbox = Sandbox::new().with("m.safetensors", empty);
+    sandbox.apr("validate m.safetensors").ok().says(&["no weights were checked"]);
+    sandbox
+        .apr("validate m.safetensors --strict")
+        .fails(5, &["no weights were checked", "INVALID"]);
+}
+
+#[test]
 fn checkpoints_convert_to_the_same_tensors_in_every_format() {
     let golden = locate::workspace().join("crates/formats/apr-pytorch/tests/golden");
     let sandbox = Sandbox::new();

@@ -118,6 +118,40 @@ fn a_cache_is_bound_to_the_files_of_its_model_or_to_their_digests() {
     unverified("c.apr", "unverified").fails(2, &["other files of this one"]);
 }
 
+/// Changes a byte in the middle of a file, and restores its modification time.
+#[cfg(unix)]
+fn change_unnoticed(path: &std::path::Path) {
+    use std::os::unix::fs::FileExt;
+    let open = || std::fs::OpenOptions::new().read(true).write(true).open(path);
+    let file = open().expect("a file");
+    let metadata = file.metadata().expect("metadata");
+    let (modified, at) = (metadata.modified().expect("a time"), metadata.len() / 2);
+    let mut byte = [0];
+    file.read_exact_at(&mut byte, at).expect("read");
+    file.write_all_at(&[byte[0] ^ 0x40], at).expect("written");
+    file.set_modified(modified).expect("restored");
+}
+
+#[test]
+#[cfg(unix)]
+fn a_model_changed_in_place_with_its_old_time_is_another_one() {
+    let sandbox = Sandbox::new();
+    sandbox.apr(&format!("import {LLAMA} -o m.apr")).ok();
+    sandbox.apr(&format!("convert {LLAMA} -o m.gguf")).ok();
+    sandbox.apr(&format!("convert {LLAMA} --format safetensors --shard-size 200KB -o st")).ok();
+    let changed = ["m.apr", "m.gguf", "st/model-00002-of-00004.safetensors"];
+    for (model, file) in ["m.apr", "m.gguf", "st"].into_iter().zip(changed) {
+        let run = || {
+            sandbox
+                .apr(&format!("run {model} --prompt 12+34= --prompt-cache c-{model} --no-verify"))
+        };
+        run().ok();
+        run().ok().says(&["5 of 7 tokens"]);
+        change_unnoticed(&sandbox.path(file));
+        run().fails(2, &["by other files of this one"]);
+    }
+}
+
 #[test]
 fn a_prompt_cache_needs_keys_and_values_and_a_text_to_continue() {
     let sandbox = Sandbox::new();

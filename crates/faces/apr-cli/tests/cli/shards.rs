@@ -164,6 +164,82 @@ fn a_missing_shard_is_reported_and_the_other_shards_are_shown() {
     }
 }
 
+/// A model in shards of a layout: how it is opened, and the files of its shards.
+fn layouts(sandbox: &Sandbox) -> [(&'static str, Vec<String>); 2] {
+    let llama = concat!(env!("CARGO_MANIFEST_DIR"), "/../../../fixtures/tiny-llama");
+    let folder = "--format safetensors --shard-size 200KB -o st";
+    sandbox.apr(&format!("convert {llama} {folder}")).ok();
+    sandbox.apr(&format!("convert {llama} --shard-size 300KB -o g.gguf")).ok();
+    let shards = |stem: &str, count: usize, extension: &str| -> Vec<String> {
+        (1..=count).map(|at| format!("{stem}-{at:05}-of-{count:05}.{extension}")).collect()
+    };
+    [
+        ("st", shards("st/model", 4, "safetensors")),
+        ("g-00001-of-00003.gguf", shards("g", 3, "gguf")),
+    ]
+}
+
+#[test]
+fn a_missing_shard_of_any_layout_is_named_and_the_others_are_checked() {
+    let sandbox = Sandbox::new();
+    for (model, shards) in layouts(&sandbox) {
+        let absent = shards[1].rsplit('/').next().expect("a name");
+        let whole = sandbox.apr(&format!("tensors {model} --json")).ok().json();
+        let listed = |report: &Value| report["tensors"].as_array().expect("an array").len();
+        let bytes = sandbox.read(&shards[1]);
+        std::fs::remove_file(sandbox.path(&shards[1])).expect("it is there");
+
+        let shown = sandbox.apr(&format!("tensors {model} --json")).ok().json();
+        let gone = listed(&whole) - listed(&shown);
+        assert!(gone > 0 && listed(&shown) > 0, "{model}");
+        let run = sandbox.apr(&format!("validate {model}"));
+        let unread = format!("{gone} tensors not read: their shards are absent or damaged");
+        run.fails(5, &["E007", absent, "INVALID", "Names and shapes", &unread]);
+        let findings = sandbox.apr(&format!("validate {model} --json")).json();
+        let findings = findings["findings"].as_array().expect("an array").clone();
+        let errors: Vec<&Value> = findings.iter().filter(|it| it["level"] == "error").collect();
+        assert_eq!(errors.len(), 1, "{errors:?}");
+        assert_eq!((&errors[0]["code"], &errors[0]["file"]), (&json!("E007"), &json!(absent)));
+        for command in ["inspect", "tensors", "lint", "explain"] {
+            sandbox.apr(&format!("{command} {model}")).ok().says(&["E007", absent, "shards"]);
+        }
+
+        let before = sandbox.files();
+        for job in [
+            "convert MODEL -o t.apr",
+            "convert MODEL --dry-run -o t.apr",
+            "import MODEL -o t.apr",
+            "tensors MODEL --stats",
+            "run MODEL --tokens 1,2",
+            "diff MODEL MODEL",
+            "merge MODEL MODEL -o t.apr",
+        ] {
+            let run = sandbox.apr(&job.replace("MODEL", model));
+            run.fails(3, &["E007", absent]);
+        }
+        assert_eq!(sandbox.files(), before);
+
+        // A damaged shard is no reason to say nothing of the others either.
+        sandbox.write(&shards[1], &bytes[..bytes.len() / 2]);
+        sandbox.apr(&format!("validate {model}")).fails(5, &["E002", absent, "INVALID", &unread]);
+        sandbox.write(&shards[1], bytes);
+        sandbox.apr(&format!("validate {model}")).ok();
+    }
+}
+
+#[test]
+fn the_library_opens_a_model_without_a_shard_for_reports_only() {
+    let sandbox = Sandbox::new();
+    for (model, shards) in layouts(&sandbox) {
+        std::fs::remove_file(sandbox.path(&shards[1])).expect("it is there");
+        let path = sandbox.path(model);
+        let open = || apr::Model::open(&path).expect("the other shards");
+        assert!(!open().validate(apr::report::ValidateOptions::default()).expect("one").valid);
+        let failed = apr::convert(open()).write(sandbox.path("t.apr")).expect_err("a part");
+        assert!(failed.to_string().contains("E007"), "{failed}");
+    }
+}
+
 #[test]
 fn validate_names_every_shard_that_is_wrong() {
     let sandbox = sharded();

@@ -10,7 +10,7 @@ use alloc::vec::Vec;
 use apr_core::digest::ChunkSums;
 use apr_core::{
     CheckpointWriter, ChunkEncoder, Companion, Due, Error, FileInfo, Layout, Metadata, Notes,
-    PlannedTensor, Result, Sink, TensorInfo, check_file_name, keys,
+    PlannedTensor, Result, Sink, TensorInfo, check_file_name, keys, shard_units,
 };
 use serde_json::{Map, Value};
 
@@ -27,8 +27,8 @@ use super::writer::{Apr2Writer, plan};
 /// The manifest is last and has the name of [`WriteOptions::file_name`]. A model that fits into one
 /// shard becomes a plain file.
 ///
-/// Shards are filled in the given order. A tensor that exceeds the size alone gets a shard of its
-/// own, and a tied tensor is stored with its target. The first shard has all the metadata and
+/// Shards are filled in the given order, and the parts of a weight in codes and scales stay in one
+/// shard if they fit into one. A tensor that exceeds the size alone gets a shard of its own, and a tied tensor is stored with its target. The first shard has all the metadata and
 /// companions, the others only the metadata that identify the model. Facts learnt during the pass
 /// are noted in the manifest. Signers sign each shard and the manifest.
 ///
@@ -196,16 +196,25 @@ fn split(
     let mut shard_of = alloc::vec![0; tensors.len()];
     let (mut shard, mut size) = (0, carried);
     let mut is_empty = carried == 0;
-    for (position, info) in
-        tensors.iter().enumerate().filter(|(position, _)| targets[*position].is_none())
-    {
-        let len = info.byte_len()?;
+    let mut lens = alloc::vec![0; tensors.len()];
+    for (len, (info, target)) in lens.iter_mut().zip(tensors.iter().zip(targets)) {
+        if target.is_none() {
+            *len = info.byte_len()?;
+        }
+    }
+    let named = tensors.iter().map(|info| info.name.as_str()).zip(lens.iter().copied());
+    for mut unit in shard_units(named, limit) {
+        unit.retain(|&position| targets[position].is_none());
+        if unit.is_empty() {
+            continue;
+        }
+        let len = unit.iter().fold(0, |len: u64, &position| len.saturating_add(lens[position]));
         if !is_empty && len > limit.saturating_sub(size) {
             (shard, size) = (shard + 1, 0);
         }
         is_empty = false;
         size = size.saturating_add(len);
-        shard_of[position] = shard;
+        unit.into_iter().for_each(|position| shard_of[position] = shard);
     }
     let mut shards = alloc::vec![Vec::new(); shard + 1];
     for (position, target) in targets.iter().enumerate() {

@@ -11,7 +11,7 @@ use alloc::vec::Vec;
 use apr_core::{
     ByteSource, CheckpointReader, Code, Companion, ContainerFacts, Error, Escaped, Features,
     FileInfo, Format, IoCause, Limits, Metadata, Result, Signed, SourceSet, Stored, StoredRange,
-    TensorInfo, has_no, has_own, keys,
+    TensorInfo, absence_warning, has_no, has_own, keys,
 };
 use once_cell::race::OnceBox;
 use serde_json::{Value, json};
@@ -20,9 +20,6 @@ use super::header::Flags;
 use super::manifest::{Contents, Manifest, ShardEntry, signed_digest};
 use super::reader::{Apr2Reader, open_with_keys};
 use super::seal::Keys;
-
-/// Names that a warning about absent shards lists.
-const SHOWN: usize = 4;
 
 /// A sharded APR2 model opened for reading.
 ///
@@ -165,19 +162,7 @@ impl ShardedApr2 {
     fn absence_warning(&self) -> Option<String> {
         let absent: Vec<&Error> =
             self.shards.iter().filter_map(|shard| shard.source.as_ref().err()).collect();
-        let first = absent.first()?;
-        if absent.len() == 1 {
-            return Some(format!("one of {} shards can't be read: {first}", self.shards.len()));
-        }
-
-        let names = absent.iter().take(SHOWN).filter_map(|error| error.file());
-        let names: Vec<String> = names.map(|name| Escaped::short(name).to_string()).collect();
-        let more = if absent.len() > SHOWN { ", ..." } else { "" };
-        let (count, total) = (absent.len(), self.shards.len());
-        Some(format!(
-            "{count} of {total} shards can't be read ({}{more}); the first: {first}",
-            names.join(", ")
-        ))
+        absence_warning(&absent, self.shards.len())
     }
 
     fn take_contents(&mut self, contents: Contents, map: &[(String, usize)]) {

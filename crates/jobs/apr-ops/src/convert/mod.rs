@@ -30,8 +30,8 @@ use apr_core::{Layout, Phase, Progress, Unlisted, counted, state_dtype, torch_na
 use apr_quantize::TensorTarget;
 use apr_registry::apr2::CompanionFile;
 use apr_registry::{
-    CheckpointReader, CheckpointWriter, DType, Escaped, Loss, Metadata, Notes, Pipeline,
-    PlanOptions, Result, Sink, TensorInfo, keys, onnx,
+    CheckpointReader, CheckpointWriter, Convention, DType, Escaped, Loss, Metadata, Notes,
+    Pipeline, PlanOptions, Result, Sink, TensorInfo, keys, onnx,
 };
 use apr_tensor::cast::can_cast;
 use serde_json::json;
@@ -168,7 +168,8 @@ pub fn plan(
     let target = PlanOptions { canonical: target.canonical || changed || foreign, ..target };
     let mut metadata = target_metadata(reader, &target);
     let mut companions = read_companions(reader)?;
-    if let Some(dtype) = written_dtype(reader, &target_infos) {
+    let decoded = options.dequantize.filter(|_| fixed.coded.contains(&true));
+    if let Some(dtype) = decoded.or_else(|| written_dtype(reader, &target_infos)) {
         let files = companions.iter_mut().filter(|file| file.name == CONFIGURATION);
         files.for_each(|file| restate(&mut file.bytes, dtype));
         if let Some(mut architecture) = metadata.object(keys::ARCHITECTURE).cloned()
@@ -200,6 +201,7 @@ pub fn plan(
             .into_iter()
             .chain(options.warnings.iter().cloned())
             .chain(multiplied_out(reader, &recipes, options, &target))
+            .chain(decoded.and_then(|to| kept_beside(to, &target_infos, &fixed, &target)))
             .collect(),
         learnt: Learnt::default(),
     };
@@ -220,6 +222,34 @@ fn without_graph(validation: &ValidationReport, losses: &[Loss]) -> Option<Strin
             Escaped::short(first)
         )
     })
+}
+
+/// Returns a warning about floats of other dtypes beside codes that are decoded to `to`.
+fn kept_beside(
+    to: DType,
+    infos: &[TensorInfo],
+    fixed: &Fixed<'_>,
+    target: &PlanOptions,
+) -> Option<String> {
+    // llama.cpp's norms are always single precision.
+    if target.format.convention == Convention::LlamaCpp {
+        return None;
+    }
+    let is_other = |(at, info): &(usize, &TensorInfo)| {
+        !fixed.is_coded(*at) && torch_name(info.dtype).is_some() && info.dtype != to
+    };
+    let others: Vec<&TensorInfo> =
+        infos.iter().enumerate().filter(is_other).map(|(_, info)| info).collect();
+    let first = others.first()?;
+    Some(format!(
+        "{} not quantized and keep their dtypes (such as {}), which libraries load as {to}; \
+         `precision` {to} casts them, too",
+        match others.len() {
+            1 => "1 tensor is".to_owned(),
+            many => format!("{many} tensors are"),
+        },
+        first.dtype
+    ))
 }
 
 /// Returns a warning if factors are written as their products although `dense` is not set.

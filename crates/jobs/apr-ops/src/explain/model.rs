@@ -49,6 +49,9 @@ pub struct ModelExplanation {
     /// `None` if there are no such weights and no method is stated.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub quantization: Option<StoredQuantization>,
+    /// Warnings about the model, which may be only a part of one.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub warnings: Vec<String>,
 }
 
 /// Explains a model from its headers alone. One of an unknown family is compared with `families`.
@@ -76,6 +79,7 @@ pub(crate) fn explain_model(
     let is_unknown = inspected.family.is_none() && inspected.adapter.is_none();
     let nearest = || families.nearest(reader.tensors(), reader.metadata());
     ModelExplanation {
+        warnings: reader.warnings().to_vec(),
         path: file.to_owned(),
         format: reader.format(),
         description: inspected.family,

@@ -85,6 +85,7 @@ pub fn computed(source: &Source<'_>, options: &GraphOptions) -> Result<Computed>
     {
         return Ok(own);
     }
+    source.reader().container().check_shards()?;
     let view = for_graphs(source)?;
     let restored = source.through(&view);
     let Some(family) = restored.family()? else { return Err(without_family(source)) };

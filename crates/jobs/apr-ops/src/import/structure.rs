@@ -228,7 +228,11 @@ pub(crate) fn family_misfits(
     reader: &dyn CheckpointReader,
     model: &FamilyModel<'_>,
 ) -> (Vec<ValidationError>, Option<String>) {
-    let mismatches = model.mismatches(reader.tensors());
+    let mut mismatches = model.mismatches(reader.tensors());
+    if reader.container().absence().is_some() {
+        // They may be in the shards that can't be read.
+        mismatches.retain(|mismatch| !matches!(mismatch, Mismatch::Missing { .. }));
+    }
     let is_graph = reader.metadata().object(METADATA).is_some();
     let (others, own) =
         if is_graph { model.of_other_parts(mismatches) } else { (Vec::new(), mismatches) };

@@ -62,10 +62,24 @@ impl Job {
     /// What contradicts the format or the model, and what is wrong with the source's headers.
     pub fn plan<'a>(&self, source: &Source<'a>) -> Result<Planned<'a>, JobError> {
         self.check()?;
+        source.reader().container().check_shards()?;
         if !self.weights.keeps_codes(self.target.format, source.reader()) {
             check_decodable(source.reader())?;
         }
         let selected = self.selected(source.reader())?;
+        let planned = self.plan_named(selected, source)?;
+        if planned.check().is_err() {
+            // Codes that can't be decoded are the reason for which a family lacks such tensors.
+            check_decodable(source.reader())?;
+        }
+        Ok(planned)
+    }
+
+    fn plan_named<'a>(
+        &self,
+        selected: View<'a>,
+        source: &Source<'a>,
+    ) -> Result<Planned<'a>, JobError> {
         match self.naming {
             Naming::AsTheyAre => self.plan_copy(selected, source),
             Naming::OfTarget if self.target.format.convention == Convention::Canonical => {

@@ -1,7 +1,10 @@
 //! The parts of weights in codes and scales under the names that the weights have by then.
 
+use std::collections::HashMap;
+
 use apr_core::{
-    CheckpointReader, Companion, Container, Metadata, Result, Stored, TensorInfo, keys, pass_on,
+    CheckpointReader, Companion, Container, Metadata, Result, Stored, StoredRange, TensorInfo,
+    keys, pass_on,
 };
 
 use serde_json::Map;
@@ -81,7 +84,9 @@ impl<'a> Apart<'a> {
             });
             found.extend(parts);
         }
-        sort_as_stored(&*base, &mut found);
+        if let Some(undecoded) = undecoded {
+            sort_as_listed(&*base, undecoded, &mut found);
+        }
         let (tensors, origins) = found.into_iter().unzip();
 
         let mut metadata = base.metadata().clone();
@@ -97,21 +102,30 @@ impl<'a> Apart<'a> {
     }
 }
 
-/// Sorts parts by their position in the file, if the base's tensors are in file order.
+/// Sorts parts as `undecoded` lists them, if the base's other tensors are in that order.
 ///
-/// A weight has one position, and its parts have several.
-fn sort_as_stored(base: &dyn CheckpointReader, found: &mut [(TensorInfo, PartOrigin)]) {
-    let place = |origin: &PartOrigin| {
+/// A weight has one position, and its parts have several. Shards may store them in another order
+/// than the model lists them in.
+fn sort_as_listed(
+    base: &dyn CheckpointReader,
+    undecoded: &dyn CheckpointReader,
+    found: &mut [(TensorInfo, PartOrigin)],
+) {
+    let place = |range: StoredRange| (range.file, range.offset, range.len);
+    let listed = (0..undecoded.tensors().len()).rev();
+    let listed: HashMap<(usize, u64, u64), usize> =
+        listed.map(|at| (place(undecoded.stored(at).range), at)).collect();
+    let position = |origin: &PartOrigin| {
         let stored = base.stored(origin.tensor);
-        let part = origin.part.zip(stored.coding());
-        let range = part.map_or(stored.range, |(part, coding)| {
-            coding.base.stored(coding.parts[part].tensor).range
-        });
-        (range.file, range.offset)
+        match origin.part.zip(stored.coding()) {
+            Some((part, coding)) => Some(coding.parts[part].tensor),
+            None => listed.get(&place(stored.range)).copied(),
+        }
     };
     let whole = found.iter().filter(|(_, origin)| origin.part.is_none());
-    if whole.map(|(_, origin)| place(origin)).is_sorted() {
-        found.sort_by_cached_key(|(_, origin)| place(origin));
+    let whole: Option<Vec<usize>> = whole.map(|(_, origin)| position(origin)).collect();
+    if whole.is_some_and(|whole| whole.is_sorted()) {
+        found.sort_by_cached_key(|(_, origin)| position(origin));
     }
 }
 

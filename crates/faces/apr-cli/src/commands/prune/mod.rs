@@ -214,6 +214,13 @@ fn zeroed(
         job.weights.dequantize = None;
     }
     job.weights.warnings.extend(notes);
+    let scheme = job.weights.quantize.as_ref().map(|quantize| quantize.choices.scheme);
+    if let Some(scheme) = scheme.filter(|scheme| !scheme.keeps_zeros()) {
+        job.weights.warnings.push(format!(
+            "{scheme} has no exact zero: weights that were pruned become small numbers, in no \
+             pattern"
+        ));
+    }
     found.pruning = Some(report);
     Ok((job, model))
 }

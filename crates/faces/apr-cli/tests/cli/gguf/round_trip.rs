@@ -147,7 +147,10 @@ fn shards_of_gguf_are_one_model() {
     sandbox.apr("import cut-00001-of-00005.gguf -o cut.apr").ok();
     sandbox.apr("diff q.gguf cut.apr --exit-code").ok();
     fs::remove_file(sandbox.path(&shards[2])).expect("it is there");
-    sandbox.apr("inspect cut-00001-of-00005.gguf").fails(3, &["cut-00003-of-00005.gguf"]);
+    sandbox.apr("inspect cut-00001-of-00005.gguf").ok().says(&["cut-00003-of-00005.gguf", "E007"]);
+    sandbox
+        .apr("convert cut-00001-of-00005.gguf -o part.gguf")
+        .fails(3, &["cut-00003-of-00005.gguf"]);
 }
 
 #[test]
