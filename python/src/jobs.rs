@@ -109,8 +109,9 @@ pub(crate) fn convert(
             job = job.simplify();
         }
         job = shapes.into_iter().fold(job, apr::Convert::shape);
-        let names = |names: &'_ [String]| names.iter().map(String::as_str).collect::<Vec<_>>();
-        job = job.part(&names(&wishes.from_nodes), &names(&wishes.to_nodes));
+        let [from, to]: [Vec<&str>; 2] = [&wishes.from_nodes, &wishes.to_nodes]
+            .map(|names| names.iter().map(String::as_str).collect());
+        job = job.part(&from, &to);
         if wishes.keep_io {
             job = job.keep_io();
         }

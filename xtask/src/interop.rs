@@ -19,7 +19,7 @@ use crate::steps::{Outcome, Steps};
 type Part = fn(&mut Steps);
 
 /// The parts, in the order in which they run. Each sets up the programs that it compares with.
-const PARTS: [(&str, Part); 15] = [
+const PARTS: [(&str, Part); 16] = [
     ("builds", builds::run),
     ("parity", parity),
     ("candle", candle),

@@ -34,7 +34,7 @@ const STEMS: [&str; 12] = [
 ///
 /// Copying accepts any `.json` as a companion. The files that are replaced together with a folder,
 /// however, must be known by name.
-const COMPANIONS: [&str; 39] = [
+const COMPANIONS: [&str; 40] = [
     "README.md",
     "added_tokens.json",
     "chat_template.jinja",
@@ -43,6 +43,7 @@ const COMPANIONS: [&str; 39] = [
     "configuration.json",
     "feature_extractor_config.json",
     "generation_config.json",
+    "hf_quant_config.json",
     "image_processor_config.json",
     "merges.txt",
     "model.graph",

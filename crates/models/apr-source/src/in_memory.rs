@@ -60,7 +60,7 @@ const WRAPPERS: [&str; 3] = ["_checkpoint_wrapped_module.", "_fsdp_wrapped_modul
 /// ```
 /// use apr_source::MemoryNames;
 ///
-/// let names = MemoryNames::of(["visual.merger.mlp.0.weight", "model.layers.0.mlp.up_proj.weight"]);
+/// let names = MemoryNames::of(["visual.merger.weight", "model.layers.0.mlp.up_proj.weight"]);
 /// let in_memory = names.in_memory("model.layers.0.mlp.up_proj.weight");
 /// assert_eq!(in_memory, "model.language_model.layers.0.mlp.up_proj.weight");
 /// assert_eq!(names.in_file(&in_memory), "model.layers.0.mlp.up_proj.weight");

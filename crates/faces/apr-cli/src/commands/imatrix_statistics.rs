@@ -19,10 +19,13 @@ const WIDTHS: [usize; 10] = [10, 9, 9, 8, 8, 8, 7, 8, 7, 7];
 pub(super) struct ImatrixStatistics {
     /// Data sets on which it was measured.
     datasets: Vec<String>,
+    /// Number of chunks of text that were measured.
     chunk_count: u32,
     /// Tokens of a chunk.
     chunk_size: u32,
+    /// Statistics of each weight.
     weights: Vec<WeightStatistics>,
+    /// Averages over the weights of each layer.
     layers: Vec<LayerStatistics>,
 }
 

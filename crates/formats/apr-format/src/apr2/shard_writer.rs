@@ -28,9 +28,10 @@ use super::writer::{Apr2Writer, plan};
 /// shard becomes a plain file.
 ///
 /// Shards are filled in the given order, and the parts of a weight in codes and scales stay in one
-/// shard if they fit into one. A tensor that exceeds the size alone gets a shard of its own, and a tied tensor is stored with its target. The first shard has all the metadata and
-/// companions, the others only the metadata that identify the model. Facts learnt during the pass
-/// are noted in the manifest. Signers sign each shard and the manifest.
+/// shard if they fit into one. A tensor that exceeds the size alone gets a shard of its own, and a
+/// tied tensor is stored with its target. The first shard has all the metadata and companions, the
+/// others only the metadata that identify the model. Facts learnt during the pass are noted in the
+/// manifest. Signers sign each shard and the manifest.
 ///
 /// ```
 /// use apr_core::{CheckpointWriter, DType, MemoryFolder, Metadata, Notes, Shape, TensorInfo};

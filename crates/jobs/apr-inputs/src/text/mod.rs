@@ -12,6 +12,7 @@ mod bpe;
 #[cfg(feature = "text")]
 mod byte_pairs;
 #[cfg(any(test, not(feature = "text")))]
+#[cfg_attr(feature = "text", expect(dead_code, reason = "tests compare it with the library"))]
 mod byte_vocabulary;
 mod pair;
 #[cfg(feature = "text")]

@@ -32,8 +32,8 @@ pub(super) struct Reworked {
 }
 
 impl Job {
-    /// Extracts the requested part of the graph, sets the requested shapes of inputs, simplifies the
-    /// graphs, and renames values.
+    /// Extracts the requested part of the graph, sets the requested shapes of inputs, simplifies
+    /// the graphs, and renames values.
     ///
     /// `view` has the tensors that the graphs name, and receives the computed tensors.
     pub(super) fn rework(

@@ -30,6 +30,7 @@ pub struct WeightStatistics {
     /// Share of the mean squares above 1e-5.
     pub active: f64,
     /// Entropy of their distribution over the columns, in bits.
+    #[serde(rename = "entropy_bits")]
     pub entropy: f64,
     /// The entropy as a share of the largest that is possible.
     pub normalized_entropy: f64,
