@@ -1,6 +1,6 @@
 //! What becomes of each tensor of a base: which adapters change it, and how.
 
-use std::collections::{BTreeSet, HashMap, HashSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 
 use apr_arch::Families;
 use apr_core::{CheckpointReader, DType, Error, Escaped, Result, TensorInfo, counted};
@@ -140,7 +140,7 @@ impl AdapterPlan {
                     inputs_first(base, family_of(base, &families, &Architecture::Auto)?.as_ref())
                 }
             },
-            decoded: 0,
+            decoded: BTreeMap::new(),
         };
         let mut merged = Vec::with_capacity(adapters.len());
         for (position, adapter) in adapters.iter().enumerate() {
@@ -148,9 +148,9 @@ impl AdapterPlan {
             merged.push(added.map_err(|error| error.in_file(&adapter.name))?);
         }
         let Planner { slots, mut warnings, is_untied, decoded, .. } = planner;
-        if decoded > 0 && !options.is_cast {
-            let tensors = counted(decoded as u64, "quantized tensor");
-            warnings.push(format!("{tensors} that an adapter changes: decoded to F32"));
+        for (dtype, count) in decoded.iter().filter(|_| !options.is_cast) {
+            let tensors = counted(*count, "quantized tensor");
+            warnings.push(format!("{tensors} that an adapter changes: decoded to {dtype}"));
         }
         Ok(Self { slots, merged, warnings, is_untied })
     }
@@ -175,7 +175,7 @@ struct Planner {
     /// Weights whose rows are inputs, if the family is known.
     inputs_first: Option<HashSet<String>>,
     /// Quantized weights that change.
-    decoded: usize,
+    decoded: BTreeMap<&'static str, u64>,
 }
 
 impl Planner {
@@ -460,19 +460,27 @@ impl Planner {
     fn check_dtype(&mut self, slot: usize) -> Result<()> {
         let slot = &mut self.slots[slot];
         match slot.info.dtype {
-            DType::F32 if !slot.is_coded => {}
             DType::F16 | DType::BF16 if self.is_cast => {
                 // What is rounded once more after the sum is not rounded before.
                 slot.info.dtype = DType::F32;
                 slot.is_as_stored = false;
             }
-            DType::F16 | DType::BF16 if !slot.is_coded => {}
+            // Codes stand for values of a dtype, in which PEFT adds.
+            DType::F32 | DType::F16 | DType::BF16 if slot.is_coded => {
+                let dtype = match slot.info.dtype {
+                    DType::F16 => "F16",
+                    DType::BF16 => "BF16",
+                    _ => "F32",
+                };
+                *self.decoded.entry(dtype).or_default() += 1;
+            }
+            DType::F32 | DType::F16 | DType::BF16 => {}
             dtype if dtype.is_quantized() || dtype.is_float() => {
                 slot.info.dtype = DType::F32;
                 slot.is_as_stored = false;
                 let name = Escaped::short(&slot.info.name);
-                if dtype.is_quantized() || slot.is_coded {
-                    self.decoded += 1;
+                if dtype.is_quantized() {
+                    *self.decoded.entry("F32").or_default() += 1;
                 } else {
                     self.warnings.push(format!("'{name}' is of {dtype}, and F32 from here on"));
                 }

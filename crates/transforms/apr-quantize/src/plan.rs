@@ -226,12 +226,14 @@ pub fn importance(
         if model.is_some_and(|model| model.has_inputs_first(position)) {
             return Ok(None);
         }
-        if let (None, Some((stack, expert))) = (&name, expert_of(model, position)) {
-            return Ok(matrix.for_expert(&stack, expert, &info.shape).map(Arc::from));
-        }
         let found = matrix.for_tensor(name.as_deref().unwrap_or(&info.name), &info.shape);
         let found = found.map_err(|error| error.for_tensor(&info.name))?;
-        Ok(found.map(|found| found.matrices().flatten().copied().collect()))
+        let own = found.map(|found| found.matrices().flatten().copied().collect());
+        let of_stack = || {
+            let (stack, expert) = expert_of(model, position)?;
+            matrix.for_expert(&stack, expert, &info.shape).map(Arc::from)
+        };
+        Ok(own.or_else(of_stack))
     };
     reader.tensors().iter().zip(names).enumerate().map(of_tensor).collect()
 }

@@ -31,7 +31,7 @@ const OPTIONS: [(&[&str], &str); 16] = [
          make blocks",
     ),
     (
-        &["--to", "--target", "--output-format", "--to-format"],
+        &["--target", "--output-format", "--to-format"],
         "the output's extension sets the format; otherwise pass --format",
     ),
     (&["--input", "-i", "--model", "-m", "--in"], "the model needs no option: `apr COMMAND MODEL`"),

@@ -31,7 +31,7 @@ pub(crate) struct OnnxArgs {
     #[arg(long, hide_short_help = true, value_name = "NAME")]
     pub(crate) from: Vec<String>,
     /// End at this value or node; repeatable [default: the outputs]
-    #[arg(long, hide_short_help = true, value_name = "NAME")]
+    #[arg(long, hide_short_help = true, value_name = "NAME", value_parser = end)]
     pub(crate) to: Vec<String>,
     /// With --precision fp16 of an ONNX file: inputs and outputs stay in single precision
     #[arg(long, hide_short_help = true)]
@@ -93,6 +93,15 @@ pub(crate) enum DataPlace {
     Always,
     /// In the model's file
     Never,
+}
+
+/// Returns the name of a value or node. Other programs take a format there.
+fn end(name: &str) -> Result<String, String> {
+    let is_format = apr_registry::targets().any(|format| format.option == Some(name));
+    match is_format {
+        true => Err(format!("it names the end of a part of a graph; pass --format {name}")),
+        false => Ok(name.to_owned()),
+    }
 }
 
 impl OnnxArgs {

@@ -134,7 +134,7 @@ fn qa_70_a_piped_model_is_in_the_cache_folder_while_it_is_used_and_gone_after() 
     });
     let info = sandbox.with_env(&[("APR_CACHE", "x")], "cache info --json").clean().json();
     assert_eq!(
-        (&info["folder"], &info["files"], &info["bytes"]),
+        (&info["folder"], &info["file_count"], &info["bytes"]),
         (&"x".into(), &1.into(), &first.len().into())
     );
 

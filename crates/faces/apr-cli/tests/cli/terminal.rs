@@ -48,7 +48,7 @@ fn words_of_other_tools_get_the_word_of_this_one() {
         ("convert m.apr --outfile x.gguf", "-o PATH (--output)"),
         ("convert m.apr --outtype f16 -o x.apr", "--precision f16"),
         ("convert m.apr --dtype=f16 -o x.apr", "--precision f16"),
-        ("convert m.apr --to gguf -o x.gguf", "--format"),
+        ("convert m.apr --to-format gguf -o x.gguf", "--format"),
         ("quantize m.apr --outtype q8_0 -o x.apr", "-t TYPE (--type)"),
         ("keygen -o key --force", "-f (--overwrite)"),
         ("list m.apr", "`apr tensors MODEL`"),
@@ -84,8 +84,9 @@ fn words_of_other_tools_get_the_word_of_this_one() {
         assert!(!run.stderr.contains("similar"), "{run}");
     }
     // The usage has no option that only looks similar.
-    let run = sandbox.apr("convert m.apr --to gguf -o x.gguf");
+    let run = sandbox.apr("convert m.apr --to-format gguf -o x.gguf");
     run.fails(2, &["Usage: apr convert [OPTIONS] <MODEL>"]);
+    sandbox.apr("convert m.apr --to gguf -o x.gguf").fails(2, &["pass --format gguf"]);
     // What a shell makes of `*.apr`.
     sandbox.shell(r#""$APR" convert *.apr -o x.gguf"#).fails(2, &["takes one model", "for m in"]);
     assert_eq!(sandbox.files(), ["m.apr", "n.apr"]);
@@ -247,7 +248,7 @@ fn short_help_has_what_is_common_and_long_help_the_rest_under_its_heading() {
         let short = sandbox.apr(&format!("{command} -h")).clean().text();
         let long = sandbox.apr(&format!("{command} --help")).clean().text();
         assert!(
-            short.lines().count() <= 66 && long.lines().count() <= 190,
+            short.lines().count() <= 66 && long.lines().count() <= 210,
             "{command}: {short}{long}"
         );
         for text in [&short, &long] {

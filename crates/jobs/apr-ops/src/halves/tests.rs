@@ -173,5 +173,6 @@ fn casts_of_weights_are_not_needed() {
     assert_eq!(operators(&graph.body), ["MatMul"]);
     assert_eq!(report.casts, 0);
     let weight = graph.body.node(apr_graph::NodeId(0)).input(1).expect("a weight");
-    assert_eq!(graph.body.value(weight).name, "w");
+    let origin = &graph.body.value(weight).origin;
+    assert!(matches!(origin, ValueOrigin::Weight(found) if found.tensor == "w"), "{origin:?}");
 }

@@ -178,7 +178,6 @@ const OPTIONS: &[Declared] = &[
     part("opset"),
     whole("simplify", "run `apr convert --simplify` on the output"),
     part("shape"),
-    part("from"),
     part("to"),
     part("keep-io"),
     part("exclude-op"),

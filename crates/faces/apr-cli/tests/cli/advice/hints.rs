@@ -103,7 +103,7 @@ fn hints_name_options_that_work() {
             "convert m.apr --precision f16 -o b.apr",
         ),
         (
-            "convert m.apr --to gguf -o c",
+            "convert m.apr --output-format gguf -o c",
             "otherwise pass --format",
             "convert m.apr --format gguf -o c",
         ),

@@ -173,7 +173,8 @@ mod tests {
         let whole = |key: &str| -> Vec<usize> {
             list(key).map(|number| usize::try_from(number.as_u64().unwrap()).unwrap()).collect()
         };
-        let shares: Vec<f64> = list("shares").map(|share| share.as_f64().unwrap()).collect();
+        let shares: Vec<f32> =
+            list("shares").map(|share| serde_json::from_value(share.clone()).unwrap()).collect();
         let shares = Tensor::new(whole("shape"), shares).unwrap();
         let steps = usize::try_from(path["steps"].as_u64().unwrap()).unwrap();
         let mut attention = Attention::new(12, steps);
