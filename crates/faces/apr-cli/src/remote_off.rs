@@ -48,7 +48,7 @@ impl Repository {
 #[derive(Debug, Serialize)]
 pub(crate) struct Model {
     pub(crate) name: String,
-    pub(crate) files: u64,
+    pub(crate) file_count: u64,
     pub(crate) bytes: u64,
     pub(crate) partial: u64,
     pub(crate) days: Option<u64>,

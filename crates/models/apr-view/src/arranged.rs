@@ -138,7 +138,7 @@ impl Change {
     /// E001 when they do not make up such a tensor.
     pub fn gathered_in(
         parts: &[(TensorInfo, usize, Deal)],
-        shape: Shape,
+        shape: &Shape,
         name: &str,
     ) -> Result<(TensorInfo, Self)> {
         let unfit = || {
@@ -283,14 +283,14 @@ mod tests {
         let base = model(&[10, 2], "U8", &[bytes_a, bytes_b.clone()].concat());
         let parts = [(a.clone(), 0, first.clone()), (b, 0, second)];
         let shape = Shape::from([10, 2]);
-        let (whole, change) = Change::gathered_in(&parts, shape.clone(), "t").expect("whole");
+        let (whole, change) = Change::gathered_in(&parts, &shape, "t").expect("whole");
         assert_eq!(whole.shape, shape);
         let joined = bytes(&change, &*base, 20);
         assert_eq!((&joined[..6], &joined[10..16]), (&all[..6], &all[10..16]));
-        assert!(Change::gathered_in(&parts[..1], shape.clone(), "t").is_err(), "half of it");
-        assert!(Change::gathered_in(&[], shape.clone(), "t").is_err(), "nothing");
+        assert!(Change::gathered_in(&parts[..1], &shape, "t").is_err(), "half of it");
+        assert!(Change::gathered_in(&[], &shape, "t").is_err(), "nothing");
         let none = [(a, 0, Deal { groups: 0, ranges: first.ranges })];
-        assert!(Change::gathered_in(&none, shape, "t").is_err(), "no groups");
+        assert!(Change::gathered_in(&none, &shape, "t").is_err(), "no groups");
         for wrong in [
             Deal { groups: 3, ranges: vec![(0, 1)] },
             Deal { groups: 0, ranges: vec![(0, 1)] },

@@ -296,7 +296,7 @@ impl ImportPlan<'_, '_> {
                 .into_iter()
                 .map(|(info, position, cut)| (info, position, layouts::deal_of(&cut)))
                 .collect();
-            Change::gathered_in(&parts, shape, &name)?
+            Change::gathered_in(&parts, &shape, &name)?
         } else {
             let rows = parts
                 .into_iter()

@@ -43,7 +43,7 @@ impl<'t> Targets<'t> {
         let longer = targets.tensors.keys().filter_map(|name| name.strip_suffix(&weight));
         let prefixes: Vec<&str> = longer.filter(|prefix| prefix.ends_with('.')).collect();
         if !prefixes.is_empty() {
-            targets.missing = targets.part(&prefixes, all, class)?.to_owned();
+            targets.missing = targets.part(&prefixes, &all, class)?.to_owned();
             return Ok(targets);
         }
         let dots = first.match_indices('.').map(|(at, _)| at + 1);
@@ -59,7 +59,7 @@ impl<'t> Targets<'t> {
     fn part<'p, 'm>(
         &self,
         prefixes: &[&'p str],
-        modules: impl Iterator<Item = &'m str> + Clone,
+        modules: &(impl Iterator<Item = &'m str> + Clone),
         class: Option<&str>,
     ) -> Result<&'p str> {
         let count = |prefix: &&str| {

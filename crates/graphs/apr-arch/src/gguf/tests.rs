@@ -51,7 +51,7 @@ fn lists_are_computed_item_by_item() {
     let text = r#"
         architecture = "a"
         keys = [
-            { key = "heads", type = "i32s", each = "layers", value = "layer % 2 == 1 ? layers : 0" },
+            { key = "heads", type = "i32s", each = "layers", value = "layer%2 == 1 ? layers : 0" },
         ]
         config = [
             { key = "kinds", each = "layers", value = "layer == 1 ? 'x' : 'y'" },

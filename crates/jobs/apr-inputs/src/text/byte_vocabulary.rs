@@ -50,6 +50,7 @@ impl ByteVocabulary {
     ///
     /// # Errors
     /// Those of [`Self::read`].
+    #[expect(clippy::needless_pass_by_value, reason = "the library's tokenizer takes it")]
     pub(super) fn of(file: TokenizerFile<'_>, _: &mut Vec<String>) -> Result<Self> {
         let json = apr_core::json::to_vec(&file)
             .map_err(|_| Error::format("the keys of the tokenizer are not text"))?;

@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use apr_core::{CheckpointReader, DType, Escaped, Result};
 use apr_graph::{AttributeValue, Body, Graph, Node, ValueId, ValueOrigin, View, WeightRef};
 
+use super::IsNode;
 use super::integers::IntegerTensor;
 use super::range::Ranges;
 
@@ -50,7 +51,7 @@ impl Candidates {
         graphs: &[(String, Graph)],
         reader: &dyn CheckpointReader,
         ranges: Option<&Ranges>,
-        (keeps, excludes): (&dyn Fn(&str) -> bool, &dyn Fn(&Node) -> bool),
+        (keeps, excludes): (&dyn Fn(&str) -> bool, IsNode<'_>),
     ) -> Self {
         let tensors = reader.tensors().iter().enumerate();
         let positions: BTreeMap<&str, usize> =
@@ -191,7 +192,7 @@ impl Uses {
         (body, value): (&Body, ValueId),
         rank: usize,
         is_static: bool,
-        (is_known, excludes): (&dyn Fn(ValueId) -> bool, &dyn Fn(&Node) -> bool),
+        (is_known, excludes): (&dyn Fn(ValueId) -> bool, IsNode<'_>),
     ) -> Result<Scales, String> {
         let is_named = match &body.value(value).origin {
             ValueOrigin::Weight(weight) => self.named.contains(&weight.tensor),

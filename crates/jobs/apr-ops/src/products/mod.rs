@@ -24,6 +24,9 @@ pub(crate) use integers::{IntegerTensor, as_integers};
 pub use range::{Calibration, Range, Ranges};
 use rewrite::rewrite;
 
+/// Chooses nodes.
+type IsNode<'t> = &'t dyn Fn(&Node) -> bool;
+
 /// The first opset whose `DequantizeLinear` takes a scale for each channel.
 pub(crate) const WITH_CHANNELS: i64 = 13;
 
@@ -70,9 +73,9 @@ pub struct UnchangedProduct {
 /// Replaces the products of graphs by products of integers.
 ///
 /// `graphs` are the parts of a model by name, without functions. `reader` has the tensors that they
-/// name. `keeps` returns `true` for names of tensors that stay floats, and
-/// `excludes` for nodes that multiply floats. Returns the report, and the
-/// tensors that become integers by their positions in `reader`.
+/// name. `keeps` returns `true` for names of tensors that stay floats, and `excludes` for nodes that
+/// multiply floats. Returns the report, and the tensors that become integers by their positions in
+/// `reader`.
 ///
 /// # Errors
 /// E002 for weights with NaN or infinity, and the errors of reading weights.
@@ -80,7 +83,7 @@ pub(crate) fn quantize_products(
     graphs: &mut [(String, Graph)],
     reader: &dyn CheckpointReader,
     ranges: Option<&Ranges>,
-    (keeps, excludes): (&dyn Fn(&str) -> bool, &dyn Fn(&Node) -> bool),
+    (keeps, excludes): (&dyn Fn(&str) -> bool, IsNode<'_>),
 ) -> Result<(IntegerProducts, BTreeMap<usize, IntegerTensor>)> {
     let activations = match ranges {
         Some(_) => Activations::Static,

@@ -5,7 +5,6 @@ mod alignment;
 
 use apr_core::counted;
 use apr_infer::{Tensor, Value};
-use apr_registry::Error;
 use serde::Serialize;
 use serde_json::Value as Json;
 
@@ -64,7 +63,10 @@ pub(super) fn alignment_heads(facts: &Facts) -> Vec<(usize, usize)> {
     }
 
     // Like OpenAI's, where nothing is stated: all heads of the upper half.
-    let count = |key: &str| facts.config(key).and_then(Json::as_u64).unwrap_or_default() as usize;
+    let count = |key: &str| {
+        let count = facts.config(key).and_then(Json::as_u64).unwrap_or_default();
+        usize::try_from(count).unwrap_or(usize::MAX)
+    };
     let (layers, heads) = (count("decoder_layers"), count("decoder_attention_heads"));
     (layers / 2..layers).flat_map(|layer| (0..heads).map(move |head| (layer, head))).collect()
 }
@@ -179,7 +181,7 @@ impl Transcriber<'_> {
 
     /// Splits a text into words, with the number of tokens of each.
     fn pieces(&self, text: &[i64], is_unspaced: bool) -> RunResult<Vec<(String, usize)>> {
-        let decode = |ids: &[i64]| self.tokenizer.vocabulary().decode(ids).map_err(Error::from);
+        let decode = |ids: &[i64]| self.tokenizer.vocabulary().decode(ids);
         let whole = whole_characters(text, decode)?;
         Ok(if is_unspaced { whole } else { words(whole) })
     }

@@ -7,9 +7,9 @@
 //! a [`Change`] says what becomes of each weight ([`round`]: the nearest code), and the rest of
 //! the matrix is updated.
 //!
-//! [`Layers`] are the matrices in the order in which a run meets them, and [`Rewrites::over`] is the
-//! checkpoint with the matrices that are done so far, so that a later layer's inputs are those that
-//! the rewritten layers before it give.
+//! [`Layers`] are the matrices in the order in which a run meets them, and [`Rewrites::over`] is
+//! the checkpoint with the matrices that are done so far, so that a later layer's inputs are those
+//! that the rewritten layers before it give.
 
 mod checkpoint;
 mod gram;

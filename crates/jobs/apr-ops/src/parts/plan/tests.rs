@@ -159,7 +159,8 @@ fn numbers_that_no_tensor_has_are_refused_when_parts_are_put_together() {
     let report = |measured: Vec<Value>| {
         json!({
             "tensor_count": usize::MAX, "elements": u64::MAX, "bytes_in": 1,
-            "rounding": { "inexact": u64::MAX, "flushed": 0, "overflowed": 0 }, "losses": [], "checked": 1, "violations": [], "odd": [],
+            "rounding": { "inexact": u64::MAX, "flushed": 0, "overflowed": 0 },
+            "losses": [], "checked": 1, "violations": [], "odd": [],
             "siblings": [], "measured": measured, "warnings": ["w"],
         })
     };
