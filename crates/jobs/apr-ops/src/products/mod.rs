@@ -73,9 +73,9 @@ pub struct UnchangedProduct {
 /// Replaces the products of graphs by products of integers.
 ///
 /// `graphs` are the parts of a model by name, without functions. `reader` has the tensors that they
-/// name. `keeps` returns `true` for names of tensors that stay floats, and `excludes` for nodes that
-/// multiply floats. Returns the report, and the tensors that become integers by their positions in
-/// `reader`.
+/// name. `keeps` returns `true` for names of tensors that stay floats, and `excludes` for nodes
+/// that multiply floats. Returns the report, and the tensors that become integers by their
+/// positions in `reader`.
 ///
 /// # Errors
 /// E002 for weights with NaN or infinity, and the errors of reading weights.
