@@ -27,7 +27,8 @@ fn figure(sandbox: &Sandbox, model: &str, tensor: &str, figure: &str) -> f64 {
 #[track_caller]
 fn assert_odd(sandbox: &Sandbox, tensor: &str, canonical: &str, what: &str) {
     let run = sandbox.apr("import m -o m.apr").ok();
-    run.says(&[&format!("tensor '{tensor}': {what}"), "outside the expected"]);
+    let run = run.says(&[&format!("tensor '{tensor}': {what}"), "outside the expected"]);
+    assert_eq!(run.to_string().matches("outside the expected").count(), 1, "{run}");
     for (model, file, name) in [("m", "model.safetensors: ", tensor), ("m.apr", "", canonical)] {
         for line in [format!("validate {model}"), format!("validate {model} --physics")] {
             sandbox
@@ -157,10 +158,9 @@ fn qa_35_a_projection_a_hundred_times_too_wide_or_a_millionth_warns() {
                 canonical,
                 "the standard deviation of this linear weight is ",
             );
-            sandbox
-                .apr("convert m -o c.safetensors")
-                .ok()
-                .says(&["the standard deviation of this linear weight"]);
+            let run = sandbox.apr("convert m -o c.safetensors").ok();
+            let run = run.says(&["the standard deviation of this linear weight"]);
+            assert_eq!(run.to_string().matches("outside the expected").count(), 1, "{run}");
         }
     }
     // Where no family is known, the names of the specification speak.
