@@ -103,7 +103,7 @@ impl Model {
     /// what both compute.
     ///
     /// # Errors
-    /// E001 when the mapping names a tensor that is not there, E002 and E007 when bytes can't be
+    /// E001 when the mapping names a missing tensor, E002 and E007 when bytes can't be
     /// read.
     pub fn diff(&self, other: &Self, options: &DiffOptions) -> Result<DiffReport> {
         let (left, right) = (self.session(), other.session());

@@ -1,4 +1,4 @@
-//! The current layer: what goes in and comes out, how it is distributed, its weights.
+//! The current layer: its inputs and outputs, their distributions, and its weights.
 
 use apr_core::grouped;
 use apr_trace::{Predictions, StepTrace, ValueTrace};

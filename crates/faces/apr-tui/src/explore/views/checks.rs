@@ -115,7 +115,7 @@ struct Lines {
 }
 
 impl Lines {
-    /// A report that is not there, and why.
+    /// A missing report, and the reason.
     fn pending<T>(&mut self, title: &str, loaded: &Loaded<T>, advice: &str) {
         self.lines.push(Line::styled(format!(" {title}"), self.palette.heading()));
         match loaded {
