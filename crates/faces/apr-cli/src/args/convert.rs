@@ -73,8 +73,7 @@ pub(crate) struct ConvertArgs {
     /// Maximum tensor bytes per shard of .apr, safetensors or GGUF output, such as 5GB
     #[arg(long, value_name = "SIZE", value_parser = parse_shard_size)]
     pub(crate) shard_size: Option<u64>,
-    /// Tensor alignment: .apr 32 or 64 bytes [default: 64], GGUF any power of two [default: the
-    /// source's, else 32]
+    /// Tensor alignment: .apr 32 or 64, GGUF a power of two [default: 64; GGUF: as the source]
     #[arg(long, value_name = "BYTES", value_parser = parse_alignment, hide_short_help = true)]
     pub(crate) align: Option<u32>,
     /// Order the tensors of .apr output as the model uses them, for streaming

@@ -422,12 +422,11 @@ pub(super) fn contain(
     }
 
     let password = context.password.as_ref();
-    target.apr2.encryption = match &context.encryption {
-        Some(shared) => Some(shared.clone()),
-        None => {
-            secrets::encryption(args.encrypt, &args.recipient, args.encrypt_metadata, password)?
-        }
-    };
+    target.apr2.encryption = context.encryption.clone();
+    if target.apr2.encryption.is_none() {
+        target.apr2.encryption =
+            secrets::encryption(args.encrypt, &args.recipient, args.encrypt_metadata, password)?;
+    }
     target.apr2.signers =
         args.sign.iter().map(|path| secrets::read_signing(path)).collect::<Outcome<_>>()?;
     Ok(target)

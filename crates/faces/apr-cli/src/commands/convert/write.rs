@@ -17,7 +17,6 @@ use apr_ops::job::{Job, Planned};
 use apr_ops::products::IntegerProducts;
 use apr_ops::simplify::Simplified;
 use apr_prune::{LayerReport, PruneReport, SparseReport, WidthReport};
-use apr_registry::crypto::Stanza;
 use apr_registry::{CheckpointReader, Escaped};
 use serde::Serialize;
 use serde_json::{Map, Value, json};
@@ -37,7 +36,7 @@ use crate::model::Model;
 use crate::options::in_options;
 use crate::printer::BOLD;
 use crate::progress::Bar;
-use crate::{human, model, signals};
+use crate::{human, model, secrets, signals};
 
 /// Destination of an output.
 #[derive(Debug, Clone, Copy)]
@@ -344,10 +343,8 @@ fn warn_of_idle_password(job: &Job, reader: &dyn CheckpointReader, context: &Con
     if !context.has_password_file || model::is_encrypted(reader) {
         return;
     }
-    let locks = job.target.apr2.encryption.as_ref().map(|encryption| encryption.block.stanzas());
-    let takes_password = |stanza: &Stanza| matches!(stanza, Stanza::Password { .. });
-    let advice = match locks {
-        Some(locks) if locks.iter().any(takes_password) => return,
+    let advice = match &job.target.apr2.encryption {
+        Some(encryption) if secrets::takes_password(encryption) => return,
         Some(_) => "only recipients can decrypt the output; add --encrypt to also use the password",
         None => "the output is not encrypted; add --encrypt to use the password",
     };
