@@ -5,11 +5,11 @@ use std::path::Path;
 
 use apr_io::{AtomicOutput, FileSource, LockedFile, Target};
 use apr_registry::apr2::{Apr2Reader, Changes, Flags, Revision, open_with_keys};
-use apr_registry::{ByteSource, CheckpointReader, Error, IoCause, Sink};
-use apr_view::{Checked, Verified};
+use apr_registry::{ByteSource, Error, IoCause, Sink};
 
 use crate::context::Context;
 use crate::failure::{Failure, Outcome};
+use crate::model::compare_tensors;
 use crate::printer::DIM;
 use crate::signals;
 
@@ -144,9 +144,7 @@ impl Changing {
             return Ok(Some(UNREAD));
         }
 
-        let checked = Checked::default();
-        let tensors = Verified::new(&self.reader, &checked);
-        (0..self.reader.tensors().len()).try_for_each(|tensor| tensors.check(tensor))?;
+        compare_tensors(&self.reader)?;
         let mut copy = self.output(output, replace, context)?;
         copy.write_all(&revision.front)?;
         let mut piece = vec![0; 1 << 20];

@@ -10,7 +10,7 @@ use apr_core::{StoredPart, StoredRange, Sum};
 use apr_registry::digest::{CHUNK_LEN, ChunkSums};
 use apr_registry::{CheckpointReader, Code, Error, Pipeline, Result};
 use apr_view::chunks::{Chunk, pieces, take};
-pub(crate) use apr_view::integrity::{Mismatch, Tally};
+pub(crate) use apr_view::integrity::{Mismatch, Tally, about_part};
 
 /// A part of a file that is read for its checksum.
 #[derive(Debug, Clone, Copy)]
@@ -78,7 +78,7 @@ impl Damage {
     fn into_error(self, reader: &dyn CheckpointReader, tensor: usize, range: StoredRange) -> Error {
         match self {
             Self::Mismatch(mismatch) => mismatch.into_error(reader, tensor, range),
-            Self::Undecodable(error) => error,
+            Self::Undecodable(error) => about_part(error, reader, tensor, range),
         }
     }
 }

@@ -237,7 +237,8 @@ impl std::fmt::Display for Violation {
                 match of_two {
                     Some(other) => write!(
                         f,
-                        "its only sibling, '{}', {nearest}: one of them is wrong",
+                        "its only sibling {IN_OTHER_LAYERS}, '{}', {nearest}: one of them is \
+                         wrong",
                         Escaped::short(other)
                     ),
                     None => write!(
@@ -250,8 +251,8 @@ impl std::fmt::Display for Violation {
             Self::Repeated { sibling } => {
                 write!(
                     f,
-                    "this weight has exactly the mean, deviation and range of its sibling '{}': \
-                     one is a copy of the other",
+                    "this weight has exactly the mean, deviation and range of a sibling \
+                     {IN_OTHER_LAYERS}, '{}': one is a copy of the other",
                     Escaped::short(sibling)
                 )
             }

@@ -44,6 +44,7 @@ fn signed_and_changed() -> Sandbox {
 fn every_computation_with_a_changed_tensor_fails_with_e004() {
     let sandbox = signed_and_changed();
     sandbox.write("text.txt", "12+34=46 ".repeat(40));
+    sandbox.write("secret", "a secret of more than sixteen bytes");
     for line in [
         "run changed.apr --prompt 12+34=",
         "run changed.apr --prompt 12+34= --json",
@@ -51,6 +52,10 @@ fn every_computation_with_a_changed_tensor_fails_with_e004() {
         "canary create changed.apr --prompt 12+34= -o canary.json",
         "imatrix changed.apr --text text.txt -o i.gguf",
         "convert changed.apr -o x.safetensors",
+        "prune changed.apr --prune 0.5 --target lm_head.weight --dry-run",
+        "convert changed.apr --prune 0.5 --target lm_head.weight --dry-run -o x.apr",
+        "factorize changed.apr --rank 4 --target lm_head.weight --dry-run",
+        "watermark detect changed.apr --key secret",
         "merge changed.apr m.apr -o x.apr",
         "quantize changed.apr --type q8_0 -o x.apr",
         "tensors changed.apr --stats",
@@ -258,17 +263,16 @@ fn a_damaged_entry_of_an_archive_is_a_finding_and_the_others_are_checked() {
 #[test]
 fn a_copy_of_damaged_tensors_is_refused_and_a_change_in_place_states_what_was_not_read() {
     let sandbox = signed_and_changed();
-    for (line, report) in [
-        ("edit MODEL --set description=x", "edit"),
-        ("sign MODEL --key key.pem", "sign"),
-        ("license issue MODEL --key key.pem --licensee Anna", "license"),
+    for line in [
+        "edit MODEL --set description=x",
+        "sign MODEL --key key.pem",
+        "license issue MODEL --key key.pem --licensee Anna",
     ] {
         let line = line.replace("MODEL", "changed.apr");
         sandbox.apr(&format!("{line} -o out.apr")).fails(5, &["E004", "digest"]);
         assert!(!sandbox.path("out.apr").exists(), "{line}");
         sandbox.apr(&line).ok().says(&["unverified: the tensors were not read"]);
         let json = sandbox.apr(&format!("{} --json", line.replace("=x", "=y"))).ok().json();
-        assert_eq!(json["schema"], format!("apr.{report}/1"));
         assert_eq!(json["unverified"], "tensors", "{json}");
 
         let line = line.replace("changed.apr", "m.apr");

@@ -183,11 +183,16 @@ fn matrices<'g>(layers: &[&'g Sibling]) -> Vec<(&'g str, Violation)> {
         Some((layer.tensor.as_str(), beside(layer, &others)?))
     });
     let mut judged: Vec<(&str, Violation)> = judged.collect();
-    if let ([_, other], [(_, Violation::Size { of_two, .. }), (_, Violation::Size { .. })]) =
-        (layers, &mut *judged)
+    if let ([first, second], [(_, Violation::Size { .. }), (_, Violation::Size { .. })]) =
+        (layers, &*judged)
     {
-        *of_two = Some(other.tensor.clone());
+        // It is reported for the larger one.
+        let (kept, other) = if second.size > first.size { (1, first) } else { (0, second) };
+        judged.swap(0, kept);
         judged.truncate(1);
+        if let (_, Violation::Size { of_two, .. }) = &mut judged[0] {
+            *of_two = Some(other.tensor.clone());
+        }
     }
     judged
 }
@@ -305,8 +310,8 @@ mod tests {
     fn two_layers_that_differ_are_one_violation_that_names_both() {
         assert_eq!(
             odd(&[(0.01, 0), (0.1, 0)]),
-            ["layers.0: the root mean square of this weight is 0.01, a 10th of that of its only \
-              sibling, 'layers.1', 0.1: one of them is wrong"]
+            ["layers.1: the root mean square of this weight is 0.1, 10 times that of its only \
+              sibling in other layers, 'layers.0', 0.01: one of them is wrong"]
         );
     }
 
@@ -315,8 +320,8 @@ mod tests {
         let copies = odd(&[(0.04, 1), (0.05, 0), (0.05, 0), (0.02, 0)]);
         assert_eq!(
             copies,
-            ["layers.2: this weight has exactly the mean, deviation and range of its sibling \
-              'layers.1': one is a copy of the other"]
+            ["layers.2: this weight has exactly the mean, deviation and range of a sibling in \
+              other layers, 'layers.1': one is a copy of the other"]
         );
         assert_eq!(odd(&[(0.05, 0), (0.05, 0)]).len(), 1);
     }
