@@ -83,6 +83,7 @@ fn sums_are_those_of_llama_imatrix_from_folders_and_gguf_files() {
         assert!(distance < 1e-4, "{model}: {distance}");
     }
 
+    sandbox.apr("lint i.gguf").ok().says(&["no findings"]);
     sandbox.apr(&format!("imatrix {LLAMA} --text sums.txt --context 16 -o i.dat")).ok();
     let legacy = Imatrix::from_legacy(&sandbox.read("i.dat")).expect("the legacy form");
     assert!(distance(&legacy, &theirs) < 1e-4);

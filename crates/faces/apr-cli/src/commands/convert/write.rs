@@ -32,7 +32,7 @@ use crate::context::Context;
 use crate::documents::Document;
 use crate::engine::{DistillReport, SearchReport};
 use crate::failure::{Failure, Outcome};
-use crate::model::Model;
+use crate::model::{Model, compare_tensors};
 use crate::options::in_options;
 use crate::printer::BOLD;
 use crate::progress::Bar;
@@ -132,6 +132,14 @@ pub(crate) struct Changed {
 }
 
 impl Changed {
+    /// Returns `true` if the report on the changes depends on values of weights.
+    fn is_measured(&self) -> bool {
+        self.pruning.is_some()
+            || self.widths.is_some()
+            || self.lowrank.is_some()
+            || self.sparse.is_some()
+    }
+
     /// Renders the changes in words.
     fn render(&self, out: &mut dyn Write) -> io::Result<()> {
         self.layers.iter().try_for_each(|found| prune::render_layers(out, found))?;
@@ -217,6 +225,9 @@ pub(crate) fn write_subject(
     warn_of_idle_password(job, model.reader, context);
     let planned = job.plan(&source)?;
     let Some(path) = to.output.filter(|_| !to.dry_run) else {
+        if extras.changed.is_measured() {
+            compare_tensors(model.reader)?;
+        }
         show_warnings(&planned, context);
         let mut plan = planned.report().clone();
         name_options(&mut plan);

@@ -56,7 +56,8 @@ pub(super) fn run(path: &Path, args: &EditArgs, context: &Context) -> Outcome {
     match if moves { None } else { file.reader.revise(&changes)? } {
         Some(revision) => {
             report.in_place = args.output.is_none();
-            file.write(args.output.as_deref(), args.overwrite, &revision, context)?;
+            report.unverified =
+                file.write(args.output.as_deref(), args.overwrite, &revision, context)?;
             (report.dropped_signatures, report.dropped_licence) =
                 (revision.dropped_signatures, revision.dropped_licence);
         }
