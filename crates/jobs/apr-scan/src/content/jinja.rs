@@ -2,7 +2,7 @@
 //!
 //! Engines that are no sandbox give a template every attribute (CVE-2024-34359): from
 //! `''.__class__` the way leads to all that is loaded. No chat needs a name with two underscores,
-//! or attributes by computed names: `x['%c%cclass' | format(95, 95)]` is the attribute of that name.
+//! or attributes by computed names: `x['%c%cclass' | format(95, 95)]` is one of that name.
 //! Expressions are cut into words, texts and marks; nothing is evaluated.
 
 use std::collections::HashSet;

@@ -314,7 +314,8 @@ pub(crate) fn judge(name: &str, bytes: &[u8], is_inner: bool) -> Result<Option<C
     let start = text.trim_start_matches('\u{feff}').trim_start();
     let mut found = match kind(base, text) {
         TextKind::Python if name.ends_with(GENERATING) => {
-            let message = "Python source that transformers with trust_remote_code runs to generate";
+            let message =
+                "Python source that transformers runs to generate, with trust_remote_code";
             vec![(FileVerdict::Suspicious, message.to_owned())]
         }
         TextKind::Python => python(base, text, is_inner),
