@@ -65,6 +65,10 @@ pub(crate) struct ConvertArgs {
     /// Only tensors whose names start with this prefix, such as `state_dict.`
     #[arg(long, value_name = "P", hide_short_help = true)]
     pub(crate) prefix: Option<String>,
+    /// Only the part for images of a vision-language model (tower and projector), as llama.cpp
+    /// reads it with `--mmproj`
+    #[arg(long, hide_short_help = true)]
+    pub(crate) mmproj: bool,
     #[command(flatten)]
     pub(crate) names: TensorNames,
     /// Target format [default: by the output's extension]
@@ -115,6 +119,7 @@ impl ConvertArgs {
         !self.changes_model()
             && self.names.is_empty()
             && self.prefix.is_none()
+            && !self.mmproj
             && self.shard_size.is_none()
             && self.align.is_none()
             && !self.streaming

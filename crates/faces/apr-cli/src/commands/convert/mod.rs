@@ -243,6 +243,7 @@ fn plain_job(args: &ConvertArgs, context: &Context) -> Outcome<(Job, Model)> {
     let target = layout(target, args.align, args.shard_size)?;
     let job = Job {
         prefix: args.prefix.clone(),
+        part_for_images: args.mmproj,
         weights: match args.changes_weights() {
             true => weights::asked_to_change(
                 (&args.model, target.format),

@@ -105,6 +105,7 @@ const OPTIONS: &[Declared] = &[
     Declared { kind: Kind::Path, ..finish("canary") },
     whole("dry-run", "`apr plan` writes only the plan"),
     part("prefix"),
+    part("mmproj"),
     part("rename"),
     part("drop"),
     part("keep"),
