@@ -2,12 +2,12 @@
 
 use std::fs;
 
+use apr_testkit::hub::sha256;
 use apr_testkit::locate;
 use serde_json::Value;
-use sha2::{Digest, Sha256};
 
 use super::parsed::Parsed;
-use crate::support::{Sandbox, quoted};
+use crate::support::Sandbox;
 
 /// What llama.cpp's converter makes of each model.
 fn converted() -> Vec<(String, Value)> {
@@ -40,8 +40,8 @@ fn bytes_of(kind: &str, value: &Value) -> Vec<u8> {
 fn parts_for_images_are_the_converters_bit_for_bit() {
     for (name, made) in converted() {
         let sandbox = Sandbox::new();
-        let model = quoted(&locate::fixture(&format!("run/tiny-{name}")));
-        sandbox.apr(&format!("convert {model} --mmproj -o mmproj.gguf")).ok();
+        let model = locate::fixture(&format!("run/tiny-{name}")).display().to_string();
+        sandbox.run(&["convert", &model, "--mmproj", "-o", "mmproj.gguf"]).ok();
         let parsed = Parsed::new(&sandbox.read("mmproj.gguf"), 32);
         for entry in made["keys"].as_array().expect("keys") {
             let (key, kind) = (entry[0].as_str().expect("a key"), entry[1].as_str());
@@ -69,9 +69,7 @@ fn parts_for_images_are_the_converters_bit_for_bit() {
             };
             assert_eq!(golden[0], if size == 4 { "f32" } else { "f16" }, "{name}: {tensor}");
             let len = usize::try_from(shape.iter().product::<u64>()).expect("small") * size;
-            let digest = Sha256::digest(parsed.bytes(tensor, len));
-            let digest: String = digest.iter().map(|byte| format!("{byte:02x}")).collect();
-            assert_eq!(golden[2], digest, "{name}: {tensor}");
+            assert_eq!(golden[2], sha256(parsed.bytes(tensor, len)), "{name}: {tensor}");
         }
         assert!(written.is_empty(), "{name}: {:?} are missing", written.keys());
     }
