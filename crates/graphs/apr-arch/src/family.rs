@@ -278,10 +278,6 @@ impl Family {
         &self.file.title
     }
 
-    /// Returns `true` if the table describes all parts of models whose configuration has
-    /// `text_config`.
-    ///
-    /// Other tables describe only the language model of such a model.
     /// Returns `true` if the table describes the part for images of models of this type.
     pub(crate) fn is_vision_of(&self, model_type: &str) -> bool {
         self.file.vision_of.iter().any(|name| name == model_type)
@@ -293,6 +289,10 @@ impl Family {
         !self.file.vision_of.is_empty()
     }
 
+    /// Returns `true` if the table describes all parts of models whose configuration has
+    /// `text_config`.
+    ///
+    /// Other tables describe only the language model of such a model.
     pub(crate) fn has_parts(&self) -> bool {
         self.file.parts.unwrap_or(false)
     }

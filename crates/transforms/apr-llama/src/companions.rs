@@ -67,7 +67,9 @@ pub fn to_gguf<'a>(source: &Source<'a>) -> Result<GgufExport<'a>> {
 
     let mut pairs = Vec::new();
     let mut warnings = Vec::new();
-    if let Some(model) = model.filter(|model| !model.is_in_gguf_layout()) {
+    // Tokens are the language model's.
+    let is_part = model.is_some_and(|model| model.family().is_for_images());
+    if let Some(model) = model.filter(|model| !is_part && !model.is_in_gguf_layout()) {
         let files = companions(reader)?;
         let architecture = model.gguf_architecture().unwrap_or_default();
         let rows = model.dimension("vocab");
@@ -76,7 +78,7 @@ pub fn to_gguf<'a>(source: &Source<'a>) -> Result<GgufExport<'a>> {
         (pairs, warnings) = (tokenizer.key_values, tokenizer.warnings);
     }
 
-    let has_tokens = !pairs.is_empty();
+    let replaces_tokens = is_part || !pairs.is_empty();
     if is_in_gguf_layout(reader) {
         return export(source, pairs).map(from_pairs);
     }
@@ -87,7 +89,7 @@ pub fn to_gguf<'a>(source: &Source<'a>) -> Result<GgufExport<'a>> {
     // The pairs say what these keys say, in other words.
     let metadata = result.view.metadata_mut();
     let in_pairs =
-        |key: &str| key == keys::QUANTIZATION || (has_tokens && key.starts_with("tokenizer."));
+        |key: &str| key == keys::QUANTIZATION || (replaces_tokens && key.starts_with("tokenizer."));
     metadata.retain(|key| !in_pairs(key));
     result.warnings.extend(warnings);
     Ok(result)
