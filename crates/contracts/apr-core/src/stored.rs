@@ -426,12 +426,25 @@ impl<'a> Stored<'a> {
         Self { crc32, ..self }
     }
 
-    /// Sets the file, by its position in
+    /// Moves all places behind `count` files, by their positions in
     /// [`CheckpointReader::files`](crate::CheckpointReader::files).
     #[must_use]
-    pub fn in_file(self, file: usize) -> Self {
-        let sources = self.sources.iter().map(|range| StoredRange { file, ..*range }).collect();
-        Self { range: StoredRange { file, ..self.range }, sources, ..self }
+    pub fn behind_files(self, count: usize) -> Self {
+        let moved = |range: StoredRange| StoredRange { file: range.file + count, ..range };
+        Self {
+            range: moved(self.range),
+            sources: self.sources.into_iter().map(moved).collect(),
+            parts: self
+                .parts
+                .into_iter()
+                .map(|part| StoredPart {
+                    range: moved(part.range),
+                    place: moved(part.place),
+                    ..part
+                })
+                .collect(),
+            ..self
+        }
     }
 
     /// Returns the ranges of all bytes that the tensor is made of.

@@ -196,7 +196,7 @@ impl CheckpointReader for Incomplete {
     fn stored(&self, tensor: usize) -> Stored<'_> {
         let (shard, position) = self.places[tensor];
         match &self.shards[shard] {
-            Ok(reader) => reader.stored(position).in_file(shard),
+            Ok(reader) => reader.stored(position).behind_files(shard),
             Err(_) => Stored::derived(StoredRange { file: shard, offset: 0, len: 0 }),
         }
     }

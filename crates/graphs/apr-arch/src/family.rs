@@ -289,6 +289,12 @@ impl Family {
         !self.file.vision_of.is_empty()
     }
 
+    /// Returns the text of the token whose place a vector of an image takes.
+    #[must_use]
+    pub fn image_token(&self) -> Option<&str> {
+        self.file.images.as_ref()?.token.as_deref()
+    }
+
     /// Returns `true` if the table describes all parts of models whose configuration has
     /// `text_config`.
     ///

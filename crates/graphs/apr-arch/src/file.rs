@@ -46,6 +46,9 @@ pub(crate) struct RangesEntry {
 #[derive(Debug, Clone, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct ImagesEntry {
+    /// Text of the token whose place a vector of an image takes, for files whose configuration has
+    /// no number of it.
+    pub(crate) token: Option<String>,
     /// Placeholder of an image in a prompt or a chat.
     pub(crate) placeholder: String,
     /// Text that the processor writes for the placeholder.

@@ -7,7 +7,7 @@
 //! | `recognized` | tells the family from others of the same architecture, over the keys of a GGUF file |
 //! | `keys` | hyperparameters: key, type, the first of `value` that has one, `when` they are written |
 //! | `layouts` | canonical name to how GGUF's values come from Hugging Face's |
-//! | `config` | entries of `config.json`, over the keys of a GGUF file |
+//! | `config` | entries of `config.json`, over the keys of a GGUF file; `preprocessor_config.NAME` are of the file of that name |
 //! | `dtypes` | canonical name to the dtype that llama.cpp needs, where neither name nor shape shows it |
 //! | `numbers` | index of names to the list whose elements are its numbers in the file |
 //! | `computes` | options of the graph that llama.cpp computes otherwise than these entries say |
@@ -401,16 +401,23 @@ impl Gguf {
             let Some(value) = value.or_else(|| rule.or_null.then_some(Json::Null)) else {
                 continue;
             };
-            match rule.key.split_once('.') {
-                None => config.insert(rule.key.clone(), value),
-                Some((object, key)) => {
-                    let object = config.entry(object).or_insert_with(|| Map::new().into());
-                    object.as_object_mut().and_then(|object| object.insert(key.to_owned(), value))
-                }
-            };
+            insert(&mut config, &rule.key, value);
         }
 
         config
+    }
+}
+
+/// Inserts an entry; each dot of the key leads into an object.
+fn insert(config: &mut Map<String, Json>, key: &str, value: Json) {
+    match key.split_once('.') {
+        None => _ = config.insert(key.to_owned(), value),
+        Some((object, key)) => {
+            let object = config.entry(object).or_insert_with(|| Map::new().into());
+            if let Some(object) = object.as_object_mut() {
+                insert(object, key, value);
+            }
+        }
     }
 }
 

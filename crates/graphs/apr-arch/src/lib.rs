@@ -43,4 +43,4 @@ pub use mapper::TensorNameMapper;
 pub use model::{Description, FamilyModel, ImageText, Mismatch};
 pub use names::without_numbers;
 pub use resemblance::Resemblance;
-pub use text_part::{text_part, text_task};
+pub use text_part::{is_of_others, text_part, text_task};

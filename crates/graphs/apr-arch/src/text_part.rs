@@ -67,7 +67,8 @@ pub(crate) fn sees(config: &Config) -> bool {
 /// names.
 ///
 /// Modules within layers are not considered.
-pub(crate) fn is_of_others(name: &str) -> bool {
+#[must_use]
+pub fn is_of_others(name: &str) -> bool {
     let modules = name.split('.').take(2);
     modules.into_iter().any(|module| MODULES.iter().any(|word| module.contains(word)))
 }

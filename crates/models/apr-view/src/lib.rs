@@ -4,7 +4,7 @@
 //! makes a tensor of others as it is read (rows in another order, parts stacked); a [`Derived`]
 //! checkpoint computes tensors by any [`Computation`] (pruned, factored, quantized); [`Unpacked`]
 //! shows quantized tensors as integers and scales, [`Verified`] compares what is read with what the
-//! file states of it. All are checkpoints themselves, so that they go
+//! file states of it, and a [`Joined`] one has the tensors of several. All are checkpoints themselves, so that they go
 //! wherever one goes. [`chunks`] cuts tensors into the pieces that passes work on, [`values`] reads
 //! elements as numbers, and [`parse_filter`] and [`nearest`](nearest()) choose tensors by what a
 //! user typed.
@@ -43,6 +43,7 @@ mod filter;
 mod first_use;
 mod four_bits;
 pub mod integrity;
+mod joined;
 mod mapped;
 mod nearest;
 mod renaming;
@@ -67,6 +68,7 @@ pub use companions::Companions;
 pub use derived::{Computation, Derived, Target};
 pub use filter::{NamePattern, named, parse_filter, parse_search};
 pub use first_use::sort_by_first_use;
+pub use joined::Joined;
 pub use mapped::Formula;
 pub use nearest::{closest, meant, nearest};
 pub use renaming::Renamings;

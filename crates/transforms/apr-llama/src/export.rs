@@ -8,7 +8,7 @@ mod tensors;
 
 use std::collections::HashSet;
 
-use apr_arch::{Families, FamilyModel, GGUF, Naming};
+use apr_arch::{Families, FamilyModel, GGUF, Naming, is_of_others};
 use apr_gguf::KeyValue;
 use apr_registry::{CheckpointReader, DType, Error, Loss, Metadata, Result, TensorInfo, keys};
 use apr_source::Source;
@@ -29,7 +29,7 @@ use differences::{
 };
 use dtypes::{recorded_file_type, required_dtype};
 use otherwise::computed_otherwise;
-use tensors::{ExportPlan, is_of_vision};
+use tensors::ExportPlan;
 
 pub use dtypes::file_type;
 
@@ -66,9 +66,9 @@ pub fn export<'a>(source: &Source<'a>, tokenizer: Vec<KeyValue>) -> Result<GgufE
     }
 
     let model = source.family()?.ok_or_else(|| {
-        match reader.tensors().iter().find(|info| is_of_vision(&info.name)) {
+        match reader.tensors().iter().find(|info| is_of_others(&info.name)) {
             Some(info) => Error::format(
-                "GGUF needs the model family, and this vision tower is of none that is known",
+                "GGUF needs the model family, and this part of a larger model is of none that is known",
             )
             .for_tensor(&info.name),
             None => unknown_family(reader, source.families()),
@@ -171,6 +171,13 @@ pub fn export<'a>(source: &Source<'a>, tokenizer: Vec<KeyValue>) -> Result<GgufE
     let mut held = held.unwrap_or_default();
     for factor in model.family().factors_in_gguf_weights() {
         held.extend(facts.config.get(factor).map(|value| (factor.to_owned(), value.clone())));
+    }
+    if model.family().is_for_images() {
+        // The rest of the configuration is about the language model, which has a file of its own.
+        let whole = reader.metadata().object(keys::ARCHITECTURE).cloned().unwrap_or_default();
+        warnings.extend(computed_otherwise(source.families(), model, &whole, &held));
+        view.metadata_mut().retain(|key| key != keys::ARCHITECTURE && key != keys::PART);
+        return Ok(GgufExport { view, dtypes, losses, warnings });
     }
     warnings.extend(computed_otherwise(source.families(), model, &facts.config, &held));
     let has_pooling = keys.iter().any(|pair| pair.key.ends_with(".pooling_type"));

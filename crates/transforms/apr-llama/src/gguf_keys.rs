@@ -49,7 +49,7 @@ impl<'m> GgufKeys<'m> {
     /// `layers_of.TENSOR` (the numbers of layers with it), `true_in.KEY` (the places of what is true
     /// in a list), `every.KEY` (the last of every so many layers), `layer_types` as configurations
     /// have them, or `rope.fraction`: the share of a head's dimensions that is rotated. A hyperparameter
-    /// with one value a layer, all of them equal, is that value.
+    /// with one value a layer, all of them equal, is that value; `list.KEY` is the list.
     pub(super) fn entry(&self, name: &str) -> Option<Value> {
         if let Some(tensor) = name.strip_prefix("has.") {
             return Some(self.tensors.contains_key(tensor).into());
@@ -75,7 +75,8 @@ impl<'m> GgufKeys<'m> {
         }
 
         if let Some(name) = name.strip_prefix("every.") {
-            let step = usize::try_from(self.entry(name)?.as_u64()?).ok().filter(|step| *step > 0)?;
+            let step =
+                usize::try_from(self.entry(name)?.as_u64()?).ok().filter(|step| *step > 0)?;
             let layers = self.entry("vision.block_count")?.as_u64();
             let layers = layers.filter(|count| *count <= MAX_LAYERS)?;
             return Some((0..layers).skip(step - 1).step_by(step).collect());
@@ -91,8 +92,11 @@ impl<'m> GgufKeys<'m> {
             return Some((number("rope.dimension_count")? / head).into());
         }
 
-        let own = format!("{}.{name}", self.architecture);
-        match self.pairs.find(&own) {
+        let own = |name: &str| self.pairs.find(&format!("{}.{name}", self.architecture));
+        if let Some(name) = name.strip_prefix("list.") {
+            return own(name).map(|pair| config_value(&pair));
+        }
+        match own(name) {
             Some(pair) => Some(of_all_layers(config_value(&pair))),
             None => self.pairs.find(name).map(|pair| config_value(&pair)),
         }

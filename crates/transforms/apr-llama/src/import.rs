@@ -14,6 +14,13 @@ use super::factors::add_factors;
 use super::gguf_keys::GgufKeys;
 use super::layouts;
 
+/// The object among the entries of a table's `config` that is a file of its own: how images are
+/// resized and scaled.
+const PROCESSOR: &str = "preprocessor_config";
+
+/// That file.
+pub(super) const PROCESSOR_FILE: &str = "preprocessor_config.json";
+
 /// A checkpoint in Hugging Face's layout.
 #[non_exhaustive]
 pub struct Restored<'a> {
@@ -97,7 +104,9 @@ pub fn restore_to<'a>(
     let mut config = described.config(family);
     let window = missing_window(&described, family, &mut config);
     let mut metadata = original.clone();
-    metadata.set(keys::MODEL_TYPE, family.name());
+    // One table describes the parts for images of several types of models.
+    let part_of = config.get("model_type").filter(|_| family.is_for_images()).cloned();
+    metadata.set(keys::MODEL_TYPE, part_of.unwrap_or_else(|| family.name().into()));
     metadata.set(keys::ARCHITECTURE, config.clone());
     let model = families.apply(family.name(), reader.tensors(), &metadata)?;
     if !model.is_in_gguf_layout() {
@@ -116,6 +125,10 @@ pub fn restore_to<'a>(
     config.insert("torch_dtype".to_owned(), torch_dtype(reader.tensors()).into());
 
     let mut view = View::of(reader, tensors);
+    if let Some(processor) = config.remove(PROCESSOR) {
+        let text = apr_core::json::to_vec_pretty(&processor).unwrap_or_default();
+        view.add_companion(PROCESSOR_FILE, text);
+    }
     let target = view.metadata_mut();
     target.remove(NAMES);
     target.retain(|key| key != keys::GGUF);

@@ -55,8 +55,10 @@ mod layouts;
 mod reranker;
 mod rope;
 mod sentence;
+mod with_images;
 
 pub use companions::{from_gguf, is_in_gguf_layout, to_gguf};
 pub use described::describe;
 pub use export::{GgufExport, export, file_type};
 pub use import::{Restored, described, restore, restore_to};
+pub use with_images::with_images;

@@ -65,8 +65,7 @@ pub(crate) struct ConvertArgs {
     /// Only tensors whose names start with this prefix, such as `state_dict.`
     #[arg(long, value_name = "P", hide_short_help = true)]
     pub(crate) prefix: Option<String>,
-    /// Only the part for images of a vision-language model (tower and projector), as llama.cpp
-    /// reads it with `--mmproj`
+    /// Only the part for images of a vision-language model, for llama.cpp's `--mmproj`
     #[arg(long, hide_short_help = true)]
     pub(crate) mmproj: bool,
     #[command(flatten)]

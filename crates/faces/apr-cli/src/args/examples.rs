@@ -212,6 +212,10 @@ const EXAMPLES: [(&str, &[Example]); 55] = [
             ("apr run chat.gguf --chat", "hold a conversation on a terminal"),
             ("apr run llava --image photo.jpg --prompt \"What is this?\"", "ask about an image"),
             (
+                "apr run gemma.gguf --mmproj mmproj.gguf --image photo.jpg --prompt \"What is this?\"",
+                "ask a GGUF model about an image",
+            ),
+            (
                 "apr run llama --lora adapter:0.5 --prompt Hello",
                 "apply half of an adapter, without merging it",
             ),
@@ -316,10 +320,6 @@ const EXAMPLES: [(&str, &[Example]); 55] = [
             (
                 "apr convert model.onnx -o simple.onnx --simplify",
                 "fold constants, and remove nodes that do nothing",
-            ),
-            (
-                "apr convert model.onnx -o head.onnx --from /pool/Flatten --to logits",
-                "extract the nodes between two values or nodes",
             ),
         ],
     ),

@@ -63,8 +63,7 @@ pub(crate) struct OnnxArgs {
         value_name = "FORM"
     )]
     pub(crate) latent_cache: Option<LatentCache>,
-    /// Task of the head: a task of Optimum, such as fill-mask, or the end of a class name, such as
-    /// CausalLM; empty for no head [default: by the configuration]
+    /// Task of the head, such as fill-mask or CausalLM; empty for no head [default: as configured]
     #[arg(long, hide_short_help = true, value_name = "TASK")]
     pub(crate) task: Option<String>,
     /// Use onnxruntime's MatMulNBits for quantized matrices, without a dequantized copy

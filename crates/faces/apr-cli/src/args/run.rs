@@ -30,6 +30,9 @@ pub(crate) struct RunArgs {
         ],
     )]
     pub(crate) image: Vec<PathBuf>,
+    /// GGUF file with the part for images of a language model in another GGUF file
+    #[arg(long, value_name = "FILE", requires = "image", conflicts_with = "lora")]
+    pub(crate) mmproj: Option<PathBuf>,
     /// Value to return: an output, an activation by its path, such as layers.3/attention/probs, or
     /// `features`, the preprocessed input [default: all outputs]
     #[arg(

@@ -146,3 +146,78 @@ fn tensors_of_the_part_for_images_are_known() {
     explained.ok().says(&["from the vectors of image patches"]);
     sandbox.apr(&format!("validate {RUN}/tiny-llava")).ok();
 }
+
+/// Copies a model with the settings that files of its part for images do not state, as in the
+/// released models; and with layers of one kind, as llama.cpp has so few.
+fn as_released(sandbox: &Sandbox, family: &str) {
+    for entry in fs::read_dir(format!("{RUN}/tiny-{family}")).expect("a folder") {
+        let entry = entry.expect("an entry");
+        let mut bytes = fs::read(entry.path()).expect("a file");
+        let name = entry.file_name().into_string().expect("UTF-8");
+        let change: &dyn Fn(&mut Value) = match (family, &*name) {
+            ("gemma3", "config.json") => &|config| {
+                config["text_config"]["layer_types"] =
+                    json!(["sliding_attention", "sliding_attention"]);
+            },
+            ("qwen2_5_vl", "config.json") => &|config| {
+                config["vision_config"]["window_size"] = json!(112);
+            },
+            ("qwen3_vl", "config.json") => &|config| {
+                config["text_config"]["max_position_embeddings"] = json!(4096);
+            },
+            ("qwen2_vl" | "qwen2_5_vl", "preprocessor_config.json") => &|config| {
+                config["min_pixels"] = json!(56 * 56);
+                config["max_pixels"] = json!(28 * 28 * 16384);
+            },
+            ("qwen3_vl", "preprocessor_config.json") => &|config| {
+                config["size"] = json!({ "shortest_edge": 256 * 256, "longest_edge": 4096 * 4096 });
+            },
+            ("internvl", "preprocessor_config.json") => &|config| config["max_patches"] = json!(12),
+            _ => &|_| (),
+        };
+        if name.ends_with(".json") {
+            let mut json: Value = serde_json::from_slice(&bytes).expect("JSON");
+            change(&mut json);
+            bytes = json.to_string().into_bytes();
+        }
+        sandbox.write(&format!("{family}/{name}"), bytes);
+    }
+}
+
+#[test]
+fn a_language_model_and_its_part_for_images_are_read_from_two_gguf_files() {
+    for family in
+        ["gemma3", "idefics3", "qwen2_vl", "qwen2_5_vl", "qwen3_vl", "internvl", "mistral3"]
+    {
+        let sandbox = Sandbox::new();
+        as_released(&sandbox, family);
+        let text = sandbox.apr(&format!("convert {family} -o text.gguf")).ok().text();
+        let part = sandbox.apr(&format!("convert {family} -o part.gguf --mmproj")).ok().text();
+        assert!(!(text + &part).contains("results will differ"), "{family}");
+        let prompt = ["--prompt", "What is this?"];
+        let folder = run(&sandbox, family, &prompt, &["a.png"]).ok().json();
+        let two = ["--prompt", "What is this?", "--mmproj", "part.gguf"];
+        let files = run(&sandbox, "text.gguf", &two, &["a.png"]).ok().json();
+        check(
+            &json!({ "prompt": family, "given": folder["given"], "added": folder["added"],
+            "logprobs": folder["logprobs"].as_array().expect("a list").iter()
+                .map(|token| token["logprob"].clone()).collect::<Vec<_>>() }),
+            &files,
+        );
+    }
+}
+
+#[test]
+fn a_part_for_images_that_does_not_fit_is_refused() {
+    let sandbox = Sandbox::new();
+    sandbox.run(&["convert", &format!("{RUN}/tiny-gemma3"), "-o", "part.gguf", "--mmproj"]).ok();
+    sandbox.run(&["convert", LLAMA, "-o", "llama.gguf"]).ok();
+    let image = format!("{PICTURES}/a.png");
+    let ask = |model: &str, part: &str| {
+        sandbox.run(&["run", model, "--mmproj", part, "--image", &image, "--prompt", "x"])
+    };
+    ask("llama.gguf", "part.gguf").fails(3, &["part.gguf", "vectors of 32 numbers", "takes 128"]);
+    ask("llama.gguf", "llama.gguf").fails(3, &["llama.gguf", "no part for images"]);
+    ask(LLAMA, "part.gguf").fails(3, &["only a language model of a GGUF file"]);
+    sandbox.apr("run llama.gguf --mmproj part.gguf --prompt x").fails(2, &["--image"]);
+}

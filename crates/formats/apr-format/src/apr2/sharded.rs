@@ -414,7 +414,7 @@ impl CheckpointReader for ShardedApr2 {
     fn stored(&self, tensor: usize) -> Stored<'_> {
         let file = self.places[tensor].0 + 1;
         match self.locate(tensor) {
-            Ok((reader, position)) => reader.stored(position).in_file(file),
+            Ok((reader, position)) => reader.stored(position).behind_files(file),
             Err(_) => Stored::derived(StoredRange { file, offset: 0, len: 0 }),
         }
     }

@@ -1,6 +1,6 @@
 //! Where llama.cpp computes otherwise than the configuration says, since GGUF can't express it.
 
-use apr_arch::FamilyModel;
+use apr_arch::{FamilyModel, text_part};
 use apr_gguf::KeyValue;
 use apr_registry::{CheckpointReader, Escaped, Metadata, TensorInfo, keys};
 use apr_view::View;
@@ -19,6 +19,9 @@ const PARTS_OF_ACTIVATION: [&str; 2] = ["dense_act_fn", "is_gated_act"];
 /// Returns a warning about entries of the configuration that llama.cpp ignores. For a model that is
 /// exported as another family, these are all entries that GGUF can't store. For other models, they
 /// are only factors that scale values.
+///
+/// Beside `text_config`, entries are about other parts than the language model, which have a file
+/// of their own.
 pub(super) fn beyond_family(
     metadata: &Metadata,
     tensors: &[TensorInfo],
@@ -26,6 +29,9 @@ pub(super) fn beyond_family(
 ) -> Option<String> {
     let config = metadata.object(keys::ARCHITECTURE)?;
     let pairs = metadata.key_values().ok().flatten()?;
+    if text_part(config).is_some() {
+        return None;
+    }
 
     // Ids of tokens are the tokenizer's business, which has a warning of its own.
     let lost = apr_gguf::lost_hyperparameters(metadata, &pairs, tensors).into_iter();

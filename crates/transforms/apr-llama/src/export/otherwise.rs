@@ -12,9 +12,10 @@ use serde_json::{Map, Value};
 
 use crate::hyperparameters::normalised;
 
-/// Options that change no number, have a warning of their own (activations), or are sizes that the
-/// tensors have.
-const ELSEWHERE: [&str; 26] = [
+/// Options that change no number, have a warning of their own (activations), are sizes that the
+/// tensors have, have a key that matters for images alone (`rotary_sections`), or are in the other
+/// file of a model with two (`image_token`).
+const ELSEWHERE: [&str; 28] = [
     "activation",
     "end_id",
     "experts",
@@ -23,6 +24,7 @@ const ELSEWHERE: [&str; 26] = [
     "head_dim",
     "heads",
     "hidden",
+    "image_token",
     "intermediate",
     "kv_heads",
     "latent_dim",
@@ -34,6 +36,7 @@ const ELSEWHERE: [&str; 26] = [
     "pooler_activation",
     "relative_buckets",
     "rotary_config",
+    "rotary_sections",
     "rotary_share",
     "nope_dim",
     "task",
@@ -42,6 +45,9 @@ const ELSEWHERE: [&str; 26] = [
     "rope_dim",
     "value_dim",
 ];
+
+/// The configuration of a part for images.
+const PART: &str = "vision_config";
 
 /// Settings of rotary positions, with their defaults.
 const ROTARY: [(&str, Option<f64>); 8] = [
@@ -65,6 +71,12 @@ pub(super) fn computed_otherwise(
     held: &Map<String, Value>,
 ) -> Vec<String> {
     let comparison = Comparison { families, model, held };
+    if model.family().is_for_images() {
+        // The type is the language model's in one, and the whole model's in the other.
+        let mut config = config.clone();
+        config.extend(held.get("model_type").map(|it| ("model_type".to_owned(), it.clone())));
+        return comparison.options(&config);
+    }
     let mut warnings = comparison.options(config);
     warnings.extend(rotary_settings(config, held));
     warnings
@@ -102,10 +114,16 @@ impl Comparison<'_> {
         said.chain(warnings).collect()
     }
 
+    /// Returns an entry as the keys of the file lead back to it.
+    fn held(&self, entry: &str) -> Option<&Value> {
+        stated(self.held, entry)
+    }
+
     fn sentence(&self, config: &Map<String, Value>, entry: &str) -> String {
-        let own = config.get(entry).map_or_else(|| "absent".to_owned(), short);
-        let instead = match self.held.get(entry).filter(|held| !held.is_null()) {
-            Some(held) if Some(held) != config.get(entry) => format!("with {}", short(held)),
+        let stated = stated(config, entry);
+        let own = stated.map_or_else(|| "absent".to_owned(), short);
+        let instead = match self.held(entry).filter(|held| !held.is_null()) {
+            Some(held) if Some(held) != stated => format!("with {}", short(held)),
             _ => "as if it were not there".to_owned(),
         };
         format!(
@@ -151,29 +169,42 @@ impl Comparison<'_> {
         (own, computed): (&OptionValues, &OptionValues),
     ) -> Vec<String> {
         let names = [name.to_owned()];
-        let changed = entries(config).filter_map(|(entry, _)| {
+        let part = config.get(PART).and_then(Value::as_object);
+        let of_part =
+            part.into_iter().flat_map(entries).map(|(entry, _)| format!("{PART}.{entry}"));
+        let whole = entries(config).map(|(entry, _)| entry.clone()).filter(|entry| entry != PART);
+        let changed = whole.chain(of_part).filter_map(|entry| {
+            let held = self.held(&entry).filter(|held| Some(*held) != stated(config, &entry));
             let mut changed = config.clone();
-            match self.held.get(entry) {
-                Some(held) if Some(held) != config.get(entry) => {
-                    changed.insert(entry.clone(), held.clone())
-                }
-                _ => changed.remove(entry),
+            let (object, key) = match entry.split_once('.') {
+                Some((object, key)) => (changed.get_mut(object)?.as_object_mut()?, key),
+                None => (&mut changed, &*entry),
             };
-            Some((
-                entry,
-                self.all(&changed, &names, OptionSource::Configuration).into_iter().next()?,
-            ))
+            match held {
+                Some(held) => object.insert(key.to_owned(), held.clone()),
+                None => object.remove(key),
+            };
+            let values = self.all(&changed, &names, OptionSource::Configuration);
+            Some((entry, values.into_iter().next()?))
         });
-        let changed: Vec<(&String, OptionValues)> = changed.collect();
+        let changed: Vec<(String, OptionValues)> = changed.collect();
         let those = |is_cause: &dyn Fn(&OptionValues) -> bool| -> Vec<String> {
             let causes = changed.iter().filter(|(_, values)| is_cause(values));
-            causes.map(|(entry, _)| (*entry).clone()).collect()
+            causes.map(|(entry, _)| entry.clone()).collect()
         };
         let enough = those(&|values| are_alike(values, computed));
         // Without some entries nothing can be computed any more, which explains nothing.
         let is_involved =
             |values: &OptionValues| values.len() == own.len() && !are_alike(values, own);
         if enough.is_empty() { those(&is_involved) } else { enough }
+    }
+}
+
+/// Returns an entry, also of the configuration of the part for images.
+fn stated<'c>(config: &'c Map<String, Value>, entry: &str) -> Option<&'c Value> {
+    match entry.split_once('.') {
+        Some((object, key)) => config.get(object)?.get(key),
+        None => config.get(entry),
     }
 }
 

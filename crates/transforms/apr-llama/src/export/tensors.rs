@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, HashSet};
 
-use apr_arch::{CANONICAL, FamilyModel, GGUF, GgufLayout, Naming, TensorKind};
+use apr_arch::{CANONICAL, FamilyModel, GGUF, GgufLayout, Naming, TensorKind, is_of_others};
 use apr_core::counted;
 use apr_gguf::{Array, KeyValue, Value as Typed};
 use apr_registry::{CheckpointReader, DType, Error, Loss, Result, TensorInfo, keys};
@@ -251,8 +251,8 @@ impl<'p, 'a> ExportPlan<'p, 'a> {
     /// # Errors
     /// E001 when it is of one of the family's layers.
     fn lose_stranger(&mut self, name: &str, extra: bool) -> Result<()> {
-        if is_of_vision(name) {
-            self.lose(name, OF_VISION);
+        if is_of_others(name) {
+            self.lose(name, OF_ANOTHER_PART);
             return Ok(());
         }
         self.lose_unless_of_layer(name, if extra { "" } else { name })
@@ -440,25 +440,9 @@ fn rows_after(info: &TensorInfo, skipped: u64) -> Result<(u64, i64)> {
     })
 }
 
-/// Reason why vision tensors are not in the file.
-const OF_VISION: &str =
-    "llama.cpp reads the part for images from a file of its own, which `mmproj` selects";
-
-/// Returns `true` if a tensor belongs to the vision tower of a multimodal model, or to its
-/// projector.
-pub(super) fn is_of_vision(name: &str) -> bool {
-    const PARTS: [&str; 8] = [
-        "vision_tower",
-        "vision_model",
-        "visual",
-        "multi_modal_projector",
-        "mm_projector",
-        "vision_encoder",
-        "vision_language_adapter",
-        "image_newline",
-    ];
-    name.split('.').any(|part| PARTS.contains(&part))
-}
+/// Reason why tensors of other parts than the language model are not in the file.
+const OF_ANOTHER_PART: &str = "llama.cpp reads parts for images and audio from a file of their own; `mmproj` selects the one \
+     for images";
 
 fn is_of_layer(canonical: &str) -> bool {
     canonical

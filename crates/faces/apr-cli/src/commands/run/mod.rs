@@ -34,6 +34,7 @@ use std::time::Instant;
 
 use apr_graph::{Body, Meaning};
 use apr_io::NativeHost;
+use apr_llama::with_images;
 use apr_registry::CheckpointReader;
 use apr_run::{
     Arithmetic, Facts, Host, Pooling, Prepared, RunOptions, Transcriber, inputs_of, with_runner,
@@ -55,6 +56,18 @@ pub(super) fn run(args: &RunArgs, context: &Context) -> Outcome {
     let begun = Instant::now();
     let model = model::open_with_companions(&args.model, context)?;
     model.reader.warnings().iter().for_each(|warning| context.printer.warn(warning));
+    if let Some(part) = &args.mmproj {
+        let part = model::open(part, context)?;
+        let joined = with_images(
+            &*model.reader,
+            &*part.reader,
+            context.families()?,
+            &context.architecture()?,
+        );
+        let (joined, warnings) = joined.map_err(|error| error.in_file(&model.name))?;
+        warnings.iter().for_each(|warning| context.printer.warn(warning));
+        return run_reader(args, &joined, &model.name, begun, context);
+    }
     if args.lora.is_empty() {
         return run_reader(args, &*model.reader, &model.name, begun, context);
     }
