@@ -9,7 +9,7 @@ use serde_json::{Map, Value as Json};
 
 use crate::expression::{Expression, Value};
 use crate::file::{Condition, FamilyFile, RangesEntry, TensorEntry};
-use crate::gguf::Gguf;
+use crate::gguf::{Gguf, TensorLayout};
 use crate::graph::GraphTable;
 use crate::kind::{TensorExpectation, TensorKind};
 use crate::mapper::TensorNameMapper;

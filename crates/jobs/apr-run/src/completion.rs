@@ -13,7 +13,6 @@ use std::cell::{Cell, OnceCell};
 use apr_core::counted;
 use apr_graph::Meaning;
 use apr_infer::{Arithmetic, CacheType, Memory, Tensor, Value};
-use apr_inputs::answer::Answer;
 use apr_inputs::chat::{Message, TemplateOptions};
 use apr_registry::{Error, Result};
 
@@ -22,15 +21,14 @@ pub use self::chat::{chat_text, has_chat_template};
 use self::images::PromptImages;
 pub use self::report::Completion;
 use self::report::text_of;
-use crate::beam_search::Hypothesis;
 use crate::encoder_decoder::EncoderDecoder;
 use crate::error::{Remedy, RunError, RunResult, absent};
-use crate::generation::{Generation, GenerationOptions, TokenLogProbabilities};
+use crate::generation::{Generation, GenerationOptions};
 use crate::grammar::{Compiled, Constraint, Grammar, KeptGrammar};
 use crate::growing::{ByteSink, as_texts};
 use crate::next::{Causal, Fork, Next, keep_common};
 use crate::runner::{Prepared, Runner};
-use crate::timing::{Stopwatch, Timings};
+use crate::timing::Stopwatch;
 use crate::tokens::Tokenizer;
 
 /// Maximum number of tokens if no setting gives another one.

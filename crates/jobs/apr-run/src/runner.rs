@@ -5,7 +5,7 @@ mod inputs;
 use apr_arch::{FamilyModel, ImageText};
 use apr_blocks::{GraphOptions, class_for};
 use apr_core::Escaped;
-use apr_graph::{Body, Graph, Meaning, Node, ValueId, ValueOrigin};
+use apr_graph::{Body, Graph, Meaning, Node, ValueId};
 use apr_infer::{
     Arithmetic, CacheType, Engine, Flow, LanguageModel, Outcome, RunLimits, Session, Step, Tap,
     Tensor, Value,

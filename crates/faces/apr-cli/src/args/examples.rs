@@ -317,7 +317,6 @@ const EXAMPLES: [(&str, &[Example]); 55] = [
                 "apr convert model.apr -o small.apr --precision bf16 --compress",
                 "cast to bf16, and compress without loss",
             ),
-            ("apr convert model.gguf -o back.safetensors --dequantize f16", "dequantize"),
             (
                 "apr convert model.onnx -o simple.onnx --simplify",
                 "fold constants, and remove nodes that do nothing",

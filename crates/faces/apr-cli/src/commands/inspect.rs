@@ -11,13 +11,9 @@ use apr_core::json::{entries, text};
 use apr_core::{counted, number};
 use apr_ops::graph::{EndReport, PartSummary};
 use apr_ops::inspect::{InspectReport, LONGEST_ARRAY, QuantizedType};
-use apr_ops::physics::is_filterbank;
-use apr_ops::tensors::{TensorRow, TensorsOptions, list};
 use apr_registry::gguf::{self, Pair};
 use apr_registry::{CheckpointReader, Escaped, Metadata};
-use apr_source::companions::learn_from;
 use apr_tokenizer::{Vocabulary, unreadable_vocabulary, vocabulary};
-use apr_view::{View, named};
 use serde::Serialize;
 use serde_json::{Map, Value};
 

@@ -216,8 +216,8 @@ fn a_part_for_images_that_does_not_fit_is_refused() {
     let ask = |model: &str, part: &str| {
         sandbox.run(&["run", model, "--mmproj", part, "--image", &image, "--prompt", "x"])
     };
-    ask("llama.gguf", "part.gguf").fails(3, &["part.gguf", "vectors of 32 numbers", "takes 128"]);
-    ask("llama.gguf", "llama.gguf").fails(3, &["llama.gguf", "no part for images"]);
-    ask(LLAMA, "part.gguf").fails(3, &["only a language model of a GGUF file"]);
+    ask("llama.gguf", "part.gguf").fails(4, &["part.gguf", "vectors of 32 numbers", "takes 128"]);
+    ask("llama.gguf", "llama.gguf").fails(4, &["llama.gguf", "no part for images"]);
+    ask(LLAMA, "part.gguf").fails(4, &["only a language model of a GGUF file"]);
     sandbox.apr("run llama.gguf --mmproj part.gguf --prompt x").fails(2, &["--image"]);
 }

@@ -8,22 +8,20 @@ use alloc::format;
 use alloc::string::{String, ToString};
 use alloc::vec;
 use alloc::vec::Vec;
-use core::ops::Range;
 
 use apr_core::digest::Digest;
 use apr_core::{
-    ByteSource, CheckpointReader, Code, Companion, ContainerFacts, DType, Encoded, Error, Extent,
-    ExtentKind, Features, FileChecksum, FileInfo, Format, Limits, Metadata, ReadEncoded, Result,
-    Signed, Stored, StoredPart, StoredRange, Sum, TensorInfo, has_no, has_own, keys, read_vec,
+    ByteSource, CheckpointReader, Code, Companion, ContainerFacts, DType, Encoded, Error, FileInfo,
+    Format, Limits, Metadata, ReadEncoded, Result, Stored, StoredPart, StoredRange, Sum,
+    TensorInfo, has_no, has_own, keys, read_vec,
 };
-use serde_json::{Value, json};
 
 use super::companion::{CompanionBytes, find_companions};
 use super::header::{Flags, Header};
 use super::index::{CODEC, Index, IndexEntry, decode_index};
 use super::layout::{
-    BLOCK_ALIGNMENT, EntryRange, FOOTER_LEN, align, alignment_warning, check_overlaps, data_end,
-    place_entries, sort_by_place,
+    BLOCK_ALIGNMENT, EntryRange, align, alignment_warning, check_overlaps, data_end, place_entries,
+    sort_by_place,
 };
 use super::pool::Pool;
 use super::seal::{Encryption, Keys, Seal};

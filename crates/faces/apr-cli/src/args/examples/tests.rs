@@ -1,5 +1,7 @@
 //! Examples, and commands of the documentation, can be typed.
 
+use clap::Command;
+
 use super::*;
 use crate::args::Cli;
 

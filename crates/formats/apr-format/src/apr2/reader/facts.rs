@@ -135,7 +135,7 @@ impl Apr2Reader {
     }
 
     /// Returns the offset of the first byte in a part of the file that is not zero.
-    fn first_nonzero_in(&self, mut at: u64, end: u64) -> Result<Option<u64>> {
+    pub(super) fn first_nonzero_in(&self, mut at: u64, end: u64) -> Result<Option<u64>> {
         let mut bytes = Vec::new();
         while at < end {
             bytes.resize(usize::try_from((end - at).min(PADDING_READ)).unwrap_or_default(), 0);
