@@ -26,7 +26,7 @@ pub(crate) const PORTABLE: [&str; 45] = [
     "apr-gguf",
     "apr-flax",
     "apr-orbax",
-    "apr-vectors",
+    "apr-bin",
     "apr-keras",
     "apr-numpy",
     "apr-onnx",

@@ -34,6 +34,7 @@ const TARGETS: [&str; 30] = [
     "read_tensorflow",
     "read_tflite",
     "read_vectors",
+    "read_ctranslate2",
     "roundtrip_apr2",
     "roundtrip_gguf",
     "scan_any",

@@ -27,6 +27,7 @@ const BODIES: [(&str, Body); 30] = [
     ("read_flax", bodies::read_flax),
     ("read_orbax", bodies::read_orbax),
     ("read_vectors", bodies::read_vectors),
+    ("read_ctranslate2", bodies::read_ctranslate2),
     ("read_ggml", bodies::read_ggml),
     ("read_gguf", bodies::read_gguf),
     ("read_keras", bodies::read_keras),

@@ -110,6 +110,13 @@ pub fn read_vectors(data: &[u8]) {
     }
 }
 
+/// Reads the input as a model of CTranslate2.
+pub fn read_ctranslate2(data: &[u8]) {
+    if let Ok(reader) = apr_registry::ctranslate2::open(data.to_vec(), NAME, &limits()) {
+        use_reader(&reader);
+    }
+}
+
 /// Reads the input as a Core ML model and as the model's other files, and searches it for hazards.
 pub fn read_coreml(data: &[u8]) {
     use apr_registry::coreml;

@@ -81,7 +81,7 @@
 //! | NumPy | `.npy`, `.npz` | no | | no objects |
 //! | Keras | `.keras`, HDF5 | no | | `graph`: layers |
 //! | TensorFlow | checkpoints, SavedModels, frozen graphs | no | | `graph` of the latter two |
-//! | Flax, Orbax, TensorFlow.js, Paddle, word2vec, fastText, NeMo, llamafile | yes | no | | NeMo and llamafile as what is inside |
+//! | Flax, Orbax, TensorFlow.js, Paddle, word2vec, fastText, CTranslate2, NeMo, llamafile | yes | no | | NeMo and llamafile as what is inside |
 //! | TensorFlow Lite | weights, scales, associated files | no | | `graph`, which runs and becomes ONNX |
 //! | Core ML | models, packages | no | | `graph`; compressed weights as floats |
 //! | GGML, GGMF, GGJT | yes | no | | eleven families |

@@ -345,10 +345,21 @@ pub(crate) static FORMATS: &[Registration] = &[
         in_folder: InFolder { rank: 5, names: &[apr_orbax::METADATA], ..InFolder::NONE },
         ..told_apart(&apr_orbax::FORMAT)
     },
-    #[cfg(feature = "vectors")]
-    Registration { open: Some(open_vectors), ..told_apart(&apr_vectors::FASTTEXT) },
-    #[cfg(feature = "vectors")]
-    Registration { open: Some(open_vectors), ..told_apart(&apr_vectors::WORD2VEC) },
+    #[cfg(feature = "bin")]
+    Registration {
+        open: Some(|source, name, options| {
+            Ok(Box::new(apr_bin::ctranslate2::open(source, name, &options.limits)?))
+        }),
+        open_set: Some(|set, name, options| {
+            Ok(Box::new(apr_bin::ctranslate2::open_in(set, name, &options.limits)?))
+        }),
+        in_folder: InFolder { rank: 3, names: &[apr_bin::ctranslate2::MODEL], ..InFolder::NONE },
+        ..told_apart(&apr_bin::ctranslate2::FORMAT)
+    },
+    #[cfg(feature = "bin")]
+    Registration { open: Some(open_vectors), ..told_apart(&apr_bin::vectors::FASTTEXT) },
+    #[cfg(feature = "bin")]
+    Registration { open: Some(open_vectors), ..told_apart(&apr_bin::vectors::WORD2VEC) },
     #[cfg(feature = "tflite")]
     Registration {
         open: Some(|source, name, options| {
@@ -498,9 +509,9 @@ fn open_keras(source: Bytes, name: &str, options: &OpenOptions) -> Result<Reader
     Incomplete::unless_whole(Box::new(reader), damage, 0, options)
 }
 
-#[cfg(feature = "vectors")]
+#[cfg(feature = "bin")]
 fn open_vectors(source: Bytes, name: &str, options: &OpenOptions) -> Result<Reader> {
-    Ok(Box::new(apr_vectors::open(source, name, &options.limits)?))
+    Ok(Box::new(apr_bin::vectors::open(source, name, &options.limits)?))
 }
 
 #[cfg(feature = "pytorch")]

@@ -37,6 +37,8 @@ mod weights;
 #[cfg(any(feature = "gguf", feature = "pytorch"))]
 mod wrapped;
 
+#[cfg(feature = "bin")]
+pub use apr_bin::{ctranslate2, vectors};
 pub use apr_core::{
     Alignments, ByteSource, CheckpointReader, CheckpointWriter, Code, Computes, Convention, DType,
     DTypeKind, Error, Escaped, FileInfo, Format, HEAD_LEN, IoCause, Layout, Limits, Loss,
@@ -75,8 +77,6 @@ pub use apr_tensorflow as tensorflow;
 pub use apr_tflite as tflite;
 #[cfg(feature = "torchscript")]
 pub use apr_torchscript as torchscript;
-#[cfg(feature = "vectors")]
-pub use apr_vectors as vectors;
 pub use folder::{
     FolderCheckpoint, alone, open_folder, with_companions, with_config, with_neighbours,
 };

@@ -67,8 +67,8 @@ pub fn open<S: ByteSource + 'static>(
     let Some(entry) = entry_of(&head).or_else(by_extension) else {
         if extension(name) == "bin" {
             let message = format!(
-                "{UNKNOWN_FORMAT}: neither a PyTorch checkpoint, a file of GGML nor word vectors, \
-                 which are called .bin"
+                "{UNKNOWN_FORMAT}: neither a PyTorch checkpoint, a file of GGML, a model of \
+                 CTranslate2 nor word vectors, which are called .bin"
             );
             return Err(Error::format(message).in_file(name).at(0));
         }

@@ -4,7 +4,7 @@ use std::sync::{Mutex, PoisonError};
 
 use apr_core::{ByteSource, Error, Result};
 
-use crate::cursor::Cursor;
+use super::cursor::Cursor;
 
 /// Digits of a count in the header.
 const MAX_DIGITS: usize = 12;

@@ -3,14 +3,11 @@
 
 use std::path::PathBuf;
 
+use apr_bin::vectors::{FASTTEXT, VectorsReader, WORD2VEC};
 use apr_core::{CheckpointReader, Code, Limits, Result};
 use apr_testkit::{corrupt, peak_memory, read_everything};
-use apr_vectors::{FASTTEXT, VectorsReader, WORD2VEC};
 use serde_json::{Map, Value, json};
 use sha2::{Digest, Sha256};
-
-#[global_allocator]
-static ALLOCATOR: apr_testkit::PeakAlloc = apr_testkit::PeakAlloc;
 
 fn fixture(name: &str) -> Vec<u8> {
     let folder = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../../../fixtures/vectors");
@@ -18,7 +15,7 @@ fn fixture(name: &str) -> Vec<u8> {
 }
 
 fn open(file: Vec<u8>) -> Result<VectorsReader> {
-    apr_vectors::open(file, "a.bin", &Limits::default())
+    apr_bin::vectors::open(file, "a.bin", &Limits::default())
 }
 
 fn tensors(reader: &VectorsReader, piece: usize) -> Map<String, Value> {

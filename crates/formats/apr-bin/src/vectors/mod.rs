@@ -37,13 +37,11 @@
 //! use apr_core::{CheckpointReader, Limits};
 //!
 //! let file = b"2 1\nking \0\0\x80\x3fqueen \0\0\0\x40".to_vec();
-//! let reader = apr_vectors::open(file, "vectors.bin", &Limits::default())?;
+//! let reader = apr_bin::vectors::open(file, "vectors.bin", &Limits::default())?;
 //! assert_eq!(reader.tensors()[0].name, "embedding");
 //! assert_eq!(reader.read_companion(0)?, b"king\nqueen\n");
 //! # Ok::<(), apr_core::Error>(())
 //! ```
-#![forbid(unsafe_code)]
-#![cfg_attr(not(test), deny(clippy::disallowed_methods, clippy::disallowed_types))]
 
 mod cursor;
 mod fasttext;

@@ -9,9 +9,9 @@ use apr_core::{
 };
 use serde_json::{Value, json};
 
-use crate::fasttext::{Dictionary, Model};
-use crate::word2vec::Rows;
-use crate::{FASTTEXT, WORD2VEC};
+use super::fasttext::{Dictionary, Model};
+use super::word2vec::Rows;
+use super::{FASTTEXT, WORD2VEC};
 
 /// Names of the companions.
 const WORDS: &str = "words.txt";

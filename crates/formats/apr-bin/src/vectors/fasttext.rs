@@ -3,7 +3,7 @@
 use apr_core::{ByteSource, Error, Metadata, Result, StoredRange};
 use serde_json::json;
 
-use crate::cursor::Cursor;
+use super::cursor::Cursor;
 
 /// First four bytes of the file, as a number.
 pub(crate) const MAGIC: i32 = 793_712_314;
