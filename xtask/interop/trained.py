@@ -76,7 +76,7 @@ class Model:
             self.path = self.file.parent
 
     def of_hugging_face(self):
-        """Writes Whisper of CTranslate2, whose format apr does not read, as a folder of Hugging Face."""
+        """Writes Whisper of CTranslate2 as a folder of Hugging Face, and compares it with what apr makes of it."""
         from safetensors.numpy import save_file
 
         tensors = list(renamed(READERS["ctranslate2"](self.file)))
@@ -88,7 +88,10 @@ class Model:
             found = next((path for path in self.file.parent.glob(f"**/{name}")), None)
             if found:
                 shutil.copy(found, self.path / name)
-        self.format, self.file = "safetensors", self.path / "model.safetensors"
+        apr("convert", self.file.parent, "-o", self.folder / "read", "--format", "safetensors")
+        made = self.path / "model.safetensors"
+        same(tensors_of("safetensors", made), tensors_of("safetensors", self.folder / "read/model.safetensors"), "CTranslate2")
+        self.format, self.file = "safetensors", made
 
     def tensors(self):
         """Those of the model: of a training checkpoint, apr reads no state of the optimizer."""

@@ -23,6 +23,7 @@ mod configurations;
 mod constants;
 mod container;
 mod coreml;
+mod ctranslate2;
 mod diff;
 mod digests;
 mod distill;
