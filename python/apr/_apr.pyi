@@ -1,4 +1,4 @@
-"""The compiled part. What is public is in the package above it."""
+"""The compiled part. The package above it has the public names."""
 
 from typing import Any, Callable, Dict, List, Optional, Sequence, Tuple
 

@@ -81,7 +81,7 @@ pub(crate) fn scanners(steps: &mut Steps) {
 
 /// The features of the binary without its screens.
 const WITHOUT_SCREENS: [&str; 3] =
-    ["--no-default-features", "--features", "simd,hub,text,chat,audio,images,linalg,qa"];
+    ["--no-default-features", "--features", "simd,hub,text,chat,audio,images,linalg,qa,seals"];
 
 /// Measures the cost of screens in binary size and build time, and their speed.
 pub(crate) fn screens(steps: &mut Steps, arguments: &[&str]) {

@@ -32,7 +32,7 @@ def framework_named(name: str) -> str:
 
 
 def device_named(device: Any, framework: str) -> Device:
-    """A device, with its number where its kind has some; ``None`` is the processor."""
+    """A device, with its number if there are several of a kind; ``None`` is the processor."""
     if isinstance(device, int) and device >= 0:
         found: Device = device
     else:

@@ -1,6 +1,6 @@
 """Indices of parts of tensors, by the rules of the package ``safetensors``.
 
-They are stricter than NumPy's: what is beyond a dimension is an error, and so are negative bounds
+They are stricter than NumPy's: an index beyond a dimension is an error, and so are negative bounds
 and steps.
 """
 

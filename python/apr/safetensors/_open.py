@@ -30,7 +30,7 @@ class _Slice:
         return list(self._tensor.shape)
 
     def get_dtype(self) -> str:
-        """As a header of safetensors names it."""
+        """The dtype's name in safetensors headers."""
         return header_dtype(self._tensor.dtype)
 
     def __getitem__(self, index: Any) -> Any:

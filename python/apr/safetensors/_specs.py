@@ -25,7 +25,7 @@ _ORDER = (
 
 
 def header_dtype(name: str) -> str:
-    """The name of a dtype in headers of safetensors; that of apr, where these have none."""
+    """The name of a dtype in safetensors headers, or apr's name if the headers have none."""
     if name == F4:
         return "F4"
     return name.upper() if name in _ORDER else name
@@ -50,8 +50,8 @@ class TensorSpec:
     __slots__ = ("_name", "_shape", "_data_ptr", "_data_len")
 
     def __init__(self, *, dtype: str, shape: Sequence[int], data_ptr: int, data_len: int) -> None:
-        """``dtype`` is torch's name. Where an element is two values, as of ``float4_e2m1fn_x2``,
-        ``shape`` is that of the elements."""
+        """``dtype`` is torch's name. If an element is two values (``float4_e2m1fn_x2``), ``shape``
+        counts elements."""
         if dtype not in OF_TORCH:
             known = ", ".join(OF_TORCH)
             raise SafetensorError(f'Unknown dtype "{dtype}". Supported dtypes: {known}')
@@ -70,7 +70,7 @@ class TensorSpec:
 
     @property
     def dtype(self) -> str:
-        """As a header names it: ``F32``."""
+        """The dtype's name in headers: ``F32``."""
         return header_dtype(self._name)
 
     @property
@@ -117,7 +117,7 @@ def pack(tensors: Mapping[str, Stored], metadata: Optional[Dict[str, str]]) -> b
 
 
 def _ordered(tensors: Mapping[str, Stored]) -> Dict[str, Stored]:
-    """The larger elements first, and by name where they are as large."""
+    """The tensors with the largest elements first, then by name."""
     ranks = {name: position for position, name in enumerate(_ORDER)}
     return dict(sorted(tensors.items(), key=lambda item: (ranks[item[1].dtype], item[0])))
 
@@ -134,7 +134,7 @@ def serialize_file(
     filename: PathLike,
     metadata: Optional[Dict[str, str]] = None,
 ) -> None:
-    """Writes these tensors to a file; what is there is replaced."""
+    """Writes these tensors to a file; an existing file is overwritten."""
     save(_checked(tensor_dict), filename, metadata)
 
 

@@ -30,7 +30,7 @@ def save_file(
     filename: PathLike,
     metadata: Optional[Dict[str, str]] = None,
 ) -> None:
-    """Writes arrays to a file of safetensors; what is there is replaced."""
+    """Writes arrays to a safetensors file; an existing file is overwritten."""
     _numpy.save_file(_arrays(tensors), filename, metadata)
 
 

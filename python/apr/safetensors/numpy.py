@@ -32,7 +32,7 @@ def save_file(
     filename: PathLike,
     metadata: Optional[Dict[str, str]] = None,
 ) -> None:
-    """Writes arrays to a file of safetensors; what is there is replaced."""
+    """Writes arrays to a safetensors file; an existing file is overwritten."""
     tensors = {name: stored(array) for name, array in tensor_dict.items()}
     _specs.save(tensors, filename, metadata)
 

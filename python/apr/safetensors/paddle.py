@@ -39,7 +39,7 @@ def save_file(
     filename: PathLike,
     metadata: Optional[Dict[str, str]] = None,
 ) -> None:
-    """Writes tensors to a file of safetensors; what is there is replaced."""
+    """Writes tensors to a safetensors file; an existing file is overwritten."""
     _specs.save(_checked(tensors), filename, metadata)
 
 
@@ -49,7 +49,7 @@ def save(tensors: "Dict[str, paddle.Tensor]", metadata: Optional[Dict[str, str]]
 
 
 def _checked(tensors: "Dict[str, paddle.Tensor]") -> Dict[str, Stored]:
-    """Tensors as they lie in a file, where they may be written."""
+    """The tensors in the form of a file, if they can be written."""
     if not isinstance(tensors, dict):
         raise ValueError(f"Expected a dict of [str, paddle.Tensor] but received {type(tensors)}")
     for name, tensor in tensors.items():

@@ -44,7 +44,7 @@ def save_file(
     filename: PathLike,
     metadata: Optional[Dict[str, str]] = None,
 ) -> None:
-    """Writes tensors to a file of safetensors; what is there is replaced.
+    """Writes tensors to a safetensors file; an existing file is overwritten.
 
     Tensors that share memory are refused, as the file would have each on its own.
     """
@@ -57,7 +57,7 @@ def save(tensors: Dict[str, torch.Tensor], metadata: Optional[Dict[str, str]] = 
 
 
 def _checked(tensors: Dict[str, torch.Tensor]) -> Dict[str, Stored]:
-    """Tensors as they lie in a file, where they may be written."""
+    """The tensors in the form of a file, if they can be written."""
     if not isinstance(tensors, dict):
         raise ValueError(f"Expected a dict of [str, torch.Tensor] but received {type(tensors)}")
     for name, tensor in tensors.items():
@@ -88,7 +88,7 @@ def _checked(tensors: Dict[str, torch.Tensor]) -> Dict[str, Stored]:
 
 
 def storage_ptr(tensor: torch.Tensor) -> int:
-    """The address of the memory that a tensor is a part of; 0 where it has none."""
+    """The address of the tensor's storage, or 0 if it has none."""
     try:
         return int(_storage(tensor).data_ptr())
     except (NotImplementedError, RuntimeError):
@@ -116,13 +116,13 @@ def _end_ptr(tensor: torch.Tensor) -> int:
 
 
 def _is_complete(tensor: torch.Tensor) -> bool:
-    """Whether a tensor is all of the memory that it is a part of."""
+    """Returns ``True`` if the tensor covers its whole storage."""
     length = tensor.numel() * tensor.element_size()
     return bool(tensor.data_ptr() == storage_ptr(tensor) and length == storage_size(tensor))
 
 
 def _find_shared_tensors(state_dict: Mapping[str, torch.Tensor]) -> List[Set[str]]:
-    """Names, those of tensors together whose bytes lie over each other."""
+    """Names of the tensors, grouped if their bytes overlap."""
     storages: Dict[Tuple[str, int, int], List[Tuple[int, int, str]]] = {}
     for name, tensor in state_dict.items():
         if tensor.device.type == "meta" or storage_ptr(tensor) == 0 or storage_size(tensor) == 0:
@@ -146,10 +146,10 @@ def _remove_duplicate_names(
     preferred_names: Optional[Iterable[str]] = None,
     discard_names: Optional[Iterable[str]] = None,
 ) -> Dict[str, List[str]]:
-    """Of tensors that share memory, the name that is kept with those that are not.
+    """The name to keep of tensors that share memory, with the names to drop.
 
-    It is the first by the alphabet among those that have all of the memory: of the preferred ones,
-    or else of those that are not to be discarded, where there are such.
+    It is the first by name of the tensors that cover the whole storage: among the preferred ones,
+    or else among the ones that are not to be discarded, if there are any.
     """
     preferred, discarded = set(preferred_names or ()), set(discard_names or ())
     removed: Dict[str, List[str]] = {}
@@ -175,8 +175,8 @@ def save_model(
 ) -> None:
     """Writes the state dict of a module.
 
-    Of tensors that share memory, the one is written that has all of it, the first by name; the
-    metadata say so of the others, unless they have their names already. Tensors that are not
+    If tensors share memory, the first by name that covers all of it is written. The metadata list
+    the others, unless they have these names already. Tensors that are not
     contiguous are refused without ``force_contiguous``.
     """
     state = dict(model.state_dict())
@@ -201,8 +201,8 @@ def load_model(
     *,
     backend: str = "mmap",
 ) -> Tuple[List[str], List[str]]:
-    """Loads a file into a module; returns the names that it lacks, and those that it has no place
-    for.
+    """Loads a file into a module; returns the names that the file lacks, and the names that the
+    module does not have.
 
     A tensor that shares the memory of a loaded one is not missing. With ``strict``, a
     ``RuntimeError`` names what is missing and unexpected.

@@ -22,6 +22,9 @@ pub mod keys {
     pub const APR_VERSION: &str = "apr_version";
     /// Model family, required: `"whisper"`, `"llama"`.
     pub const MODEL_TYPE: &str = "model_type";
+    /// Part of a larger model that the checkpoint is: `"images"` for the tower and the projector of
+    /// a vision-language model, whose hyperparameters are those of the larger model.
+    pub const PART: &str = "part";
     /// Hyperparameters, required, may be empty.
     pub const ARCHITECTURE: &str = "architecture";
     /// Origin of the checkpoint: `format`, `file`, `tool`.

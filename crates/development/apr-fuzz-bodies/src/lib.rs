@@ -194,10 +194,14 @@ pub fn scan_any(data: &[u8]) {
         "a.keras",
         "a.md",
         "a.meta",
+        "a.mil",
+        "a.onnx",
+        "a.ort",
         "a.pmml",
         "a.prototxt",
         "a.yaml",
         "config.json",
+        "config.pbtxt",
         "modeling_a.py",
     ] {
         scan(data.to_vec(), name);

@@ -8,7 +8,6 @@ use apr_arch::{Families, Family, FamilyModel};
 use apr_io::{Interrupt, Sources, Threads, io_error};
 use apr_ops::session::Session;
 use apr_registry::apr2::Encrypt;
-use apr_registry::crypto::Unlock;
 use apr_registry::{CheckpointReader, Limits, OpenOptions};
 use apr_source::Source;
 use apr_source::{Architecture, family_of};
@@ -67,7 +66,7 @@ impl Context {
         options.family = ggml_family(args);
         options.all_entries = cli.command.selects_entries();
         let password = secrets::given_password(args.password_file.as_deref())?;
-        options.keys.unlock = secrets::unlock(args.key.as_deref(), password.as_ref())?;
+        secrets::add_keys(&mut options.keys, args.key.as_deref(), password.as_ref())?;
         let max_memory = args.max_memory.unwrap_or(DEFAULT_MEMORY);
         options.limits = limits(args);
         options = options.within(max_memory);
@@ -103,7 +102,7 @@ impl Context {
     /// Returns a copy with a password to open models.
     pub(crate) fn with_password(&self, password: Zeroizing<Vec<u8>>) -> Self {
         let mut options = self.options.clone();
-        options.keys.unlock.push(Unlock::Password(password));
+        secrets::add_password(&mut options.keys, password);
         Self { options, ..self.clone() }
     }
 

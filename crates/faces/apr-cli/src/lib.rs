@@ -3,8 +3,8 @@
 //! The command is a library, so that a package of another language can bring it without a second
 //! copy of all that it stands on.
 
-// Arguments are parsed by every build; what runs models reads most of them.
-#![cfg_attr(not(feature = "infer"), allow(dead_code, unused_imports))]
+// Arguments are parsed by every build; what runs models and what seals them read most of them.
+#![cfg_attr(not(all(feature = "infer", feature = "seals")), allow(dead_code, unused_imports))]
 
 mod args;
 mod commands;

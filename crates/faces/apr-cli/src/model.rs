@@ -11,6 +11,7 @@ use std::time::Duration;
 use apr_io::{FileSource, Spool, io_error, is_index, is_manifest, is_remote};
 use apr_llama::describe;
 use apr_registry::{ByteSource, CheckpointReader, Convention, Error, IoCause};
+use apr_view::{Checked, Verified};
 
 use crate::config::cache_folder;
 use crate::context::Context;
@@ -47,6 +48,16 @@ impl Model {
     pub(crate) fn spool(&self) -> Option<&Path> {
         self.spool.as_ref().map(Spool::path)
     }
+}
+
+/// Compares all tensors with the checksums that their files state.
+///
+/// # Errors
+/// E004 for the first tensor that differs, E007 when reading fails.
+pub(crate) fn compare_tensors(reader: &dyn CheckpointReader) -> Outcome {
+    let checked = Checked::default();
+    let tensors = Verified::new(reader, &checked);
+    Ok((0..reader.tensors().len()).try_for_each(|tensor| tensors.check(tensor))?)
 }
 
 /// Opens a file, a folder, an index or manifest of shards, or standard input, to read its tensors:

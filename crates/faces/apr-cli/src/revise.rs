@@ -1,5 +1,6 @@
 //! Changing an `.apr` file at its two ends: in place, or as a copy.
 
+use std::io::{self, Write};
 use std::path::Path;
 
 use apr_io::{AtomicOutput, FileSource, LockedFile, Target};
@@ -8,7 +9,12 @@ use apr_registry::{ByteSource, Error, IoCause, Sink};
 
 use crate::context::Context;
 use crate::failure::{Failure, Outcome};
+use crate::model::compare_tensors;
+use crate::printer::DIM;
 use crate::signals;
+
+/// Parts of a model that a change in place does not read: it goes by the digests of tensors.
+pub(crate) const UNREAD: &str = "tensors";
 
 const UNDONE: &str = "an interrupted change was undone";
 
@@ -121,21 +127,24 @@ impl Changing {
         })
     }
 
-    /// Writes what a revision changes: into the file itself, or into a copy.
+    /// Writes what a revision changes: into the file itself, or into a copy of tensors that were
+    /// compared with their checksums. Returns the parts that were not read.
     pub(crate) fn write(
         mut self,
         output: Option<&Path>,
         replace: bool,
         revision: &Revision,
         context: &Context,
-    ) -> Outcome {
+    ) -> Outcome<Option<&'static str>> {
         if let (Some(lock), None) = (&self.lock, output) {
             // From here on Ctrl-C comes too late, and a file that outgrows a limit is an error that
             // is undone.
             signals::stop_cleanly(&context.interrupt)?;
-            return Ok(lock.replace_ends(revision)?);
+            lock.replace_ends(revision)?;
+            return Ok(Some(UNREAD));
         }
 
+        compare_tensors(&self.reader)?;
         let mut copy = self.output(output, replace, context)?;
         copy.write_all(&revision.front)?;
         let mut piece = vec![0; 1 << 20];
@@ -155,7 +164,21 @@ impl Changing {
         copy.write_all(&revision.tail)?;
         context.sources.check_unchanged()?;
         context.printer.committed(&copy.commit()?);
-        Ok(())
+        Ok(None)
+    }
+}
+
+/// Reports on the terminal that a file was changed whose tensors were not read.
+pub(crate) fn render_unverified(
+    out: &mut dyn Write,
+    unverified: Option<&'static str>,
+) -> io::Result<()> {
+    match unverified {
+        Some(_) => writeln!(
+            out,
+            "{DIM}unverified: the tensors were not read; `apr validate` reads them{DIM:#}"
+        ),
+        None => Ok(()),
     }
 }
 

@@ -1,103 +1,31 @@
 //! Keys and passwords: from files, from the environment, from the user.
 
+#[cfg(feature = "seals")]
+mod keys;
+#[cfg(not(feature = "seals"))]
+#[path = "secrets/keys_off.rs"]
+mod keys;
+
 use std::fs::File;
-use std::io::{self, IsTerminal, Read};
+use std::io::{self, Read};
 use std::path::Path;
 
 use apr_io::io_error;
-use apr_registry::apr2::Encrypt;
-use apr_registry::crypto::{
-    Argon2Costs, EncrBlock, Lock, PrivateKey, PublicKey, SigningKey, Unlock,
-};
-use apr_registry::{Code, Error};
+use apr_registry::Error;
 use zeroize::Zeroizing;
+
+pub(crate) use self::keys::*;
 
 use crate::failure::{Failure, Outcome};
 
-/// Longest key file: a PEM file has some 200 bytes.
-const MAX_FILE: u64 = 64 << 10;
 /// Longest password, in bytes.
 const MAX_PASSWORD: usize = 4 << 10;
-
-/// A private key from a PEM file.
-pub(crate) fn read_private(path: &Path) -> Outcome<PrivateKey> {
-    let text = read(path)?;
-    Ok(PrivateKey::from_pem(&text).map_err(|error| error.in_file(path.display()))?)
-}
-
-/// A private key that signs.
-pub(crate) fn read_signing(path: &Path) -> Outcome<SigningKey> {
-    match read_private(path)? {
-        PrivateKey::Signing(key) => Ok(key),
-        _ => {
-            let message = "this is an encryption key; signing needs one of `apr keygen --for \
-                           signing`";
-            Err(Error::format(message).in_file(path.display()).into())
-        }
-    }
-}
-
-/// Reads a public key from a PEM file; rejects a private key.
-pub(crate) fn read_public(path: &Path) -> Outcome<PublicKey> {
-    let text = read(path)?;
-    if text.contains("PRIVATE KEY") {
-        let message = "this is a private key; pass the .pub file";
-        return Err(Error::format(message).in_file(path.display()).into());
-    }
-    Ok(PublicKey::from_pem(&text).map_err(|error| error.in_file(path.display()))?)
-}
-
-/// Public keys that signatures are verified by.
-pub(crate) fn read_trusted<P: AsRef<Path>>(
-    paths: impl IntoIterator<Item = P>,
-) -> Outcome<Vec<PublicKey>> {
-    let read = |path: &Path| match read_public(path)? {
-        key @ PublicKey::Verifying(_) => Ok(key),
-        PublicKey::Recipient(_) => {
-            let message = "this is an encryption key, which verifies no signatures";
-            Err(Error::format(message).in_file(path.display()).into())
-        }
-    };
-    paths.into_iter().map(|path| read(path.as_ref())).collect()
-}
-
-fn read(path: &Path) -> Outcome<Zeroizing<String>> {
-    let failed = |error: io::Error| io_error(&error, path);
-    let file = File::open(path).map_err(failed)?;
-    let mut bytes = Zeroizing::new(Vec::new());
-    // A model that is named by mistake is not read into memory, and a pipe does not say its length.
-    file.take(MAX_FILE + 1).read_to_end(&mut bytes).map_err(failed)?;
-    if bytes.len() as u64 > MAX_FILE {
-        return Err(Error::format("not a key: too long").in_file(path.display()).into());
-    }
-    let text = std::str::from_utf8(&bytes)
-        .map_err(|_| Error::format("not text").in_file(path.display()))?;
-    Ok(Zeroizing::new(text.to_owned()))
-}
 
 /// Random bytes from the operating system.
 pub(crate) fn random(bytes: &mut [u8]) -> apr_registry::Result<()> {
     getrandom::fill(bytes).map_err(|error| {
         Error::io(apr_registry::IoCause::Other, format!("no random bytes from the system: {error}"))
     })
-}
-
-/// Returns the keys for opening a model: those of `--key` and a given password.
-pub(crate) fn unlock(
-    key: Option<&Path>,
-    password: Option<&Zeroizing<Vec<u8>>>,
-) -> Outcome<Vec<Unlock>> {
-    let mut keys = Vec::new();
-    if let Some(path) = key {
-        // Whatever the key is for, its file has to be there.
-        path.metadata().map_err(|error| io_error(&error, path))?;
-        // Commands that sign and mark take keys of other kinds.
-        if let Ok(PrivateKey::Decryption(key)) = read_private(path) {
-            keys.push(Unlock::Identity(key));
-        }
-    }
-    keys.extend(password.cloned().map(Unlock::Password));
-    Ok(keys)
 }
 
 /// The password of `--password-file`, or else of `APR_PASSWORD`.
@@ -141,82 +69,4 @@ fn first_line(path: &Path) -> Outcome<Zeroizing<Vec<u8>>> {
     }
 
     Ok(line)
-}
-
-/// Asks for the password of a model, if there is a terminal.
-pub(crate) fn ask(prompt: &str) -> Outcome<Option<Zeroizing<Vec<u8>>>> {
-    if !std::io::stdin().is_terminal() || !std::io::stderr().is_terminal() {
-        return Ok(None);
-    }
-    let password = Zeroizing::new(rpassword::prompt_password(prompt)?);
-    Ok(Some(Zeroizing::new(password.as_bytes().to_vec())))
-}
-
-/// Returns the password with which to encrypt a model; a typed password must be repeated.
-fn new_password(given: Option<&Zeroizing<Vec<u8>>>) -> Outcome<Zeroizing<Vec<u8>>> {
-    if let Some(password) = given {
-        return Ok(password.clone());
-    }
-    let Some(password) = ask("New password: ")? else {
-        let message = "missing password: pass --password-file FILE or set APR_PASSWORD";
-        return Err(Failure::Usage(message.to_owned()));
-    };
-    match ask("Repeat password: ")? {
-        Some(again) if again == password && !password.is_empty() => Ok(password),
-        _ => Err(Failure::Usage("the two passwords differ, or are empty".to_owned())),
-    }
-}
-
-/// Returns the encryption for a password, recipients, or both; `given` is a password that need not
-/// be typed.
-pub(crate) fn encryption(
-    password: bool,
-    recipients: &[impl AsRef<Path>],
-    hide_metadata: bool,
-    given: Option<&Zeroizing<Vec<u8>>>,
-) -> Outcome<Option<Encrypt>> {
-    if !password && recipients.is_empty() {
-        return match hide_metadata {
-            true => {
-                Err(Failure::Usage("--encrypt-metadata needs --encrypt or --recipient".to_owned()))
-            }
-            false => Ok(None),
-        };
-    }
-
-    let mut locks = Vec::new();
-    if password {
-        locks
-            .push(Lock::Password { password: new_password(given)?, costs: Argon2Costs::default() });
-    }
-
-    for path in recipients {
-        let path = path.as_ref();
-        match read_public(path)? {
-            PublicKey::Recipient(public) => locks.push(Lock::Recipient(public)),
-            PublicKey::Verifying(_) => {
-                let message = "this is a signing key; encryption needs one of `apr keygen --for \
-                               encryption`";
-                return Err(Error::format(message).in_file(path.display()).into());
-            }
-        }
-    }
-
-    let (block, key) = EncrBlock::seal(&locks, &mut random)?;
-    Ok(Some(Encrypt { block, key, hide_metadata }))
-}
-
-/// Returns the error for a locked model that was opened with the wrong type of key or without a
-/// key.
-pub(crate) fn locked(key: Option<&Path>, name: &str) -> Failure {
-    let message = match key {
-        Some(_) => {
-            "the model is encrypted, and --key is not a key of `apr keygen --for encryption`"
-        }
-        None => {
-            "the model is encrypted: pass --key FILE or --password-file FILE, or set \
-                 APR_PASSWORD"
-        }
-    };
-    Error::new(Code::Decrypt, message).in_file(name).into()
 }

@@ -103,6 +103,7 @@ pub struct Score {
     /// Points that do not apply.
     pub not_applicable: usize,
     /// Number of all points.
+    #[serde(rename = "point_count")]
     pub points: usize,
 }
 

@@ -108,10 +108,10 @@ pub(crate) fn found(
     wanted: impl Fn(&Finding) -> bool,
 ) -> std::result::Result<String, Fault> {
     let before = validated(sound)?;
-    ensure(!before.findings.iter().any(&wanted), "the sound file was found fault with")?;
+    ensure(!before.findings.iter().any(&wanted), "the sound file has a finding")?;
     let after = validated(broken)?;
     let finding = after.findings.into_iter().find(wanted);
-    Ok(finding.ok_or_else(|| Fault::new("nothing was found in the broken file"))?.message)
+    Ok(finding.ok_or_else(|| Fault::new("the broken file has no finding"))?.message)
 }
 
 /// A tensor of the made model.

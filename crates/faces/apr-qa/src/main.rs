@@ -68,7 +68,7 @@ struct Verify {
 fn main() -> ExitCode {
     let Command::Verify(args) = Cli::parse().command;
     if args.category.is_some() && args.min_score > Some(OF_CATEGORY) {
-        let message = "no score of a category is above 25: it has 25 points";
+        let message = "a category has 25 points, so its minimum is at most 25";
         Cli::command().error(ErrorKind::ArgumentConflict, message).exit();
     }
     match judged(&args) {

@@ -16,12 +16,12 @@ pub fn score(out: &mut dyn Write, report: &Assessment) -> io::Result<()> {
         writeln!(out, "UNFIT: {name} ({number}): {}", Escaped(seen))?;
         if !others.is_empty() {
             let others = counted(others.len() as u64, "other critical point");
-            writeln!(out, "{others} failed, too")?;
+            writeln!(out, "{others} also failed")?;
         }
     }
     match (report.score, report.rating) {
         (Some(score), Some(rating)) => writeln!(out, "SCORE: {score}/100 ({rating})")?,
-        _ => writeln!(out, "SCORE: none: no point about the model was judged")?,
+        _ => writeln!(out, "SCORE: none (no point about the model was judged)")?,
     }
     match report.min_score.filter(|_| !report.is_enough()) {
         Some(least) => writeln!(out, "below the minimum of {least}"),
@@ -53,7 +53,7 @@ pub fn headings(out: &mut dyn Write, report: &Assessment) -> io::Result<()> {
     writeln!(out, "TOTAL: {passed}/{points} points passed, {failed} failed, {not_applicable} n/a")?;
     if report.attainable < points {
         let rest = counted((points - report.attainable) as u64, "point");
-        writeln!(out, "{rest} can't be judged by this program")?;
+        writeln!(out, "this program cannot judge {rest}")?;
     }
     match report.min_points.filter(|_| !report.is_enough()) {
         Some(least) => writeln!(out, "below the minimum of {least}"),

@@ -152,6 +152,14 @@ impl Convert {
         self
     }
 
+    /// Selects only the part for images of a vision-language model: its tower and its projector.
+    ///
+    /// As GGUF, this is the file that llama.cpp takes as `--mmproj`.
+    pub fn part_for_images(mut self) -> Self {
+        self.job.part_for_images = true;
+        self
+    }
+
     /// Quantizes to a type or mix: a [`Scheme`](crate::Scheme), or a [`Quantization`] for
     /// exceptions and importance.
     pub fn quantize(mut self, quantize: impl Into<Quantization>) -> Self {

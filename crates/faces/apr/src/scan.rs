@@ -52,9 +52,11 @@ pub fn files_below(paths: &[PathBuf]) -> Result<Vec<PathBuf>> {
     Ok(files)
 }
 
-/// Adds a finding to the report of a file that is a link out of the scanned folder: reading the
-/// model reads the file that it leads to. Links of a Hugging Face cache lead to its own blobs.
+/// Adds findings on links to the report of a file: on one that leads out of the scanned folder, and
+/// on a file of its tensors that is a link out of the model's folder. Reading the model reads the
+/// file that a link leads to. Links of a Hugging Face cache lead to its own blobs.
 pub fn check_link(path: &Path, folders: &[PathBuf], report: &mut ScanReport) {
+    check_data(path, report);
     if !path.is_symlink() {
         return;
     }
@@ -64,15 +66,42 @@ pub fn check_link(path: &Path, folders: &[PathBuf], report: &mut ScanReport) {
         return;
     };
     let Ok(folder) = folder.canonicalize() else { return };
-    let is_blob = target.parent().is_some_and(|parent| {
-        parent.file_name().is_some_and(|name| name == "blobs")
-            && parent.parent().is_some_and(|cache| folder.starts_with(cache))
-    });
-    if !target.starts_with(&folder) && !is_blob {
+    if leaves(&target, &folder) {
         let target = Escaped::short(&target.display().to_string()).to_string();
         let message = format!("it is a link to '{target}', outside the folder that is scanned");
         report.add(FileVerdict::Suspicious, message);
     }
+}
+
+/// Adds a finding to the report of a model whose tensors are in a file that a link leads to,
+/// outside of the model's folder.
+fn check_data(path: &Path, report: &mut ScanReport) {
+    /// Files that are followed.
+    const MOST: usize = 1000;
+
+    let parent = path.parent().filter(|parent| !parent.as_os_str().is_empty());
+    let parent = parent.unwrap_or(Path::new("."));
+    let Ok(folder) = parent.canonicalize() else { return };
+    let outside = report.data().iter().take(MOST).find_map(|name| {
+        let target = parent.join(name).canonicalize().ok()?;
+        leaves(&target, &folder).then(|| (name.clone(), target))
+    });
+    if let Some((name, target)) = outside {
+        let target = Escaped::short(&target.display().to_string()).to_string();
+        let name = Escaped::short(&name).to_string();
+        let message = format!("its tensors are in '{name}', a link to '{target}'");
+        report.add(FileVerdict::Dangerous, message);
+    }
+}
+
+/// Returns `true` if a resolved path is outside a resolved folder, and not a blob of the Hugging
+/// Face cache that the folder belongs to.
+fn leaves(target: &Path, folder: &Path) -> bool {
+    let is_blob = target.parent().is_some_and(|parent| {
+        parent.file_name().is_some_and(|name| name == "blobs")
+            && parent.parent().is_some_and(|cache| folder.starts_with(cache))
+    });
+    !target.starts_with(folder) && !is_blob
 }
 
 /// Scans files one after the other. One of several that can't be read is a finding, in the words of

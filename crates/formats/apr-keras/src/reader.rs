@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use apr_archive::{Archive, EntrySum, Section};
 use apr_core::{
-    ByteSource, CheckpointReader, ContainerFacts, DType, Error, Escaped, FileInfo, Format,
+    ByteSource, CheckpointReader, Code, ContainerFacts, DType, Error, Escaped, FileInfo, Format,
     HEAD_LEN, Limits, Metadata, Result, Shape, Stored, StoredRange, TensorInfo, UniqueNames,
     check_range, counted, has_no, has_own, read_vec,
 };
@@ -54,16 +54,37 @@ struct Weight {
 ///
 /// # Errors
 /// E001 for what is neither, E002 for a damaged file, E003 for one whose values no format here
-/// holds, E007 when reading fails, E008 over a limit.
+/// holds, E004 for an entry that does not match its checksum, E007 when reading fails, E008 over a
+/// limit.
 pub fn open<S: ByteSource + 'static>(
     source: S,
     name: &str,
     limits: &Limits,
 ) -> Result<KerasReader> {
-    open_shared(Arc::new(source), name, limits).map_err(|error| error.in_file(name))
+    let (reader, damage) = open_damaged(source, name, limits)?;
+    damage.into_iter().next().map_or(Ok(reader), Err)
 }
 
-fn open_shared(source: Shared<'static>, name: &str, limits: &Limits) -> Result<KerasReader> {
+/// Opens a file like [`open`]; returns the errors of damaged entries of an archive beside the
+/// weights of the others.
+///
+/// # Errors
+/// Those of [`open`] that are not of an entry alone, and the first of those if no weights are left.
+pub fn open_damaged<S: ByteSource + 'static>(
+    source: S,
+    name: &str,
+    limits: &Limits,
+) -> Result<(KerasReader, Vec<Error>)> {
+    let opened = open_shared(Arc::new(source), name, limits);
+    let (reader, damage) = opened.map_err(|error| error.in_file(name))?;
+    Ok((reader, damage.into_iter().map(|error| error.in_file(name)).collect()))
+}
+
+fn open_shared(
+    source: Shared<'static>,
+    name: &str,
+    limits: &Limits,
+) -> Result<(KerasReader, Vec<Error>)> {
     let files = vec![FileInfo { name: name.to_owned(), len: source.len() }];
     let head = read_vec(&source, 0, source.len().min(HEAD_LEN))?;
     let mut opened = Opened::default();
@@ -76,7 +97,8 @@ fn open_shared(source: Shared<'static>, name: &str, limits: &Limits) -> Result<K
     } else {
         return Err(Error::format("neither an HDF5 file nor an archive of Keras").at(0));
     };
-    opened.finish(format, files)
+    let damage = std::mem::take(&mut opened.damage);
+    Ok((opened.finish(format, files)?, damage))
 }
 
 /// A file that is being opened.
@@ -87,6 +109,13 @@ struct Opened {
     fields: Map<String, Value>,
     left_out: Vec<String>,
     warnings: Vec<String>,
+    /// Errors of damaged entries of an archive.
+    damage: Vec<Error>,
+}
+
+/// Returns `true` if an error is about the bytes of an entry.
+fn is_damage(error: &Error) -> bool {
+    matches!(error.code(), Code::Checksum | Code::Corrupt)
 }
 
 impl Opened {
@@ -126,7 +155,13 @@ impl Opened {
         for entry in archive.entries.iter().filter(|entry| !entry.name.ends_with('/')) {
             match entry.name.as_str() {
                 name @ ("config.json" | "metadata.json") => {
-                    let json = entry.content(&decoded, limits)?;
+                    let json = match entry.content(&decoded, limits) {
+                        Err(error) if is_damage(&error) => {
+                            self.damage.push(error);
+                            continue;
+                        }
+                        content => content?,
+                    };
                     let key = if name == "config.json" { "model_config" } else { "versions" };
                     self.describe(key, &json, limits)?;
                 }
@@ -139,8 +174,10 @@ impl Opened {
                         self.add(Arc::new(section), (start, Some(sum)), name, limits)
                     {
                         // What damage looks like is no reason of its own.
-                        entry.check_crc(&decoded)?;
-                        return Err(error);
+                        match entry.check_crc(&decoded) {
+                            Err(damage) if is_damage(&damage) => self.damage.push(damage),
+                            compared => return compared.and(Err(error)),
+                        }
                     }
                 }
                 // Which file has which variable follows from the files.
@@ -149,9 +186,8 @@ impl Opened {
             }
         }
         if self.parts.is_empty() {
-            return Err(Error::format(
-                "the archive has no weights, which Keras calls *.weights.h5",
-            ));
+            let none = "the archive has no weights, which Keras calls *.weights.h5";
+            return Err(self.damage.first().cloned().unwrap_or_else(|| Error::format(none)));
         }
         Ok(())
     }

@@ -46,18 +46,37 @@ struct ArrayLocation {
 ///
 /// # Errors
 /// E001 for what is not NumPy's or holds objects, E002 for a damaged file, E003 for arrays of other
-/// things than numbers, E007 when reading fails, E008 over a limit.
+/// things than numbers, E004 for an entry that does not match its checksum, E007 when reading
+/// fails, E008 over a limit.
 pub fn open<S: ByteSource + 'static>(
     source: S,
     name: &str,
     limits: &Limits,
 ) -> Result<NumpyReader> {
+    let (reader, damage) = open_damaged(source, name, limits)?;
+    damage.into_iter().next().map_or(Ok(reader), Err)
+}
+
+/// Opens a file like [`open`]; returns the errors of damaged entries beside the arrays of the
+/// others.
+///
+/// # Errors
+/// Those of [`open`] that are not of an entry alone.
+pub fn open_damaged<S: ByteSource + 'static>(
+    source: S,
+    name: &str,
+    limits: &Limits,
+) -> Result<(NumpyReader, Vec<Error>)> {
     let mut magic = [0; 4];
     let is_archive = source.read_at(0, &mut magic).is_ok() && magic == *b"PK\x03\x04";
     let source: Box<dyn ByteSource> = Box::new(source);
-    let reader =
-        if is_archive { open_archive(source, name, limits) } else { open_array(source, name) };
-    reader.map_err(|error| error.in_file(name))
+    let opened = if is_archive {
+        open_archive(source, name, limits)
+    } else {
+        open_array(source, name).map(|reader| (reader, Vec::new()))
+    };
+    let (reader, damage) = opened.map_err(|error| error.in_file(name))?;
+    Ok((reader, damage.into_iter().map(|error| error.in_file(name)).collect()))
 }
 
 fn open_array(source: Box<dyn ByteSource>, name: &str) -> Result<NumpyReader> {
@@ -75,7 +94,11 @@ fn open_array(source: Box<dyn ByteSource>, name: &str) -> Result<NumpyReader> {
     Ok(reader)
 }
 
-fn open_archive(source: Box<dyn ByteSource>, name: &str, limits: &Limits) -> Result<NumpyReader> {
+fn open_archive(
+    source: Box<dyn ByteSource>,
+    name: &str,
+    limits: &Limits,
+) -> Result<(NumpyReader, Vec<Error>)> {
     let mut archive = Archive::read(&*source, limits)?;
     let files = vec![FileInfo { name: name.to_owned(), len: source.len() }];
     let source: Arc<dyn ByteSource> = Arc::from(source);
@@ -83,7 +106,7 @@ fn open_archive(source: Box<dyn ByteSource>, name: &str, limits: &Limits) -> Res
     let fields = json!({ "container": "npz", "entries": archive.entries.len() });
     let mut reader = NumpyReader::new(Box::new(decoded), &NPZ, files, fields);
     let cache = Arc::new(Cache::default());
-    let mut refused = None;
+    let (mut refused, mut damaged) = (None, Vec::new());
     for entry in &archive.entries {
         let Some(array) = entry.name.strip_suffix(".npy") else {
             reader.left_out.push(Escaped::short(&entry.name).to_string());
@@ -95,10 +118,11 @@ fn open_archive(source: Box<dyn ByteSource>, name: &str, limits: &Limits) -> Res
             Err(error) => {
                 // An entry whose bytes are not those that were written is damaged, whether its
                 // checksum or its stream shows it. Other entries can't be read here.
-                let damaged = entry.check_crc(&*reader.source).err();
+                let damage = entry.check_crc(&*reader.source).err();
                 let is_damage = |code| matches!(code, Code::Checksum | Code::Corrupt);
-                if let Some(damage) = damaged.filter(|found| is_damage(found.code())) {
-                    return Err(damage.for_tensor(array));
+                if let Some(damage) = damage.filter(|found| is_damage(found.code())) {
+                    damaged.push(damage.for_tensor(array));
+                    continue;
                 }
                 let error = error.for_tensor(array).at(entry.place);
                 reader.warnings.push(format!(
@@ -113,9 +137,9 @@ fn open_archive(source: Box<dyn ByteSource>, name: &str, limits: &Limits) -> Res
     }
 
     // One array that can't be read takes nothing from the others; alone, it is the answer.
-    match refused.filter(|_| reader.tensors.is_empty()) {
+    match refused.filter(|_| reader.tensors.is_empty() && damaged.is_empty()) {
         Some(error) => Err(error),
-        None => Ok(reader),
+        None => Ok((reader, damaged)),
     }
 }
 

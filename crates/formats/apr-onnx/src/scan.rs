@@ -26,6 +26,12 @@ const KNOWN: [&str; 11] = [
 /// Prefixes of further well-known operator domains.
 const KNOWN_BEGINNINGS: [&str; 4] = ["pkg.onnxscript", "pkg.torch", "onnxscript.", "org.pytorch"];
 
+/// Returns `true` for an operator domain of ONNX, onnxruntime or an exporter of PyTorch.
+#[must_use]
+pub fn is_known_domain(domain: &str) -> bool {
+    KNOWN.contains(&domain) || KNOWN_BEGINNINGS.iter().any(|known| domain.starts_with(known))
+}
+
 /// Files of data that are listed.
 const MAX_DATA: usize = 10_000;
 
@@ -68,7 +74,7 @@ pub fn scan(source: &dyn ByteSource, limits: &Limits) -> Result<Scan> {
             }
             let graph = Graph::read(&mut walker, field.message()?)?;
             let part = Model { graph: Some(graph), ..Model::default() };
-            let mut more = of_nodes(&part, &own_domains(&model));
+            let mut more = of_nodes(&part, &own_functions(&model));
             more.reaches(&part, &mut walker)?;
             found.outside.extend(more.outside);
             found.contexts.extend(more.contexts);
@@ -82,15 +88,16 @@ pub fn scan(source: &dyn ByteSource, limits: &Limits) -> Result<Scan> {
 
 /// Examines the nodes of a model.
 pub(crate) fn of_model(model: &Model) -> Scan {
-    of_nodes(model, &own_domains(model))
+    of_nodes(model, &own_functions(model))
 }
 
-/// Domains of the functions that a model has itself.
-fn own_domains(model: &Model) -> BTreeSet<&str> {
-    model.functions.iter().map(|function| function.domain.as_str()).collect()
+/// Functions that a model has itself, by domain and name.
+fn own_functions(model: &Model) -> BTreeSet<(&str, &str)> {
+    let functions = model.functions.iter();
+    functions.map(|function| (function.domain.as_str(), function.name.as_str())).collect()
 }
 
-fn of_nodes(model: &Model, own: &BTreeSet<&str>) -> Scan {
+fn of_nodes(model: &Model, own: &BTreeSet<(&str, &str)>) -> Scan {
     let mut found = Scan::default();
     for node in nodes(model) {
         found.node(node, own);
@@ -159,16 +166,17 @@ impl Scan {
         Ok(())
     }
 
-    fn node(&mut self, node: &Node, own: &BTreeSet<&str>) {
+    fn node(&mut self, node: &Node, own: &BTreeSet<(&str, &str)>) {
         let domain = node.domain.as_str();
 
         // It may be one of the model's own functions, which runs no Python.
-        if PYTHON.contains(&node.op_type.as_str()) && !own.contains(domain) {
+        if own.contains(&(domain, node.op_type.as_str())) {
+            return;
+        }
+        if PYTHON.contains(&node.op_type.as_str()) {
             self.python.insert(format!("{domain}::{}", node.op_type));
         }
-        let is_known = KNOWN.contains(&domain)
-            || KNOWN_BEGINNINGS.iter().any(|known| domain.starts_with(known));
-        if !is_known && !own.contains(domain) && !self.domains.contains(domain) {
+        if !is_known_domain(domain) && !self.domains.contains(domain) {
             self.domains.insert(domain.to_owned());
         }
     }

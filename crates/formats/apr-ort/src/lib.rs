@@ -47,7 +47,8 @@ mod graph;
 mod model;
 mod reader;
 
-use apr_core::Format;
+use apr_core::{ByteSource, Format, Limits, Result};
+use apr_tflite::flatbuffer::Flatbuffer;
 
 pub use graph::graphs_of;
 pub use reader::{OrtReader, open};
@@ -63,3 +64,12 @@ pub static FORMAT: Format = Format {
     extensions: &["ort"],
     ..Format::READ_ONLY
 };
+
+/// Returns the operators of a model's nodes, with their domains: `Relu`, `com.microsoft::Gelu`.
+///
+/// # Errors
+/// E001 and E002 for a damaged file, E007 when reading fails, E008 over the limits.
+pub fn operators(source: &dyn ByteSource, limits: &Limits) -> Result<Vec<String>> {
+    let flatbuffer = Flatbuffer::new(source, limits);
+    Ok(model::Model::read(&flatbuffer.root()?)?.operators.into_keys().collect())
+}

@@ -147,12 +147,53 @@ impl<'a> Input<'a> {
         loop {
             match self.byte()? {
                 b'\n' => return Ok(line),
-                _ if line.len() == MAX_LINE && self.budget_end == u64::MAX => {}
+                _ if line.len() == MAX_LINE && self.budget_end == u64::MAX => {
+                    self.skip_line()?;
+                    return Ok(line);
+                }
                 _ if line.len() == MAX_LINE => {
                     return Err(Error::memory("a line of more than 1 MiB").at(self.position));
                 }
                 byte => line.push(byte),
             }
         }
+    }
+
+    /// Skips the rest of a line. It may be as long as the file, so it is not read byte by byte.
+    fn skip_line(&mut self) -> Result<()> {
+        /// Bytes of a read.
+        const BLOCK: u64 = 1 << 20;
+
+        let mut block = Vec::new();
+        while self.position < self.end {
+            let len = usize::try_from((self.end - self.position).min(BLOCK)).unwrap_or_default();
+            block.resize(len, 0);
+            self.source.read_at(self.position, &mut block)?;
+            if block.contains(&b'\n') {
+                let line = block.iter().take_while(|&&byte| byte != b'\n').count();
+                self.position += line as u64 + 1;
+                return Ok(());
+            }
+            self.position += len as u64;
+        }
+        Err(Error::corrupt("a line without an end").at(self.position))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lines_of_any_length_end_at_their_line_feed() {
+        for len in [0, 1, MAX_LINE - 1, MAX_LINE, MAX_LINE + 1, 2 * MAX_LINE, 5 * MAX_LINE / 2] {
+            let bytes = [vec![b'1'; len], b"\nN".to_vec()].concat();
+            let mut input = Input::unlimited(&bytes, 0, bytes.len() as u64);
+            assert_eq!(input.line().map(|line| line.len()), Ok(len.min(MAX_LINE)));
+            assert_eq!((input.position(), input.byte()), (len as u64 + 1, Ok(b'N')));
+        }
+        let endless = vec![b'1'; 2 * MAX_LINE];
+        let mut endless = Input::unlimited(&endless, 0, 2 * MAX_LINE as u64);
+        assert!(endless.line().is_err());
     }
 }

@@ -17,6 +17,8 @@ use apr_safetensors::Order;
 
 use crate::companions::WithCompanions;
 use crate::in_folder::{InFolder, Shards, shard_number};
+#[cfg(any(feature = "numpy", feature = "keras"))]
+use crate::incomplete::Incomplete;
 use crate::options::{OpenOptions, PlanOptions};
 #[cfg(any(feature = "gguf", feature = "pytorch"))]
 use crate::wrapped;
@@ -492,7 +494,8 @@ pub fn may_hold_code(format: &Format) -> bool {
 
 #[cfg(feature = "keras")]
 fn open_keras(source: Bytes, name: &str, options: &OpenOptions) -> Result<Reader> {
-    Ok(Box::new(apr_keras::open(source, name, &options.limits)?))
+    let (reader, damage) = apr_keras::open_damaged(source, name, &options.limits)?;
+    Incomplete::unless_whole(Box::new(reader), damage, 0, options)
 }
 
 #[cfg(feature = "vectors")]
@@ -517,7 +520,9 @@ fn open_pickle_in(set: &dyn SourceSet, name: &str, options: &OpenOptions) -> Res
 
 #[cfg(feature = "numpy")]
 fn open_numpy(source: Bytes, name: &str, options: &OpenOptions) -> Result<Reader> {
-    Ok(Box::new(apr_numpy::open(source, name, &options.limits)?))
+    let (reader, damage) = apr_numpy::open_damaged(source, name, &options.limits)?;
+    let absent = damage.len() as u64;
+    Incomplete::unless_whole(Box::new(reader), damage, absent, options)
 }
 
 fn open_apr2(source: Bytes, name: &str, options: &OpenOptions) -> Result<apr2::Apr2Reader> {

@@ -1,7 +1,9 @@
-//! Sharded models of which a shard is absent or damaged, opened for reports.
+//! Sharded models of which a shard is absent or damaged, and archives of which an entry is damaged,
+//! opened for reports.
 //!
 //! The rule is that of sharded `.apr` models: a report describes and checks the shards that are
-//! there and lists the others. Nothing is computed from such a model, because reading a tensor of
+//! there and lists the others. Of an archive, the entries that can be read count as one shard, and
+//! each damaged one as another. Nothing is computed from such a model, because reading a tensor of
 //! it fails with the error of the first of the others.
 
 use std::collections::BTreeMap;
@@ -27,6 +29,7 @@ pub(crate) struct Incomplete {
     places: Vec<(usize, usize)>,
     files: Vec<FileInfo>,
     warnings: Vec<String>,
+    fields: Value,
 }
 
 /// Returns `true` if an error of a shard is no reason to withhold a report on the others.
@@ -132,8 +135,47 @@ impl Incomplete {
             places,
             files: shards.iter().zip(names).filter_map(file).collect(),
             warnings: vec![warning],
+            fields: json!({ "shards": shards.len() }),
             shards,
         })
+    }
+
+    /// Returns the reader of an archive, or what can be read of it for a report, if entries of it
+    /// are damaged. `damage` has their errors, and `absent` tensors are in them.
+    ///
+    /// # Errors
+    /// The error of the first damaged entry, unless the options ask for reports.
+    #[cfg(any(feature = "numpy", feature = "keras"))]
+    pub(crate) fn unless_whole(
+        reader: Reader,
+        damage: Vec<Error>,
+        absent: u64,
+        options: &crate::OpenOptions,
+    ) -> Result<Reader> {
+        let Some(first) = damage.first() else { return Ok(reader) };
+        if !options.absent_shards {
+            return Err(first.clone());
+        }
+        let warning = match damage.len() {
+            1 => format!("an entry of the archive can't be read: {first}"),
+            entries => {
+                format!("{entries} entries of the archive can't be read; the first: {first}")
+            }
+        };
+        let warnings = reader.warnings().iter().cloned().chain([warning]).collect();
+        let file = reader.files().first().cloned();
+        let files = file.into_iter().cycle().take(damage.len() + 1).collect();
+        Ok(Box::new(Self {
+            format: reader.format(),
+            absent,
+            metadata: reader.metadata().clone(),
+            tensors: reader.tensors().to_vec(),
+            places: (0..reader.tensors().len()).map(|tensor| (0, tensor)).collect(),
+            files,
+            warnings,
+            fields: reader.container().header_fields(),
+            shards: std::iter::once(Ok(reader)).chain(damage.into_iter().map(Err)).collect(),
+        }))
     }
 
     /// Returns the error of the first shard that could not be opened.
@@ -168,7 +210,7 @@ impl CheckpointReader for Incomplete {
 
 impl ContainerFacts for Incomplete {
     fn header_fields(&self) -> Value {
-        json!({ "shards": self.shards.len() })
+        self.fields.clone()
     }
 
     fn shard_count(&self) -> usize {

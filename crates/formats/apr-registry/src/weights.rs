@@ -1,6 +1,6 @@
 //! Which file of a model's folder holds the weights, by what the formats' entries say of names.
 
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 
 use apr_core::{Error, Format, Result};
 
@@ -36,14 +36,18 @@ pub(crate) const WEIGHTS: [&str; 12] = [
 impl InFolder {
     /// Returns `true` if a file represents a model by its extension, given the other files at the
     /// top of the folder.
-    fn stands_for_a_model(&self, name: &str, top: &HashSet<&str>) -> bool {
+    fn stands_for_a_model(
+        &self,
+        name: &str,
+        (top, first): (&HashSet<&str>, &HashMap<(&str, &str), u32>),
+    ) -> bool {
         self.names.is_empty()
             && self.has_extension_of(name)
             && match (self.shards, shard_number(name)) {
                 // An index stands for them; without one, opening a shard reports what is missing.
                 (Shards::Index(_), _) | (_, None) => true,
                 (Shards::Manifest, Some((number, _))) => number == 1 && !has_manifest(name, top),
-                (Shards::First, Some((number, _))) => number == 1,
+                (Shards::First, Some(_)) => is_first(name, first),
             }
     }
 
@@ -52,6 +56,7 @@ impl InFolder {
     fn candidates<'n>(&self, top: &[&'n str]) -> Candidates<'n> {
         let ending = if let Shards::Index(ending) = self.shards { Some(ending) } else { None };
         let names: HashSet<&str> = top.iter().copied().collect();
+        let first = first_shards(&names);
         let is_index = |name: &&&str| ending.is_some_and(|ending| name.ends_with(ending));
         Candidates {
             named: top.iter().find(|name| self.names.contains(name)).copied(),
@@ -62,7 +67,7 @@ impl InFolder {
             },
             files: top
                 .iter()
-                .filter(|name| self.stands_for_a_model(name, &names))
+                .filter(|name| self.stands_for_a_model(name, (&names, &first)))
                 .copied()
                 .collect(),
         }
@@ -173,9 +178,10 @@ fn check_one_model(top: &[&str]) -> Result<()> {
 
     // Folders may have a hundred thousand files.
     let names: HashSet<&str> = top.iter().copied().collect();
+    let first = first_shards(&names);
     let is_model = |name: &str| {
         FORMATS.iter().any(|entry| entry.in_folder.has_extension_of(name))
-            && shard_number(name).is_none_or(|(number, _)| number == 1)
+            && is_first(name, &first)
             // A manifest and its first shard are one.
             && !has_manifest(name, &names)
     };
@@ -195,6 +201,25 @@ fn check_one_model(top: &[&str]) -> Result<()> {
         "the folder has {} models; name one of {listed}{more}",
         models.len()
     )))
+}
+
+/// Returns the number of the first shard that is there of each model, by stem and extension.
+///
+/// If it is not shard 1, opening it reports the absent ones.
+fn first_shards<'n>(top: &HashSet<&'n str>) -> HashMap<(&'n str, &'n str), u32> {
+    let mut first = HashMap::new();
+    for name in top {
+        let Some((stem, (number, _))) = shard_stem(name).zip(shard_number(name)) else { continue };
+        let known = first.entry((stem, extension(name))).or_insert(number);
+        *known = number.min(*known);
+    }
+    first
+}
+
+/// Returns `true` if a name is that of a model's first shard in the folder, or of no shard.
+fn is_first(name: &str, first: &HashMap<(&str, &str), u32>) -> bool {
+    let first = |stem| first.get(&(stem, extension(name))).copied();
+    shard_stem(name).is_none_or(|stem| first(stem) == shard_number(name).map(|(number, _)| number))
 }
 
 /// Returns `true` if the folder has the manifest of a shard.

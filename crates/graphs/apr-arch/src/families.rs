@@ -10,6 +10,7 @@ use crate::builtin::{self, Table, tables};
 use crate::dimensions;
 use crate::expression::Value;
 use crate::family::{Family, HUGGING_FACE, Naming, Refused};
+use crate::gguf::Lookup;
 use crate::model::FamilyModel;
 use crate::names::NameGroups;
 use crate::text_part::{is_of_others, sees, text_type};
@@ -20,6 +21,12 @@ use crate::text_part::{is_of_others, sees, text_type};
 /// it.
 const TOLD: (usize, usize) = (1, 2);
 const GUESSED: (usize, usize) = (9, 10);
+
+/// Value of [`keys::PART`] for the part for images of a larger model.
+const IMAGES: &str = "images";
+
+/// `general.architecture` of the parts of larger models, whatever their family.
+const PARTS_IN_GGUF: &str = "clip";
 
 /// Fewest tensors that names alone are enough for: many small networks have a `fc1.weight`.
 const FEWEST: usize = 5;
@@ -103,15 +110,13 @@ impl Families {
     }
 
     /// Adds a family from the text of a family file. It takes precedence over other families of the
-    /// same name. A table with `vision_of` describes a part for images, which no checkpoint is by
-    /// itself.
+    /// same name. A table with `vision_of` describes a part for images, beside a language model or
+    /// by itself.
     ///
     /// # Errors
     /// E001 if the text is not TOML, is not a family, or extends an unknown family.
     pub fn add(&mut self, text: &str) -> Result<&Family> {
-        let part = |name: &str| self.vision_parts().find(|part| part.name() == name);
-        let find = |base: &str| self.find(base).or_else(|| part(base));
-        let family = Family::read(text, find).map_err(|error| match error {
+        let family = Family::read(text, |base: &str| self.find(base)).map_err(|error| match error {
             Refused::UnknownBase(base) => self.unknown(&base),
             Refused::Malformed(error) => error,
         })?;
@@ -148,6 +153,7 @@ impl Families {
             .or_else(|| builtin(&|table| is_it(table.name())))
             .or_else(|| brought().find(|family| family.is_called(name)))
             .or_else(|| builtin(&|table| table.names().any(is_it)))
+            .or_else(|| self.vision_parts().find(|part| is_it(part.name())))
     }
 
     /// Returns `true` if the family is built in.
@@ -163,6 +169,12 @@ impl Families {
 
     /// Returns the family that the metadata name.
     fn told<'m>(&self, metadata: &'m Metadata) -> Told<'_, 'm> {
+        if metadata.text(keys::PART) == Some(IMAGES)
+            && let Some(part) = self.vision_part(metadata)
+        {
+            return Told::Family(part);
+        }
+
         let named = metadata.text(keys::MODEL_TYPE).filter(|name| !is_no_type(name));
         let architecture = metadata.object(keys::ARCHITECTURE);
         let class = || architecture?.get("architectures")?.get(0)?.as_str();
@@ -313,12 +325,23 @@ impl Families {
         entry: &dyn Fn(&str) -> Option<Json>,
     ) -> Option<&Family> {
         let mut lookup = |name: &str| entry(name).and_then(|json| Value::of(&json));
+        let is_it = |family: &&Family| family.is_gguf_architecture(architecture);
+        let recognized = |family: &Family, lookup: Lookup<'_>| {
+            family.gguf.as_ref().and_then(|gguf| gguf.is_recognized(lookup))
+        };
+        if architecture == PARTS_IN_GGUF {
+            return self
+                .vision_parts()
+                .filter(is_it)
+                .find(|part| recognized(part, &mut lookup) == Some(true));
+        }
+
         let mut general = None;
         let brought = self.brought.iter().map(|family| &**family);
         let told = tables().iter().filter(|table| table.may_be_in_gguf(architecture));
         let families = brought.chain(told.map(Table::family));
-        for family in families.filter(|family| family.is_gguf_architecture(architecture)) {
-            match family.gguf.as_ref().and_then(|gguf| gguf.is_recognized(&mut lookup)) {
+        for family in families.filter(is_it) {
+            match recognized(family, &mut lookup) {
                 Some(true) => return Some(family),
                 Some(false) => {}
                 None => general = general.or(Some(family)),
@@ -353,14 +376,18 @@ impl Families {
         tensors: &[TensorInfo],
         metadata: &'a Metadata,
     ) -> Option<FamilyModel<'a>> {
+        let family = self.vision_part(metadata)?;
+        let (naming, _) = names.best_naming(family, 1)?;
+        Some(FamilyModel::new(family, naming, names, tensors, metadata))
+    }
+
+    /// Returns the table of the part for images of the model that the metadata describe.
+    fn vision_part(&self, metadata: &Metadata) -> Option<&Family> {
         let config = metadata.object(keys::ARCHITECTURE).filter(|config| sees(config))?;
         // Of a language model's family, the metadata may have that family's type.
         let own = config.get("model_type").and_then(Json::as_str);
         let kind = own.or_else(|| metadata.text(keys::MODEL_TYPE))?;
-        let family =
-            self.vision_parts().find(|part| part.file.vision_of.iter().any(|name| name == kind))?;
-        let (naming, _) = names.best_naming(family, 1)?;
-        Some(FamilyModel::new(family, naming, names, tensors, metadata))
+        self.vision_parts().find(|part| part.is_vision_of(kind))
     }
 
     fn unknown(&self, name: &str) -> Error {

@@ -282,6 +282,17 @@ impl Family {
     /// `text_config`.
     ///
     /// Other tables describe only the language model of such a model.
+    /// Returns `true` if the table describes the part for images of models of this type.
+    pub(crate) fn is_vision_of(&self, model_type: &str) -> bool {
+        self.file.vision_of.iter().any(|name| name == model_type)
+    }
+
+    /// Returns `true` if the table describes the part for images of a larger model.
+    #[must_use]
+    pub fn is_for_images(&self) -> bool {
+        !self.file.vision_of.is_empty()
+    }
+
     pub(crate) fn has_parts(&self) -> bool {
         self.file.parts.unwrap_or(false)
     }

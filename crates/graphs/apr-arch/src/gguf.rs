@@ -8,6 +8,8 @@
 //! | `keys` | hyperparameters: key, type, the first of `value` that has one, `when` they are written |
 //! | `layouts` | canonical name to how GGUF's values come from Hugging Face's |
 //! | `config` | entries of `config.json`, over the keys of a GGUF file |
+//! | `dtypes` | canonical name to the dtype that llama.cpp needs, where neither name nor shape shows it |
+//! | `numbers` | index of names to the list whose elements are its numbers in the file |
 //! | `computes` | options of the graph that llama.cpp computes otherwise than these entries say |
 //!
 //! Keys that do not start with `general.` or `tokenizer.` have the architecture in front. Names in
@@ -20,7 +22,7 @@ mod layout;
 use std::cell::Cell;
 use std::collections::{BTreeMap, HashSet};
 
-use apr_core::{Error, Result};
+use apr_core::{DType, Error, Result};
 use serde::Deserialize;
 use serde_json::{Map, Value as Json};
 
@@ -52,6 +54,10 @@ pub(crate) struct GgufFile {
     keys: Vec<KeyEntry>,
     #[serde(default)]
     layouts: BTreeMap<String, LayoutEntry>,
+    #[serde(default)]
+    dtypes: BTreeMap<String, String>,
+    #[serde(default)]
+    numbers: BTreeMap<String, String>,
     #[serde(default)]
     without_config: Vec<String>,
     #[serde(default)]
@@ -112,6 +118,7 @@ enum KeyKind {
     Strings,
     Bools,
     I32s,
+    F32s,
 }
 
 /// A hyperparameter's value, in the type that llama.cpp expects.
@@ -132,6 +139,8 @@ pub enum GgufValue {
     Bools(Vec<bool>),
     /// Several whole numbers.
     I32s(Vec<i32>),
+    /// Several floating-point numbers.
+    F32s(Vec<f32>),
 }
 
 impl GgufFile {
@@ -141,6 +150,8 @@ impl GgufFile {
         layouts.extend(self.layouts);
         let mut computes = base.computes.clone();
         computes.extend(self.computes);
+        let mut dtypes = base.dtypes.clone();
+        dtypes.extend(self.dtypes);
         // The base's files are none of a family that has none.
         let inherited = base.architecture.clone().filter(|_| self.refused.is_none());
         Self {
@@ -148,6 +159,7 @@ impl GgufFile {
             keys: replaced(&base.keys, self.keys, &self.without_keys, |entry| &entry.key),
             config: replaced(&base.config, self.config, &self.without_config, |entry| &entry.key),
             layouts,
+            dtypes,
             computes,
             without_tensors: self.without_tensors.or_else(|| base.without_tensors.clone()),
             ..self
@@ -193,6 +205,10 @@ pub(crate) struct Gguf {
     keys: Vec<Key>,
     /// Layouts by canonical pattern.
     pub(crate) layouts: Vec<(String, TensorLayout)>,
+    /// Dtypes by canonical pattern.
+    pub(crate) dtypes: Vec<(String, DType)>,
+    /// Lists of the numbers that indices have in the file.
+    pub(crate) numbers: Vec<(String, Expression)>,
     config: Vec<ConfigRule>,
     pub(crate) computes: BTreeMap<String, Expression>,
 }
@@ -278,6 +294,12 @@ impl Gguf {
                 .layouts
                 .iter()
                 .map(|(name, entry)| Ok((name.clone(), TensorLayout::parse(entry)?)))
+                .collect::<Result<_>>()?,
+            dtypes: file.dtypes.iter().map(dtype).collect::<Result<_>>()?,
+            numbers: file
+                .numbers
+                .iter()
+                .map(|(index, list)| Ok((index.clone(), Expression::parse(list)?)))
                 .collect::<Result<_>>()?,
             config: config.collect::<Result<_>>()?,
             computes: computes.collect::<Result<_>>()?,
@@ -392,6 +414,13 @@ impl Gguf {
     }
 }
 
+/// Reads an entry of `[gguf.dtypes]`.
+fn dtype((tensor, name): (&String, &String)) -> Result<(String, DType)> {
+    let dtype = DType::ALL.iter().copied().find(|dtype| dtype.name() == name);
+    let dtype = dtype.ok_or_else(|| Error::format(format!("{tensor}: no dtype '{name}'")))?;
+    Ok((tensor.clone(), dtype))
+}
+
 /// Returns the file's key for a key of the table: the model's own keys get the architecture as a
 /// prefix.
 pub(crate) fn absolute(key: &str, architecture: &str) -> String {
@@ -464,6 +493,13 @@ impl KeyKind {
             (Self::I32s, Value::List(items)) => {
                 let number = |item: &Value| i32::try_from(item.as_size()?).ok();
                 items.iter().map(number).collect::<Option<_>>().map(GgufValue::I32s)
+            }
+            (Self::F32s, Value::List(items)) => {
+                let number = |item: &Value| match item {
+                    Value::Number(number) => Some(*number as f32),
+                    _ => None,
+                };
+                items.iter().map(number).collect::<Option<_>>().map(GgufValue::F32s)
             }
             _ => None,
         };

@@ -78,8 +78,10 @@ pub struct TensorExpectation {
     /// Kind of the tensor.
     pub kind: TensorKind,
     /// Expected mean of the values; reports warn if a tensor is outside.
+    #[serde(rename = "expected_mean")]
     pub mean: Option<Range>,
     /// Standard deviation of its values.
+    #[serde(rename = "expected_std")]
     pub std: Option<Range>,
     /// Standard deviation times the root of the number of values for each output.
     ///

@@ -17,7 +17,7 @@ use crate::kind::{Range, TensorExpectation};
 use crate::layer_stack::LayerStack;
 use crate::names::NameGroups;
 use crate::text_part::is_of_others;
-use member::{Member, counts, inputs, member, tell_namesakes};
+use member::{Member, counts, inputs, member, renumber, tell_namesakes};
 
 pub use description::Description;
 use mismatch::without_outer_ones;
@@ -103,6 +103,7 @@ impl<'a> FamilyModel<'a> {
         let in_gguf_layout = naming.convention == GGUF || gguf_values(metadata);
         if naming.convention == GGUF {
             tell_namesakes(family, &mut members, &dimensions);
+            renumber(family, &mut members, &dimensions);
         }
 
         // Shapes that GGUF changes would show other dimensions.

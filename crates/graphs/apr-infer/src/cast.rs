@@ -2,7 +2,7 @@
 
 use apr_core::{Error, Result};
 use apr_graph::ElementType;
-use half::{bf16, f16};
+use apr_tensor::half_float::{f32_to_bf16, f32_to_f16};
 
 use crate::Tensor;
 use crate::convert::{Number, is_half};
@@ -106,8 +106,8 @@ fn by_rules(values: Vec<f64>, shape: Vec<usize>, to: ElementType, rules: Rules) 
     let data = match to {
         ElementType::F64 => Data::F64(values),
         ElementType::F32 => all::<f32>(&values),
-        ElementType::F16 => bits(|value| f16::from_f32(value).to_bits()),
-        ElementType::BF16 => bits(|value| bf16::from_f32(value).to_bits()),
+        ElementType::F16 => bits(f32_to_f16),
+        ElementType::BF16 => bits(f32_to_bf16),
         ElementType::I8 => Data::I8(values.iter().map(|&value| value as i64 as i8).collect()),
         ElementType::I16 => Data::I16(values.iter().map(|&value| value as i64 as i16).collect()),
         ElementType::I32 => all::<i32>(&values),

@@ -4,7 +4,7 @@ use std::borrow::Cow;
 
 use apr_core::{Error, Result};
 use apr_graph::ElementType;
-use half::{bf16, f16};
+use apr_tensor::half_float::{bf16_to_f32, f16_to_f32, f32_to_bf16, f32_to_f16};
 
 use crate::Tensor;
 use crate::tensor::{Data, with_numbers};
@@ -50,10 +50,10 @@ impl Tensor {
     pub fn floats(&self) -> Result<Cow<'_, [f32]>> {
         match (self.element(), self.data()) {
             (ElementType::F16, Data::U16(bits)) => {
-                Ok(Cow::Owned(bits.iter().map(|&bits| f16::from_bits(bits).to_f32()).collect()))
+                Ok(Cow::Owned(bits.iter().map(|&bits| f16_to_f32(bits)).collect()))
             }
             (ElementType::BF16, Data::U16(bits)) => {
-                Ok(Cow::Owned(bits.iter().map(|&bits| bf16::from_bits(bits).to_f32()).collect()))
+                Ok(Cow::Owned(bits.iter().map(|&bits| bf16_to_f32(bits)).collect()))
             }
             _ => self.values::<f32>().map(Cow::Borrowed),
         }
@@ -113,10 +113,8 @@ impl Tensor {
     pub(crate) fn narrowed(&self, to: ElementType) -> Result<Self> {
         let values = self.values::<f32>()?;
         let bits = match to {
-            ElementType::F16 => {
-                values.iter().map(|&value| f16::from_f32(value).to_bits()).collect()
-            }
-            _ => values.iter().map(|&value| bf16::from_f32(value).to_bits()).collect(),
+            ElementType::F16 => values.iter().map(|&value| f32_to_f16(value)).collect(),
+            _ => values.iter().map(|&value| f32_to_bf16(value)).collect(),
         };
         Self::with_type(to, self.shape().to_vec(), Data::U16(bits))
     }

@@ -11,7 +11,7 @@ use std::sync::Arc;
 
 use apr_core::{DType, Error, Result};
 use apr_graph::{Body, Dim, ElementType, Graph, Meaning, ValueId};
-use half::f16;
+use apr_tensor::half_float::f32_to_f16;
 
 use crate::Tensor;
 use crate::action::read_by_bodies;
@@ -478,10 +478,13 @@ fn can_grow(graph: &Graph, body: &Body, id: ValueId) -> bool {
 /// Appends numbers in half precision. Returns `false` if a finite number is too large for half
 /// precision.
 fn push_halves(values: &[f32], out: &mut Vec<u8>) -> bool {
+    /// All set in infinities and NaN.
+    const EXPONENT: u16 = 0x7c00;
+
     let mut fits = true;
     out.extend(values.iter().flat_map(|value| {
-        let half = f16::from_f32(*value);
-        fits &= half.is_finite() || !value.is_finite();
+        let half = f32_to_f16(*value);
+        fits &= half & EXPONENT != EXPONENT || !value.is_finite();
         half.to_le_bytes()
     }));
     fits

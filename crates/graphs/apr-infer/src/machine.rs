@@ -356,7 +356,7 @@ impl<'m> Machine<'m> {
             return self.read(around, *outer);
         }
         Err(Error::format(format!(
-            "the value '{}' is not there when it is needed",
+            "the value '{}' is missing when it is needed",
             frame.body.value(id).name
         )))
     }

@@ -23,6 +23,7 @@ pub struct WeightImportance {
     /// Rows that it was measured on.
     pub rows: usize,
     /// Tokens of these rows.
+    #[serde(rename = "token_count")]
     pub tokens: u64,
     /// The tensors that the predictions depend on, in the order of the graph.
     pub tensors: Vec<TensorImportance>,

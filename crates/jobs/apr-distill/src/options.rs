@@ -16,6 +16,7 @@ pub struct DistillOptions {
     /// Number of passes over all rows; 3 by default.
     pub epochs: u64,
     /// Total number of steps, which overrides `epochs`.
+    #[serde(rename = "step_count")]
     pub steps: Option<u64>,
     /// Rows of a step; 16 by default.
     pub batch: usize,

@@ -41,12 +41,14 @@ pub struct DistillReport {
     #[serde(skip_serializing_if = "is_zero")]
     pub written: usize,
     /// Steps that were made.
+    #[serde(rename = "step_count")]
     pub steps: u64,
     /// The step whose student was kept.
     pub best_step: u64,
     /// Steps that were planned.
     pub planned_steps: u64,
     /// Tokens that were learnt from, repetitions counted.
+    #[serde(rename = "token_count")]
     pub tokens: u64,
     /// Parameters that were trained.
     pub parameters: u64,

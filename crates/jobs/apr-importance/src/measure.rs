@@ -128,7 +128,8 @@ pub fn measure(
     }
     if sums.entries.is_empty() {
         return Err(RunError::request(
-            "nothing was measured: no product of the model reads a weight that has a name",
+            "nothing was measured: no product of the model reads a weight that has a name and a \
+             row for each output",
         ));
     }
     Ok(Measured { sums, not_measured: not_measured.into_iter().collect() })

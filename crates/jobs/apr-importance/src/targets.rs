@@ -6,7 +6,7 @@ use apr_arch::{FamilyModel, GGUF, Naming};
 use apr_core::CheckpointReader;
 use apr_graph::{View, WeightRef};
 use apr_quantize::measured_expert;
-use apr_trace::Sites;
+use apr_trace::{Site, Sites};
 
 /// Operators that multiply their first input by the columns of their second.
 const PRODUCTS: [&str; 2] = ["MatMul", "Gemm"];
@@ -54,7 +54,8 @@ impl Target {
 pub(crate) struct Targets {
     /// Targets by the product's position among all operators.
     pub(crate) of_site: HashMap<usize, Vec<Target>>,
-    /// Weights of products that have no name in GGUF.
+    /// Weights of products that have no name in GGUF, or whose rows are inputs: an entry for each
+    /// column of theirs would be for each output.
     pub(crate) nameless: BTreeSet<String>,
     /// Weights of operators that are not looked into.
     pub(crate) others: BTreeSet<String>,
@@ -76,7 +77,10 @@ impl Targets {
             if !PRODUCTS.contains(&site.op.as_str()) {
                 continue;
             }
-            let found = names.targets(weight);
+            let found = match names.gguf.is_none() && has_inputs_first(site, weight) {
+                true => Vec::new(),
+                false => names.targets(weight),
+            };
             if found.is_empty() {
                 targets.nameless.insert(weight.tensor.clone());
             }
@@ -90,6 +94,18 @@ impl Targets {
         }
         targets
     }
+}
+
+/// Returns `true` if the rows of a stored weight are the inputs of a product, not its outputs.
+///
+/// GGUF stores all weights by outputs, so that its names need no such test.
+fn has_inputs_first(site: &Site, weight: &WeightRef) -> bool {
+    let turns = |view: &&View| match view {
+        View::Transposed(order) => order.len() > 1 && order.last() != Some(&(order.len() - 1)),
+        _ => false,
+    };
+    let turns = weight.views.iter().filter(turns).count() + usize::from(site.transposes);
+    turns % 2 == 0
 }
 
 /// Names of a graph's weights in quantizers.

@@ -24,7 +24,7 @@ pub struct Answer {
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub tool_calls: Vec<ToolCall>,
     /// Tool calls that can't be parsed, as they are in the text.
-    #[serde(skip_serializing_if = "Vec::is_empty")]
+    #[serde(rename = "unreadable_calls", skip_serializing_if = "Vec::is_empty")]
     pub unreadable: Vec<String>,
 }
 

@@ -76,7 +76,7 @@ pub fn analyze<P: Pipeline>(
             let mut violations = stats
                 .map(|stats| Physics::ALL.violations(&row.name, stats, expected))
                 .unwrap_or_default();
-            violations.extend(outliers.get(row.name.as_str()).copied());
+            violations.extend(outliers.get(row.name.as_str()).cloned());
             AnalyzedTensor {
                 name: model
                     .and_then(|model| model.canonical(position))

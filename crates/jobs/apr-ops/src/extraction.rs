@@ -28,6 +28,7 @@ pub struct Extracted {
     /// Number of nodes of the model.
     pub nodes_before: u64,
     /// Number of nodes of the part.
+    #[serde(rename = "node_count")]
     pub nodes: u64,
 }
 

@@ -113,6 +113,7 @@ pub enum Claim {
     /// The tokenizer has ids without a row in the embedding.
     Vocabulary {
         /// Tokens of the tokenizer.
+        #[serde(rename = "token_count")]
         tokens: u64,
         /// Rows of the embedding.
         rows: u64,
@@ -120,6 +121,7 @@ pub enum Claim {
     /// The list of tokens in the metadata differs in length from the stated size.
     Size {
         /// Tokens of the list.
+        #[serde(rename = "token_count")]
         tokens: u64,
         /// Size stated in the metadata.
         stated: u64,
@@ -131,6 +133,7 @@ pub enum Claim {
         /// Mels of the filterbank.
         filters: u64,
         /// Number of mel bins in the configuration.
+        #[serde(rename = "expected_count")]
         expected: u64,
     },
 }

@@ -112,6 +112,7 @@ pub struct CodecShare {
     /// Bytes of these tensors after decoding.
     pub bytes: u64,
     /// Bytes of these tensors in the file.
+    #[serde(rename = "stored_bytes")]
     pub stored: u64,
 }
 

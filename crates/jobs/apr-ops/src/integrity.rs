@@ -8,9 +8,9 @@ use std::collections::BTreeSet;
 
 use apr_core::{StoredPart, StoredRange, Sum};
 use apr_registry::digest::{CHUNK_LEN, ChunkSums};
-use apr_registry::{CheckpointReader, Pipeline, Result};
+use apr_registry::{CheckpointReader, Code, Error, Pipeline, Result};
 use apr_view::chunks::{Chunk, pieces, take};
-pub(crate) use apr_view::integrity::{Mismatch, Tally};
+pub(crate) use apr_view::integrity::{Mismatch, Tally, about_part};
 
 /// A part of a file that is read for its checksum.
 #[derive(Debug, Clone, Copy)]
@@ -64,18 +64,45 @@ impl<'a> Checks<'a> {
     }
 }
 
-/// Reads parts for their checksums; reports what does not match, and of which tensor.
+/// A part of a file that is not what was written.
+#[derive(Debug, Clone)]
+pub(crate) enum Damage {
+    /// Its bytes do not match their checksum.
+    Mismatch(Mismatch),
+    /// Its bytes don't decode: there is nothing to compare.
+    Undecodable(Error),
+}
+
+impl Damage {
+    /// Returns the error for a tensor that is made of the part.
+    fn into_error(self, reader: &dyn CheckpointReader, tensor: usize, range: StoredRange) -> Error {
+        match self {
+            Self::Mismatch(mismatch) => mismatch.into_error(reader, tensor, range),
+            Self::Undecodable(error) => about_part(error, reader, tensor, range),
+        }
+    }
+}
+
+/// Returns `true` if an error of reading a tensor is about bytes that were read, so that a report
+/// can list it and go on with other tensors.
+pub(crate) fn is_of_bytes(error: &Error) -> bool {
+    matches!(error.code(), Code::Corrupt | Code::Checksum)
+}
+
+/// Reads parts for their checksums; reports the damaged ones, each with the first tensor that is
+/// made of it.
 ///
 /// # Errors
 /// E007 when reading fails.
-pub(crate) fn mismatches<P: Pipeline>(
+pub(crate) fn damages<P: Pipeline>(
     checks: &Checks<'_>,
     pipeline: &P,
-) -> Result<Vec<(usize, StoredRange, Mismatch)>> {
+) -> Result<Vec<(usize, StoredRange, Damage)>> {
     #[derive(Default)]
     struct Summed {
         bytes: Vec<u8>,
         sums: Option<ChunkSums>,
+        failure: Option<Error>,
     }
     let chunks = |(at, check): (usize, &Check<'_>)| {
         pieces(check.part.range.len, CHUNK_LEN).map(move |chunk| (at, chunk))
@@ -85,18 +112,24 @@ pub(crate) fn mismatches<P: Pipeline>(
         let (check, chunk) = tasks[at];
         let part = &checks.list[check].part;
         let bytes = take(&mut slot.bytes, chunk.len);
-        part.read(chunk.offset, bytes)?;
+        slot.failure = match part.read(chunk.offset, bytes) {
+            Err(error) if !is_of_bytes(&error) => return Err(error),
+            read => read.err(),
+        };
         slot.sums = chunk.summable.then(|| ChunkSums::of(bytes, chunk.offset, part.range.len));
         Ok(())
     };
 
-    let (mut tally, mut found) = (Tally::default(), Vec::new());
+    let (mut tally, mut failure, mut found) = (Tally::default(), None, Vec::new());
     pipeline.run(tasks.len(), produce, |at, slot: &mut Summed| {
         let (check, chunk) = tasks[at];
         let Check { tensor, part } = checks.list[check];
+        failure = failure.take().or(slot.failure.take());
         tally.append(part.sum, &slot.bytes[..chunk.len], slot.sums);
         if chunk.last {
-            found.extend(tally.finish(part.sum).map(|mismatch| (tensor, part.place, mismatch)));
+            let mismatch = tally.finish(part.sum).map(Damage::Mismatch);
+            let damage = failure.take().map(Damage::Undecodable).or(mismatch);
+            found.extend(damage.map(|damage| (tensor, part.place, damage)));
         }
         Ok(())
     })?;
@@ -113,14 +146,14 @@ pub(crate) fn of_plain(reader: &dyn CheckpointReader, tensor: usize) -> Option<S
 /// Bytes that are read as they lie in the file are left to the pass that reads them.
 ///
 /// # Errors
-/// E004 with the tensor and its file, E007 when reading fails.
+/// E004 with the tensor and its file, E002 for bytes that don't decode, E007 when reading fails.
 pub(crate) fn check_parts<P: Pipeline>(
     reader: &dyn CheckpointReader,
     tensors: impl IntoIterator<Item = usize>,
     pipeline: &P,
 ) -> Result<()> {
-    match mismatches(&Checks::of_decoded(reader, tensors), pipeline)?.first() {
-        Some(&(tensor, range, mismatch)) => Err(mismatch.into_error(reader, tensor, range)),
+    match damages(&Checks::of_decoded(reader, tensors), pipeline)?.into_iter().next() {
+        Some((tensor, range, damage)) => Err(damage.into_error(reader, tensor, range)),
         None => Ok(()),
     }
 }

@@ -228,13 +228,19 @@ fn keeps_names(reader: &dyn CheckpointReader) -> bool {
 /// Checks that a GGUF file describes itself fully.
 fn gguf(reader: &dyn CheckpointReader, remarks: &mut Remarks) {
     let metadata = reader.metadata();
+    let pairs = apr_gguf::key_values(metadata).ok().flatten();
+    // An importance matrix is a measurement: it has neither a name nor a licence of its own.
+    let kind = pairs.as_ref().and_then(|pairs| pairs.text("general.type"));
+    if kind == Some("imatrix") {
+        return;
+    }
     for (name, key) in [("general.name", "model_name"), ("general.license", "license")] {
         if metadata.get(key).is_none_or(serde_json::Value::is_null) {
             remarks.add(Severity::Warn, Topic::Metadata, format!("Missing '{name}'"));
         }
     }
 
-    let Ok(Some(pairs)) = apr_gguf::key_values(metadata) else { return };
+    let Some(pairs) = pairs else { return };
     let value = |key: &str| pairs.get(key);
     let embeds = reader.tensors().iter().any(|info| info.name == "token_embd.weight");
     if embeds && value("tokenizer.ggml.model").is_none() {

@@ -8,7 +8,7 @@ use apr_source::adapter::starts_at_zero;
 use apr_tensor::stats::Stats;
 use serde::{Deserialize, Serialize};
 
-use apr_core::{NotFinite, number};
+use apr_core::{Escaped, NotFinite, number};
 
 pub use siblings::{Sibling, outliers};
 
@@ -29,7 +29,7 @@ pub enum Level {
 }
 
 /// Error found in a tensor's values.
-#[derive(Debug, Clone, Copy, PartialEq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Serialize)]
 #[serde(tag = "what", rename_all = "snake_case")]
 #[non_exhaustive]
 pub enum Violation {
@@ -96,12 +96,14 @@ pub enum Violation {
         nearest: f64,
         /// The number of other layers with this matrix.
         siblings: usize,
+        /// The matrix of the other one of two layers. Which of them is wrong is not known.
+        of_two: Option<String>,
     },
     /// A matrix has the statistics of the same matrix in another layer: one is a copy
     /// ([`outliers`]).
     Repeated {
-        /// The number of other layers with this matrix.
-        siblings: usize,
+        /// The first matrix that it equals.
+        sibling: String,
     },
     /// A part of a matrix is zero, and hardly any value in the other layers ([`outliers`]).
     Zeros {
@@ -225,26 +227,33 @@ impl std::fmt::Display for Violation {
                      all layers, {median} ({siblings})"
                 )
             }
-            Self::Size { size, nearest, siblings } => {
+            Self::Size { size, nearest, siblings, of_two } => {
                 let times = match size / nearest {
                     ratio if ratio >= 1.0 => format!("{} times", number(ratio.round())),
                     ratio => format!("a {}th of", number(ratio.recip().round())),
                 };
-                write!(
-                    f,
-                    "the root mean square of this weight is {}, {times} that of the nearest of {} \
-                     {IN_OTHER_LAYERS}, {}",
-                    number(*size),
-                    apr_core::counted(*siblings as u64, "sibling"),
-                    number(*nearest)
-                )
+                let (size, nearest) = (number(*size), number(*nearest));
+                write!(f, "the root mean square of this weight is {size}, {times} that of ")?;
+                match of_two {
+                    Some(other) => write!(
+                        f,
+                        "its only sibling {IN_OTHER_LAYERS}, '{}', {nearest}: one of them is \
+                         wrong",
+                        Escaped::short(other)
+                    ),
+                    None => write!(
+                        f,
+                        "the nearest of {} {IN_OTHER_LAYERS}, {nearest}",
+                        apr_core::counted(*siblings as u64, "sibling")
+                    ),
+                }
             }
-            Self::Repeated { siblings } => {
+            Self::Repeated { sibling } => {
                 write!(
                     f,
-                    "this weight has exactly the mean, deviation and range of a sibling ({} \
-                     {IN_OTHER_LAYERS}): one is a copy of the other",
-                    apr_core::counted(*siblings as u64, "sibling")
+                    "this weight has exactly the mean, deviation and range of a sibling \
+                     {IN_OTHER_LAYERS}, '{}': one is a copy of the other",
+                    Escaped::short(sibling)
                 )
             }
             Self::Zeros { share, most, siblings } => {

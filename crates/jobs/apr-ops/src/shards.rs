@@ -4,13 +4,13 @@
 use std::ops::Range;
 
 use apr_core::{Progress, StoredRange, counted};
-use apr_registry::{CheckpointReader, Error, FileInfo, Pipeline, Result};
+use apr_registry::{CheckpointReader, Error, FileInfo, Pipeline, Result, TensorInfo};
 
 use crate::coded::{coded_in_parts, coded_units, validate_coded, validate_coded_part};
 use crate::validate::{
     Check, CheckOutcome, Finding, Known, Level, PartFindings, Status, ValidateOptions,
-    ValidateReport, beside_siblings, check_all, finite_detail, is_valid, no_such_units, undecoded,
-    validate, validate_part, validate_shard, validate_units, validated,
+    ValidateReport, beside_siblings, check_all, finite_detail, is_valid, no_such_units,
+    undecoded_names, validate, validate_part, validate_shard, validate_units, validated,
 };
 
 /// Checks an opened checkpoint like [`validate`], and every shard with all its bytes.
@@ -219,17 +219,23 @@ struct Seen {
     absent: usize,
     /// `true` if tensors in missing shards are not described elsewhere.
     is_described_by_shards: bool,
+    /// Noun for the shards.
+    parts: &'static str,
 }
 
 impl Seen {
     fn of(reader: &dyn CheckpointReader, findings: &[Finding]) -> Self {
         let container = reader.container();
-        let (mut present, mut digests) = (0, 0);
+        let (mut present, mut digests, mut undecoded) = (0, 0, 0);
+        let undecoded_names = undecoded_names(findings);
         for shard in (0..container.shard_count()).filter_map(|shard| container.shard(shard).ok()) {
             let tensors = shard.tensors().len();
             present += tensors;
             let has_digest = |&tensor: &usize| shard.stored(tensor).digest().is_some();
             digests += (0..tensors).filter(has_digest).count();
+            // Tensors of shards that don't open are absent.
+            let is_undecoded = |info: &&TensorInfo| undecoded_names.contains(info.name.as_str());
+            undecoded += shard.tensors().iter().filter(is_undecoded).count();
         }
         let listed = reader.tensors().len().saturating_sub(present);
         let absent = listed
@@ -237,8 +243,10 @@ impl Seen {
                 usize::try_from(absence.tensors).unwrap_or(usize::MAX - listed)
             });
         let is_described_by_shards = container.absence().is_some();
-        let undecoded = undecoded(findings).min(present);
-        Self { present, digests, undecoded, absent, is_described_by_shards }
+        // Entries of an archive have one file.
+        let is_archive = reader.files().windows(2).all(|pair| pair[0].name == pair[1].name);
+        let parts = if is_archive { "entries" } else { "shards" };
+        Self { present, digests, undecoded, absent, is_described_by_shards, parts }
     }
 
     /// Tensors whose values were looked at.
@@ -249,10 +257,11 @@ impl Seen {
     /// Returns skipped outcomes for tensors that a check could not read, with the reasons.
     fn unread(&self, check: Check) -> Vec<CheckOutcome> {
         let reads_values = matches!(check, Check::Finite | Check::Zeros | Check::Physics);
-        let absent = (self.absent, "their shards are absent or damaged");
-        let undecoded = (if reads_values { self.undecoded } else { 0 }, "bytes that don't decode");
+        let absent = (self.absent, format!("their {} are absent or damaged", self.parts));
+        let undecoded = if reads_values { self.undecoded } else { 0 };
+        let undecoded = (undecoded, "bytes that don't decode".to_owned());
         let unread = [absent, undecoded].into_iter().filter(|(tensors, _)| *tensors > 0);
-        let outcome = |(tensors, why): (usize, &str)| CheckOutcome {
+        let outcome = |(tensors, why): (usize, String)| CheckOutcome {
             check,
             status: Status::Skipped,
             detail: format!("{} not read: {why}", counted(tensors as u64, "tensor")),

@@ -15,7 +15,7 @@ use apr_registry::{CheckpointReader, Pipeline, Result};
 
 pub(crate) use options::Known;
 pub use options::ValidateOptions;
-pub(crate) use outcomes::{finite_detail, undecoded};
+pub(crate) use outcomes::{finite_detail, undecoded_names};
 pub use parts::PartFindings;
 pub(crate) use parts::{check_all, no_such_units, validate_part, validate_units, validated};
 use pass::Pass;

@@ -86,7 +86,7 @@ pub struct Completion {
     pub reused: Option<usize>,
     /// Number of the oldest messages of a [`Conversation`](crate::Conversation) that the prompt
     /// omits, because they exceed the model's context.
-    #[serde(skip_serializing_if = "is_zero")]
+    #[serde(rename = "dropped_messages", skip_serializing_if = "is_zero")]
     pub dropped: usize,
     /// Tokens that were generated.
     pub added: Vec<i64>,

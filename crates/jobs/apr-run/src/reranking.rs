@@ -64,7 +64,7 @@ pub struct Ranked {
     /// Logits of the model, before the activation.
     pub logits: Vec<f32>,
     /// Number of tokens of query and document that were omitted because the model accepts no more.
-    #[serde(skip_serializing_if = "is_zero")]
+    #[serde(rename = "left_out_tokens", skip_serializing_if = "is_zero")]
     pub left_out: usize,
 }
 

@@ -11,6 +11,7 @@ use crate::host::Host;
 #[non_exhaustive]
 pub struct Timing {
     /// Number of tokens.
+    #[serde(rename = "token_count")]
     pub tokens: usize,
     /// Wall-clock time.
     pub seconds: f64,

@@ -230,6 +230,14 @@ pub fn scan_file<S: ByteSource + 'static>(
     if format.id == "tflite" {
         found.extend(tflite::judge(&source, limits)?);
     }
+    if format.id == "ort" {
+        found.extend(content::onnx::judge_ort(&source, limits)?);
+    }
+    let is_graph = [&TF_GRAPH, &SAVED_MODEL].contains(&format) || *format == onnx::FORMAT;
+    if !is_graph {
+        let leaf = Leaf { source: &source, name, is_torchscript: false, within: None };
+        found.extend(content::by_name(format, &leaf, limits)?);
+    }
     match templates(Arc::clone(&source), name, format, limits) {
         Ok(more) => found.extend(more),
         Err(error) => {
@@ -268,7 +276,7 @@ fn remark(report: &mut ScanReport, found: ContentRemarks) {
 ///
 /// # Errors
 /// The errors of the reader: other readers may reach a template even if this one fails.
-fn templates<S: ByteSource + 'static>(
+pub(crate) fn templates<S: ByteSource + 'static>(
     source: S,
     name: &str,
     format: &Format,
@@ -320,15 +328,7 @@ fn judge_onnx(report: &mut ScanReport, found: Result<onnx::scan::Scan>) {
     if found.unknown().is_some() {
         report.verdict = report.verdict.max(FileVerdict::NotExamined);
     }
-    for (node, file) in &found.contexts {
-        let verdict = match paths::leads_out(file) {
-            true => FileVerdict::Dangerous,
-            false => FileVerdict::NotExamined,
-        };
-        let (node, file) = (Escaped::short(node), Escaped::short(file));
-        let message = format!("the node '{node}' loads a program of an accelerator from '{file}'");
-        remark(report, vec![(verdict, message)]);
-    }
+    remark(report, content::onnx::contexts(&found));
 
     if let [(tensor, location), ..] = found.outside.as_slice() {
         let (tensor, location) = (Escaped::short(tensor), Escaped::short(location));

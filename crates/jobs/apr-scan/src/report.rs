@@ -152,6 +152,12 @@ impl ScanReport {
         self.findings().map(|finding| finding.verdict).max().unwrap_or(Verdict::Allowed)
     }
 
+    /// Names of files beside this one that hold the numbers of its tensors.
+    #[must_use]
+    pub fn data(&self) -> &[String] {
+        &self.data
+    }
+
     /// The findings of all pickles.
     pub fn findings(&self) -> impl Iterator<Item = &Finding> {
         self.pickles.iter().flat_map(|pickle| &pickle.findings)

@@ -53,6 +53,7 @@ pub struct AnomalyReport {
     /// Input of the run.
     pub input: String,
     /// Steps that were looked at.
+    #[serde(rename = "step_count")]
     pub steps: usize,
     /// Anomalies in the order of the steps; anomalies of the whole run are last.
     pub anomalies: Vec<Anomaly>,
@@ -106,6 +107,7 @@ pub enum AnomalyKind {
         /// Number of all neurons.
         of: usize,
         /// Positions that were looked at.
+        #[serde(rename = "input_count")]
         inputs: usize,
     },
     /// All heads attend to one and the same position, and it is not the first.

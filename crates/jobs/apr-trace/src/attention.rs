@@ -15,6 +15,7 @@ pub struct AttentionPattern {
     /// Path of the softmax.
     pub path: String,
     /// Heads, of all sequences.
+    #[serde(rename = "head_count")]
     pub heads: usize,
     /// Positions that attend.
     pub queries: usize,
@@ -30,6 +31,7 @@ pub struct AttentionPattern {
     pub entropy: Vec<f64>,
     /// The largest probability of a query, for each head: the mean of its queries but the first,
     /// which has one key to choose from where a mask hides what follows.
+    #[serde(rename = "peaks")]
     pub peak: Vec<f64>,
     /// `true` if all queries of all heads attend most to the same key.
     pub is_one_key: bool,

@@ -14,6 +14,7 @@ pub struct DeadNeurons {
     /// Number of all channels.
     pub of: usize,
     /// Positions that were looked at.
+    #[serde(rename = "input_count")]
     pub inputs: usize,
 }
 

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, HashMap};
 
 use apr_core::{Error, Result, UniqueNames};
-use apr_graph::{Body, Graph, Meaning, Node, ValueId, ValueOrigin, WeightRef};
+use apr_graph::{AttributeValue, Body, Graph, Meaning, Node, ValueId, ValueOrigin, WeightRef};
 
 /// Maximum number of operators in a trace: a model of a hundred layers has some ten thousand.
 const MOST: usize = 1 << 20;
@@ -31,6 +31,8 @@ pub struct Site {
     pub reads: Vec<usize>,
     /// Weights that it reads, as it looks at them.
     pub weights: Vec<WeightRef>,
+    /// `true` for a product that transposes its second input.
+    pub transposes: bool,
     /// Inputs of the model that it reads, by name.
     pub inputs: Vec<String>,
     /// Purpose of the output, if it is an output of the model.
@@ -226,6 +228,10 @@ impl Walk<'_> {
             op: node.op.name.to_string(),
             reads: Vec::new(),
             weights: Vec::new(),
+            transposes: matches!(
+                node.attribute("transB"),
+                Some(AttributeValue::Int(turned)) if *turned != 0
+            ),
             inputs: Vec::new(),
             meaning: None,
             outputs: node.outputs.len(),

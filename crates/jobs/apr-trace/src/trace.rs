@@ -115,6 +115,7 @@ pub struct StepTrace {
     /// Path of the step: `layers.3/attention`.
     pub path: String,
     /// Number of operators that ran.
+    #[serde(rename = "operator_count")]
     pub operators: usize,
     /// Seconds of its operators; `None` without a clock.
     pub seconds: Option<f64>,

@@ -88,10 +88,25 @@ impl Mismatch {
         range: StoredRange,
     ) -> Error {
         let error = Error::checksum(self.to_string()).for_tensor(name).at(range.offset);
-        match reader.files().get(range.file) {
-            Some(file) => error.in_file(&file.name),
-            None => error,
-        }
+        in_file_of(error, reader, range)
+    }
+}
+
+/// Adds the tensor that is made of a part, and the file of the part, to an error of reading it.
+#[must_use]
+pub fn about_part(
+    error: Error,
+    reader: &dyn CheckpointReader,
+    tensor: usize,
+    place: StoredRange,
+) -> Error {
+    in_file_of(error.for_tensor(&reader.tensors()[tensor].name), reader, place)
+}
+
+fn in_file_of(error: Error, reader: &dyn CheckpointReader, range: StoredRange) -> Error {
+    match reader.files().get(range.file) {
+        Some(file) => error.in_file(&file.name),
+        None => error,
     }
 }
 

@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use apr_core::{CheckpointReader, Result, StoredPart, StoredRange, pass_on};
 
-use crate::integrity::mismatch_of;
+use crate::integrity::{about_part, mismatch_of};
 
 /// The parts of a model's files that were compared with their checksums, for all readers of these
 /// files. Whoever needs a part waits for who reads it already, and for nobody else.
@@ -69,7 +69,9 @@ impl<'a> Verified<'a> {
             if *is_compared {
                 continue;
             }
-            if let Some(mismatch) = mismatch_of(&part)? {
+            let mismatch = mismatch_of(&part)
+                .map_err(|error| about_part(error, self.base, tensor, part.place))?;
+            if let Some(mismatch) = mismatch {
                 return Err(mismatch.into_error(self.base, tensor, part.place));
             }
             *is_compared = true;

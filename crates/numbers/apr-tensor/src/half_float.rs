@@ -5,9 +5,9 @@
 //! scalar conversions from `f64` go through `f32` (to f16) or drop the lower 32 bits (to bf16),
 //! either of which can miss the nearest value. It serves the tests as a second opinion.
 
-/// Exact; a NaN keeps its sign and payload.
+/// Returns an `f16` as `f32`. Exact; a NaN keeps its sign and payload.
 #[inline(always)]
-pub(crate) fn f16_to_f32(bits: u16) -> f32 {
+pub fn f16_to_f32(bits: u16) -> f32 {
     // f32's exponent bias exceeds f16's by 112.
     const REBIAS: u32 = 112 << 23;
     let sign = u32::from(bits & 0x8000) << 16;
@@ -20,16 +20,16 @@ pub(crate) fn f16_to_f32(bits: u16) -> f32 {
     f32::from_bits(sign | if magnitude < 0x0400 { subnormal } else { widened })
 }
 
-/// Exact; a NaN keeps its sign and payload.
+/// Returns a `bf16` as `f32`. Exact; a NaN keeps its sign and payload.
 #[inline(always)]
-pub(crate) fn bf16_to_f32(bits: u16) -> f32 {
+pub fn bf16_to_f32(bits: u16) -> f32 {
     f32::from_bits(u32::from(bits) << 16)
 }
 
-/// To nearest, ties to even. A NaN keeps its sign and becomes quiet.
+/// Rounds to the nearest `f16`, ties to even. A NaN keeps its sign and becomes quiet.
 #[inline(always)]
 #[expect(clippy::cast_possible_truncation, reason = "the shifts leave 16 bits")]
-pub(crate) fn f32_to_f16(value: f32) -> u16 {
+pub fn f32_to_f16(value: f32) -> u16 {
     // Adding 0.5 to a value below 2^-14 leaves it in the sum's low bits in units of 2^-24, rounded
     // by the addition.
     const SUBNORMAL: f32 = 0.5;
@@ -52,7 +52,7 @@ pub(crate) fn f32_to_f16(value: f32) -> u16 {
 ///
 /// NaN stays NaN.
 #[inline(always)]
-pub(crate) fn round_to_f16(value: f32) -> f32 {
+pub fn round_to_f16(value: f32) -> f32 {
     // Sums with 0.5 are in units of 2^-24, as halves below 2^-14 are.
     const SUBNORMAL: f32 = 0.5;
 
@@ -67,14 +67,22 @@ pub(crate) fn round_to_f16(value: f32) -> f32 {
     f32::from_bits(bounded.to_bits() | value.to_bits() & 0x8000_0000)
 }
 
-/// To nearest, ties to even. A NaN keeps its sign and becomes quiet.
+/// Rounds to the nearest `bf16`, ties to even. A NaN keeps its sign and becomes quiet.
 #[inline(always)]
-pub(crate) fn f32_to_bf16(value: f32) -> u16 {
+pub fn f32_to_bf16(value: f32) -> u16 {
     let bits = value.to_bits();
     let odd = (bits >> 16) & 1;
     let rounded = bits.wrapping_add(0x7fff + odd);
     let quiet = bits | 0x0040_0000;
     ((if value.is_nan() { quiet } else { rounded }) >> 16) as u16
+}
+
+/// Rounds to the nearest `bf16`, ties to even, and returns it in single precision.
+///
+/// NaN stays NaN.
+#[inline(always)]
+pub fn round_to_bf16(value: f32) -> f32 {
+    bf16_to_f32(f32_to_bf16(value))
 }
 
 /// Truncated, with the last bit set if anything was cut off.
@@ -128,6 +136,9 @@ mod tests {
                 let rounded = round_to_f16(value);
                 let is_same = rounded.to_bits() == half.to_f32_const().to_bits();
                 assert!(is_same || rounded.is_nan() && half.is_nan(), "{value:e}");
+                let rounded = round_to_bf16(value);
+                let is_same = rounded.to_bits() == brain.to_f32_const().to_bits();
+                assert!(is_same || rounded.is_nan() && brain.is_nan(), "{value:e}");
             }
         }
     }

@@ -12,6 +12,7 @@
 //! | [`block`] | quantizes rows to blocks as ggml does, and dequantizes them |
 //! | [`drift`] | compares a tensor with its original, mergeable over chunks |
 //! | [`factors`] | reads any range of a matrix that is stored as the product of two |
+//! | [`half_float`] | converts single numbers between `f32` and the 16-bit floats |
 //! | [`room`] | bounds how far a dtype may hold values from what they were |
 //! | [`sparse`] | stores matrices without their zeros, and reads any range of them densely |
 //! | [`stats`] | counts, extrema, mean, deviation, norm and histogram, mergeable over chunks |
@@ -55,7 +56,7 @@ pub mod drift;
 pub mod element;
 pub mod factors;
 pub mod grouped;
-mod half_float;
+pub mod half_float;
 mod narrow;
 pub mod room;
 mod scale;

@@ -10,7 +10,7 @@ use std::collections::HashSet;
 
 use apr_arch::{Families, FamilyModel, GGUF, Naming};
 use apr_gguf::KeyValue;
-use apr_registry::{CheckpointReader, DType, Error, Loss, Metadata, Result, keys};
+use apr_registry::{CheckpointReader, DType, Error, Loss, Metadata, Result, TensorInfo, keys};
 use apr_source::Source;
 use apr_source::adapter::is_adapter;
 use apr_source::naming::NAMES;
@@ -29,7 +29,7 @@ use differences::{
 };
 use dtypes::{recorded_file_type, required_dtype};
 use otherwise::computed_otherwise;
-use tensors::{ExportPlan, OF_VISION, is_of_vision};
+use tensors::{ExportPlan, is_of_vision};
 
 pub use dtypes::file_type;
 
@@ -67,9 +67,9 @@ pub fn export<'a>(source: &Source<'a>, tokenizer: Vec<KeyValue>) -> Result<GgufE
 
     let model = source.family()?.ok_or_else(|| {
         match reader.tensors().iter().find(|info| is_of_vision(&info.name)) {
-            Some(info) => Error::format(format!(
-                "the model has a vision tower, and mmproj export is not supported: {OF_VISION}"
-            ))
+            Some(info) => Error::format(
+                "GGUF needs the model family, and this vision tower is of none that is known",
+            )
             .for_tensor(&info.name),
             None => unknown_family(reader, source.families()),
         }
@@ -109,7 +109,13 @@ pub fn export<'a>(source: &Source<'a>, tokenizer: Vec<KeyValue>) -> Result<GgufE
     plan.add_all()?;
     plan.cut_to_vocabulary(&tokenizer)?;
     let ExportPlan { tensors, mut losses, .. } = plan;
-    let dtypes: Vec<Option<DType>> = tensors.iter().map(|(info, _)| required_dtype(info)).collect();
+    let naming = Naming::new(GGUF, "");
+    let stated = |info: &TensorInfo| {
+        let canonical = model.family().canonical_name(&info.name, &naming)?;
+        model.gguf_dtype(&canonical)
+    };
+    let dtypes: Vec<Option<DType>> =
+        tensors.iter().map(|(info, _)| required_dtype(info, stated(info))).collect();
     let stored =
         tensors.iter().zip(&dtypes).map(|((info, _), dtype)| (info, dtype.unwrap_or(info.dtype)));
     let classifier = tensors.iter().find(|(info, _)| info.name == "cls.output.weight");
@@ -214,10 +220,9 @@ fn as_it_is<'a>(reader: &'a dyn CheckpointReader, model: &FamilyModel<'_>) -> Gg
     // Names that no rule leads back to were written down by the import.
     let exceptions =
         reader.metadata().object(NAMES).and_then(|names| names.get("exceptions")?.as_object());
-    let naming = Naming::new(GGUF, "");
     view.rename(|position, name| {
         let exception = exceptions.and_then(|names| names.get(name)?.as_str()).map(str::to_owned);
-        exception.or_else(|| model.family().source_name(model.canonical(position)?, &naming))
+        exception.or_else(|| model.gguf_name(model.canonical(position)?))
     });
     view.metadata_mut().remove(NAMES);
     let dtypes = vec![None; view.tensors().len()];

@@ -46,8 +46,9 @@ impl<'m> GgufKeys<'m> {
     }
 
     /// The value of a key with or without the architecture in front, `has.TENSOR`, `rows.TENSOR`,
-    /// `layers_of.TENSOR` (the numbers of layers with it), `layer_types` as configurations have
-    /// them, or `rope.fraction`: the share of a head's dimensions that is rotated. A hyperparameter
+    /// `layers_of.TENSOR` (the numbers of layers with it), `true_in.KEY` (the places of what is true
+    /// in a list), `every.KEY` (the last of every so many layers), `layer_types` as configurations
+    /// have them, or `rope.fraction`: the share of a head's dimensions that is rotated. A hyperparameter
     /// with one value a layer, all of them equal, is that value.
     pub(super) fn entry(&self, name: &str) -> Option<Value> {
         if let Some(tensor) = name.strip_prefix("has.") {
@@ -65,6 +66,19 @@ impl<'m> GgufKeys<'m> {
                 self.entry("block_count")?.as_u64().filter(|count| *count <= MAX_LAYERS)?;
             let has = |layer: &u64| self.tensors.contains_key(&format!("blk.{layer}.{tensor}"));
             return Some((0..layers).filter(has).collect());
+        }
+
+        if let Some(name) = name.strip_prefix("true_in.") {
+            let truths = self.entry(name)?;
+            let truths = truths.as_array()?.iter().zip(0_u64..);
+            return Some(truths.filter(|(truth, _)| **truth == true).map(|(_, at)| at).collect());
+        }
+
+        if let Some(name) = name.strip_prefix("every.") {
+            let step = usize::try_from(self.entry(name)?.as_u64()?).ok().filter(|step| *step > 0)?;
+            let layers = self.entry("vision.block_count")?.as_u64();
+            let layers = layers.filter(|count| *count <= MAX_LAYERS)?;
+            return Some((0..layers).skip(step - 1).step_by(step).collect());
         }
 
         if name == "layer_types" {

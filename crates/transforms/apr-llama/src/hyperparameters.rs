@@ -42,6 +42,8 @@ pub(super) struct Facts {
     generation: Map<String, Value>,
     card: Map<String, Value>,
     license: Option<String>,
+    /// How images become pixels, as [`apr_source`] learns it from the companions.
+    images: Map<String, Value>,
     /// Name of the checkpoint given by the code that opened it.
     name: Option<String>,
     /// Pooling of token vectors to the vector of a text.
@@ -79,6 +81,9 @@ impl Facts {
                 .and_then(|card| card.as_object().cloned())
                 .unwrap_or_default(),
             license: found("license").and_then(|license| license.as_str().map(str::to_owned)),
+            images: found("image_config")
+                .and_then(|images| images.as_object().cloned())
+                .unwrap_or_default(),
             name: found("model_name").and_then(|name| name.as_str().map(str::to_owned)),
             sentence: Sentence::of(reader)?,
             answers: None,
@@ -111,8 +116,12 @@ impl Facts {
             _ => {}
         }
 
+        let (config, path) = match path.strip_prefix("image_config.") {
+            Some(rest) => (&self.images, rest),
+            None => (&self.config, path),
+        };
         let mut parts = path.split('.');
-        let mut value = self.config.get(parts.next()?)?;
+        let mut value = config.get(parts.next()?)?;
         for part in parts {
             value = value.get(part)?;
         }
@@ -166,9 +175,10 @@ impl Facts {
     pub(super) fn keys(&self, model: &FamilyModel<'_>, written: &Written) -> Result<Vec<KeyValue>> {
         // `export` refuses a family that llama.cpp has no models of before it asks for keys.
         let architecture = model.gguf_architecture().unwrap_or_default();
+        let kind = if model.family().is_for_images() { "mmproj" } else { "model" };
         let mut all = vec![
             KeyValue::new("general.architecture", architecture),
-            KeyValue::new("general.type", "model"),
+            KeyValue::new("general.type", kind),
         ];
         all.extend(self.sampling());
         all.extend(self.general(model.family().title(), &written.size_label));
@@ -319,6 +329,7 @@ fn typed(value: GgufValue) -> Typed {
         GgufValue::Strings(texts) => texts.into(),
         GgufValue::Bools(truths) => truths.into(),
         GgufValue::I32s(numbers) => numbers.into(),
+        GgufValue::F32s(numbers) => numbers.into(),
         _ => unreachable!("all types are known to this version"),
     }
 }

@@ -292,11 +292,7 @@ impl ImportPlan<'_, '_> {
             parts.iter_mut().for_each(|(info, ..)| self.decode(info));
         }
         let (info, change) = if is_dealt {
-            let parts: Vec<_> = parts
-                .into_iter()
-                .map(|(info, position, cut)| (info, position, layouts::deal_of(&cut)))
-                .collect();
-            Change::gathered_in(&parts, &shape, &name)?
+            layouts::gathered_in(&parts, &shape, &name)?
         } else {
             let rows = parts
                 .into_iter()

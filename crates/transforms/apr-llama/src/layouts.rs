@@ -17,14 +17,70 @@ pub(crate) fn rows_of(cut: &GgufCut) -> Result<Cut> {
     Ok(Cut { groups, first, step, count, turned })
 }
 
-/// The same rows if those of all groups make one matrix.
-pub(crate) fn deal(cut: &GgufCut) -> Option<Deal> {
-    cut.flat.then(|| deal_of(cut))
-}
-
 /// Returns `true` if whole rows are cut out, all of them next to each other in their group.
 pub(crate) fn is_of_rows(cut: &GgufCut) -> bool {
     cut.step == 1 && cut.turned == GgufTurned::No
+}
+
+/// Returns a tensor as the matrix whose rows are dealt to the tensors that are cut out of it.
+///
+/// `cut` states the shape of a tensor whose rows are not those of a matrix.
+pub(crate) fn as_rows(info: &TensorInfo, cut: &GgufCut) -> Option<TensorInfo> {
+    let rows = cut.groups.checked_mul(cut.count)?;
+    let inner = cut.shape.iter().try_fold(1_u64, |product, dim| product.checked_mul(*dim))?;
+    let inner = inner.checked_div(rows).filter(|inner| *inner > 0)?;
+    let elements = info.shape.elements()?;
+    let shape = Shape::from([elements / inner, inner]);
+    (elements % inner == 0).then(|| TensorInfo { shape, ..info.clone() })
+}
+
+/// Deals rows of a tensor to another, as a family's table states.
+pub(crate) fn dealt(
+    info: &TensorInfo,
+    position: usize,
+    cut: &GgufCut,
+    name: &str,
+) -> Result<(TensorInfo, Change)> {
+    if cut.shape.is_empty() {
+        return Change::dealt(info, position, &deal_of(cut), name);
+    }
+    let unfit = || {
+        let shape = &info.shape;
+        Error::format(format!("its shape {shape} does not have the frames that GGUF keeps apart"))
+            .for_tensor(&info.name)
+    };
+    let rows = as_rows(info, cut).ok_or_else(unfit)?;
+    let (mut dealt, change) = Change::dealt(&rows, position, &deal_of(cut), name)?;
+    Change::reshape(&mut dealt, cut.shape.clone().into())?;
+    Ok((dealt, change))
+}
+
+/// Gathers the tensor that parts were [dealt] from.
+pub(crate) fn gathered_in(
+    parts: &[(TensorInfo, usize, GgufCut)],
+    shape: &Shape,
+    name: &str,
+) -> Result<(TensorInfo, Change)> {
+    let whole = TensorInfo { name: name.to_owned(), dtype: DType::F32, shape: shape.clone() };
+    let mut rows_of_whole = shape.clone();
+    let mut dealt = Vec::with_capacity(parts.len());
+    for (part, position, cut) in parts {
+        let mut part = part.clone();
+        if !cut.shape.is_empty() {
+            let rows = as_rows(&part, cut).zip(as_rows(&whole, cut));
+            let (own, all) = rows.ok_or_else(|| {
+                let why = format!("its shape {} is none of a part of {name}", part.shape);
+                Error::format(why).for_tensor(&part.name)
+            })?;
+            (part, rows_of_whole) = (own, all.shape);
+        }
+        dealt.push((part, *position, deal_of(cut)));
+    }
+    let (mut info, change) = Change::gathered_in(&dealt, &rows_of_whole, name)?;
+    if rows_of_whole != *shape {
+        Change::reshape(&mut info, shape.clone())?;
+    }
+    Ok((info, change))
 }
 
 /// The same rows as ranges of each group, one or several.

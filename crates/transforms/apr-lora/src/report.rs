@@ -12,6 +12,7 @@ pub struct AdaptReport {
     /// The adapters, in their order.
     pub adapters: Vec<MergedAdapter>,
     /// Tensors that changed.
+    #[serde(rename = "changed_count")]
     pub changed: usize,
     /// Tensors that are the base's.
     pub copied: usize,

@@ -84,6 +84,7 @@ pub struct ExtractReport {
     /// Modules that it has a whole copy of.
     pub saved: Vec<String>,
     /// Tensors that are the same in both models.
+    #[serde(rename = "unchanged_count")]
     pub unchanged: usize,
     /// Tensors that differ, and that the adapter does not have; and why.
     pub left: Vec<Left>,

@@ -7,6 +7,7 @@
 
 use apr_core::DType;
 use apr_tensor::cast::can_cast;
+use apr_tensor::half_float::round_to_f16;
 
 /// The numbers that a working dtype has.
 pub(crate) trait Grid: Send + Sync + 'static {
@@ -64,7 +65,7 @@ impl Grid for Half {
     #[expect(clippy::cast_possible_truncation, reason = "rounding is the purpose")]
     #[inline(always)]
     fn q(x: f64) -> f64 {
-        half::f16::from_f32(x as f32).to_f64()
+        f64::from(round_to_f16(x as f32))
     }
 
     #[inline(always)]

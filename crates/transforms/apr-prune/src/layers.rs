@@ -56,6 +56,7 @@ pub struct LayerReport {
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub of_decoder: bool,
     /// Layers of the source.
+    #[serde(rename = "layer_count")]
     pub layers: u64,
     /// Removed layers, by their numbers in the source.
     pub dropped: Vec<u64>,

@@ -53,6 +53,7 @@ pub struct SparseTensor {
     /// Name of the tensor.
     pub name: String,
     /// Elements or blocks that are stored.
+    #[serde(rename = "entry_count")]
     pub entries: u64,
     /// Bytes of the dense tensor.
     pub bytes_before: u64,

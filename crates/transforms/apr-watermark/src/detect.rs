@@ -30,6 +30,7 @@ pub struct DetectReport {
     /// Tensors that were looked at.
     pub tensor_count: usize,
     /// Number of elements of these tensors.
+    #[serde(rename = "weight_count")]
     pub weights: u64,
     /// The symbols of the frame that was read, whether of the mark or of noise.
     pub symbols: Vec<SymbolScore>,

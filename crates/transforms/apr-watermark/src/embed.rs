@@ -37,6 +37,7 @@ pub struct EmbedReport {
     /// Tensors that carry it.
     pub tensor_count: usize,
     /// Weights that carry it.
+    #[serde(rename = "weight_count")]
     pub weights: u64,
     /// Shift of each weight, in parts of its tensor's standard deviation.
     pub strength: f64,

@@ -11,8 +11,7 @@ use super::write::TensorNames;
 #[derive(Debug, Clone, Default, Args)]
 #[command(next_help_heading = "Options of .apr output")]
 pub(crate) struct ContainerArgs {
-    /// Lossless compression: auto, lz4, zstd, zstd:LEVEL, best, or none, which decompresses
-    /// [default: as the source; auto without a value]
+    /// Lossless: auto (no value), lz4, zstd, zstd:LEVEL, best, none [default: as the source]
     #[arg(
         long, value_name = "CODEC", num_args = 0..=1, default_missing_value = "auto",
         value_parser = parse_compress

@@ -65,6 +65,10 @@ pub(crate) struct ConvertArgs {
     /// Only tensors whose names start with this prefix, such as `state_dict.`
     #[arg(long, value_name = "P", hide_short_help = true)]
     pub(crate) prefix: Option<String>,
+    /// Only the part for images of a vision-language model (tower and projector), as llama.cpp
+    /// reads it with `--mmproj`
+    #[arg(long, hide_short_help = true)]
+    pub(crate) mmproj: bool,
     #[command(flatten)]
     pub(crate) names: TensorNames,
     /// Target format [default: by the output's extension]
@@ -73,8 +77,7 @@ pub(crate) struct ConvertArgs {
     /// Maximum tensor bytes per shard of .apr, safetensors or GGUF output, such as 5GB
     #[arg(long, value_name = "SIZE", value_parser = parse_shard_size)]
     pub(crate) shard_size: Option<u64>,
-    /// Tensor alignment: .apr 32 or 64 bytes [default: 64], GGUF any power of two [default: the
-    /// source's, else 32]
+    /// Tensor alignment: .apr 32 or 64, GGUF a power of two [default: 64; GGUF: as the source]
     #[arg(long, value_name = "BYTES", value_parser = parse_alignment, hide_short_help = true)]
     pub(crate) align: Option<u32>,
     /// Order the tensors of .apr output as the model uses them, for streaming
@@ -116,6 +119,7 @@ impl ConvertArgs {
         !self.changes_model()
             && self.names.is_empty()
             && self.prefix.is_none()
+            && !self.mmproj
             && self.shard_size.is_none()
             && self.align.is_none()
             && !self.streaming

@@ -54,11 +54,17 @@ pub(crate) struct OnnxArgs {
     /// Write one decoder, decoder_model_merged.onnx, for transformers.js; implies --with-past
     #[arg(long, hide_short_help = true)]
     pub(crate) merged: bool,
-    /// Key-value cache of multi-head latent attention (DeepSeek) [default: latents]
-    #[arg(long, hide_short_help = true, value_enum, value_name = "FORM")]
+    /// Cache of DeepSeek's attention: latents, or heads, as Optimum expects [default: latents]
+    #[arg(
+        long,
+        hide_short_help = true,
+        value_enum,
+        hide_possible_values = true,
+        value_name = "FORM"
+    )]
     pub(crate) latent_cache: Option<LatentCache>,
-    /// Task of the head: a task name of Optimum (text-generation-with-past, fill-mask, ...), or the
-    /// end of a class name (CausalLM); an empty text for no head [default: by the configuration]
+    /// Task of the head: a task of Optimum, such as fill-mask, or the end of a class name, such as
+    /// CausalLM; empty for no head [default: by the configuration]
     #[arg(long, hide_short_help = true, value_name = "TASK")]
     pub(crate) task: Option<String>,
     /// Use onnxruntime's MatMulNBits for quantized matrices, without a dequantized copy

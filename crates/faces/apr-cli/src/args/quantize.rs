@@ -66,13 +66,10 @@ pub(crate) struct QuantizeOptions {
     /// llama.cpp importance matrix: GGUF, or the older .dat
     #[arg(long, value_name = "FILE", conflicts_with = "calibration", hide_short_help = true)]
     pub(crate) imatrix: Option<PathBuf>,
-    /// Calibration data: text, audio, image or arrays to run the model on, or a folder of such
-    /// files, to weigh columns as `apr imatrix` does, in layouts for servers to round by inputs as
-    /// GPTQ does, in ONNX files with w8a8 to measure activations; or samples as CSV
+    /// Calibration data, file or folder: text, audio, images, arrays, or samples as CSV
     #[arg(long, value_name = "FILE", hide_short_help = true)]
     pub(crate) calibration: Option<PathBuf>,
-    /// Ranges of activations for w8a8 in ONNX with --calibration: minmax, entropy, percentile or
-    /// percentile:99.9 [default: minmax]
+    /// Activation ranges for w8a8 in ONNX: minmax, entropy, percentile:99.9 [default: minmax]
     #[arg(
         long, value_name = "METHOD", value_parser = Calibration::parse, requires = "calibration",
         hide_short_help = true
@@ -81,8 +78,7 @@ pub(crate) struct QuantizeOptions {
     /// Nodes of an ONNX file that compute in single precision, with w8a8 or --precision fp16
     #[arg(long, value_name = "GLOB", value_parser = parse_pattern, hide_short_help = true)]
     pub(crate) exclude_node: Vec<NamePattern>,
-    /// Quality gate: fail if the error exceeds 10 % of the weights' norm, 50 % in one tensor, or an
-    /// angle of 8 degrees
+    /// Quality gate: maximum error 10 % of the weights' norm, 50 % in one tensor, 8 degrees
     #[arg(long)]
     pub(crate) quality_check: bool,
     /// Quality gate: maximum relative error norm; five times that in one tensor

@@ -47,8 +47,8 @@ pub(crate) struct WriteArgs {
     /// Write the output even if validation or a quality gate fails (does not overwrite; see -f)
     #[arg(long, hide_short_help = true)]
     pub(crate) force: bool,
-    /// Cast floating-point tensors of 8 to 64 bits to this type
-    #[arg(long, value_enum, ignore_case = true, value_name = "DTYPE")]
+    /// Cast floats of 8 to 64 bits to fp32, fp16, bf16, f8_e4m3 (to 448) or f8_e5m2 (to 57,344)
+    #[arg(long, value_enum, ignore_case = true, hide_possible_values = true, value_name = "DTYPE")]
     pub(crate) precision: Option<Precision>,
     /// Quality gate: canary file that the output must pass before it appears
     #[arg(long, value_name = "FILE", hide_short_help = true, conflicts_with = "look")]

@@ -64,6 +64,7 @@ struct Coverage {
     /// Different tokens in them.
     covered: usize,
     /// Different tokens of the text.
+    #[serde(rename = "token_count")]
     tokens: usize,
 }
 

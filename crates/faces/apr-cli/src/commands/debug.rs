@@ -94,6 +94,7 @@ struct HexDump {
     #[serde(skip_serializing_if = "Option::is_none")]
     tensor: Option<String>,
     /// Rows of 16 bytes.
+    #[serde(rename = "lines")]
     rows: Vec<HexRow>,
 }
 

@@ -52,6 +52,7 @@ struct ImatrixReport {
     #[serde(skip_serializing_if = "Vec::is_empty")]
     added: Vec<String>,
     /// Weights that were measured.
+    #[serde(rename = "weight_count")]
     weights: usize,
     /// Experts that no token was given to, by the name of their stack.
     #[serde(skip_serializing_if = "Vec::is_empty")]

@@ -36,6 +36,9 @@ struct LicenceReport {
     /// Reasons for which the licence is not valid here.
     #[serde(skip_serializing_if = "Option::is_none")]
     violations: Option<Vec<String>>,
+    /// Parts of the model that were not read when the licence was issued.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    unverified: Option<&'static str>,
 }
 
 impl Document for LicenceReport {
@@ -53,6 +56,7 @@ impl LicenceReport {
             terms: licence.terms.clone(),
             issuer: None,
             violations: None,
+            unverified: None,
         }
     }
 }
@@ -90,7 +94,7 @@ fn issue(args: &IssueArgs, context: &Context) -> Outcome {
     let key = secrets::read_signing(key)?;
     let output = args.output.as_deref();
     let file = revise::open_to_change(&args.model, output, context)?;
-    let report = LicenceReport::new(output.unwrap_or(&args.model), &licence);
+    let mut report = LicenceReport::new(output.unwrap_or(&args.model), &licence);
     let changes = Changes { licence: Some((licence, key)), ..Changes::default() };
     let revision = revise::revise(&file.reader, &changes)?;
     if revision.dropped_signatures > 0 {
@@ -107,7 +111,7 @@ fn issue(args: &IssueArgs, context: &Context) -> Outcome {
             .warn(&format!("dropped {signatures} by other keys, invalid with this licence"));
     }
 
-    file.write(output, args.overwrite, &revision, context)?;
+    report.unverified = file.write(output, args.overwrite, &revision, context)?;
     context.printer.report(&report, render)
 }
 
@@ -165,6 +169,7 @@ fn render(out: &mut dyn Write, report: &LicenceReport) -> io::Result<()> {
         writeln!(out, "  Issuer:   {issuer}, trusted")?;
     }
 
+    revise::render_unverified(out, report.unverified)?;
     let Some(violations) = &report.violations else { return Ok(()) };
     for violation in violations {
         writeln!(out, "{BAD}error{BAD:#}: {}", Escaped(violation))?;

@@ -31,8 +31,10 @@ mod imatrix_statistics;
 #[cfg(feature = "infer")]
 mod importance;
 mod inspect;
+#[cfg(feature = "seals")]
 mod keygen;
 mod left_out;
+#[cfg(feature = "seals")]
 mod license;
 mod lint;
 mod lora;
@@ -66,6 +68,7 @@ mod search;
 mod second_order;
 mod several;
 mod shard;
+#[cfg(feature = "seals")]
 mod sign;
 mod tensor_edits;
 mod tensors;
@@ -85,6 +88,8 @@ mod weights;
 mod without_engine;
 #[cfg(not(feature = "linalg"))]
 mod without_linalg;
+#[cfg(not(feature = "seals"))]
+mod without_seals;
 
 pub(crate) use self::manual::COMPLETE;
 pub(crate) use self::parts::PLANNED;
@@ -93,6 +98,8 @@ use self::without_engine::{
     canary, distill, estimate, imatrix, importance, refused as bench, refused as quality,
     refused as trace, run, search,
 };
+#[cfg(not(feature = "seals"))]
+use self::without_seals::{keygen, license, sign};
 use crate::args::Command;
 use crate::context::Context;
 use crate::failure::Outcome;

@@ -15,7 +15,7 @@ use crate::args::{SignArgs, VerifyArgs};
 use crate::context::Context;
 use crate::documents::Document;
 use crate::failure::{Failure, Outcome};
-use crate::printer::{BAD, DIM, GOOD, ODD};
+use crate::printer::{BAD, GOOD, ODD};
 use crate::progress::Bar;
 use crate::{revise, secrets, signals};
 
@@ -32,11 +32,9 @@ struct SignReport {
     /// `true` if a licence was removed because it is no longer valid.
     dropped_licence: bool,
     /// Parts of the model that were not read and are therefore unverified.
-    unverified: &'static str,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    unverified: Option<&'static str>,
 }
-
-/// What signing does not read: a signature covers the digests of tensors.
-const UNREAD: &str = "tensors";
 
 impl Document for SignReport {
     const SCHEMA: &'static str = "sign";
@@ -74,10 +72,7 @@ pub(super) fn sign(args: &SignArgs, context: &Context) -> Outcome {
         if report.dropped_licence {
             writeln!(out, "Dropped the licence, which was issued for the unsigned file.")?;
         }
-        writeln!(
-            out,
-            "{DIM}unverified: the tensors were not read; `apr validate` reads them{DIM:#}"
-        )
+        revise::render_unverified(out, report.unverified)
     })
 }
 
@@ -86,14 +81,14 @@ fn sign_file(args: &SignArgs, key: SigningKey, context: &Context) -> Outcome<Sig
     let file = revise::open_to_change(&args.model, args.output.as_deref(), context)?;
     let changes = Changes { signers: vec![key], ..Changes::default() };
     let revision = revise::revise(&file.reader, &changes)?;
-    file.write(args.output.as_deref(), args.overwrite, &revision, context)?;
+    let unverified = file.write(args.output.as_deref(), args.overwrite, &revision, context)?;
     Ok(SignReport {
         path: args.output.as_ref().unwrap_or(&args.model).display().to_string(),
         signer,
         signatures: revision.signatures,
         dropped_signatures: revision.dropped_signatures,
         dropped_licence: revision.dropped_licence,
-        unverified: UNREAD,
+        unverified,
     })
 }
 
@@ -126,7 +121,7 @@ fn sign_manifest(args: &SignArgs, key: SigningKey, context: &Context) -> Outcome
         signatures: block.signatures().len(),
         dropped_signatures,
         dropped_licence: false,
-        unverified: UNREAD,
+        unverified: Some(revise::UNREAD),
     })
 }
 

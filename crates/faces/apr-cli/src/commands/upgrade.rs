@@ -5,7 +5,6 @@ use apr_core::counted;
 use apr_ops::inline::ValidationConfig;
 use apr_ops::job::Job;
 use apr_registry::{CheckpointReader, Error};
-use apr_view::{Checked, Verified};
 use serde_json::Value;
 
 use super::convert::{Destination, Extras, write};
@@ -22,9 +21,7 @@ use crate::model;
 pub(super) fn run(args: &UpgradeArgs, context: &Context) -> Outcome {
     let model = model::open(&args.old, context)?;
     let changes = changes(&*model.reader).map_err(|error| error.in_file(&model.name))?;
-    let checked = Checked::default();
-    let verified = Verified::new(&*model.reader, &checked);
-    (0..model.reader.tensors().len()).try_for_each(|tensor| verified.check(tensor))?;
+    model::compare_tensors(&*model.reader)?;
     let target = Output::layout(&apr_registry::apr2::FORMAT, Some(&args.new));
     let job = Job { validation: ValidationConfig::relaxed(), ..Job::new(target) };
     write(

@@ -74,8 +74,7 @@ pub(super) fn trusted(args: &ValidateArgs, context: &Context) -> Outcome<Vec<[u8
     if !args.signature && !settings.require_signature && args.trusted.is_empty() {
         return Ok(Vec::new());
     }
-    let keys = secrets::read_trusted(args.trusted.iter().chain(&settings.trusted))?;
-    Ok(keys.iter().map(|key| *key.bytes()).collect())
+    secrets::read_trusted_bytes(args.trusted.iter().chain(&settings.trusted))
 }
 
 /// Returns the checks to make: the named ones, or all.

@@ -14,7 +14,7 @@ use crate::printer::{BOLD, DIM};
 
 /// Parts of the binary that can be left out when it is built, and whether they are in it. A build
 /// with the feature `page` has the page only where its files were there.
-fn parts() -> [(&'static str, bool); 12] {
+fn parts() -> [(&'static str, bool); 13] {
     [
         ("infer", cfg!(feature = "infer")),
         ("hub", cfg!(feature = "hub")),
@@ -27,6 +27,7 @@ fn parts() -> [(&'static str, bool); 12] {
         ("tui", cfg!(feature = "tui")),
         ("linalg", cfg!(feature = "linalg")),
         ("qa", cfg!(feature = "qa")),
+        ("seals", cfg!(feature = "seals")),
         ("simd", cfg!(feature = "simd")),
     ]
 }

@@ -11,7 +11,7 @@ use apr_llama::{is_in_gguf_layout, restore as hugging_face_layout};
 use apr_ops::inline::ValidationConfig;
 use apr_ops::job::Job;
 use apr_registry::{CheckpointReader, Escaped, Loss};
-use apr_view::View;
+use apr_view::{Checked, Verified, View};
 use apr_watermark::{Carriers, DetectReport, EmbedReport, MarkKey, Marked, detect as find};
 use serde::Serialize;
 
@@ -119,7 +119,9 @@ fn embed(args: &EmbedArgs, context: &Context) -> Outcome {
 fn detect(args: &DetectArgs, context: &Context) -> Outcome {
     let key = read_key(context)?;
     let model = model::open(&args.model, context)?;
-    let view = plain_layout(&*model.reader, context)?;
+    let checked = Checked::default();
+    let verified = Verified::new(&*model.reader, &checked);
+    let view = plain_layout(&verified, context)?;
     signals::stop_cleanly(&context.interrupt)?;
     let pipeline = context.pipeline()?;
     let family = context.family(&view)?;

@@ -64,7 +64,7 @@ fn prompts_of_a_text_have_the_most_tokens() {
     // Digits are tokens of their own. The first line has 2 of them, and two lines have 4.
     assert_eq!(inputs, ["34+56=", "78+90=", "12+12="]);
     let coverage = &report["coverage"];
-    assert_eq!((&coverage["covered"], &coverage["tokens"]), (&12.into(), &12.into()));
+    assert_eq!((&coverage["covered"], &coverage["token_count"]), (&12.into(), &12.into()));
     sandbox
         .apr("canary create llama --from sums.txt -o all.json")
         .clean()

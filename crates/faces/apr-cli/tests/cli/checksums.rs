@@ -44,6 +44,7 @@ fn signed_and_changed() -> Sandbox {
 fn every_computation_with_a_changed_tensor_fails_with_e004() {
     let sandbox = signed_and_changed();
     sandbox.write("text.txt", "12+34=46 ".repeat(40));
+    sandbox.write("secret", "a secret of more than sixteen bytes");
     for line in [
         "run changed.apr --prompt 12+34=",
         "run changed.apr --prompt 12+34= --json",
@@ -51,6 +52,10 @@ fn every_computation_with_a_changed_tensor_fails_with_e004() {
         "canary create changed.apr --prompt 12+34= -o canary.json",
         "imatrix changed.apr --text text.txt -o i.gguf",
         "convert changed.apr -o x.safetensors",
+        "prune changed.apr --prune 0.5 --target lm_head.weight --dry-run",
+        "convert changed.apr --prune 0.5 --target lm_head.weight --dry-run -o x.apr",
+        "factorize changed.apr --rank 4 --target lm_head.weight --dry-run",
+        "watermark detect changed.apr --key secret",
         "merge changed.apr m.apr -o x.apr",
         "quantize changed.apr --type q8_0 -o x.apr",
         "tensors changed.apr --stats",
@@ -215,6 +220,66 @@ fn a_damaged_stream_of_an_npz_is_an_error_and_no_array_is_dropped() {
         run.says(&["E00"]);
     }
     assert!(!sandbox.path("out.safetensors").exists());
+}
+
+/// Python's zipfile: "Error -3 while decompressing data" or "Bad CRC-32" for the same entries.
+#[test]
+fn a_damaged_entry_of_an_archive_is_a_finding_and_the_others_are_checked() {
+    let sandbox = Sandbox::new();
+    for (fixture, at, bit, code, name, checked) in [
+        // The stream of an array, whose header is read with it.
+        ("numpy/deflated.npz", 198, 1, "E002", "f4_C", 10),
+        // The stream of a storage, and a text beside the weights.
+        ("torch/deflated.pt", 2893, 1, "E002", "long", 4),
+        ("keras/small.keras", 3727, 1, "E004", "config.json", 9),
+    ] {
+        let file = fixture.replace('/', "-");
+        sandbox.write(&file, changed_fixture(fixture, at, bit).1);
+        let run = sandbox.apr(&format!("validate {file}"));
+        run.fails(5, &["FAIL  Structure         1 error", code, name, "INVALID"]);
+        let report = sandbox.apr(&format!("validate {file} --json")).fails(5, &[]).json();
+        let errors = report["findings"].as_array().expect("a list").iter();
+        let errors: Vec<_> = errors.filter(|it| it["level"] == "error").collect();
+        assert_eq!((errors.len(), &errors[0]["code"]), (1, &code.into()), "{report}");
+        let checks = report["checks"].as_array().expect("a list");
+        let of = |check: &str, status: &str| {
+            let mut found = checks.iter().filter(|it| it["check"] == check);
+            let found = found.find(|it| it["status"] == status).map(|it| it["detail"].to_string());
+            found.unwrap_or_default()
+        };
+        assert!(of("finite", "pass").contains(&format!("in {checked} tensors")), "{report}");
+        let is_tensor = name != "config.json";
+        assert_eq!(of("finite", "skipped").contains("1 tensor not read"), is_tensor, "{report}");
+        for line in ["convert FILE -o out.apr", "import FILE -o out.apr", "tensors FILE --stats"] {
+            let run = sandbox.apr(&line.replace("FILE", &file));
+            assert!([Some(4), Some(5)].contains(&run.code), "{line}: {run}");
+            run.says(&[code, name]);
+        }
+        sandbox.apr(&format!("inspect {file}")).ok();
+    }
+    assert!(!sandbox.path("out.apr").exists());
+}
+
+#[test]
+fn a_copy_of_damaged_tensors_is_refused_and_a_change_in_place_states_what_was_not_read() {
+    let sandbox = signed_and_changed();
+    for line in [
+        "edit MODEL --set description=x",
+        "sign MODEL --key key.pem",
+        "license issue MODEL --key key.pem --licensee Anna",
+    ] {
+        let line = line.replace("MODEL", "changed.apr");
+        sandbox.apr(&format!("{line} -o out.apr")).fails(5, &["E004", "digest"]);
+        assert!(!sandbox.path("out.apr").exists(), "{line}");
+        sandbox.apr(&line).ok().says(&["unverified: the tensors were not read"]);
+        let json = sandbox.apr(&format!("{} --json", line.replace("=x", "=y"))).ok().json();
+        assert_eq!(json["unverified"], "tensors", "{json}");
+
+        let line = line.replace("changed.apr", "m.apr");
+        let json = sandbox.apr(&format!("{line} -o out.apr --json")).ok().json();
+        assert!(json.get("unverified").is_none(), "the copy was compared: {json}");
+        fs::remove_file(sandbox.path("out.apr")).expect("it was written");
+    }
 }
 
 /// Python's gzip and h5py refuse the same files.

@@ -375,7 +375,7 @@ fn a_weight_that_cannot_be_decoded_counts_once_and_its_bytes_can_be_checked() {
     for line in ["convert m.safetensors -o m.apr", "import m.safetensors -o i.apr"] {
         sandbox.apr(line).ok().says(&["2 weights kept as stored"]);
         let report = sandbox.apr(&format!("{line} -f --json")).ok().json();
-        assert_eq!(report["coded"]["weights"], 2, "{line}");
+        assert_eq!(report["coded"]["weight_count"], 2, "{line}");
     }
 }
 

@@ -103,7 +103,7 @@ fn reports(path: &Path) -> Vec<(&'static str, Value)> {
 }
 
 /// Models that the command makes: of one file, quantized, in shards, and of these one damaged, and
-/// one of each layout without a shard.
+/// one of each layout without a shard; and an archive with a damaged entry.
 fn made(sandbox: &Sandbox) -> Vec<PathBuf> {
     let llama = locate::fixture("tiny-llama");
     let run = |line: &str| drop(sandbox.apr(line).ok());
@@ -128,7 +128,18 @@ fn made(sandbox: &Sandbox) -> Vec<PathBuf> {
     for absent in ["absent/model-00002-of-00004.safetensors", "absent-00002-of-00003.gguf"] {
         std::fs::remove_file(sandbox.path(absent)).expect("the shard");
     }
-    let made = ["m.apr", "q.gguf", "whole/m.apr", "damaged/m.apr", "missing/m.apr", "absent"];
+    let mut archive = std::fs::read(locate::fixture("numpy/deflated.npz")).expect("a fixture");
+    archive[198] ^= 1;
+    sandbox.write("damaged.npz", archive);
+    let made = [
+        "m.apr",
+        "damaged.npz",
+        "q.gguf",
+        "whole/m.apr",
+        "damaged/m.apr",
+        "missing/m.apr",
+        "absent",
+    ];
     let made = made.into_iter().chain(["absent-00001-of-00003.gguf"]);
     made.map(|name| sandbox.path(name)).collect()
 }

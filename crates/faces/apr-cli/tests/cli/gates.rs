@@ -153,7 +153,7 @@ fn a_gate_compares_the_values_of_weights_in_codes() {
         for output in ["kept.apr", "kept"] {
             let line = format!("convert {source} --format {} -o {output} -f", format_of(output));
             let report = sandbox.apr(&format!("{line} --max-drift 0 --json")).ok().json();
-            assert_eq!(report["drift"]["changed"], 0, "{source} {output}");
+            assert_eq!(report["drift"]["changed_count"], 0, "{source} {output}");
         }
         for job in [
             format!("convert {source} --quantize q8_0 -o out.apr"),
@@ -173,7 +173,7 @@ fn a_gate_compares_the_values_of_weights_in_codes() {
         let changed = diff["tensors"].as_array().expect("a list");
         let changed = changed.iter().filter(|tensor| tensor["l2"].as_f64() > Some(0.0)).count();
         let line = format!("convert {source} --quantize q8_0 -o q8.apr -f --max-drift 1 --json");
-        assert_eq!(sandbox.apr(&line).ok().json()["drift"]["changed"], changed, "{source}");
+        assert_eq!(sandbox.apr(&line).ok().json()["drift"]["changed_count"], changed, "{source}");
     }
     let job = "convert fp8 --quantize q8_0";
     for (gate, code) in [("--max-drift 0.1", 0), ("--max-drift 0.00001", 5)] {
@@ -200,7 +200,7 @@ fn a_conversion_that_changes_no_value_passes_the_strictest_gate() {
             let line = format!("convert model -o {output} --format {format} -f");
             if sandbox.apr(&line).code == Some(0) {
                 let report = sandbox.apr(&format!("{line} --max-drift 0 --json")).ok().json();
-                assert_eq!(report["drift"]["changed"], 0, "{fixture} {format}");
+                assert_eq!(report["drift"]["changed_count"], 0, "{fixture} {format}");
             }
         }
     }

@@ -119,7 +119,7 @@ fn an_adapter_has_pefts_names_and_the_differences() {
     let report = sandbox.apr(line).ok().json();
     let extracted = &report["extracted"];
     assert_eq!(extracted["saved"], json!(["model.norm"]));
-    assert_eq!((&extracted["unchanged"], &extracted["left"]), (&json!(7), &json!([])));
+    assert_eq!((&extracted["unchanged_count"], &extracted["left"]), (&json!(7), &json!([])));
 
     let expected = expected("llama");
     let adapter = tensors(&sandbox.read("adapter/adapter_model.safetensors"));

@@ -82,7 +82,7 @@ fn adapters_merge_into_models_of_every_format_and_keep_it() {
     // Quantized weights are decoded, and quantized anew where that is asked for.
     sandbox.apr("quantize llama -o q8.apr --type q8_0 -f").ok();
     let report = sandbox.apr("merge q8.apr --lora lora -o q8_merged.apr --json").ok().json();
-    assert_eq!(report["adapters"][0]["changed"], 8);
+    assert_eq!(report["adapters"][0]["changed_count"], 8);
 }
 
 #[test]

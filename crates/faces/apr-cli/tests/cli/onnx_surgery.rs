@@ -52,7 +52,7 @@ fn a_part_is_the_part_that_onnx_extracts() {
     let theirs = expected("part");
     let line = "convert net.onnx -o part.onnx --from flat --to hidden_relu --json";
     let report = sandbox.apr(line).ok().json();
-    assert_eq!(report["part"]["nodes"], 2);
+    assert_eq!(report["part"]["node_count"], 2);
     assert_eq!(report["part"]["nodes_before"], 10);
     assert_eq!(report["part"]["inputs"], json!(["flat"]));
     assert_eq!(report["part"]["dropped_outputs"], json!(["y"]));
@@ -123,7 +123,7 @@ fn a_file_computes_in_halves_like_onnxruntimes_converter() {
     let sandbox = net();
     let report = sandbox.apr("convert net.onnx -o h.onnx --precision fp16 --json").ok().json();
     let halves = &report["halves"];
-    assert_eq!((&halves["nodes"], &halves["halves"]), (&10.into(), &10.into()));
+    assert_eq!((&halves["node_count"], &halves["halves"]), (&10.into(), &10.into()));
     assert_eq!((&halves["casts"], &halves["io_kept"]), (&0.into(), &false.into()));
     sandbox.apr("graph h.onnx").ok().says(&["x  f16[batch, 3, 6, 6]", "y  f16[batch, 5]"]);
     let tensors = sandbox.apr("inspect h.onnx --json").ok().json();

@@ -66,7 +66,7 @@ fn a_model_has_a_score_of_100_points_under_four_headings() {
         "Weights (25 pts):   21/25",
         "Metadata (25 pts):  21/25",
         &format!(
-            "TOTAL: {}/100 points passed, 1 failed, {} n/a\n4 points can't be judged",
+            "TOTAL: {}/100 points passed, 1 failed, {} n/a\nthis program cannot judge 4 points",
             87 - UNJUDGED,
             12 + UNJUDGED
         ),
@@ -296,7 +296,7 @@ fn files_of_every_format_are_judged() {
     sandbox.apr("shard m.apr --size 200KB -o cut.apr").ok();
     let cut = report(&sandbox, "cut.apr");
     assert_eq!(failed(&cut), [45].into());
-    assert!(seen(&cut, 9).starts_with("all 5 shards of the model are there; "), "{cut}");
+    assert!(seen(&cut, 9).starts_with("all 5 shards of the model exist; "), "{cut}");
     fs::remove_file(sandbox.path("cut-00002-of-00005.apr")).expect("it is there");
     assert!(failed(&report(&sandbox, "cut.apr")).contains(&9));
 

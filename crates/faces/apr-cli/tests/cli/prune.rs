@@ -470,6 +470,27 @@ fn calibration_goes_with_rows_of_the_whole_model() {
     sandbox.apr("prune short.apr -o s.apr --prune 0.5 --calibration t.txt").ok();
 }
 
+/// `hidden.weight` has a row for each output (`transB`), `head.weight` one for each input.
+#[test]
+fn a_weight_whose_rows_are_inputs_is_not_weighed_as_if_they_were_outputs() {
+    let sandbox = Sandbox::new();
+    let fixture = |name: &str| locate::fixture("products").join(name).display().to_string();
+    let (net, data) = (fixture("net.onnx"), fixture("calibration.npz"));
+    for method in ["wanda", "sparsegpt"] {
+        let line = format!("prune {net} --prune 0.5 --prune-method {method} --calibration {data}");
+        let report = sandbox.apr(&format!("{line} -o m.onnx -f --json")).ok().json();
+        let pruned = &report["pruning"]["tensors"];
+        assert_eq!(pruned.as_array().map(Vec::len), Some(1), "{report}");
+        assert_eq!(pruned[0]["name"], "hidden.weight");
+        let left = report["pruning"]["left"].as_array().expect("a list");
+        let why = left.iter().find(|left| left["name"] == "head.weight").map(|left| &left["why"]);
+        assert_eq!(why, Some(&"its inputs were not measured".into()), "{report}");
+        sandbox.apr(&format!("{line} --target hidden.weight -o m.onnx -f")).ok();
+        let only = sandbox.apr(&format!("{line} --target head.weight -o n.onnx"));
+        only.fails(2, &["nothing to prune"]);
+    }
+}
+
 #[test]
 fn parts_of_a_pruned_model_equal_the_whole() {
     let sandbox = with_llama();

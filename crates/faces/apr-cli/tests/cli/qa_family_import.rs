@@ -77,7 +77,7 @@ fn qa_84_a_token_without_a_row_of_the_embedding_is_refused() {
         .ok()
         .says(&["the tokenizer has 103 tokens, the embedding 101 rows"]);
     let violation = &metadata(&sandbox, "m.apr")["violations"][0];
-    assert_eq!((&violation["tokens"], &violation["rows"]), (&json!(103), &json!(101)));
+    assert_eq!((&violation["token_count"], &violation["rows"]), (&json!(103), &json!(101)));
     // A check of the result, and one of the source, say the same.
     for model in ["m", "m.apr"] {
         sandbox

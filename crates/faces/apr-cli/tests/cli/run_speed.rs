@@ -233,7 +233,7 @@ fn times_are_reported() {
     let report =
         generated(&sandbox, &format!("{FOLDER} --tokens 256,49,50,43,51,52,61 --max-tokens 3"));
     let (prefill, decode) = (&report["timings"]["prefill"], &report["timings"]["decode"]);
-    assert_eq!((&prefill["tokens"], &decode["tokens"]), (&json!(7), &json!(2)));
+    assert_eq!((&prefill["token_count"], &decode["token_count"]), (&json!(7), &json!(2)));
     for timing in [prefill, decode] {
         assert!(timing["seconds"].as_f64().is_some_and(|seconds| seconds >= 0.0));
         assert!(timing["tokens_per_second"].as_f64().is_some_and(|rate| rate >= 0.0));

@@ -228,6 +228,21 @@ fn a_missing_shard_of_any_layout_is_named_and_the_others_are_checked() {
 }
 
 #[test]
+fn a_folder_without_the_first_part_of_its_gguf_model_has_a_report() {
+    let sandbox = Sandbox::new();
+    let llama = concat!(env!("CARGO_MANIFEST_DIR"), "/../../../fixtures/tiny-llama");
+    sandbox.apr(&format!("convert {llama} --shard-size 300KB -o g/m.gguf")).ok();
+    std::fs::remove_file(sandbox.path("g/m-00001-of-00003.gguf")).expect("it is there");
+    let absent = "m-00001-of-00003.gguf";
+    sandbox.apr("validate g").fails(5, &["E007", absent, "INVALID", "pass  Zero tensors"]);
+    sandbox.apr("inspect g").ok().says(&["one of 3 shards can't be read", absent]);
+    sandbox.apr("convert g -o t.apr").fails(3, &["E007", absent]);
+    // Another model beside it is another model.
+    sandbox.write("g/other.gguf", sandbox.read("g/m-00003-of-00003.gguf"));
+    sandbox.apr("validate g").fails(4, &["2 models", "m-00002-of-00003.gguf, other.gguf"]);
+}
+
+#[test]
 fn the_library_opens_a_model_without_a_shard_for_reports_only() {
     let sandbox = Sandbox::new();
     for (model, shards) in layouts(&sandbox) {

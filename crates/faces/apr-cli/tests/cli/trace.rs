@@ -80,7 +80,7 @@ fn qa_100_a_canonical_trace_is_that_of_transformers() {
                 .find(|(path, step)| path.starts_with(&at) && step["attention"].is_object());
             let (_, step) = found.expect("a softmax");
             let theirs = layer["peak"].as_array().expect("heads").iter().map(number);
-            let ours = step["attention"]["peak"].as_array().expect("heads").iter().map(number);
+            let ours = step["attention"]["peaks"].as_array().expect("heads").iter().map(number);
             for (ours, theirs) in ours.zip(theirs) {
                 assert!((ours - theirs).abs() < 1e-5, "{at}: {ours}, not {theirs}");
             }
@@ -114,7 +114,8 @@ fn a_table_has_a_row_for_each_block_and_the_total() {
         let times: f64 = steps(&report).values().map(|step| number(&step["seconds"])).sum();
         let total = number(&report["seconds"]);
         assert!((times - total).abs() <= 1e-6 * total, "{level}: {times} of {total}");
-        let operators: u64 = steps(&report).values().filter_map(|s| s["operators"].as_u64()).sum();
+        let operators: u64 =
+            steps(&report).values().filter_map(|s| s["operator_count"].as_u64()).sum();
         assert_eq!(
             Some(operators),
             report["passes"][0]["operators"].as_array().map(|list| list.len() as u64)

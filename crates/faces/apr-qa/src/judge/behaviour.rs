@@ -39,7 +39,7 @@ fn of_made(
     ensure(!sound.iter().any(&wanted), "the sound test model has the anomaly")?;
     let broken = Made::llama().with(name, |weights| change(&mut weights.values));
     let found = kinds(&made_run(bench, &broken, 0)?).into_iter().find(wanted);
-    found.ok_or_else(|| Fault::new("a test model with the anomaly goes unnoticed"))
+    found.ok_or_else(|| Fault::new("the anomaly of a test model was not reported"))
 }
 
 /// The model's run, or what becomes of the point without one.
@@ -57,7 +57,7 @@ macro_rules! finite {
     ($bench:expr) => {{
         let ran = ran!($bench);
         if let Some(text) = ran.not_finite() {
-            return absent(format!("{text}, so nothing behind them can be judged"));
+            return absent(format!("{text}, so nothing after them can be judged"));
         }
         ran
     }};
@@ -72,13 +72,13 @@ fn steps(ran: &crate::ran::Ran) -> String {
 fn rows_sum(rows: [f32; 4]) -> Result<bool, Fault> {
     let value = Tensor::new(vec![1, 2, 2], rows.to_vec())?.into();
     let pattern = AttentionPattern::of("made", &value);
-    Ok(pattern.ok_or_else(|| Fault::new("test attention is taken for none"))?.sums_to_one)
+    Ok(pattern.ok_or_else(|| Fault::new("test attention was not recognized"))?.sums_to_one)
 }
 
 pub(crate) fn softmax(bench: &Bench<'_>) -> Judgement {
     let ran = finite!(bench);
-    ensure(rows_sum([1.0, 0.0, 0.25, 0.75])?, "test rows that sum to 1 are said not to")?;
-    ensure(!rows_sum([1.0, 0.0, 0.25, 0.7])?, "a test row that sums to 0.95 goes unnoticed")?;
+    ensure(rows_sum([1.0, 0.0, 0.25, 0.75])?, "rows that sum to 1 were reported")?;
+    ensure(!rows_sum([1.0, 0.0, 0.25, 0.7])?, "a row that sums to 0.95 was not reported")?;
     let all = ran.trace.steps().filter_map(|(_, step)| Some((step, step.attention.as_ref()?)));
     let (mut layers, mut rows) = (0_u64, 0);
     for (step, attention) in all {
@@ -89,7 +89,7 @@ pub(crate) fn softmax(bench: &Bench<'_>) -> Judgement {
         rows += attention.heads * attention.queries;
     }
     match layers {
-        0 => absent("the model has no attention whose probabilities are seen"),
+        0 => absent("the model has no attention with visible probabilities"),
         _ => passed(format!(
             "all {rows} rows of attention in {} sum to 1; a test row that sums to 0.95 is found",
             counted(layers, "layer")
@@ -119,7 +119,7 @@ pub(crate) fn tokens(bench: &Bench<'_>) -> Judgement {
     let id = i64::try_from(REPEATED)?;
     ensure(added(&made) == [id], format!("a test model generates {:?}", added(&made)))?;
     let found = stranger(added(&made), REPEATED) == Some(id);
-    ensure(found, format!("token {id} is said to be in a vocabulary of {REPEATED}"))?;
+    ensure(found, format!("token {id} was counted into a vocabulary of {REPEATED}"))?;
     match stranger(&written.added, size) {
         Some(id) => failed(format!("token {id} was generated, and the vocabulary has {size}")),
         None => {
@@ -202,7 +202,7 @@ pub(crate) fn explosions(bench: &Bench<'_>) -> Judgement {
         AnomalyKind::Explosion { max, .. } => {
             passed(format!("none in {}; in a test layer: up to {max:.1e}", steps(ran)))
         }
-        _ => failed("a test layer that explodes goes unnoticed"),
+        _ => failed("a test layer that explodes was not reported"),
     }
 }
 
@@ -222,7 +222,7 @@ pub(crate) fn repetition(bench: &Bench<'_>) -> Judgement {
     }
     let made = made_run(bench, &Made::repeating(), REPETITION)?;
     let found = kinds(&made).iter().any(is_repetition);
-    ensure(found, format!("a test model generates {:?}, unnoticed", added(&made)))?;
+    ensure(found, format!("a test model generates {:?}, not reported", added(&made)))?;
     passed(format!(
         "{count} generated, and no phrase more than five times in a row; a test model that repeats \
          a token is found"
@@ -250,8 +250,8 @@ pub(crate) fn silence(bench: &Bench<'_>) -> Judgement {
     let mut written = Written::default();
     written.text = Some("words".to_owned());
     trace.generated = Some(written);
-    ensure(words_in(&trace).is_some(), "words in the same silence would go unnoticed")?;
-    passed("a second of silence became no words; with words put in, the same run is found")
+    ensure(words_in(&trace).is_some(), "words in the same silence would not be reported")?;
+    passed("a second of silence became no words; with words inserted, the same run is reported")
 }
 
 pub(crate) fn noise(bench: &Bench<'_>) -> Judgement {
@@ -262,10 +262,10 @@ pub(crate) fn noise(bench: &Bench<'_>) -> Judgement {
         Some(Ok(trace)) => trace,
     };
     if trace.classes().is_none() {
-        return absent("the model gives no classes, of which one could be sure");
+        return absent("the model does not classify");
     }
     if !trace.is_of_noise() {
-        return absent("the noise is none after the model's preprocessing");
+        return absent("the model's preprocessing removes the noise");
     }
     let sure = |trace: &Trace| {
         kinds(trace).into_iter().find_map(|kind| match kind {
@@ -278,7 +278,7 @@ pub(crate) fn noise(bench: &Bench<'_>) -> Judgement {
     }
     let classes = trace.predictions.iter_mut().filter(|found| found.position.is_none());
     classes.flat_map(|found| found.top.first_mut()).for_each(|first| first.probability = 0.99);
-    ensure(sure(&trace).is_some(), "a class that is sure of the same noise would go unnoticed")?;
+    ensure(sure(&trace).is_some(), "a confident class for the same noise would not be reported")?;
     passed(
         "noise gets no answer with a probability above 0.9; with one of 0.99 put in, the same run \
          is found",
@@ -288,7 +288,7 @@ pub(crate) fn noise(bench: &Bench<'_>) -> Judgement {
 pub(crate) fn context(bench: &Bench<'_>) -> Judgement {
     let ran = ran!(bench);
     if ran.kind != InputKind::Text {
-        return absent("the model reads no text by itself");
+        return absent("the model accepts no text by itself");
     }
     let Some(context) = bench.facts().context() else {
         return absent("the model does not state its context length");

@@ -54,14 +54,15 @@ pub(crate) fn onnx(bench: &Bench<'_>) -> Judgement {
     // The same file with an operator that ONNX does not have.
     let mut file = fs::read(&path)?;
     let at = file.windows(6).position(|name| name == b"MatMul" || name == b"\x22\x04Gemm");
-    let at = at.ok_or_else(|| Fault::new("no operator is named in the file"))?;
+    let at = at.ok_or_else(|| Fault::new("the file contains no operator"))?;
     file[at + 5] = b'q';
     fs::write(&path, file)?;
     let seen = match Model::open(&path).and_then(|model| model.graphs(&options)) {
         Ok(computed) => refused(&computed),
         Err(error) => Some(error.to_string()),
     };
-    let seen = seen.ok_or_else(|| Fault::new("an operator that does not exist goes unnoticed"))?;
+    let seen =
+        seen.ok_or_else(|| Fault::new("an operator that does not exist was not reported"))?;
     passed(format!(
         "a test LLaMA as ONNX, {nodes} nodes, {products} of them matrix products: nothing that \
          apr's own checker, which has the rules of onnx.checker, refuses; with another operator: \
@@ -70,7 +71,7 @@ pub(crate) fn onnx(bench: &Bench<'_>) -> Judgement {
 }
 
 pub(crate) fn llama_cpp(_: &Bench<'_>) -> Judgement {
-    absent("llama.cpp is another program; the tests of apr load exports in it")
+    absent("requires llama.cpp; the tests of apr load exports in it")
 }
 
 pub(crate) fn int8(bench: &Bench<'_>) -> Judgement {
@@ -112,7 +113,7 @@ pub(crate) fn round_trip(bench: &Bench<'_>) -> Judgement {
     apr::convert(&onnx).write(&back)?;
     let (first, last) = (Model::open(&apr)?, Model::open(&back)?);
     let (most, lonely) = difference(&first, &last)?;
-    ensure(lonely.is_empty(), format!("only one of both has {}", lonely.join(", ")))?;
+    ensure(lonely.is_empty(), format!("only one of the two has {}", lonely.join(", ")))?;
 
     // A model with another norm is not taken for the same.
     let name = "model.norm.weight";
@@ -182,7 +183,7 @@ pub(crate) fn output(bench: &Bench<'_>) -> Judgement {
     let report = apr::convert(written(bench, &sound())?).write(&path)?;
     let len = fs::metadata(&path)?.len();
     let said = report.conversion.bytes_out;
-    ensure(len == said, format!("{said} bytes were reported, {len} are there"))?;
+    ensure(len == said, format!("{said} bytes were reported, the file has {len}"))?;
     passed(format!("new/folders/out.apr was written, {len} bytes, and the folders made"))
 }
 
@@ -191,7 +192,7 @@ pub(crate) fn overwrite(bench: &Bench<'_>) -> Judgement {
     fs::write(&path, b"precious")?;
     let source = written(bench, &sound())?;
     let error = apr::convert(&source).write(&path).err();
-    let error = error.ok_or_else(|| Fault::new("a file was replaced unasked"))?;
+    let error = error.ok_or_else(|| Fault::new("a file was replaced without being asked"))?;
     let is_right = matches!(
         &error,
         apr::report::JobError::Model(error) if error.cause() == Some(IoCause::AlreadyExists)
@@ -199,9 +200,9 @@ pub(crate) fn overwrite(bench: &Bench<'_>) -> Judgement {
     ensure(is_right, format!("another error: {error}"))?;
     ensure(fs::read(&path)? == b"precious", "the file was changed")?;
     apr::convert(&source).replace().write(&path)?;
-    ensure(fs::read(&path)?.starts_with(b"APR2"), "the file was not replaced when asked to")?;
+    ensure(fs::read(&path)?.starts_with(b"APR2"), "the file was not replaced on request")?;
     let folder = path.parent().unwrap_or(Path::new("."));
-    passed(format!("unasked: {}; asked, it was replaced", named(&error.to_string(), folder)))
+    passed(format!("by default: {}; replaced on request", named(&error.to_string(), folder)))
 }
 
 pub(crate) fn full_disk(bench: &Bench<'_>) -> Judgement {
@@ -212,13 +213,13 @@ pub(crate) fn full_disk(bench: &Bench<'_>) -> Judgement {
     let script = "ulimit -f 8 || exit 86; exec \"$APR\" convert . -o out.apr";
     let output = bench.shell(&folder, script)?;
     let Some(output) = output.filter(|output| output.status.code() != Some(86)) else {
-        return absent("it takes the program `apr` beside this one, and a shell that limits files");
+        return absent("requires the program `apr` beside this one, and a shell that limits files");
     };
     let said = String::from_utf8_lossy(&output.stderr).into_owned();
     let said = said.lines().find(|line| line.contains("E007"));
-    let said = said.ok_or_else(|| Fault::new("no E007 where files may have 4 KiB"))?;
-    ensure(files(&folder)? == before, "something was left")?;
-    passed(format!("where files may have 4 KiB: {said}; nothing was left"))
+    let said = said.ok_or_else(|| Fault::new("no E007 with a file limit of 4 KiB"))?;
+    ensure(files(&folder)? == before, "a partial file exists")?;
+    passed(format!("with a file limit of 4 KiB: {said}; no partial file remains"))
 }
 
 pub(crate) fn memory_limit(bench: &Bench<'_>) -> Judgement {
@@ -227,6 +228,6 @@ pub(crate) fn memory_limit(bench: &Bench<'_>) -> Judgement {
     let error = apr::convert(&source).max_memory(1 << 10).write(&target).err();
     let error = error.ok_or_else(|| Fault::new("a conversion ran in 1 KiB of memory"))?;
     ensure(code_of(&error) == Some(Code::Memory), format!("another error: {error}"))?;
-    ensure(!target.exists(), "an output was left")?;
+    ensure(!target.exists(), "an output exists")?;
     passed(format!("a conversion in 1 KiB: {error}; nothing was written"))
 }

@@ -94,7 +94,7 @@ pub(crate) fn shards(bench: &Bench<'_>) -> Judgement {
     ensure(code_of(&seen) == Some(Code::Io), format!("expected E007, found: {seen}"))?;
     let own = match own {
         0 => String::new(),
-        count => format!("all {count} shards of the model are there; "),
+        count => format!("all {count} shards of the model exist; "),
     };
     passed(format!(
         "{own}a test model in {} files loads; without one: {}",

@@ -42,7 +42,7 @@ pub(crate) fn header_size(bench: &Bench<'_>) -> Judgement {
     // Other formats state an offset, too: that of a longer header.
     let fields = bench.reader().container().header_fields();
     match fields["metadata_offset"].as_u64().filter(|_| bench.is_apr2()) {
-        Some(32) => passed(format!("the header has 32 bytes; with a byte put in: {seen}")),
+        Some(32) => passed(format!("the header has 32 bytes; with a byte inserted: {seen}")),
         Some(size) => failed(format!("the header has {size} bytes, not 32")),
         None => lacks(bench, "header of 32 bytes", &seen),
     }
@@ -99,7 +99,8 @@ pub(crate) fn alignment(bench: &Bench<'_>) -> Judgement {
     let reader = opened(Apr2Builder { digests: false, ..sound().entry(entry) }.build())?;
     let report = linted(&*reader)?;
     let warned = report.remarks.into_iter().find(|remark| odd(&remark.message));
-    let seen = warned.ok_or_else(|| Fault::new("lint said nothing of byte 193"))?.message;
+    let seen =
+        warned.ok_or_else(|| Fault::new("lint did not report a tensor at byte 193"))?.message;
 
     let remarks = bench.lint().remarks.iter();
     let said = remarks.map(|remark| &*remark.message);
@@ -108,9 +109,9 @@ pub(crate) fn alignment(bench: &Bench<'_>) -> Judgement {
     }
     match bench.reader().container().features().alignment {
         Some(bytes) => {
-            passed(format!("tensors lie at multiples of {bytes}; in a test file: {seen}"))
+            passed(format!("tensors start at multiples of {bytes}; in a test file: {seen}"))
         }
-        None => passed(format!("lint has no remark on it; in a test file: {seen}")),
+        None => passed(format!("no note of lint; in a test file: {seen}")),
     }
 }
 
@@ -120,7 +121,7 @@ pub(crate) fn sorted_index(bench: &Bench<'_>) -> Judgement {
         return lacks(bench, "sorted index", &seen);
     }
     let tensors = counted(bench.reader().tensors().len() as u64, "tensor");
-    passed(format!("the index of {tensors} opened, which sorts them; two swapped: {seen}"))
+    passed(format!("the index of {tensors} is sorted; with two entries swapped: {seen}"))
 }
 
 pub(crate) fn endianness(_: &Bench<'_>) -> Judgement {
@@ -135,7 +136,7 @@ pub(crate) fn flags(bench: &Bench<'_>) -> Judgement {
     let report = validated(Apr2Builder { flags: 1 << 20 | 1 << 1, ..sound() }.build())?;
     ensure(report.valid, "an undefined flag made a file invalid")?;
     let warned = report.findings.into_iter().find(|finding| unknown(&finding.message));
-    let seen = warned.ok_or_else(|| Fault::new("nothing was said of an undefined flag"))?.message;
+    let seen = warned.ok_or_else(|| Fault::new("an undefined flag was not reported"))?.message;
     let fields = bench.reader().container().header_fields();
     let Some(names) = fields["flags"].as_array().filter(|_| bench.is_apr2()) else {
         return lacks(bench, "flags of APR2", &seen);
@@ -177,7 +178,7 @@ pub(crate) fn file_size(bench: &Bench<'_>) -> Judgement {
             "the footer says {stated} bytes, as the file has; of a test file: {seen}"
         )),
         (Some(stated), [file]) => {
-            failed(format!("the footer says {stated} bytes, the file has {}", file.len))
+            failed(format!("the footer states {stated} bytes, the file has {}", file.len))
         }
         _ => lacks(bench, "stated size of the file", &seen),
     }
@@ -233,8 +234,8 @@ pub(crate) fn unique_names(bench: &Bench<'_>) -> Judgement {
     let mut names = HashSet::new();
     let twice = bench.reader().tensors().iter().find(|info| !names.insert(&info.name));
     match twice {
-        Some(info) => failed(format!("'{}' is there twice", info.name)),
-        None => passed(format!("{} names, all different; one twice: {seen}", names.len())),
+        Some(info) => failed(format!("'{}' occurs twice", info.name)),
+        None => passed(format!("{} different names; with one of them twice: {seen}", names.len())),
     }
 }
 
@@ -246,7 +247,9 @@ pub(crate) fn dimensions(bench: &Bench<'_>) -> Judgement {
     let most = bench.reader().tensors().iter().map(|info| info.shape.dims().len()).max();
     let most = most.unwrap_or_default();
     ensure(most <= 8, format!("a tensor of the model has {most} dimensions"))?;
-    passed(format!("the model's tensors have {most} at most; eight open, and nine: {seen}"))
+    passed(format!(
+        "the model's tensors have at most {most} dimensions; 8 open in a test file, and 9: {seen}"
+    ))
 }
 
 pub(crate) fn scalar(_: &Bench<'_>) -> Judgement {
@@ -256,7 +259,7 @@ pub(crate) fn scalar(_: &Bench<'_>) -> Judgement {
     ensure(elements == Some(1), format!("a scalar has {elements:?} elements"))?;
     let mut bytes = [0; 4];
     reader.read_tensor(0, 0, &mut bytes)?;
-    ensure(bytes == 2.5_f32.to_le_bytes(), "another value was read")?;
+    ensure(bytes == 2.5_f32.to_le_bytes(), "a different value was read")?;
     passed("a test tensor without dimensions has one element, 2.5")
 }
 

@@ -38,7 +38,7 @@ fn refusal(bench: &Bench<'_>, llama: &Made) -> Result<JobError, Fault> {
     let target = bench.folder()?.join("test.apr");
     let error = apr::convert(&folder).write(&target).err();
     let error = error.ok_or_else(|| Fault::new("the broken model was imported"))?;
-    ensure(!target.exists(), "an output was left")?;
+    ensure(!target.exists(), "an output exists")?;
     Ok(error)
 }
 
@@ -53,10 +53,10 @@ pub(crate) fn safetensors(bench: &Bench<'_>) -> Judgement {
     let mut made = Made::llama();
     let (report, model) = imported(bench, &made)?;
     let count = report.conversion.tensors.len();
-    ensure(count == made.tensors.len(), format!("{count} of a test file's tensors came out"))?;
+    ensure(count == made.tensors.len(), format!("{count} tensors of a test file were imported"))?;
     let values: Vec<f32> = model.tensor("layers.0.attn.q_proj.weight")?.to_vec()?;
     let own = made.weights(QUERY).map(|weights| &weights.values);
-    ensure(own == Some(&values), "a query projection came out with other values")?;
+    ensure(own == Some(&values), "a query projection was imported with other values")?;
 
     let text = b"This is a letter, and no model at all.\n";
     let seen = unopened(bench, "model.safetensors", text)?;
@@ -80,7 +80,10 @@ pub(crate) fn pytorch(bench: &Bench<'_>) -> Judgement {
     fs::write(&path, torch::checkpoint(&torch::tensor("FloatStorage", 2, 0, &[2], &[1])))?;
     let target = bench.folder()?.join("test.apr");
     let report = import(&path, &target)?;
-    ensure(report.conversion.tensors.len() == 1, "a test checkpoint has another tensor")?;
+    ensure(
+        report.conversion.tensors.len() == 1,
+        "a test checkpoint was imported with other tensors",
+    )?;
     let values: Vec<f32> = Model::open(&target)?.tensor("w")?.to_vec()?;
     let own = [[1, 2, 3, 4], [5, 6, 7, 8]].map(f32::from_le_bytes);
     ensure(values == own, format!("the values of a test checkpoint are {values:?}"))?;
@@ -104,7 +107,7 @@ pub(crate) fn gguf(bench: &Bench<'_>) -> Judgement {
     apr::convert(bench.folder_of(&Made::llama())?).format(&apr::format::GGUF).write(&path)?;
     let report = import(&path, &bench.folder()?.join("test.apr"))?;
     let family = report.family.map(|family| family.title).unwrap_or_default();
-    ensure(family == "LLaMA", format!("the family is said to be '{family}'"))?;
+    ensure(family == "LLaMA", format!("another family was detected: '{family}'"))?;
 
     let values = bytes_of(&spread(3, 64));
     let strange = GgufBuilder::new()
@@ -118,7 +121,7 @@ pub(crate) fn gguf(bench: &Bench<'_>) -> Judgement {
             passed(format!("a test LLaMA is imported; of another architecture: {why}"))
         }
         Err(error) => failed(format!("another error: {error}")),
-        Ok(_) => failed("an architecture that nobody knows was imported"),
+        Ok(_) => failed("an unknown architecture was imported"),
     }
 }
 
@@ -128,7 +131,7 @@ pub(crate) fn mapping(bench: &Bench<'_>) -> Judgement {
     ensure(has(&model, canonical), format!("there is no {canonical}"))?;
     let renamed = Made::llama().with(QUERY, |weights| weights.name = QUERY.replace(".0.", ".7."));
     let seen = misfit(bench, &renamed)?;
-    passed(format!("q_proj became {canonical}; in a layer that is not there: {seen}"))
+    passed(format!("q_proj became {canonical}; in a layer beyond the last: {seen}"))
 }
 
 fn has(model: &Model, name: &str) -> bool {
@@ -139,7 +142,7 @@ fn has(model: &Model, name: &str) -> bool {
 fn misfit(bench: &Bench<'_>, llama: &Made) -> Result<String, Fault> {
     match refusal(bench, llama)? {
         JobError::Misfit { misfits, .. } => {
-            let first = misfits.first().ok_or_else(|| Fault::new("nothing says why"))?;
+            let first = misfits.first().ok_or_else(|| Fault::new("the report gives no reason"))?;
             Ok(format!("tensor '{}': {}", first.tensor, first.message))
         }
         error => Err(Fault(format!("another error: {error}"))),
@@ -161,8 +164,10 @@ pub(crate) fn tokens(bench: &Bench<'_>) -> Judgement {
     let (cut, warnings) = size(VOCABULARY / 2)?;
     ensure(cut == Some(VOCABULARY as u64 / 2), format!("{cut:?} tokens were imported"))?;
     let said = warnings.iter().find(|warning| warning.contains("is it complete?"));
-    let said = said.ok_or_else(|| Fault::new("nothing was said of half a vocabulary"))?;
-    passed(format!("all {VOCABULARY} tokens of a test model; of half of them: {said}"))
+    let said = said.ok_or_else(|| Fault::new("half a vocabulary was not reported"))?;
+    passed(format!(
+        "all {VOCABULARY} tokens of a test model were imported; with half of them: {said}"
+    ))
 }
 
 pub(crate) fn special_tokens(bench: &Bench<'_>) -> Judgement {
@@ -182,7 +187,7 @@ pub(crate) fn card(bench: &Bench<'_>) -> Judgement {
     let bare = Made { files: Vec::new(), ..Made::llama() };
     let (report, _) = imported(bench, &bare)?;
     let said = report.conversion.warnings.iter().find(|warning| warning.contains("licence"));
-    let said = said.ok_or_else(|| Fault::new("nothing was said of a missing licence"))?;
+    let said = said.ok_or_else(|| Fault::new("a missing licence was not reported"))?;
     passed(format!("licence and card of a test model are in its metadata; without: {said}"))
 }
 
@@ -224,10 +229,10 @@ pub(crate) fn transposed(bench: &Bench<'_>) -> Judgement {
     let columns = 3 * HIDDEN;
     let turned: Vec<f32> =
         (0..source.len()).map(|at| source[at % HIDDEN * columns + at / HIDDEN]).collect();
-    ensure(gguf == turned, "a GGUF file has a projection of GPT-2 as it was, not transposed")?;
+    ensure(gguf == turned, "a projection of GPT-2 was not transposed for GGUF")?;
     // Taken as they lie in the GGUF file, the values would be others.
-    ensure(gguf != source, "the projection is its own transpose, which shows nothing")?;
-    ensure(back == source, "a projection of GPT-2 was not turned back")?;
+    ensure(gguf != source, "the projection equals its own transpose, so the test shows nothing")?;
+    ensure(back == source, "a projection of GPT-2 was not transposed back")?;
 
     let name = "model.layers.0.mlp.down_proj.weight";
     let turned = Made::llama().with(name, |weights| weights.shape.reverse());
@@ -251,7 +256,7 @@ pub(crate) fn scaled(bench: &Bench<'_>) -> Judgement {
     ensure((drift - 1.0).abs() < 1e-6, format!("a norm in GGUF is {drift} larger, not 1"))?;
     let off = source.iter().zip(&back).map(|(own, back)| (own - back).abs()).fold(0.0, f32::max);
     let is_back = source.len() == back.len() && off < 1e-6;
-    ensure(is_back, format!("a norm that came back differs by {off}"))?;
+    ensure(is_back, format!("a norm differs by {off} after the round trip"))?;
     let seen = match refusal(bench, &tooling::scaled())? {
         JobError::Unhealthy { error, .. } => error,
         error => return failed(format!("another error: {error}")),
@@ -268,14 +273,14 @@ pub(crate) fn shards(bench: &Bench<'_>) -> Judgement {
         apr::convert(&folder).format(&apr::format::SAFETENSORS).shard_size(16 << 10).write(&cut)?;
     let files = written.conversion.files;
     let shard = files.iter().find(|file| file.name.contains("-00002-of-"));
-    let shard = shard.ok_or_else(|| Fault::new("the model was not cut"))?;
+    let shard = shard.ok_or_else(|| Fault::new("the model was not sharded"))?;
     let report = import(&cut, &bench.folder()?.join("test.apr"))?;
-    ensure(report.conversion.tensors.len() == 12, "the shards have other tensors")?;
+    ensure(report.conversion.tensors.len() == 12, "the shards contain other tensors")?;
     fs::remove_file(cut.join(&shard.name))?;
     let error = apr::convert(&cut).to_bytes().err();
     let error = error.ok_or_else(|| Fault::new("a model without a shard was imported"))?;
     let text = named(&error.to_string(), &cut);
-    ensure(text.contains(&shard.name), format!("the shard is not named: {text}"))?;
+    ensure(text.contains(&shard.name), format!("the error does not name the shard: {text}"))?;
     passed(format!("12 tensors of {} files; without one: {text}", files.len()))
 }
 
@@ -291,11 +296,11 @@ pub(crate) fn no_network(bench: &Bench<'_>) -> Judgement {
     let said = said.lines().next().unwrap_or_default();
     ensure(!output.status.success() && !folder.join("test.apr").exists(), "it succeeded")?;
     ensure(said.contains("E007"), format!("another error: {said}"))?;
-    passed(format!("where no hub answers: {said}"))
+    passed(format!("without a hub: {said}"))
 }
 
 pub(crate) fn cached(_: &Bench<'_>) -> Judgement {
-    absent("it takes a hub, and this program asks none; the tests of apr have one of their own")
+    absent("requires a hub; the tests of apr run one")
 }
 
 pub(crate) fn sha256(bench: &Bench<'_>) -> Judgement {
@@ -311,10 +316,10 @@ pub(crate) fn sha256(bench: &Bench<'_>) -> Judgement {
         return absent(NO_PROGRAM);
     };
     let said = String::from_utf8_lossy(&right.stderr).into_owned();
-    ensure(right.status.success(), format!("the right digest was refused: {said}"))?;
+    ensure(right.status.success(), format!("the correct digest was rejected: {said}"))?;
     let said = String::from_utf8_lossy(&wrong.stderr).into_owned();
     ensure(said.contains("E004"), format!("another digest: {said}"))?;
-    passed("a test source is imported by its SHA-256, and by another one refused (E004)")
+    passed("a test source is imported with its SHA-256, and rejected with another (E004)")
 }
 
 pub(crate) fn licence(bench: &Bench<'_>) -> Judgement {
@@ -325,9 +330,9 @@ pub(crate) fn licence(bench: &Bench<'_>) -> Judgement {
         let mut warnings = report.conversion.warnings.into_iter();
         Ok(warnings.find(|warning| warning.contains("forbids commercial use")))
     };
-    ensure(with("apache-2.0")?.is_none(), "apache-2.0 is warned of")?;
-    let said = with("cc-by-nc-4.0")?.ok_or_else(|| Fault::new("cc-by-nc-4.0 is not warned of"))?;
-    passed(format!("apache-2.0 is not warned of; cc-by-nc-4.0: {said}"))
+    ensure(with("apache-2.0")?.is_none(), "apache-2.0 gives a warning")?;
+    let said = with("cc-by-nc-4.0")?.ok_or_else(|| Fault::new("cc-by-nc-4.0 gives no warning"))?;
+    passed(format!("apache-2.0 gives no warning; cc-by-nc-4.0: {said}"))
 }
 
 pub(crate) fn family(bench: &Bench<'_>) -> Judgement {
@@ -336,7 +341,7 @@ pub(crate) fn family(bench: &Bench<'_>) -> Judgement {
     for llama in [&Made::llama(), &untold] {
         let (report, _) = imported(bench, llama)?;
         let title = report.family.map(|family| family.title).unwrap_or_default();
-        ensure(title == "LLaMA", format!("a test LLaMA is taken for '{title}'"))?;
+        ensure(title == "LLaMA", format!("a test LLaMA was detected as '{title}'"))?;
     }
     let mut unknown = Made::llama();
     for weights in &mut unknown.tensors {
@@ -344,7 +349,7 @@ pub(crate) fn family(bench: &Bench<'_>) -> Judgement {
     }
     unknown.config = serde_json::json!({ "model_type": "made" });
     let (report, _) = imported(bench, &unknown)?;
-    ensure(report.family.is_none(), "names that nobody knows have a family")?;
+    ensure(report.family.is_none(), "unknown names have a family")?;
 
     let told = |made: &Made| -> Result<Option<String>, Fault> {
         let folder = bench.folder_of(made)?;
@@ -359,8 +364,8 @@ pub(crate) fn family(bench: &Bench<'_>) -> Judgement {
     let (Some(known), Some(said)) = (told(&Made::llama())?, told(&unknown)?) else {
         return absent(NO_PROGRAM);
     };
-    ensure(known.is_empty(), format!("of a test LLaMA: {known}"))?;
-    ensure(said.contains("--arch"), "an unknown family is imported without a word")?;
+    ensure(known.is_empty(), format!("a test LLaMA gives a warning: {known}"))?;
+    ensure(said.contains("--arch"), "an unknown family is imported without a warning")?;
     passed(format!(
         "a test LLaMA is found by its configuration and by its names; of other names: {said}"
     ))

@@ -36,10 +36,10 @@ macro_rules! read_text {
             Err(not_run) => return not_run.judgement(),
         };
         if ran.kind != InputKind::Text {
-            return absent("the model reads no text");
+            return absent("the model accepts no text");
         }
         if let Some(text) = ran.not_finite() {
-            return absent(format!("{text}, so nothing behind them can be judged"));
+            return absent(format!("{text}, so nothing after them can be judged"));
         }
         ran
     }};
@@ -47,7 +47,7 @@ macro_rules! read_text {
 
 pub(crate) fn passages(bench: &Bench<'_>) -> Judgement {
     if read_text!(bench).trace.generated.is_none() {
-        return absent("the model does not continue a text");
+        return absent("the model does not generate text");
     }
     let scores = measured(bench, |model| match (model.tokenizer(), model.parts()) {
         (Some(tokenizer), [part]) => apr_quality::passages(part, tokenizer, GAIN),
@@ -61,7 +61,7 @@ pub(crate) fn passages(bench: &Bench<'_>) -> Judgement {
     let learnt = scores.last().filter(|score| score.is_learnt(GAIN));
     let gains = |one: &&PassageScore, other: &&PassageScore| one.gain().total_cmp(&other.gain());
     let Some(best) = learnt.or_else(|| scores.iter().max_by(gains)) else {
-        return absent("the model has no tokenizer that takes the built-in texts");
+        return absent("the model's tokenizer cannot encode the built-in texts");
     };
     let PassageScore { name, scored, loss, shuffled, guess, .. } = best;
     let seen = format!(
@@ -98,7 +98,7 @@ fn not_learnt(best: &PassageScore, count: usize) -> String {
 
 pub(crate) fn blocks(bench: &Bench<'_>) -> Judgement {
     if read_text!(bench).trace.generated.is_none() {
-        return absent("the model does not continue a text");
+        return absent("the model does not generate text");
     }
     let trials = measured(bench, |model| match (model.tokenizer(), model.parts()) {
         (Some(tokenizer), [part]) => apr_quality::layer_trials(part, tokenizer, GAIN),
@@ -106,7 +106,7 @@ pub(crate) fn blocks(bench: &Bench<'_>) -> Judgement {
     });
     let trials = match trials {
         Ok(Some(trials)) => trials,
-        Ok(None) => return absent("no layers, or no built-in text that the model knows"),
+        Ok(None) => return absent("the model has no layers, or knows no built-in text"),
         Err(not_run) => return not_run.judgement(),
     };
     let LayerTrials { loss, tried, of, ref best, .. } = trials;
@@ -129,7 +129,7 @@ pub(crate) fn meanings(bench: &Bench<'_>) -> Judgement {
     read_text!(bench);
     let score = match measured(bench, apr_quality::meanings) {
         Ok(Some(score)) => score,
-        Ok(None) => return absent("the model makes no vector of a text"),
+        Ok(None) => return absent("the model does not embed text"),
         Err(not_run) => return not_run.judgement(),
     };
     let seen = format!(

@@ -38,12 +38,12 @@ pub(crate) fn audio_range(_: &Bench<'_>) -> Judgement {
         }
         heard => heard?,
     };
-    ensure(sound.samples == samples(1.0), "a test WAV file has other samples")?;
-    ensure(odd.is_empty(), format!("a sound within the range: {}", odd.join(", ")))?;
+    ensure(sound.samples == samples(1.0), "a test WAV file was read with other samples")?;
+    ensure(odd.is_empty(), format!("audio within the range has warnings: {}", odd.join(", ")))?;
     let (sound, loud) = heard(-10.0)?;
     ensure(sound.samples == samples(-10.0), "a loud WAV file was changed")?;
-    let seen = loud.first().ok_or_else(|| Fault::new("an amplitude of 10 was not noticed"))?;
-    passed(format!("of two test WAV files, one reaches 1, and one 10: {seen}"))
+    let seen = loud.first().ok_or_else(|| Fault::new("an amplitude of 10 was not reported"))?;
+    passed(format!("test WAV files up to 1: no warning; up to 10: {seen}"))
 }
 
 pub(crate) fn half_range(bench: &Bench<'_>) -> Judgement {
@@ -91,12 +91,12 @@ pub(crate) fn sparsity(bench: &Bench<'_>) -> Judgement {
         let remarks = linted(&*reader)?.remarks.into_iter();
         Ok(remarks.map(|remark| remark.message).find(|message| dense(message)))
     };
-    ensure(remark(1)?.is_none(), "a sparse tensor was called dense")?;
-    let seen = remark(8)?.ok_or_else(|| Fault::new("lint said nothing of a dense tensor"))?;
+    ensure(remark(1)?.is_none(), "a sparse tensor was reported as dense")?;
+    let seen = remark(8)?.ok_or_else(|| Fault::new("lint did not report a dense tensor"))?;
     let own = bench.lint().remarks.iter().find(|remark| dense(&remark.message));
     match own {
         Some(remark) => failed(remark.message.as_str()),
-        None => passed(format!("no tensor of the model is so stored; in a test file: {seen}")),
+        None => passed(format!("the model has no sparse tensor; in a test file: {seen}")),
     }
 }
 
@@ -105,9 +105,9 @@ pub(crate) fn distance(_: &Bench<'_>) -> Judgement {
     let (left, right) = (file(&[1.0, 2.0])?, file(&[4.0, 6.0])?);
     let options = DiffOptions { max_l2: Some(1.0), ..DiffOptions::default() };
     let same = compared([&*left, &*left], &options)?;
-    ensure(same.l2_gate.is_some_and(|gate| gate.passed), "a file is too far from itself")?;
+    ensure(same.l2_gate.is_some_and(|gate| gate.passed), "a file differs from itself")?;
     let report = compared([&*left, &*right], &options)?;
     ensure((report.l2 - 5.0).abs() < 1e-12, format!("the distance is {}, not 5", report.l2))?;
     ensure(report.l2_gate.is_some_and(|gate| !gate.passed), "a distance of 5 passed a gate of 1")?;
-    passed("[1, 2] and [4, 6] are 5 apart, which a limit of 1 refuses; equal files pass it")
+    passed("[1, 2] and [4, 6] are 5 apart, so a limit of 1 fails; equal files pass")
 }

@@ -31,11 +31,11 @@ pub(crate) fn share(_: &Bench<'_>) -> Judgement {
     let all = usize::try_from(SIDE * SIDE)?;
     let (half, report) = of(0.5)?;
     let told = report.tensors.first().map(|tensor| tensor.zeros);
-    ensure(told == u64::try_from(half).ok(), format!("{half} zeros are said to be {told:?}"))?;
+    ensure(told == u64::try_from(half).ok(), format!("{half} zeros were reported as {told:?}"))?;
     // Another share leaves another number, and none is no share.
     let (quarter, _) = of(0.25)?;
-    ensure(quarter * 4 == all, format!("a quarter of {all} weights is said to be {quarter}"))?;
-    ensure(of(1.5).is_err(), "a share of 1.5 is not refused")?;
-    let seen = format!("{half} of {all} weights of a made matrix are zero after a share of 0.5");
+    ensure(quarter * 4 == all, format!("a quarter of {all} weights was rounded to {quarter}"))?;
+    ensure(of(1.5).is_err(), "a share of 1.5 was not rejected")?;
+    let seen = format!("{half} of {all} weights of a test matrix are zero after a share of 0.5");
     if half * 2 == all { passed(seen) } else { failed(seen) }
 }

@@ -41,13 +41,13 @@ pub(crate) fn graph(bench: &Bench<'_>) -> Judgement {
     let made = model(bench, &Made::llama())?;
     let screen = shown(bench, made.reader(), "g");
     for name in ["embeddings/tokens", "layers.0", "final_norm", "head/logits"] {
-        ensure(screen.contains(name), format!("the graph of a test model has no box {name}"))?;
+        ensure(screen.contains(name), format!("the graph of a test model lacks the box {name}"))?;
     }
-    ensure(!screen.contains(CYCLE), "a cycle was named where there is none")?;
+    ensure(!screen.contains(CYCLE), "a cycle was reported in a graph without one")?;
     let reader = open(cyclic(), "cyclic.onnx", OpenOptions::default())?;
     let screen = shown(bench, &*reader, "g");
-    ensure(screen.contains(CYCLE), "a cycle of nodes was not named")?;
-    passed("the boxes of a test model; the cycle of a test graph was named")
+    ensure(screen.contains(CYCLE), "a cycle of nodes was not reported")?;
+    passed("the boxes of a test model are drawn, and the cycle of a test graph is reported")
 }
 
 /// The first tensor whose statistics are not on the screen of a model.
@@ -70,11 +70,11 @@ pub(crate) fn statistics(bench: &Bench<'_>) -> Judgement {
     let made = model(bench, &Made::llama())?;
     let screen = shown(bench, made.reader(), "sa");
     if let Some(name) = missing(&screen, made.reader())? {
-        return failed(format!("the statistics of {name} are not on the screen"));
+        return failed(format!("the screen lacks the statistics of {name}"));
     }
     let other = model(bench, &scaled())?;
     let Some(name) = missing(&screen, other.reader())? else {
-        return failed("statistics of another model were found on the screen");
+        return failed("the screen shows statistics of another model");
     };
     let count = made.reader().tensors().len();
     passed(format!(

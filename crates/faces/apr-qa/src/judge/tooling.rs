@@ -51,7 +51,7 @@ pub(crate) fn inspect_speed(bench: &Bench<'_>) -> Judgement {
         let reader = apr_registry::open(source, "huge.apr", apr_registry::OpenOptions::default())?;
         Ok(inspected(&*reader)?.parameters)
     })?;
-    ensure(parameters == HUGE, "another number of parameters was seen")?;
+    ensure(parameters == HUGE, "another number of parameters was reported")?;
     let what = match bench.subject.reopen {
         Some(_) => "the model opened and inspected",
         None => "the model inspected, without opening it",
@@ -108,13 +108,13 @@ pub(crate) fn lint(bench: &Bench<'_>) -> Judgement {
     let licence = |message: &str| message.contains("license'");
     let report = linted(&*opened(sound().build())?)?;
     let warned = report.remarks.into_iter().find(|remark| licence(&remark.message));
-    let seen = warned.ok_or_else(|| Fault::new("lint said nothing of a missing licence"))?.message;
+    let seen = warned.ok_or_else(|| Fault::new("lint did not report a missing licence"))?.message;
     let missing = bench.lint().remarks.iter().find(|remark| licence(&remark.message));
     match missing {
         Some(remark) => failed(format!("lint: {}", remark.message)),
         None => {
             let others = counted(bench.lint().count(Severity::Warn) as u64, "other warning");
-            passed(format!("the licence is stated ({others}); of a test file: {seen}"))
+            passed(format!("the licence is stated ({others}); in a test file: {seen}"))
         }
     }
 }
@@ -132,11 +132,11 @@ pub(crate) fn drama(bench: &Bench<'_>) -> Judgement {
     };
     let shown = text(&output);
     ensure(output.status.success(), "the program failed")?;
-    ensure(!output.stdout.contains(&0x1b), "there were escape sequences without a terminal")?;
+    ensure(!output.stdout.contains(&0x1b), "escape sequences were printed without a terminal")?;
     let missing = ["ACT I", "ACT II", "ACT III"].into_iter().find(|act| !shown.contains(act));
     match missing {
-        Some(act) => failed(format!("there is no {act}")),
-        None => passed("three acts in plain text, of a test file, without a terminal"),
+        Some(act) => failed(format!("{act} is missing")),
+        None => passed("three acts in plain text for a test file, without a terminal"),
     }
 }
 
@@ -149,8 +149,8 @@ pub(crate) fn identity(bench: &Bench<'_>) -> Judgement {
     let model = bench.session();
     let report = model.beside(&model).diff(&DiffOptions::default(), &bench.pipeline()?, &())?;
     let (similarity, count) = (report.similarity, report.tensors.len());
-    ensure(report.same, format!("the model is only {similarity} % like itself"))?;
-    passed(format!("the model beside itself: {similarity} % alike, {count} tensors"))
+    ensure(report.same, format!("the model is only {similarity} % similar to itself"))?;
+    passed(format!("the model and itself: {similarity} % similar, {count} tensors"))
 }
 
 pub(crate) fn change(_: &Bench<'_>) -> Judgement {
@@ -159,9 +159,12 @@ pub(crate) fn change(_: &Bench<'_>) -> Judgement {
     let report = compared([&*left, &*right], &DiffOptions::default())?;
     let differs = report.tensors.iter().filter(|pair| pair.max_delta.unwrap_or(0.0) > 0.0);
     let names: Vec<&str> = differs.map(|pair| &*pair.name).collect();
-    ensure(!report.same, "a changed file is called the same")?;
-    ensure(names == ["b.weight"], format!("the tensors that differ are said to be {names:?}"))?;
-    passed(format!("one value of b.weight changed: named, {:.3} % alike", report.similarity))
+    ensure(!report.same, "a changed file was reported as equal")?;
+    ensure(names == ["b.weight"], format!("another list of different tensors: {names:?}"))?;
+    passed(format!(
+        "one changed value of b.weight was reported, {:.3} % similar",
+        report.similarity
+    ))
 }
 
 /// A made model, opened.
@@ -209,7 +212,7 @@ pub(crate) fn trace_output(bench: &Bench<'_>) -> Judgement {
         step.is_some_and(|step| step["shape"].is_array() && step["statistics"]["mean"].is_number())
     };
     for path in ["layers.0/attention", "layers.0/mlp"] {
-        ensure(is_whole(path), format!("the trace of a test model tells nothing of {path}"))?;
+        ensure(is_whole(path), format!("the trace of a test model lacks {path}"))?;
     }
 
     let whole = crate::ran::sound(|at| if at % 64 < 32 { 1000 } else { -1000 });
@@ -218,11 +221,13 @@ pub(crate) fn trace_output(bench: &Bench<'_>) -> Judgement {
         Ok(read) => read,
     };
     let is_read = sound.samples.len() == 16_000 && warnings.is_empty();
-    ensure(is_read, format!("a whole sound has {} samples", sound.samples.len()))?;
+    ensure(is_read, format!("a complete audio file has {} samples", sound.samples.len()))?;
     let mut seen = String::new();
     for (what, file) in damaged(&whole) {
         let error = decode(file, SAMPLES).err();
-        seen = error.ok_or_else(|| Fault(format!("a sound was read: {what}")))?.to_string();
+        seen = error
+            .ok_or_else(|| Fault(format!("a damaged audio file was read: {what}")))?
+            .to_string();
     }
     passed(format!(
         "{} steps of a test model in JSON; a test sound is read, and four damaged copies are not, \
@@ -250,8 +255,8 @@ pub(crate) fn tensor_names(bench: &Bench<'_>) -> Judgement {
         Err(similar) if similar.iter().any(|name| name == "encoder.conv1.weight") => {
             passed(format!("q_proj: {role}; 'encodr.conv1.weight': {}", similar.join(", ")))
         }
-        Err(similar) => failed(format!("the names that are proposed are {similar:?}")),
-        Ok(_) => failed("a name that no family has is explained"),
+        Err(similar) => failed(format!("other names were proposed: {similar:?}")),
+        Ok(_) => failed("a name of no family is explained"),
     }
 }
 
@@ -264,16 +269,16 @@ pub(crate) fn analysis(bench: &Bench<'_>) -> Judgement {
         Ok((report.pass, all.collect()))
     };
     let (is_sound, violations) = pass(&Made::llama())?;
-    ensure(is_sound, format!("a sound source fails: {violations:?}"))?;
+    ensure(is_sound, format!("a valid source fails: {violations:?}"))?;
     let (passes, violations) = pass(&with_nan())?;
     ensure(!passes, "a source with NaN passes")?;
-    let seen = violations.first().ok_or_else(|| Fault::new("nothing says why"))?;
+    let seen = violations.first().ok_or_else(|| Fault::new("the report gives no reason"))?;
     let folder = bench.folder_of(&Made::llama())?;
     let path = folder.join("model.safetensors");
     let bytes = fs::read(&path)?;
     fs::write(&path, &bytes[..bytes.len() - 1])?;
     let cut = apr::Model::open(&folder).err();
-    let cut = cut.ok_or_else(|| Fault::new("a source that was cut opens"))?;
+    let cut = cut.ok_or_else(|| Fault::new("a truncated source opens"))?;
     passed(format!("a test source passes, with a NaN: {seen}; cut: {}", cut.message()))
 }
 
@@ -286,7 +291,7 @@ pub(crate) fn inline_validation(bench: &Bench<'_>) -> Judgement {
     let (folder, target) = (bench.folder_of(&scaled())?, bench.folder()?.join("test.apr"));
     match apr::convert(&folder).write(&target) {
         Err(JobError::Unhealthy { error, .. }) => {
-            ensure(!target.exists(), "an output was left")?;
+            ensure(!target.exists(), "an output exists")?;
             passed(format!("a test norm with a mean of 11: {error}; nothing was written"))
         }
         Err(error) => failed(format!("another error: {error}")),
@@ -316,8 +321,8 @@ pub(crate) fn cache_folder(bench: &Bench<'_>) -> Judgement {
     };
     let report: serde_json::Value = serde_json::from_slice(&output.stdout)?;
     let found = (report["folder"].as_str(), report["bytes"].as_u64());
-    ensure(found == (Some("here"), Some(4)), format!("the program says {found:?}"))?;
-    passed("with APR_CACHE=here, the program counts the 4 bytes that lie there")
+    ensure(found == (Some("here"), Some(4)), format!("the program reports {found:?}"))?;
+    passed("with APR_CACHE=here, the program counts the 4 bytes in it")
 }
 
 pub(crate) fn configuration(bench: &Bench<'_>) -> Judgement {
@@ -380,11 +385,10 @@ pub(crate) fn json(bench: &Bench<'_>) -> Judgement {
     let asked = parsed(&["inspect", "test.apr", "--json"])?;
     let unasked = parsed(&["inspect", "test.apr"])?;
     let (Some(asked), Some(unasked)) = (asked, unasked) else { return absent(NO_PROGRAM) };
-    ensure(unasked.is_none(), "what is printed for people is taken for JSON, too")?;
-    let report =
-        asked.ok_or_else(|| Fault::new("an inspection is no JSON where that is asked for"))?;
+    ensure(unasked.is_none(), "text output parses as JSON")?;
+    let report = asked.ok_or_else(|| Fault::new("the report for programs is not JSON"))?;
     let tensors = &report["tensor_count"];
-    ensure(tensors == 3, format!("a test file with three tensors is said to have {tensors}"))?;
+    ensure(tensors == 3, format!("a test file with 3 tensors was reported with {tensors}"))?;
     passed(
         "the program's inspection of a test file, with three tensors, is one JSON document where \
          that is asked for, and none otherwise",
@@ -397,7 +401,7 @@ pub(crate) fn anomaly(bench: &Bench<'_>) -> Judgement {
         let kinds = anomalies(&trace).anomalies.into_iter().map(|anomaly| anomaly.kind);
         Ok(kinds.filter(|kind| matches!(kind, AnomalyKind::NotFinite { .. })).collect())
     };
-    ensure(found(&Made::llama())?.is_empty(), "a sound model has NaN")?;
+    ensure(found(&Made::llama())?.is_empty(), "a valid model has NaN")?;
     match &found(&with_nan())?[..] {
         [AnomalyKind::NotFinite { operator, count }] => {
             passed(format!("NaN in a test gate: {count} values are not finite from {operator} on"))

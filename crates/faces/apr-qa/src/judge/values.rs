@@ -79,7 +79,7 @@ fn statistics(
     }
     let (names, others) = (of_kinds(bench, kinds), of_kinds(bench, alike));
     if names.is_empty() {
-        return absent(format!("the model has no {noun} that is known"));
+        return absent(format!("no {noun} is known in the model"));
     }
     let findings = bench.findings(|finding| {
         finding.check == Check::Physics
@@ -121,7 +121,7 @@ pub(crate) fn layers(bench: &Bench<'_>) -> Judgement {
     places.sort_unstable();
     places.dedup();
     if places.len() as u64 == count {
-        return absent("the model has no layers that are alike");
+        return absent("the model has no layers of the same shapes");
     }
     let healthy = format!("{} in {} of a layer", counted(count, "weight"), places.len());
     judged(&bench.findings(is_of_layers)?, &healthy, &seen)
@@ -179,10 +179,10 @@ fn in_made(
         Ok(of_it.next().map(|finding| finding.message))
     };
     if let Some(message) = of_tensor(&sound())? {
-        return Err(Fault(format!("the sound model was found fault with: {message}")));
+        return Err(Fault(format!("the sound model has a finding: {message}")));
     }
     let broken = sound().with(name, |weights| change(&mut weights.values));
-    of_tensor(&broken)?.ok_or_else(|| Fault::new("nothing was found in the broken model"))
+    of_tensor(&broken)?.ok_or_else(|| Fault::new("the broken model has no finding"))
 }
 
 pub(crate) fn zeros(bench: &Bench<'_>) -> Judgement {
@@ -214,7 +214,7 @@ fn is_of_vocabulary(finding: &Finding) -> bool {
 }
 
 /// Reason why points that compare the model with its configuration do not apply.
-const NO_CONFIGURATION: &str = "the model has no configuration that its tensors could be held \
+const NO_CONFIGURATION: &str = "the model has no configuration to compare its tensors \
                                 against";
 
 pub(crate) fn shapes(bench: &Bench<'_>) -> Judgement {
@@ -257,11 +257,11 @@ fn refused_model(
         Ok(error.map(|error| error.message))
     };
     if let Some(message) = of_tensor(&made)? {
-        return Err(Fault(format!("the sound test model was found fault with: {message}")));
+        return Err(Fault(format!("the sound test model has a finding: {message}")));
     }
     made.config[key] = value.into();
     let message = of_tensor(&made)?;
-    let message = message.ok_or_else(|| Fault::new("nothing was found in the broken model"))?;
+    let message = message.ok_or_else(|| Fault::new("the broken model has no finding"))?;
     ensure(message.contains(shape), format!("another error: {message}"))?;
     Ok(format!("tensor '{tensor}': {message}"))
 }
@@ -285,7 +285,7 @@ pub(crate) fn vocabulary(bench: &Bench<'_>) -> Judgement {
     let stated = match (configured, tokens) {
         (Some(size), _) => format!("the configuration's vocabulary of {size}"),
         (None, Some(size)) => format!("the tokenizer's {}", counted(size, "token")),
-        (None, None) => return absent("neither a configuration nor a tokenizer states its size"),
+        (None, None) => return absent("no configuration and no tokenizer states its size"),
     };
     let embedding = "model.embed_tokens.weight";
     let seen = refused_model(bench, Made::llama(), ("vocab_size", 65), embedding, "[65, 32]")?;
@@ -301,7 +301,7 @@ pub(crate) fn quants(bench: &Bench<'_>) -> Judgement {
     let count = bench.reader().tensors().iter();
     let count = count.filter(|info| ["q8_0", "int8"].contains(&info.dtype.name())).count();
     if count == 0 {
-        return absent("no tensor of the model is q8_0 or int8");
+        return absent("the model has no tensor of type q8_0 or int8");
     }
     if let Some(why) = bench.unread()? {
         return absent(why);
@@ -327,7 +327,7 @@ pub(crate) fn filterbank(bench: &Bench<'_>) -> Judgement {
 pub(crate) fn positions(bench: &Bench<'_>) -> Judgement {
     let names = of_kinds(bench, &[TensorKind::Position]);
     if names.is_empty() {
-        return absent("the model has no table of positions that is known");
+        return absent("no table of positions is known in the model");
     }
     if let Some(why) = bench.skipped(Check::Shapes)? {
         return absent(why);

@@ -561,7 +561,7 @@ test("two models are compared, a pass is ended, a pickle is found", async () => 
   await page.locator(".histogram").waitFor();
   await shoot(page, "compare");
   await view(page, "Checks");
-  await page.getByText("The model is sound.").waitFor();
+  await page.getByText("The model is valid.").waitFor();
   await shoot(page, "checks");
   const ended = await page.evaluate(async (url) => {
     const { open } = await import("./api/index.js");

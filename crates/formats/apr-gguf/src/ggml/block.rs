@@ -1,7 +1,7 @@
 //! Blocks as ggml laid them out before its quantization version 2, and what becomes of them.
 
 use apr_core::DType;
-use half::f16;
+use apr_tensor::half_float::f16_to_f32;
 
 /// Elements that are halved into nibbles one after another, or the first half low and the second
 /// half high.
@@ -149,5 +149,5 @@ fn f32_at(stored: &[u8], at: usize) -> f32 {
 }
 
 fn f16_at(stored: &[u8], at: usize) -> f32 {
-    f16::from_le_bytes([stored[at], stored[at + 1]]).to_f32()
+    f16_to_f32(u16::from_le_bytes([stored[at], stored[at + 1]]))
 }

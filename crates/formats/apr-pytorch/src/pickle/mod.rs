@@ -2,6 +2,7 @@
 
 pub(crate) mod blobs;
 pub(crate) mod build;
+pub(crate) mod by_call;
 pub(crate) mod dangers;
 pub(crate) mod derived;
 pub(crate) mod element;

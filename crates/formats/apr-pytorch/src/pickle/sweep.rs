@@ -10,6 +10,7 @@ use std::rc::Rc;
 
 use apr_core::{Error, Result};
 
+use super::by_call::is_judged;
 use super::globals::verdict;
 use super::opcode as op;
 use super::uses::{Action, Finding, Uses, Verdict};
@@ -115,7 +116,12 @@ impl Sweep<'_, '_, '_> {
         };
         let Some((module, name)) = named.filter(|_| at >= self.from) else { return Ok(()) };
 
-        let verdict = if &*module == "?" { Verdict::Dangerous } else { verdict(&module, &name) };
+        let verdict = match &*module {
+            "?" => Verdict::Dangerous,
+            // Their calls are not followed here.
+            _ if is_judged(&module, &name) => verdict(&module, &name).max(Verdict::Unknown),
+            _ => verdict(&module, &name),
+        };
         self.uses.record(Finding {
             module: module.to_string(),
             name: name.to_string(),

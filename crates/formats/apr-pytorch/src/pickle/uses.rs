@@ -51,7 +51,8 @@ pub struct Finding {
     pub verdict: Verdict,
 }
 
-/// Maximum number of findings per pickle. Further findings do not change the verdict.
+/// Maximum number of findings of each verdict per pickle, so that many harmless names hide none
+/// that is dangerous. Further findings do not change the verdict.
 const MAX_FINDINGS: usize = 10_000;
 
 /// Findings in order of appearance, one for each name, action and argument.
@@ -59,6 +60,8 @@ const MAX_FINDINGS: usize = 10_000;
 pub(crate) struct Uses {
     pub(crate) findings: Vec<Finding>,
     known: HashMap<(String, String, Action, Option<String>), usize>,
+    /// Number of findings of each verdict.
+    counts: [usize; 3],
 }
 
 impl Uses {
@@ -72,8 +75,15 @@ impl Uses {
 
         // A pickle may use one name a million times.
         if let Some(&at) = self.known.get(&key) {
-            self.findings[at].count += 1;
-        } else if self.findings.len() < MAX_FINDINGS {
+            let known = &mut self.findings[at];
+            known.count += 1;
+            // The same name may be judged by how it is used.
+            known.verdict = known.verdict.max(finding.verdict);
+            return;
+        }
+        let count = &mut self.counts[finding.verdict as usize];
+        if *count < MAX_FINDINGS {
+            *count += 1;
             self.known.insert(key, self.findings.len());
             self.findings.push(finding);
         }

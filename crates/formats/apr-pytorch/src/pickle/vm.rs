@@ -13,6 +13,7 @@ use std::collections::HashMap;
 use apr_core::{Code, Error, Limits, Result};
 
 use super::blobs::Blobs;
+use super::by_call::Loose;
 use super::opcode as op;
 use super::sweep::sweep;
 use super::text;
@@ -99,9 +100,11 @@ pub(crate) fn run(input: Input<'_>, policy: &Policy<'_>, limits: &Limits) -> Out
         opcode: 0,
         stuck: None,
         has_odd_keys: false,
+        loose: Loose::default(),
     };
 
     let mut root = vm.run();
+    vm.record_loose();
     let swept = match &root {
         // What the machine has no room for, Python has. Arrays within the stream are no opcodes.
         Err(error) if policy.lenient && error.code() == Code::Memory && !vm.has_file_arrays => {
@@ -139,6 +142,7 @@ pub(super) struct Vm<'a> {
     stuck: Option<u64>,
     /// `true` if a memo number could not be read here, although Python may read it.
     has_odd_keys: bool,
+    loose: Loose,
 }
 
 impl Vm<'_> {
@@ -293,6 +297,7 @@ impl Vm<'_> {
         if self.stack.len() >= self.heap.max_nodes() {
             return Err(Error::memory("the pickle stacks more values than its length justifies"));
         }
+        self.loose.push(id);
         self.stack.push(id);
         Ok(())
     }

@@ -68,6 +68,9 @@ pub(super) struct CutEntry {
     when: Option<String>,
     #[serde(default)]
     turned: GgufTurned,
+    /// Shape of the tensor that is cut out, if rows are not those of a matrix.
+    #[serde(default)]
+    shape: Vec<String>,
 }
 
 fn one() -> u64 {
@@ -158,6 +161,9 @@ pub struct GgufCut {
     pub flat: bool,
     /// Side on which rows are columns.
     pub turned: GgufTurned,
+    /// Shape of the tensor that is cut out. Its rows are as many elements as the groups leave;
+    /// empty if rows are those of a matrix.
+    pub shape: Vec<u64>,
 }
 
 #[derive(Debug)]
@@ -203,6 +209,7 @@ pub(crate) struct CutLayout {
     pub(crate) flat: bool,
     pub(crate) when: Option<Expression>,
     pub(crate) turned: GgufTurned,
+    pub(crate) shape: Vec<Expression>,
 }
 
 impl TensorLayout {
@@ -242,6 +249,7 @@ impl TensorLayout {
                 flat: cut.flat,
                 when: cut.when.as_deref().map(Expression::parse).transpose()?,
                 turned: cut.turned,
+                shape: cut.shape.iter().map(|dim| Expression::parse(dim)).collect::<Result<_>>()?,
             }),
         })
     }

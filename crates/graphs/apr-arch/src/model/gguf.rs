@@ -2,11 +2,13 @@
 
 use std::cell::Cell;
 
-use apr_core::{Error, Result};
+use apr_core::{DType, Error, Result};
 use serde_json::Value as Json;
 
 use super::FamilyModel;
+use crate::dimensions::Dimensions;
 use crate::expression::{Expression, Value};
+use crate::family::{Family, GGUF, Naming};
 use crate::gguf::{
     ArrangedLayout, Defaults, GgufArrangement, GgufCut, GgufFactors, GgufLayout, GgufValue,
     ScaledLayout, TensorLayout,
@@ -26,6 +28,37 @@ impl<'a> FamilyModel<'a> {
     #[must_use]
     pub fn gguf_refusal(&self) -> Option<&str> {
         self.family.file.gguf.refused.as_deref()
+    }
+
+    /// Returns the name that a tensor has in GGUF files of this model, by its canonical name.
+    ///
+    /// Returns `None` if the tensor is unknown, or GGUF has no name for it.
+    #[must_use]
+    pub fn gguf_name(&self, canonical: &str) -> Option<String> {
+        let mut found = self.family.find_canonical(canonical)?;
+        for (index, number) in &mut found.numbers {
+            if let Some(list) = self.gguf_numbers(index) {
+                *number = *list.get(usize::try_from(*number).ok()?)?;
+            }
+        }
+        self.family.written(&found, &Naming::new(GGUF, ""))
+    }
+
+    /// Returns the numbers that an index has in GGUF files, if they are not those of the index
+    /// itself.
+    fn gguf_numbers(&self, index: &str) -> Option<Vec<u64>> {
+        gguf_numbers(self.family, &self.dimensions, index)
+    }
+
+    /// Returns the dtype that llama.cpp needs a tensor in, by canonical name.
+    ///
+    /// Returns `None` if the family's table does not state one.
+    #[must_use]
+    pub fn gguf_dtype(&self, canonical: &str) -> Option<DType> {
+        let found = self.family.find_canonical(canonical)?;
+        let name = &self.family.file.tensors.get(found.tensor)?.name;
+        let dtypes = &self.family.gguf.as_ref()?.dtypes;
+        dtypes.iter().find(|(of, _)| of == name).map(|(_, dtype)| *dtype)
     }
 
     /// Returns the conversion of a tensor's values from Hugging Face's layout to GGUF, by canonical
@@ -106,9 +139,10 @@ impl<'a> FamilyModel<'a> {
         let (groups, first, count) = (size(&cut.groups)?, size(&cut.first)?, size(&cut.count)?);
         let more = cut.more.iter().map(|[first, count]| Ok((size(first)?, size(count)?)));
         let more = more.collect::<Result<_>>()?;
-        let flat = cut.flat || !cut.more.is_empty();
+        let flat = cut.flat || !cut.more.is_empty() || !cut.shape.is_empty();
         let (step, turned) = (cut.step, cut.turned);
-        Ok(Some(GgufCut { groups, first, step, count, more, flat, turned }))
+        let shape = cut.shape.iter().map(size).collect::<Result<_>>()?;
+        Ok(Some(GgufCut { groups, first, step, count, more, flat, turned, shape }))
     }
 
     /// Returns the number of parts that GGUF stacks in the tensor with this canonical name.
@@ -189,4 +223,18 @@ fn arrangement(
         fading: arranged.fading,
         shape: shape.transpose()?,
     })
+}
+
+/// Returns the numbers that an index of a family's names has in GGUF files.
+pub(super) fn gguf_numbers(
+    family: &Family,
+    dimensions: &Dimensions<'_>,
+    index: &str,
+) -> Option<Vec<u64>> {
+    let numbers = &family.gguf.as_ref()?.numbers;
+    let (_, list) = numbers.iter().find(|(of, _)| of == index)?;
+    match dimensions.value(list, &[])? {
+        Value::List(items) => items.iter().map(Value::as_size).collect(),
+        _ => None,
+    }
 }

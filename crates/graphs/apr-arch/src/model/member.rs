@@ -8,6 +8,8 @@ use crate::dimensions::Dimensions;
 use crate::family::{Family, FamilyTensor, GGUF, Required};
 use crate::names::Match;
 
+use super::gguf::gguf_numbers;
+
 #[derive(Debug)]
 pub(crate) struct Member {
     pub(crate) tensor: usize,
@@ -39,6 +41,29 @@ pub(super) fn tell_namesakes(
             };
             let Some(canonical) = family.tensors[other].pattern.name("", number) else { continue };
             *member = Member { tensor: other, numbers: member.numbers.clone(), canonical };
+        }
+    }
+}
+
+/// Gives members of a GGUF file the numbers of their indices, in place of those in the file.
+pub(super) fn renumber(
+    family: &Family,
+    members: &mut [Option<Member>],
+    dimensions: &Dimensions<'_>,
+) {
+    if family.gguf.as_ref().is_none_or(|gguf| gguf.numbers.is_empty()) {
+        return;
+    }
+    for member in members.iter_mut().flatten() {
+        let pattern = &family.tensors[member.tensor].pattern;
+        let own = pattern.indices().iter().zip(&member.numbers).map(|(index, number)| {
+            let list = gguf_numbers(family, dimensions, index);
+            let place = |list: Vec<u64>| list.iter().position(|listed| listed == number);
+            list.and_then(place).map_or(*number, |place| place as u64)
+        });
+        let numbers: Vec<u64> = own.collect();
+        if let Some(canonical) = pattern.filled(&numbers).filter(|_| numbers != member.numbers) {
+            *member = Member { tensor: member.tensor, numbers, canonical };
         }
     }
 }

@@ -1,4 +1,5 @@
 use apr_tensor::block;
+use half::f16;
 
 use super::*;
 use crate::matrix::{Left, product};

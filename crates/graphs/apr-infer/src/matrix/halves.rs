@@ -48,7 +48,7 @@ mod x86 {
         _mm256_mul_ps, _mm256_setzero_ps, _mm256_slli_epi32, _mm256_storeu_ps,
     };
 
-    use half::{bf16, f16};
+    use apr_tensor::half_float::{bf16_to_f32, f16_to_f32};
 
     /// Sums of a row that are kept apart.
     const LANES: usize = 16;
@@ -101,11 +101,8 @@ mod x86 {
                 _mm256_storeu_ps(lanes.as_mut_ptr().add(8), sums[1]);
             }
             for (lane, (x, stored)) in lanes.iter_mut().zip(rest.iter().zip(last.as_chunks().0)) {
-                let weight = if F16 {
-                    f16::from_le_bytes(*stored).to_f32()
-                } else {
-                    bf16::from_le_bytes(*stored).to_f32()
-                };
+                let bits = u16::from_le_bytes(*stored);
+                let weight = if F16 { f16_to_f32(bits) } else { bf16_to_f32(bits) };
                 *lane += x * weight;
             }
             // SAFETY: there are twice eight elements.

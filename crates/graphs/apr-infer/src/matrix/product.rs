@@ -4,7 +4,7 @@ use std::cell::RefCell;
 use std::ops::Range;
 
 use apr_core::Result;
-use half::{bf16, f16};
+use apr_tensor::half_float::{round_to_bf16, round_to_f16};
 
 use super::kernel::{self, Kernel, Tile};
 use super::pack::Packed;
@@ -68,8 +68,8 @@ fn put(
     }
 
     let rounded = match precision {
-        Some(Precision::F16) => left.rounded(|value| f16::from_f32(value).to_f32()),
-        Some(Precision::Bf16) => left.rounded(|value| bf16::from_f32(value).to_f32()),
+        Some(Precision::F16) => left.rounded(round_to_f16),
+        Some(Precision::Bf16) => left.rounded(round_to_bf16),
         _ => None,
     };
     let left = rounded.as_deref().map_or(left, |values| Left { values, ..left });

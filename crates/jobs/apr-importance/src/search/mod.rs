@@ -71,6 +71,7 @@ pub struct CurvePoint {
     /// Bytes of all tensors.
     pub bytes: u64,
     /// The sum of the effects of single tensors.
+    #[serde(rename = "expected_effect")]
     pub expected: f64,
     /// The effect of all of them together.
     pub measured: f64,

@@ -7,6 +7,7 @@ use apr_quantize::{Imatrix, Quantization, Scheme, Weighting, plan};
 use apr_run::{Host, RunError, RunResult};
 use apr_source::Source;
 use apr_tensor::block::{dequantize, quantize};
+use apr_tensor::half_float::{f32_to_f16, round_to_f16};
 use apr_view::values::read;
 
 /// Types for rows of a multiple of 256, the smallest first.
@@ -199,8 +200,7 @@ impl Unit {
 
     fn encoded(&self, values: &[f32], dtype: DType) -> Vec<u8> {
         if dtype == DType::F16 {
-            let halves = values.iter().map(|value| half::f16::from_f32(*value));
-            return halves.flat_map(half::f16::to_le_bytes).collect();
+            return values.iter().flat_map(|value| f32_to_f16(*value).to_le_bytes()).collect();
         }
         let mut out = Vec::new();
         for (values, importance) in self.matrices(values) {
@@ -241,7 +241,7 @@ impl Unit {
     /// The error of half precision.
     fn rounded(&self, values: &[f32]) -> f64 {
         let of_matrix = |(values, importance): (&[f32], Option<&[f32]>)| {
-            let halves = values.iter().map(|value| half::f16::from_f32(*value).to_f32());
+            let halves = values.iter().map(|value| round_to_f16(*value));
             self.squares(values, &halves.collect::<Vec<_>>(), importance)
         };
         self.matrices(values).map(of_matrix).sum()

@@ -12,7 +12,7 @@ use apr_view::values;
 
 use super::error::digest_mismatch;
 use super::recipe::Recipe;
-use crate::integrity::Checks;
+use crate::integrity::{Checks, about_part};
 
 /// One chunk on its way through a slot of the pipeline; the buffers are reused.
 #[derive(Default)]
@@ -314,7 +314,11 @@ impl Worker<'_> {
         let input = take(&mut slot.input, chunk.len);
         let stored = self.reader.stored(tensor);
         match (kind, stored.encoded()) {
-            (TaskKind::Part(part), _) => checks.list[part].part.read(chunk.offset, input),
+            (TaskKind::Part(part), _) => {
+                let part = &checks.list[part].part;
+                let read = part.read(chunk.offset, input);
+                read.map_err(|error| about_part(error, self.reader, tensor, part.place))
+            }
             (TaskKind::Check, Some(encoded)) => encoded.read_verbatim(chunk.offset, input),
             (_, Some(encoded)) if self.keeps_form(tensor) => encoded.read_form(chunk.offset, input),
             (_, Some(encoded)) if self.is_checked_along(tensor) => self.read_both(

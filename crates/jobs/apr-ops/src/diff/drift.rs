@@ -21,6 +21,7 @@ pub struct DriftReport {
     /// Tensors of the source.
     pub tensor_count: usize,
     /// Number of tensors of the source that changed or were removed.
+    #[serde(rename = "changed_count")]
     pub changed: usize,
     /// Difference over all changed tensors together. Removed tensors count as zeros.
     #[serde(flatten)]

@@ -113,8 +113,10 @@ pub struct RuleChange {
 #[non_exhaustive]
 pub struct VocabChanges {
     /// Tokens in the right model only.
+    #[serde(rename = "added_count")]
     pub added: usize,
     /// Tokens in the left model only.
+    #[serde(rename = "removed_count")]
     pub removed: usize,
     /// Tokens in both models, at other ids.
     pub moved: usize,

@@ -33,6 +33,7 @@ pub struct StoredKind {
     /// The kind in words: `GPTQ, 4 bits, groups of 128`.
     pub description: String,
     /// The number of weights.
+    #[serde(rename = "weight_count")]
     pub weights: usize,
     /// Bits per weight, scales included.
     pub bits_per_weight: Option<f64>,

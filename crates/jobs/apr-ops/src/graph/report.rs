@@ -58,6 +58,7 @@ pub struct PartSummary {
     /// Number of runs of each operator, including called functions. The body of a loop counts once.
     pub operators: BTreeMap<String, u64>,
     /// Number of runs of all operators.
+    #[serde(rename = "node_count")]
     pub nodes: u64,
     /// Elements of all weights.
     pub parameters: u64,

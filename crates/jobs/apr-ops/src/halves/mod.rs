@@ -41,6 +41,7 @@ pub(crate) struct Choices<'c> {
 #[non_exhaustive]
 pub struct Halves {
     /// Number of nodes that read or make floats of 32 bits before.
+    #[serde(rename = "node_count")]
     pub nodes: u64,
     /// Number of those that compute in halves.
     pub halves: u64,

@@ -43,7 +43,7 @@ pub(super) fn dequantize(
             None => Ok(None),
             Some(text) => {
                 let position = text.as_str().and_then(|text| positions.get(text).copied());
-                position.map(Some).ok_or_else(|| bad("its scales or zero points are not there"))
+                position.map(Some).ok_or_else(|| bad("its scales or zero points are missing"))
             }
         };
         let scales = position("scales")?.ok_or_else(|| bad("missing name of its scales"))?;

@@ -17,6 +17,7 @@ use super::weights::Weights;
 #[non_exhaustive]
 pub struct CodedWeights {
     /// Number of such weights.
+    #[serde(rename = "weight_count")]
     pub weights: usize,
     /// Stored forms of the weights, without duplicates.
     pub stored: Vec<String>,
@@ -25,6 +26,7 @@ pub struct CodedWeights {
     /// Otherwise the weights are decoded to floats there, or to what the job converts floats to.
     pub kept: bool,
     /// Scales of activations that were left out, since the weights are decoded.
+    #[serde(rename = "left_out_count")]
     pub left_out: usize,
     /// Others, which are in blocks of the output's types with the same codes.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -36,6 +38,7 @@ pub struct CodedWeights {
 #[non_exhaustive]
 pub struct WeightsInBlocks {
     /// Number of such weights.
+    #[serde(rename = "weight_count")]
     pub weights: usize,
     /// Stored forms of the weights in the source, without duplicates.
     pub stored: Vec<String>,

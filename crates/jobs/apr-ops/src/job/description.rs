@@ -15,6 +15,8 @@ pub struct Job {
     pub target: PlanOptions,
     /// Name prefix of the tensors to convert. It is removed from their names.
     pub prefix: Option<String>,
+    /// Convert only the part for images of a vision-language model: its tower and its projector.
+    pub part_for_images: bool,
     /// Treatment of names and layout.
     pub naming: Naming,
     /// Treatment of the weights.
@@ -51,6 +53,7 @@ impl Job {
         Self {
             target,
             prefix: None,
+            part_for_images: false,
             naming: Naming::OfTarget,
             weights: Weights::default(),
             graph: GraphWishes::default(),

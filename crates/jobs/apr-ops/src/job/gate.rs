@@ -48,7 +48,7 @@ impl Job {
                 let planned = self.unchanged(source)?;
                 let losses = planned.report().losses.iter().filter(|loss| loss.what == "tensor");
                 let unused = losses.map(|loss| loss.name.clone()).collect();
-                Origin::Opened(self.selected(source.reader())?, OfGraph { unused })
+                Origin::Opened(self.selected(source)?, OfGraph { unused })
             }
         };
         let only_tells = self.weights.gate_only_tells;

@@ -30,6 +30,7 @@ mod error;
 mod exported;
 mod gate;
 mod halves;
+mod image_part;
 mod integers;
 mod layout;
 mod planned;
@@ -40,11 +41,12 @@ mod simplified;
 mod weights;
 mod wishes;
 
-use apr_registry::{CheckpointReader, Computes, Convention, Error, Format};
+use apr_registry::{Computes, Convention, Error, Format};
 use apr_source::Source;
 use apr_view::{View, check_decodable, drop_statement, sort_by_first_use};
 
 use affine::dequantize;
+use image_part::part_for_images;
 
 pub use coded::{CodedWeights, WeightsInBlocks};
 pub use description::{Job, Naming};
@@ -66,7 +68,7 @@ impl Job {
         if !self.weights.keeps_codes(self.target.format, source.reader()) {
             check_decodable(source.reader())?;
         }
-        let selected = self.selected(source.reader())?;
+        let selected = self.selected(source)?;
         let planned = self.plan_named(selected, source)?;
         if planned.check().is_err() {
             // Codes that can't be decoded are the reason for which a family lacks such tensors.
@@ -97,8 +99,12 @@ impl Job {
     }
 
     /// The tensors that are meant, in the order in which they are written.
-    fn selected<'a>(&self, reader: &'a dyn CheckpointReader) -> Result<View<'a>, Error> {
-        let mut selected = View::new(reader);
+    fn selected<'a>(&self, source: &Source<'a>) -> Result<View<'a>, Error> {
+        let reader = source.reader();
+        let mut selected = match self.part_for_images {
+            true => part_for_images(source)?,
+            false => View::new(reader),
+        };
         if let Some(dtype) = self.weights.dequantize {
             dequantize(&mut selected, reader, dtype)?;
             // Weights may be plain already, beside a configuration that says otherwise.

@@ -167,14 +167,34 @@ fn norms<'g>(layers: &[&'g Sibling]) -> Vec<(&'g str, Violation)> {
 }
 
 /// The outliers among the matrices of one place, and those that equal another.
+///
+/// Where nothing shows which of two is wrong, there is one violation for both: each would be
+/// reported for the other's damage.
 fn matrices<'g>(layers: &[&'g Sibling]) -> Vec<(&'g str, Violation)> {
     let is_deepened = is_deepened(layers);
     let judged = layers.iter().enumerate().filter_map(|(at, layer)| {
+        let copied = layers[..at].iter().find(|before| !is_deepened && layer.equals(before));
+        if let Some(copied) = copied {
+            let repeated = Violation::Repeated { sibling: copied.tensor.clone() };
+            return Some((layer.tensor.as_str(), repeated));
+        }
         let others = layers.iter().enumerate().filter(|(other, _)| *other != at);
         let others: Vec<&Sibling> = others.map(|(_, other)| *other).collect();
-        Some((layer.tensor.as_str(), beside(layer, &others, is_deepened)?))
+        Some((layer.tensor.as_str(), beside(layer, &others)?))
     });
-    judged.collect()
+    let mut judged: Vec<(&str, Violation)> = judged.collect();
+    if let ([first, second], [(_, Violation::Size { .. }), (_, Violation::Size { .. })]) =
+        (layers, &*judged)
+    {
+        // It is reported for the larger one.
+        let (kept, other) = if second.size > first.size { (1, first) } else { (0, second) };
+        judged.swap(0, kept);
+        judged.truncate(1);
+        if let (_, Violation::Size { of_two, .. }) = &mut judged[0] {
+            *of_two = Some(other.tensor.clone());
+        }
+    }
+    judged
 }
 
 /// Returns `true` if several different layers occur twice: a merge that repeats layers makes a
@@ -191,10 +211,7 @@ fn is_deepened(layers: &[&Sibling]) -> bool {
 }
 
 /// What is odd about a matrix beside the others of its place.
-fn beside(layer: &Sibling, others: &[&Sibling], is_deepened: bool) -> Option<Violation> {
-    if !is_deepened && others.iter().any(|other| layer.equals(other)) {
-        return Some(Violation::Repeated { siblings: others.len() });
-    }
+fn beside(layer: &Sibling, others: &[&Sibling]) -> Option<Violation> {
     let stored = others.iter().filter(|other| other.dtype == layer.dtype);
     let shares: Vec<f64> = stored.map(|other| other.zero_share()).collect();
     let share = layer.zero_share();
@@ -213,6 +230,7 @@ fn beside(layer: &Sibling, others: &[&Sibling], is_deepened: bool) -> Option<Vio
         size: layer.size,
         nearest: nearest.size,
         siblings: others.len(),
+        of_two: None,
     })
 }
 
@@ -286,15 +304,26 @@ mod tests {
     fn matrices_that_grow_from_layer_to_layer_and_two_that_differ_are_sound() {
         assert_eq!(odd(&[(0.01, 0), (0.03, 0), (0.1, 0), (0.3, 0)]), Vec::<String>::new());
         assert_eq!(odd(&[(0.01, 0), (0.05, 0)]), Vec::<String>::new());
-        assert_eq!(odd(&[(0.01, 0), (0.1, 0)]).len(), 2, "one of them is wrong");
+    }
+
+    #[test]
+    fn two_layers_that_differ_are_one_violation_that_names_both() {
+        assert_eq!(
+            odd(&[(0.01, 0), (0.1, 0)]),
+            ["layers.1: the root mean square of this weight is 0.1, 10 times that of its only \
+              sibling in other layers, 'layers.0', 0.01: one of them is wrong"]
+        );
     }
 
     #[test]
     fn a_copy_of_a_layer_is_reported_with_what_it_was_copied_from() {
         let copies = odd(&[(0.04, 1), (0.05, 0), (0.05, 0), (0.02, 0)]);
-        let said = "this weight has exactly the mean, deviation and range of a sibling (3 siblings \
-                    in other layers): one is a copy of the other";
-        assert_eq!(copies, [format!("layers.1: {said}"), format!("layers.2: {said}")]);
+        assert_eq!(
+            copies,
+            ["layers.2: this weight has exactly the mean, deviation and range of a sibling in \
+              other layers, 'layers.1': one is a copy of the other"]
+        );
+        assert_eq!(odd(&[(0.05, 0), (0.05, 0)]).len(), 1);
     }
 
     #[test]
@@ -302,7 +331,7 @@ mod tests {
         let repeated = [(0.04, 1), (0.05, 0), (0.04, 1), (0.05, 0), (0.02, 0)];
         assert_eq!(odd(&repeated), Vec::<String>::new());
         let all_the_same = [(0.04, 1), (0.04, 1), (0.04, 1), (0.05, 0)];
-        assert_eq!(odd(&all_the_same).len(), 3);
+        assert_eq!(odd(&all_the_same).len(), 2, "two copies of the first");
     }
 
     #[test]

@@ -36,8 +36,10 @@ pub struct PassReport {
     /// Name of the pass: `fold_constants`.
     pub name: &'static str,
     /// Number of nodes and tensors that the pass removed or changed.
+    #[serde(rename = "change_count")]
     pub changes: u64,
     /// Nodes after the pass minus nodes before it.
+    #[serde(rename = "node_change")]
     pub nodes: i64,
 }
 
@@ -48,6 +50,7 @@ pub struct Compared {
     /// Sizes of the open dimensions of the inputs by symbol, for each run.
     pub sizes: Vec<BTreeMap<String, u64>>,
     /// Number of outputs that were compared.
+    #[serde(rename = "output_count")]
     pub outputs: u64,
     /// `true` if they are bit-identical.
     pub identical: bool,

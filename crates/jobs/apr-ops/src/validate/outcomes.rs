@@ -19,7 +19,7 @@ impl Pass<'_> {
     pub(super) fn outcomes(&self) -> Vec<CheckOutcome> {
         let ValidateOptions { nan, zero, shapes, .. } = self.options;
         let all = self.reader.tensors().len();
-        let undecoded = undecoded(&self.findings);
+        let undecoded = undecoded_names(&self.findings).len();
         let tensors = count(all, "tensor");
         let decoded = count(all.saturating_sub(undecoded), "tensor");
         let files = count(self.reader.files().len(), "file");
@@ -49,7 +49,13 @@ impl Pass<'_> {
         };
         let checks = checks.into_iter().filter(|(check, _)| applies(*check));
         let outcomes = checks.map(|(check, detail)| self.outcome(check, detail));
-        outcomes.flat_map(|made| with_unread(made, (undecoded, all), UNDECODED)).collect()
+        let (compared, uncompared) = self.sums();
+        let unread = |made: CheckOutcome| match made.check {
+            Check::Finite | Check::Zeros | Check::Physics => with_unread(made, (undecoded, all)),
+            Check::Digests => with_unread(made, (uncompared, compared + uncompared)),
+            _ => vec![made],
+        };
+        outcomes.flat_map(unread).collect()
     }
 
     fn checksum_detail(&self) -> Detail {
@@ -63,8 +69,8 @@ impl Pass<'_> {
         let has_digest = |&tensor: &usize| self.reader.stored(tensor).digest().is_some();
         let digests = (0..self.reader.tensors().len()).filter(has_digest).count();
         let asked = |detail| asked(self.options.checksum, detail);
-        match (digests, self.sums()) {
-            (0, 0) => asked(String::new()).and(Err("not in this file")),
+        match (digests, self.sums().0) {
+            (0, 0) if self.sums().1 == 0 => asked(String::new()).and(Err("not in this file")),
             (0, sums) => asked(format!("CRC-32 of {}", count(sums, "tensor"))),
             (digests, _) => asked(format!("BLAKE3 of {}", count(digests, "tensor"))),
         }
@@ -128,13 +134,21 @@ impl Pass<'_> {
         self.findings.iter().any(|finding| finding.check == check)
     }
 
-    /// Tensors that the file gives a CRC-32 of, or of the parts that they are made of.
-    pub(super) fn sums(&self) -> usize {
-        let has_sum = |&tensor: &usize| {
+    /// Returns the number of tensors that the file states a CRC-32 of, or of the parts that they
+    /// are made of, and the number of those whose parts don't decode, so that nothing was compared.
+    pub(super) fn sums(&self) -> (usize, usize) {
+        let undecoded = undecoded_names(&self.findings);
+        let (mut compared, mut uncompared) = (0, 0);
+        for (tensor, info) in self.reader.tensors().iter().enumerate() {
             let stored = self.reader.stored(tensor);
-            stored.crc32().is_some() || stored.parts().iter().any(|part| !self.is_the_file(part))
-        };
-        (0..self.reader.tensors().len()).filter(has_sum).count()
+            if stored.crc32().is_some() {
+                compared += 1;
+            } else if stored.parts().iter().any(|part| !self.is_the_file(part)) {
+                let decodes = !undecoded.contains(info.name.as_str());
+                *(if decodes { &mut compared } else { &mut uncompared }) += 1;
+            }
+        }
+        (compared, uncompared)
     }
 
     fn family(&self, what: &str) -> Detail {
@@ -151,8 +165,8 @@ impl Pass<'_> {
     }
 }
 
-/// Reason for not checking the values of a tensor.
-pub(crate) const UNDECODED: &str = "bytes that don't decode";
+/// Reason for not checking a tensor.
+const UNDECODED: &str = "bytes that don't decode";
 
 /// Returns the detail for tensors without NaN, and without infinity except in some constants.
 pub(crate) fn finite_detail(tensors: &str, infinite: usize) -> String {
@@ -162,28 +176,22 @@ pub(crate) fn finite_detail(tensors: &str, infinite: usize) -> String {
     }
 }
 
-/// Returns the number of tensors that can't be decoded, so that their values are not known.
-pub(crate) fn undecoded(findings: &[Finding]) -> usize {
+/// Returns the names of tensors that can't be decoded, so that their values are not known.
+pub(crate) fn undecoded_names(findings: &[Finding]) -> BTreeSet<&str> {
     let is_undecoded = |finding: &&Finding| {
         finding.check == Check::Structure && finding.level == Level::Error && finding.code.is_some()
     };
-    let named = findings.iter().filter(is_undecoded).filter_map(|finding| finding.tensor.as_ref());
-    named.collect::<BTreeSet<_>>().len()
+    findings.iter().filter(is_undecoded).filter_map(|finding| finding.tensor.as_deref()).collect()
 }
 
-/// Adds a skipped outcome for `unread` tensors to the outcome of a check of values.
+/// Adds a skipped outcome for `unread` tensors to the outcome of a check.
 ///
 /// If the check could not read any of the tensors, only the skipped outcome is returned.
-pub(crate) fn with_unread(
-    made: CheckOutcome,
-    (unread, all): (usize, usize),
-    why: &str,
-) -> Vec<CheckOutcome> {
-    let reads_values = matches!(made.check, Check::Finite | Check::Zeros | Check::Physics);
-    if unread == 0 || !reads_values || made.status == Status::Skipped {
+fn with_unread(made: CheckOutcome, (unread, all): (usize, usize)) -> Vec<CheckOutcome> {
+    if unread == 0 || made.status == Status::Skipped {
         return vec![made];
     }
-    let detail = format!("{} not read: {why}", count(unread, "tensor"));
+    let detail = format!("{} not read: {UNDECODED}", count(unread, "tensor"));
     let skipped = CheckOutcome { check: made.check, status: Status::Skipped, detail };
     if unread >= all && made.status == Status::Pass { vec![skipped] } else { vec![made, skipped] }
 }

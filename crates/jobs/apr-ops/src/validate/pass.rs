@@ -1,5 +1,7 @@
 //! One read of a checkpoint, and what is found in it.
 
+use std::collections::BTreeSet;
+
 use apr_core::{Extent, ExtentKind, FileChecksum, Phase, Progress, StoredPart, StoredRange, Sum};
 use apr_registry::digest::{CHUNK_LEN, Crc32, TensorDigest};
 use apr_registry::{CheckpointReader, Code, Error, Pipeline, Result};
@@ -11,7 +13,7 @@ use super::options::{Known, ValidateOptions};
 use super::report::{Check, Finding, ValidateReport, is_valid};
 use super::work::{CheckBuffers, FileChunk, produce};
 use crate::constants::Constants;
-use crate::integrity::{Checks, Mismatch, mismatches};
+use crate::integrity::{Checks, Damage, Mismatch, damages};
 use crate::left_out::LeftOut;
 use crate::physics::{Level, Sibling, Violation, expectation, outliers};
 
@@ -40,8 +42,8 @@ pub(super) struct Pass<'a> {
     pub(super) sealed: bool,
     /// Tensors that may be infinite.
     pub(super) constants: Constants,
-    /// The last tensor whose bytes don't decode.
-    pub(super) undecodable: Option<usize>,
+    /// Tensors whose bytes don't decode.
+    pub(super) undecodable: BTreeSet<usize>,
     /// Weights of layers, which are compared when all of them are known.
     pub(super) siblings: Vec<Sibling>,
     pub(super) findings: Vec<Finding>,
@@ -74,7 +76,7 @@ impl<'a> Pass<'a> {
             sealed: features.signed
                 || (features.encrypted && reader.container().shard_count() == 0),
             constants: Constants::default(),
-            undecodable: None,
+            undecodable: BTreeSet::new(),
             siblings: Vec::new(),
             findings: Vec::new(),
         };
@@ -129,7 +131,7 @@ impl<'a> Pass<'a> {
         if self.options.checksum {
             let mut checks = Checks::of(self.reader, 0..self.reader.tensors().len());
             checks.list.retain(|check| !self.is_the_file(&check.part));
-            mismatches(&checks, pipeline)?.into_iter().for_each(|found| self.find_mismatch(found));
+            damages(&checks, pipeline)?.into_iter().for_each(|found| self.find_damage(found));
         }
         Ok(())
     }
@@ -235,17 +237,18 @@ impl<'a> Pass<'a> {
     }
 
     /// Reports a part of the file that a tensor is made of.
-    pub(super) fn find_mismatch(
-        &mut self,
-        (tensor, range, mismatch): (usize, StoredRange, Mismatch),
-    ) {
+    pub(super) fn find_damage(&mut self, (tensor, range, damage): (usize, StoredRange, Damage)) {
+        let mismatch = match damage {
+            Damage::Mismatch(mismatch) => mismatch,
+            Damage::Undecodable(error) => return self.find_undecodable(tensor, &error),
+        };
         let finding = self.find(Level::Error, Check::Digests, Some(tensor), mismatch.to_string());
         (finding.code, finding.offset) = (Some(Code::Checksum.id()), Some(range.offset));
     }
 
     /// Reports a tensor whose bytes don't decode, once.
     fn find_undecodable(&mut self, tensor: usize, error: &Error) {
-        if self.undecodable.replace(tensor) != Some(tensor) {
+        if self.undecodable.insert(tensor) {
             let finding =
                 self.find(Level::Error, Check::Structure, Some(tensor), error.message().to_owned());
             (finding.code, finding.offset) = (Some(error.code().id()), error.offset());
@@ -253,7 +256,7 @@ impl<'a> Pass<'a> {
     }
 
     fn finish_values(&mut self, tensor: usize, offset: u64) {
-        if self.undecodable == Some(tensor) {
+        if self.undecodable.contains(&tensor) {
             // The values before the damage say nothing of the whole tensor.
             (self.moments, self.beyond) = (Moments::default(), 0);
             return;
@@ -379,7 +382,7 @@ impl Pass<'_> {
         if let Some(checksum) = &self.checksum {
             return Ok(checksum.extents.clone());
         }
-        let compares = self.digests || (self.options.checksum && self.sums() > 0);
+        let compares = self.digests || (self.options.checksum && self.sums() != (0, 0));
         let tensors = if compares || self.reads_values() { self.reader.tensors().len() } else { 0 };
         (0..tensors).map(|tensor| self.extent(tensor)).collect()
     }

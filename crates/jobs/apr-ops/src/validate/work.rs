@@ -8,6 +8,7 @@ use apr_view::chunks::{Chunk, take};
 use apr_view::values::{self, Buffers};
 
 use super::options::ValidateOptions;
+use crate::integrity::is_of_bytes;
 
 /// A chunk of the file and the checks to make on it.
 #[derive(Debug, Clone, Copy)]
@@ -88,7 +89,8 @@ fn read_chunk(
         Err(error) => {
             let stored = reader.stored(tensor);
             let is_made = stored.is_encoded() || stored.coding().is_some();
-            if is_made && error.code() != Code::Io { Ok(Some(error)) } else { Err(error) }
+            let is_finding = is_of_bytes(&error) || (is_made && error.code() != Code::Io);
+            if is_finding { Ok(Some(error)) } else { Err(error) }
         }
     }
 }

@@ -29,6 +29,24 @@ pub(crate) fn judge(source: &dyn ByteSource, limits: &Limits) -> Result<ContentR
     }
 }
 
+/// Examines a compiled program as text (`model.mil`), whose weights have paths in it.
+pub(super) fn of_text(text: &str) -> ContentRemarks {
+    if !text.trim_start().starts_with("program(") {
+        return ContentRemarks::new();
+    }
+    let paths = text.match_indices("BLOBFILE").filter_map(|(at, _)| {
+        let quoted = text[at..].split_once('"')?.1;
+        let (path, _) = quoted.split_once('"')?;
+        let inside = path.strip_prefix("@model_path/").unwrap_or(path);
+        leads_out(inside).then(|| Escaped::short(path).to_string())
+    });
+    let remark = |path| {
+        let message = format!("weights are read from '{path}', outside the model's folder");
+        (FileVerdict::Dangerous, message)
+    };
+    paths.take(1).map(remark).collect()
+}
+
 fn remark(hazard: &Hazard) -> (FileVerdict, String) {
     let name = Escaped::short(&hazard.name);
     let place = match hazard.path.as_str() {
@@ -83,6 +101,17 @@ mod tests {
             let found = judge(&model[..len].to_vec(), &Limits::default()).expect("readable");
             assert!(!found.is_empty(), "cut at {len}");
         }
+    }
+
+    #[test]
+    fn paths_in_compiled_programs_that_leave_the_folder_are_dangerous() {
+        let program = |path: &str| {
+            format!("program(1.0) {{ x = BLOBFILE(path = tensor<string, []>(\"{path}\")) }}")
+        };
+        assert_eq!(of_text(&program("@model_path/weights/weight.bin")), []);
+        assert_eq!(of_text("BLOBFILE(\"../x\")"), []);
+        let found = of_text(&program("@model_path/../x"));
+        assert_eq!(found[0].0, FileVerdict::Dangerous);
     }
 
     #[test]

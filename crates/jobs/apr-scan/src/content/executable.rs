@@ -47,6 +47,18 @@ pub(super) fn is_data(extension: &str) -> bool {
     DATA.contains(&extension)
 }
 
+/// Returns `true` if the name is one that a loader of models reads, not one of an image.
+pub(super) fn is_model(name: &str) -> bool {
+    let extension = extension(name);
+    let is_image = ["jpeg", "jpg", "png"].contains(&extension.as_str());
+    is_data(&extension) && !is_image || ["meta", "ort"].contains(&extension.as_str())
+}
+
+/// Returns `true` for the name of an ONNX model.
+pub(super) fn is_onnx(name: &str) -> bool {
+    extension(name) == "onnx"
+}
+
 /// Ends of names of archives that programs are distributed in.
 const PACKAGES: [&str; 12] =
     ["aar", "apk", "deb", "ear", "egg", "jar", "jmod", "nupkg", "rpm", "vsix", "war", "whl"];
@@ -85,6 +97,9 @@ pub(super) fn judge(name: &str, head: &[u8], within: Option<&str>) -> Option<Con
 fn kind(head: &[u8]) -> Option<&'static str> {
     match head {
         [0x7f, b'E', b'L', b'F', ..] => Some("a program or library for Linux (ELF)"),
+        // Actually Portable Executables, as llamafile is one, are also shell scripts.
+        [b'M', b'Z', b'q', b'F', b'p', b'D', b'=', ..]
+        | [b'j', b'a', b'r', b't', b's', b'r', ..] => Some("a program for several systems (APE)"),
         [b'M', b'Z', ..] if is_pe(head) => Some("a program or library for Windows (PE)"),
         [0xfe, 0xed, 0xfa, 0xce | 0xcf, ..] | [0xce | 0xcf, 0xfa, 0xed, 0xfe, ..] => {
             Some("a program or library for macOS (Mach-O)")
@@ -122,6 +137,7 @@ mod tests {
             (pe(128, b"PE\0\0"), true),
             (pe(128, b"no"), false),
             (b"MZ are two letters".to_vec(), false),
+            (b"MZqFpD='\n".to_vec(), true),
             (b"\xcf\xfa\xed\xfe\x0c".to_vec(), true),
             (b"\xca\xfe\xba\xbe\0\0\0\x02".to_vec(), true),
             (b"#!/bin/sh".to_vec(), true),

@@ -1,5 +1,7 @@
 //! Settings by which a library imports a name or runs a file: Hydra and what stands on it, MONAI,
 //! MLflow, MLServer, PEFT, sentence-transformers, diffusers, MLX, MXNet, skops, zarr.
+//!
+//! Programs that serve or rebuild models from a configuration are in `servers`.
 
 use apr_core::json::{self, entries};
 use apr_pytorch::{Verdict, verdict_on};
@@ -7,50 +9,39 @@ use apr_registry::Escaped;
 use serde_json::{Map, Value};
 
 use super::python::{self, Token};
-use super::{ContentRemarks, torch_ops};
+use super::{ContentRemarks, dotted, servers};
 use crate::report::FileVerdict;
-
-/// Libraries whose classes configurations name as a matter of course.
-const LIBRARIES: [&str; 15] = [
-    "diffusers",
-    "hydra",
-    "lightning",
-    "mlflow",
-    "mlserver",
-    "monai",
-    "nemo",
-    "omegaconf",
-    "onnxruntime",
-    "optimum",
-    "pytorch_lightning",
-    "sentence_transformers",
-    "torch",
-    "torchvision",
-    "transformers",
-];
 
 /// Modules whose classes skops creates even if they are not listed as trusted.
 const SKOPS: [&str; 6] = ["builtins", "collections", "numpy", "scipy", "sklearn", "xgboost"];
 
-/// Modules of Python that libraries import and that reach the system: a path through one of them
-/// leads out of the library.
-const WAYS_OUT: [&str; 16] = [
-    "builtins",
-    "ctypes",
-    "importlib",
-    "marshal",
-    "multiprocessing",
-    "os",
-    "pathlib",
-    "pickle",
-    "posix",
-    "runpy",
-    "shutil",
-    "socket",
-    "subprocess",
-    "sys",
-    "tempfile",
-    "urllib",
+/// Values of Python and NumPy that skops creates by their names.
+const BUILTINS: [&str; 12] = [
+    "bool",
+    "bytearray",
+    "bytes",
+    "complex",
+    "dict",
+    "float",
+    "frozenset",
+    "int",
+    "list",
+    "set",
+    "str",
+    "tuple",
+];
+const NUMPY: [&str; 18] = [
+    "bool_", "bytes_", "dtype", "float16", "float32", "float64", "int16", "int32", "int64", "int8",
+    "matrix", "ndarray", "object_", "str_", "uint16", "uint32", "uint64", "uint8",
+];
+const SCIPY: [&str; 7] = [
+    "bsr_matrix",
+    "coo_matrix",
+    "csc_matrix",
+    "csr_array",
+    "csr_matrix",
+    "dia_matrix",
+    "lil_matrix",
 ];
 
 /// Codecs of numcodecs and zarr that only transform bytes.
@@ -89,50 +80,26 @@ const CODECS: [&str; 32] = [
     "zstd",
 ];
 
-fn is_of_library(name: &str) -> bool {
-    let first = name.split('.').next().unwrap_or_default();
-    LIBRARIES.contains(&first) || first.starts_with("mlserver_")
-}
-
-/// Returns the verdict on importing a dotted name.
-///
-/// Returns `None` for a class of a library that configurations refer to.
-fn imported(path: &str) -> Option<FileVerdict> {
-    let (module, name) = path.rsplit_once('.')?;
-    let mut operator = path.strip_prefix("torch.ops.").unwrap_or_default().split('.');
-    if let (Some(namespace), Some(operator)) = (operator.next(), operator.next()) {
-        let is_special = |part: &str| part.starts_with("__") && part.ends_with("__");
-        // `aten.__and__.Tensor` is one.
-        let is_plain = !is_special(namespace) && !is_special(name);
-        if is_plain {
-            return torch_ops::judge(namespace, operator).map(|(verdict, _)| verdict);
-        }
-    }
-    if verdict_on(module, name) == Verdict::Dangerous
-        || path.split('.').skip(1).any(|part| WAYS_OUT.contains(&part.trim_start_matches('_')))
-        || path.contains("__")
-    {
-        return Some(FileVerdict::Dangerous);
-    }
-    (!is_of_library(path)).then_some(FileVerdict::Suspicious)
-}
-
 /// A setting by which a library imports a name.
 pub(super) fn setting(key: &str, value: &str, found: &mut ContentRemarks) {
     let who = match key {
         "_target_" | "target" | "_convert_target_" => "Hydra or a similar library",
         "loader_module" => "MLflow",
         "parent_library" => "PEFT",
-        "activation_function" => "sentence-transformers",
+        "activation_function" | "activation_fn" | "sbert_ce_default_activation_function" => {
+            "sentence-transformers"
+        }
         _ => return,
     };
     if value.is_empty() {
         return;
     }
     // The module alone is imported.
-    let is_module = ["loader_module", "parent_library"].contains(&key);
-    let path = if is_module { format!("{value}.") } else { value.to_owned() };
-    let Some(verdict) = imported(&path) else { return };
+    let verdict = match key {
+        "loader_module" | "parent_library" => dotted::module(value),
+        _ => dotted::called(value),
+    };
+    let Some(verdict) = verdict else { return };
     // Many a program calls something its target.
     if verdict == FileVerdict::Suspicious && key == "target" {
         return;
@@ -154,24 +121,26 @@ pub(super) fn of_object(base: &str, object: &Map<String, Value>, found: &mut Con
         }
     }
     for (key, who) in [("model_file", "MLX"), ("model_code_path", "MLflow")] {
-        if let Some(file) = text(key).filter(|file| file.ends_with(".py")) {
+        if let Some(file) = text(key).filter(|file| is_module_file(file)) {
             let file = Escaped::short(file);
             found.push((FileVerdict::Dangerous, format!("{who} runs the Python file {file}")));
         }
     }
+    kernels(object, found);
+    servers::of_object(base, object, found);
     if let (Some(handler), true) = (text("handler"), object.contains_key("modelName")) {
         let message = format!("inference servers run the handler '{}'", Escaped::short(handler));
         found.push((FileVerdict::Suspicious, message));
     }
     if let (Some(class), true) = (text("implementation"), base == "model-settings.json")
-        && let Some(verdict) = imported(class)
+        && let Some(verdict) = dotted::called(class)
     {
         found.push((verdict, format!("MLServer imports {}", Escaped::short(class))));
     }
     if let (Some(kind), true) = (text("type"), object.contains_key("idx"))
         && !kind.starts_with("sentence_transformers.")
     {
-        let verdict = imported(kind).unwrap_or(FileVerdict::Suspicious);
+        let verdict = dotted::called(kind).unwrap_or(FileVerdict::Suspicious);
         let message = format!(
             "sentence-transformers imports the module {} with trust_remote_code",
             Escaped::short(kind)
@@ -195,12 +164,13 @@ pub(super) fn of_object(base: &str, object: &Map<String, Value>, found: &mut Con
 /// Pipelines of diffusers: each part is the name of a library and a class.
 fn diffusers(object: &Map<String, Value>, found: &mut ContentRemarks) {
     for (key, value) in entries(object) {
-        let Some([Value::String(module), Value::String(class)]) =
+        // Modular pipelines have the place of a part as a third value.
+        let Some([Value::String(module), Value::String(class), ..]) =
             value.as_array().map(Vec::as_slice)
         else {
             continue;
         };
-        if !is_of_library(module) && !module.starts_with("stable_diffusion") {
+        if !dotted::is_of_library(module) && !module.starts_with("stable_diffusion") {
             let message = format!(
                 "diffusers imports {}.{} for '{}' with trust_remote_code",
                 Escaped::short(module),
@@ -214,16 +184,51 @@ fn diffusers(object: &Map<String, Value>, found: &mut ContentRemarks) {
 
 fn skops(module: &str, class: &str, found: &mut ContentRemarks) {
     let outer = module.split('.').next().unwrap_or_default();
-    if SKOPS.contains(&outer) && !(outer == "builtins" && class.starts_with(char::is_lowercase)) {
+    let is_class = class.starts_with(|first: char| first.is_ascii_uppercase());
+    let values = match outer {
+        "builtins" => &BUILTINS[..],
+        "numpy" => &NUMPY,
+        "scipy" => &SCIPY,
+        _ => &[],
+    };
+    // Functions of these libraries open files and download; classes hold state.
+    let is_known = SKOPS.contains(&outer) && (outer != "builtins" && is_class)
+        || values.contains(&class)
+        || outer == "collections" && ["defaultdict", "deque"].contains(&class);
+    if is_known && verdict_on(module, class) != Verdict::Dangerous {
         return;
     }
-    let values = ["bool", "bytes", "dict", "float", "int", "list", "set", "str", "tuple", "type"];
-    if outer == "builtins" && values.contains(&class) {
-        return;
-    }
+    // Loading it fails, unless the program trusts the name.
     let name = format!("{module}.{class}");
     let message = format!("its schema imports {}", Escaped::short(&name));
     found.push((FileVerdict::Suspicious, message));
+}
+
+/// Returns `true` for the name of a file that Python imports.
+fn is_module_file(name: &str) -> bool {
+    let name = name.to_ascii_lowercase();
+    [".py", ".pyc", ".pyd", ".pyw", ".so"].iter().any(|end| name.ends_with(end))
+}
+
+/// Kernels that transformers downloads from a hub and runs: an implementation with the name of a
+/// repository.
+fn kernels(object: &Map<String, Value>, found: &mut ContentRemarks) {
+    for (key, value) in entries(object) {
+        let key = key.trim_start_matches('_').trim_end_matches("_internal");
+        if !["attn_implementation", "experts_implementation"].contains(&key) {
+            continue;
+        }
+        let names: Vec<&str> = match value {
+            Value::Object(parts) => entries(parts).filter_map(|(_, name)| name.as_str()).collect(),
+            _ => value.as_str().into_iter().collect(),
+        };
+        // `paged|flash_attention_2` is one of its own.
+        if let Some(name) = names.into_iter().find(|name| name.contains('/')) {
+            let name = Escaped::short(name);
+            let message = format!("transformers downloads and runs the kernels of {name}");
+            found.push((FileVerdict::Suspicious, message));
+        }
+    }
 }
 
 /// Filters and compressors of an array of zarr, by their identifiers.
@@ -289,7 +294,7 @@ pub(super) fn expression(text: &str) -> Option<(FileVerdict, String)> {
             && matches!(tokens[at - 1], Token::Name("import" | "from"))
             && verdict_on(&name, "x") == Verdict::Dangerous;
         let is_builtin = is_call && verdict_on("builtins", &name) == Verdict::Dangerous;
-        let reaches = imported(&name) == Some(FileVerdict::Dangerous);
+        let reaches = dotted::called(&name) == Some(FileVerdict::Dangerous);
         if is_imported || is_builtin || reaches || name.contains("__") || !name.is_ascii() {
             verdict = FileVerdict::Dangerous;
         }

@@ -4,7 +4,7 @@
 use apr_core::json::entries;
 use std::rc::Rc;
 
-use apr_registry::{Error, Escaped, Result};
+use apr_registry::{Error, Escaped, Result, onnx};
 use serde_json::{Map, Value};
 
 use super::{ContentRemarks, bounded, not_examined};
@@ -121,8 +121,22 @@ fn judge_object(base: &str, object: &Map<String, Value>, within: &str, found: &m
     let place = if within.is_empty() { String::new() } else { format!("'{within}': ") };
     let located = |(verdict, message)| (verdict, format!("{place}{message}"));
     found.extend(keras::judge(object).into_iter().map(located));
-    if let Some("PyOp" | "PythonOp" | "PyCustomOp") = object.get("opType").and_then(Value::as_str) {
+    onnx_node(object, found);
+}
+
+/// A node of an ONNX model in JSON, with names in either case.
+fn onnx_node(object: &Map<String, Value>, found: &mut ContentRemarks) {
+    let operator = object.get("opType").or_else(|| object.get("op_type"));
+    let Some(operator) = operator.and_then(Value::as_str) else { return };
+    if ["PyOp", "PythonOp", "PyCustomOp"].contains(&operator) {
         found.push((FileVerdict::Suspicious, "it has operators that run Python".to_owned()));
+    }
+    let domain = object.get("domain").and_then(Value::as_str).unwrap_or_default();
+    if !onnx::scan::is_known_domain(domain) {
+        let domain = Escaped::short(domain);
+        found.extend(not_examined(&format!(
+            "operators of the domain {domain}, which apr does not know"
+        )));
     }
 }
 
@@ -135,7 +149,12 @@ fn outside(key: &str, value: &Value) -> Option<(FileVerdict, String)> {
     };
     let (what, names) = match key {
         "weight_map" => {
-            ("weights", value.as_object()?.values().filter_map(texts).collect::<Vec<_>>())
+            // Keras has a list of files for each layer.
+            let files = value.as_object()?.values().flat_map(|files| match files {
+                Value::Array(files) => files.iter().filter_map(texts).collect(),
+                file => texts(file).into_iter().collect::<Vec<_>>(),
+            });
+            ("weights", files.collect())
         }
         // TF.js.
         "paths" => ("weights", value.as_array()?.iter().filter_map(texts).collect()),
@@ -145,7 +164,7 @@ fn outside(key: &str, value: &Value) -> Option<(FileVerdict, String)> {
             ("a part", entries.filter_map(|entry| entry.get("path").and_then(texts)).collect())
         }
         // ONNX in JSON.
-        "externalData" => ("weights", under(value, "value")),
+        "externalData" | "external_data" => ("weights", under(value, "value")),
         key if OF_TOKENIZERS.contains(&key) => {
             let name = value.as_str().filter(|name| leaves_by_steps(name))?;
             ("a vocabulary", vec![name.to_owned()])
@@ -186,6 +205,11 @@ mod tests {
             (r#"{"price": "$5"}"#, None),
             (r#"{"weight_map": {"a": "model-1.safetensors"}}"#, None),
             (r#"{"weight_map": {"a": "../b"}}"#, Some(Dangerous)),
+            (r#"{"weight_map": {"a": ["b", "../c"]}}"#, Some(Dangerous)),
+            (r#"{"weight_map": {"a": ["b", "c"]}}"#, None),
+            (r#"{"external_data": [{"key": "location", "value": "/etc/x"}]}"#, Some(Dangerous)),
+            (r#"{"opType": "Relu", "domain": "com.microsoft"}"#, None),
+            (r#"{"op_type": "X", "domain": "mine"}"#, Some(NotExamined)),
             (r#"{"weightsManifest": [{"paths": ["w.bin"]}]}"#, None),
             (r#"{"weightsManifest": [{"paths": ["../w.bin"]}]}"#, Some(Dangerous)),
             (r#"{"itemInfoEntries": {"A": {"path": "/etc/x"}}}"#, Some(Dangerous)),

@@ -46,6 +46,19 @@ const LISTED: [&str; 7] = [
     "tf_keras",
 ];
 
+/// Parts of Keras' libraries of models whose classes only compute.
+const OF_LIBRARIES: [&str; 9] = [
+    "bounding_box",
+    "core",
+    "layers",
+    "losses",
+    "metrics",
+    "modeling",
+    "models",
+    "samplers",
+    "tokenizers",
+];
+
 /// Names in configurations that are not exported: values, and classes of older versions.
 const OTHERS: [&str; 54] = [
     "AtrousConvolution1D",
@@ -263,8 +276,10 @@ fn imported(class: &str, module: &str, config: Option<&Value>) -> Option<(FileVe
     let part = rest.split('.').next().unwrap_or_default();
     if !LISTED.contains(&outer) {
         let what = "a function of another library";
-        return (is_function && !COMPUTING.contains(&part))
-            .then(|| (FileVerdict::Dangerous, message(what)));
+        if is_function && !COMPUTING.contains(&part) {
+            return Some((FileVerdict::Dangerous, message(what)));
+        }
+        return (!is_function && !OF_LIBRARIES.contains(&part)).then(|| unknown(name));
     }
     if is_function && !OTHERS.contains(&name) {
         if !COMPUTING.contains(&part) {
@@ -336,6 +351,11 @@ fn of_config(class: &str, config: &Value) -> Option<(FileVerdict, String)> {
             (FileVerdict::Suspicious, format!("a layer that runs another program ({class})"))
         }
         "TFOpLambda" => of_tensorflow(text("function").unwrap_or_default())?,
+        "InstanceMethod" => {
+            let method = text("method_name").filter(|name| name.starts_with("__"))?;
+            let method = Escaped::short(method);
+            (FileVerdict::Dangerous, format!("a layer calls the method {method} of a tensor"))
+        }
         "ClassMethod" => {
             let (symbol, method) = (text("cls_symbol")?, text("method_name").unwrap_or_default());
             let shown = Escaped::short(&format!("{symbol}.{method}")).to_string();
@@ -346,8 +366,10 @@ fn of_config(class: &str, config: &Value) -> Option<(FileVerdict, String)> {
             (FileVerdict::Dangerous, format!("a layer calls tf.{shown}"))
         }
         _ => {
-            let files = ["vocabulary", "idf_weights", "filepath"];
-            let file = files.iter().find_map(|key| text(key))?;
+            let files = ["vocabulary", "idf_weights", "filepath", "merges"];
+            // A model of SentencePiece is in the configuration as base64, or a file.
+            let model = text("proto").filter(|proto| proto.len() < 256 && !proto.ends_with('='));
+            let file = files.iter().find_map(|key| text(key)).or(model)?;
             (FileVerdict::Suspicious, format!("a layer reads a file: '{}'", Escaped::short(file)))
         }
     })
@@ -444,6 +466,18 @@ mod tests {
             (r#"{"class_name": "Dense", "module": "mine"}"#, Some(Suspicious)),
             (r#"{"class_name": "os.system", "module": "keras.layers"}"#, Some(Dangerous)),
             (r#"{"class_name": "PyDataset", "module": "keras.utils"}"#, Some(Suspicious)),
+            (r#"{"class_name": "B", "module": "keras_hub.src.models.bert.b"}"#, None),
+            (r#"{"class_name": "B", "module": "keras_hub.src.utils.preset"}"#, Some(NotExamined)),
+            (
+                r#"{"class_name": "B", "module": "keras_hub.tokenizers",
+                "config": {"merges": "/x"}}"#,
+                Some(Suspicious),
+            ),
+            (r#"{"class_name": "InstanceMethod", "config": {"method_name": "to_list"}}"#, None),
+            (
+                r#"{"class_name": "InstanceMethod", "config": {"method_name": "__reduce__"}}"#,
+                Some(Dangerous),
+            ),
             (
                 r#"{"class_name": "function", "module": "keras.utils", "config": "get_file"}"#,
                 Some(Dangerous),

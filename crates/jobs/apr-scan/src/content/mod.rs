@@ -1,18 +1,23 @@
 //! Files that are not pickles: their kind, and the code that loading them would run.
 
 pub(crate) mod coreml;
+mod dotted;
 mod executable;
 pub(crate) mod hdf5;
 mod importers;
 pub(crate) mod jinja;
 mod json;
 mod keras;
+mod media;
 pub(crate) mod msgpack;
+pub(crate) mod onnx;
 mod program;
 mod python;
+mod servers;
 mod symbolic;
 pub(crate) mod tensorflow;
 mod tensorflow_names;
+mod tensorflow_paths;
 pub(crate) mod text;
 mod textproto;
 pub(crate) mod tflite;
@@ -22,28 +27,12 @@ mod xml;
 mod yaml;
 
 use apr_registry::coreml::MODEL;
-use apr_registry::{ByteSource, HEAD_LEN, Limits, may_hold_code, read_vec, recognise};
+use apr_registry::{
+    ByteSource, Code, Convention, Format, HEAD_LEN, Limits, may_hold_code, read_vec, recognise,
+};
 
 use crate::leaf::{Examine, Judgement, Leaf};
 use crate::report::FileVerdict;
-
-/// First bytes of images and audio files, which are never run.
-const MEDIA: [&[u8]; 14] = [
-    b"\x89PNG\r\n",
-    b"\xff\xd8\xff",
-    b"\xff\xf3",
-    b"\xff\xfb",
-    b"BM",
-    b"FORM",
-    b"GIF8",
-    b"ID3",
-    b"II*\0",
-    b"MM\0*",
-    b"OggS",
-    b"RF64",
-    b"RIFF",
-    b"fLaC",
-];
 
 /// Message for bytes of an unknown format.
 pub(crate) const UNKNOWN: &str = "unknown format";
@@ -93,7 +82,7 @@ impl Examiner<'_> {
             is("HDF5");
             return Ok(found);
         }
-        let is_media = MEDIA.iter().any(|magic| head.starts_with(magic));
+        let is_media = media::is_media(&head) && !executable::is_model(leaf.name);
         if is_media && !text::is_text(leaf.name, &head) {
             is("image or audio");
             return Ok(Vec::new());
@@ -111,8 +100,24 @@ impl Examiner<'_> {
             Some(format) if format.id == "flax" => return msgpack::judge(source),
             Some(format) if format.id == "tflite" => return tflite::judge(source, self.limits),
             Some(_) if tensorflow::is_graph(&head) => {}
-            Some(_) if !text::is_text(leaf.name, &head) => return Ok(Vec::new()),
+            Some(format) if format.id == "onnx" => {
+                // TensorFlow's graphs are messages of the same kind of fields.
+                if let Ok(Some(found)) = tensorflow::judge(leaf, self.limits) {
+                    is("TensorFlow");
+                    return Ok(found);
+                }
+                return onnx::judge(source, self.limits);
+            }
+            Some(format) if !text::is_text(leaf.name, &head) => {
+                let mut found = self.judge_format(format, leaf)?;
+                found.extend(by_name(format, leaf, self.limits)?);
+                return Ok(found);
+            }
             _ => {}
+        }
+        if executable::is_onnx(leaf.name) {
+            is("ONNX model");
+            return onnx::judge(source, self.limits);
         }
         if coreml::is_weights(&head) {
             is("Core ML weights");
@@ -129,6 +134,25 @@ impl Examiner<'_> {
         Ok(found.unwrap_or_else(|| not_examined(UNKNOWN)))
     }
 
+    /// Examines a file of a format that holds no code beside templates and operators.
+    ///
+    /// # Errors
+    /// E007 when reading fails, E008 for a long file of a format with templates.
+    fn judge_format(
+        &self,
+        format: &Format,
+        leaf: &Leaf<'_>,
+    ) -> apr_registry::Result<ContentRemarks> {
+        match format.convention {
+            _ if format.id == "ort" => onnx::judge_ort(leaf.source, self.limits),
+            Convention::LlamaCpp | Convention::Canonical => {
+                let bytes = self.read(leaf.source)?;
+                crate::templates(bytes, leaf.name, format, self.limits)
+            }
+            _ => Ok(Vec::new()),
+        }
+    }
+
     /// The bytes of a small file.
     ///
     /// # Errors
@@ -137,6 +161,31 @@ impl Examiner<'_> {
         self.limits.check_companion(source.len())?;
         read_vec(source, 0, source.len())
     }
+}
+
+/// Examines a file of one format as the format that its name has.
+///
+/// Some loaders go by the name, and find their fields between those of another format.
+///
+/// # Errors
+/// E007 when reading fails.
+pub(crate) fn by_name(
+    format: &Format,
+    leaf: &Leaf<'_>,
+    limits: &Limits,
+) -> apr_registry::Result<ContentRemarks> {
+    let mut found = match tensorflow::judge(leaf, limits) {
+        Ok(found) => found.unwrap_or_default(),
+        Err(error) if error.code() == Code::Io => return Err(error),
+        Err(error) => not_examined(&format!("it is named like a graph: {error}")),
+    };
+    if executable::is_onnx(leaf.name) {
+        found.extend(onnx::judge(leaf.source, limits)?);
+    }
+    for (_, message) in &mut found {
+        *message = format!("read by its name, not as {}: {message}", format.name);
+    }
+    Ok(found)
 }
 
 pub(crate) fn not_examined(why: &str) -> ContentRemarks {

@@ -12,6 +12,7 @@ use apr_core::protobuf::{Message, Walker};
 use apr_registry::{Escaped, HEAD_LEN, Limits, Result, read_vec, tensorflow};
 
 use super::tensorflow_names::{Touches, touches};
+use super::tensorflow_paths::{passes, paths, text_of};
 use super::{ContentRemarks, textproto};
 use crate::leaf::Leaf;
 use crate::paths::leads_out;
@@ -21,29 +22,43 @@ use crate::report::FileVerdict;
 const MAX_NAME: usize = 256;
 
 /// Longest path that is looked at, in bytes.
-const MAX_PATH: u64 = 4096;
+pub(super) const MAX_PATH: u64 = 4096;
+
+/// Inputs of an operator that are remembered.
+const MAX_INPUTS: usize = 16;
 
 /// Constants of texts that are remembered, and operators with paths.
 const MAX_TEXTS: usize = 10_000;
 
 /// The examined parts of a graph, including its functions.
 #[derive(Default)]
-struct Graph {
+pub(super) struct Graph {
     /// Operators, and a node of each, with the function that it is in.
     operators: BTreeMap<String, String>,
     /// Functions, which nodes call like operators.
     functions: HashSet<String>,
     /// Texts of constants, by the names of their nodes.
-    texts: HashMap<String, String>,
+    pub(super) texts: HashMap<String, String>,
     /// Operators that take a path: the node, and its first inputs.
-    given: Vec<(String, String, Vec<String>)>,
+    pub(super) given: Vec<(String, String, Vec<String>)>,
+    /// Operators that pass texts on or make one: the operator and its first inputs, by node.
+    pub(super) passing: HashMap<String, (String, Vec<String>)>,
     /// Files in the folder of assets, and the constants that loaders replace by them.
-    assets: Vec<(String, String)>,
+    pub(super) assets: Vec<(String, String)>,
 }
 
 impl Graph {
     fn known(&self) -> usize {
         self.operators.keys().filter(|name| touches(name).is_some()).count()
+    }
+
+    /// Remembers the text of a constant. Several graphs can have one of the same name, and a
+    /// constant several texts: a path out of the folder counts.
+    fn constant(&mut self, node: &str, text: String) {
+        let is_known = self.texts.get(node).is_some_and(|known| leads_out(known));
+        if !is_known && self.texts.len() < MAX_TEXTS {
+            self.texts.insert(node.to_owned(), text);
+        }
     }
 }
 
@@ -154,31 +169,6 @@ fn found(graph: &Graph) -> ContentRemarks {
     found
 }
 
-/// Paths out of the model's folder that a graph has for its operators.
-fn paths(graph: &Graph) -> impl Iterator<Item = (FileVerdict, String)> {
-    let assets = graph.assets.iter().filter(|(_, file)| leads_out(file)).map(|(_, file)| {
-        let file = Escaped::short(file);
-        (FileVerdict::Dangerous, format!("an asset outside the model's folder: '{file}'"))
-    });
-    let given = graph.given.iter().flat_map(move |(operator, node, inputs)| {
-        inputs.iter().filter_map(move |input| {
-            let text = graph.texts.get(input)?;
-            let is_asset = graph.assets.iter().any(|(constant, _)| constant == input);
-            if is_asset || !leads_out(text) {
-                return None;
-            }
-            // Tables keep the place where their author's vocabulary was.
-            let verdict = match operator.starts_with("InitializeTable") {
-                true => FileVerdict::Suspicious,
-                false => FileVerdict::Dangerous,
-            };
-            let (path, node) = (Escaped::short(text), Escaped::short(node));
-            Some((verdict, format!("the operator {operator} opens '{path}' (node '{node}')")))
-        })
-    });
-    assets.chain(given)
-}
-
 /// Placeholder for `PrintV2` with a file as its stream.
 const PRINTS_TO_A_FILE: &str = "PrintV2 to a file";
 
@@ -195,10 +185,19 @@ pub(super) fn judge_text(text: &str) -> ContentRemarks {
             if touches(value) == Some(Touches::Path) && graph.given.len() < MAX_TEXTS {
                 graph.given.push((value.to_owned(), node.clone(), Vec::new()));
             }
+            if passes(value) && graph.passing.len() < MAX_TEXTS {
+                graph.passing.insert(node.clone(), (value.to_owned(), Vec::new()));
+            }
+        }
+        [.., "node" | "node_def", "input"] if passes(&operator) => {
+            let passing = graph.passing.get_mut(&node);
+            if let Some((_, inputs)) = passing.filter(|(_, inputs)| inputs.len() < MAX_INPUTS) {
+                inputs.push(constant_of(value).to_owned());
+            }
         }
         [.., "node" | "node_def", "input"] if touches(&operator) == Some(Touches::Path) => {
             let last = graph.given.last_mut();
-            if let Some((.., inputs)) = last.filter(|(.., inputs)| inputs.len() < 4) {
+            if let Some((.., inputs)) = last.filter(|(.., inputs)| inputs.len() < MAX_INPUTS) {
                 inputs.push(constant_of(value).to_owned());
             }
         }
@@ -211,9 +210,7 @@ pub(super) fn judge_text(text: &str) -> ContentRemarks {
         [.., "value", "s"] if key == "output_stream" && value.starts_with("file://") => {
             graph.operators.insert(PRINTS_TO_A_FILE.to_owned(), node.clone());
         }
-        [.., "tensor", "string_val"] if graph.texts.len() < MAX_TEXTS => {
-            graph.texts.insert(node.clone(), value.to_owned());
-        }
+        [.., "tensor", "string_val"] => graph.constant(&node, value.to_owned()),
         _ => {}
     });
     found(&graph)
@@ -331,7 +328,7 @@ fn node(walker: &mut Walker<'_>, mut node: Message, prefix: &str, found: &mut Gr
                     own.push(operator);
                 }
             }
-            3 if inputs.len() < 4 => {
+            3 if inputs.len() < MAX_INPUTS => {
                 inputs.push(format!("{prefix}{}", constant_of(&field.text(walker)?)));
             }
             5 => match attribute(walker, field.message()?)? {
@@ -344,12 +341,15 @@ fn node(walker: &mut Walker<'_>, mut node: Message, prefix: &str, found: &mut Gr
     }
 
     let name = format!("{prefix}{name}");
-    if let Some(text) = text.filter(|_| found.texts.len() < MAX_TEXTS) {
-        found.texts.insert(name.clone(), text);
+    if let Some(text) = text {
+        found.constant(&name, text);
     }
     for operator in own {
         if touches(&operator) == Some(Touches::Path) && found.given.len() < MAX_TEXTS {
             found.given.push((operator.clone(), name.clone(), inputs.clone()));
+        }
+        if passes(&operator) && found.passing.len() < MAX_TEXTS {
+            found.passing.insert(name.clone(), (operator.clone(), inputs.clone()));
         }
         found.operators.entry(operator).or_insert_with(|| name.clone());
     }
@@ -389,16 +389,6 @@ fn attribute(walker: &mut Walker<'_>, mut attribute: Message) -> Result<Option<N
         "value" => text.map(Noted::Text),
         _ => None,
     })
-}
-
-/// The first text of a tensor of texts.
-fn text_of(walker: &mut Walker<'_>, mut tensor: Message) -> Result<Option<String>> {
-    while let Some(field) = tensor.next(walker)? {
-        if field.number == 8 && field.range().is_ok_and(|range| range.len <= MAX_PATH) {
-            return Ok(Some(String::from_utf8_lossy(&field.bytes(walker)?).into_owned()));
-        }
-    }
-    Ok(None)
 }
 
 /// The configurations of Keras' layers are JSON in there; one of a Lambda names its function.

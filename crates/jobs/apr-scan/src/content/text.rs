@@ -6,7 +6,7 @@
 use apr_registry::Result;
 
 use super::{ContentRemarks, UNKNOWN, bounded, not_examined, not_run};
-use super::{executable, jinja, json, tensorflow, textproto, xml, yaml};
+use super::{coreml, executable, jinja, json, tensorflow, textproto, xml, yaml};
 use crate::report::FileVerdict;
 
 /// Prefixes of source files that a library imports if a model's folder is trusted or from a hub.
@@ -19,6 +19,9 @@ const LOADED_BY_TRANSFORMERS: [&str; 7] = [
     "processing_",
     "tokenization_",
 ];
+
+/// File that transformers runs on `generate` if the folder is trusted, and its folder.
+const GENERATING: &str = "custom_generate/generate.py";
 
 /// Start of the message about such a source file.
 pub(crate) const OF_TRANSFORMERS: &str =
@@ -258,7 +261,7 @@ pub(super) fn has_kind(name: &str, head: &[u8]) -> bool {
 /// Returns the kind of a text as reports show it, or `None` for other files.
 pub(super) fn kind_of(name: &str, bytes: &[u8]) -> Option<&'static str> {
     let base = name.rsplit('/').next().unwrap_or_default();
-    if let Some(text) = decoded(bytes) {
+    if let Some(text) = decoded(base, bytes) {
         return Some(kind(base, text).word());
     }
     if is_vocabulary(base, bytes) {
@@ -272,8 +275,13 @@ pub(super) fn kind_of(name: &str, bytes: &[u8]) -> Option<&'static str> {
 }
 
 /// Returns the text of a file in UTF-8.
-fn decoded(bytes: &[u8]) -> Option<&str> {
-    std::str::from_utf8(bytes).ok().filter(|text| !text.contains('\0'))
+///
+/// Small messages of protocol buffers are UTF-8, too: a file that is named like data has no control
+/// characters as a text.
+fn decoded<'b>(base: &str, bytes: &'b [u8]) -> Option<&'b str> {
+    let is_data = executable::is_data(&extension(base));
+    let text = std::str::from_utf8(bytes).ok().filter(|text| !text.contains('\0'))?;
+    (!is_data || is_plain(bytes)).then_some(text)
 }
 
 fn is_vocabulary(base: &str, bytes: &[u8]) -> bool {
@@ -296,7 +304,7 @@ fn is_older(bytes: &[u8]) -> bool {
 /// E001 for invalid JSON.
 pub(crate) fn judge(name: &str, bytes: &[u8], is_inner: bool) -> Result<Option<ContentRemarks>> {
     let base = name.rsplit('/').next().unwrap_or_default();
-    let Some(text) = decoded(bytes) else {
+    let Some(text) = decoded(base, bytes) else {
         if is_vocabulary(base, bytes) {
             return Ok(Some(Vec::new()));
         }
@@ -305,6 +313,11 @@ pub(crate) fn judge(name: &str, bytes: &[u8], is_inner: bool) -> Result<Option<C
 
     let start = text.trim_start_matches('\u{feff}').trim_start();
     let mut found = match kind(base, text) {
+        TextKind::Python if name.ends_with(GENERATING) => {
+            let message =
+                "Python source that transformers runs to generate, with trust_remote_code";
+            vec![(FileVerdict::Suspicious, message.to_owned())]
+        }
         TextKind::Python => python(base, text, is_inner),
         TextKind::Source(language) => not_run(language),
         TextKind::Notebook => not_run("a notebook with code cells"),
@@ -329,7 +342,13 @@ pub(crate) fn judge(name: &str, bytes: &[u8], is_inner: bool) -> Result<Option<C
             installed(text).into_iter().chain(yaml::judge(base, text, false)).collect()
         }
         TextKind::Plain => {
-            yaml::judge(base, text, false).into_iter().chain(jinja::judge(text)).collect()
+            let found = yaml::judge(base, text, false).into_iter().chain(coreml::of_text(text));
+            let templates = match is_list(text) {
+                // Words can be the marks of a template, with thousands of words between them.
+                true => text.lines().flat_map(jinja::judge).collect(),
+                false => jinja::judge(text),
+            };
+            found.chain(templates).collect()
         }
     };
     if start.starts_with('<') {
@@ -351,6 +370,17 @@ fn of_bytes(base: &str, bytes: &[u8]) -> ContentRemarks {
         }
         _ => not_examined("text that is not UTF-8"),
     }
+}
+
+/// Returns `true` for a list of words, such as a vocabulary: most of its many lines are one word.
+fn is_list(text: &str) -> bool {
+    /// Lines that are looked at, and the least number of them.
+    const MOST: usize = 10_000;
+    const LEAST: usize = 200;
+
+    let lines: Vec<&str> = text.lines().take(MOST).collect();
+    let is_word = |line: &&&str| !line.trim().contains([' ', '\t']);
+    lines.len() >= LEAST && lines.iter().filter(is_word).count() * 20 >= lines.len() * 19
 }
 
 /// Examines project settings for code of the folder that is run on installation.
@@ -475,6 +505,8 @@ mod tests {
             ("x.md", "---\n_target_: os.system\n---\n# x", Some(Dangerous)),
             ("prompt.txt", "{{ x.__class__ }}", Some(Dangerous)),
             ("labels.txt", "background\ntench\n", None),
+            ("x/custom_generate/generate.py", "import torch", Some(Suspicious)),
+            ("generate.py", "import torch", Some(NotRun)),
             ("x", "#!/usr/bin/env python3\nimport os", Some(NotRun)),
             ("x", "#!/bin/sh\nrm x", Some(NotRun)),
             ("x.c", "int main() {}", Some(NotRun)),
@@ -500,7 +532,18 @@ mod tests {
     }
 
     #[test]
+    fn words_of_a_vocabulary_are_no_template() {
+        let words = format!("{{{{\n'\n{}__x__\n{{%\n}}}}", "word\n".repeat(300));
+        assert_eq!(verdict("vocab.txt", &words), None);
+        let template = format!("{}{{{{ x.__class__ }}}}\n", "word\n".repeat(300));
+        assert_eq!(verdict("vocab.txt", &template), Some(FileVerdict::Dangerous));
+        assert_eq!(verdict("x.txt", "{{\nx.__class__\n}}"), Some(FileVerdict::Dangerous));
+    }
+
+    #[test]
     fn a_vocabulary_of_sentencepiece_is_known() {
+        assert_eq!(decoded("m.onnx", b"\x7a\x02ab"), None);
+        assert_eq!(decoded("m.txt", b"\x7a\x02ab"), Some("z\u{2}ab"));
         assert!(is_sentencepiece(b"\x0a\x03abc\x12\x02xy"));
         assert!(!is_sentencepiece(b"\x0a\x09abc"));
         assert!(!is_sentencepiece(b"\x08\x01"));

@@ -1,9 +1,9 @@
 //! Protocol buffers as text: graphs of TensorFlow and ONNX, networks of Caffe.
 
-use apr_registry::Escaped;
+use apr_registry::{Escaped, onnx};
 
-use super::ContentRemarks;
 use super::python::{self, Token};
+use super::{ContentRemarks, servers};
 use crate::paths::leads_out;
 use crate::report::FileVerdict;
 
@@ -54,10 +54,17 @@ pub(super) fn judge(text: &str) -> ContentRemarks {
             [.., "external_data", "value"] if leads_out(value) => {
                 (FileVerdict::Dangerous, format!("weights outside the model's folder: '{shown}'"))
             }
+            [.., "node", "domain"] if !onnx::scan::is_known_domain(value) => (
+                FileVerdict::NotExamined,
+                format!("operators of the domain {shown}, which apr does not know"),
+            ),
             [.., "op_type"] if ["PyOp", "PythonOp", "PyCustomOp"].contains(&value) => {
                 (FileVerdict::Suspicious, format!("the operator {shown} runs Python"))
             }
-            _ => return,
+            _ => match servers::of_triton(path, value) {
+                Some(remark) => remark,
+                None => return,
+            },
         };
         if found.len() < 20 && !found.contains(&remark) {
             found.push(remark);
@@ -80,7 +87,7 @@ mod tests {
 
     #[test]
     fn networks_and_models_are_judged_by_the_files_and_code_they_use() {
-        use FileVerdict::{Dangerous, Suspicious};
+        use FileVerdict::{Dangerous, NotExamined, Suspicious};
         for (text, expected) in [
             ("layer { type: 'Convolution' name: 'c' }", None),
             ("layer { type: 'Python' python_param { module: 'os' layer: 'x' } }", Some(Dangerous)),
@@ -88,6 +95,9 @@ mod tests {
             ("initializer { external_data { key: 'location' value: 'w.bin' } }", None),
             ("initializer { external_data { key: 'location' value: '../w' } }", Some(Dangerous)),
             ("node { op_type: 'PyOp' }", Some(Suspicious)),
+            ("graph { node { op_type: 'X' domain: 'mine' } }", Some(NotExamined)),
+            ("graph { node { op_type: 'X' domain: 'com.microsoft' } }", None),
+            ("backend: 'python'", Some(Suspicious)),
         ] {
             let found = judge(text);
             assert_eq!(found.first().map(|(verdict, _)| *verdict), expected, "{text}");

@@ -7,12 +7,12 @@
 use apr_core::json::text;
 use std::collections::HashMap;
 
-use apr_pytorch::{Verdict, verdict_on};
 use apr_registry::Escaped;
 use granit_parser::{Event, Parser, Tag};
 use serde_json::{Map, Value};
 
-use super::{ContentRemarks, bounded, json, not_examined};
+use super::{ContentRemarks, bounded, dotted, json, not_examined};
+use crate::paths::leads_out;
 use crate::report::FileVerdict;
 
 /// The beginning of tags that PyYAML's unsafe loaders call or import.
@@ -178,16 +178,16 @@ impl Reader {
             }
         } else if let Some(name) = HYPER.iter().find_map(|start| full.strip_prefix(start)) {
             let name = if name.is_empty() { text } else { name };
-            let (module, last) = name.rsplit_once('.').unwrap_or((name, ""));
-            let verdict = match verdict_on(module, last) {
-                Verdict::Dangerous => FileVerdict::Dangerous,
-                _ if ["speechbrain", "torch"].contains(&name.split('.').next().unwrap_or("")) => {
-                    return;
-                }
-                _ => FileVerdict::Suspicious,
+            let verdict = match name.contains('.') {
+                true => dotted::called(name),
+                false => Some(FileVerdict::Suspicious),
             };
+            let Some(verdict) = verdict else { return };
             let full = Escaped::short(&full);
             self.found.push((verdict, format!("HyperPyYAML's tag {full} imports a name")));
+        } else if let Some(file) = full.strip_prefix("!include:").filter(|file| leads_out(file)) {
+            let message = format!("HyperPyYAML reads the file '{}'", Escaped::short(file));
+            self.found.push((FileVerdict::Dangerous, message));
         }
         bounded(&mut self.found);
     }

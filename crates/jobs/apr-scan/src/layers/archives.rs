@@ -8,6 +8,7 @@ use apr_core::{ByteSource, Error, Escaped, Result, read_vec};
 use apr_pytorch::{PickleSurvey, Verdict};
 
 use super::{Content, Expected, MAX_PICKLES, Scan, ScannedBytes, is_pickle, is_surely_pickle};
+use crate::content::text::is_plain;
 use crate::content::torch_ops;
 use crate::paths::leads_out;
 use crate::report::{FileVerdict, PickleReport, Reached, Remark};
@@ -52,7 +53,7 @@ impl Scan<'_> {
         let found = Archive::survey(&section, self.limits);
         let found = found.is_ok_and(|(archive, ..)| !archive.entries.is_empty());
         if found {
-            if !is_tflite(place.source, place.start) {
+            if !is_tflite(place.source, place.start) && !is_started(&section) {
                 self.warn(place, "an archive follows other bytes");
             }
             self.zip(place);
@@ -70,12 +71,10 @@ impl Scan<'_> {
 
         // Distributed checkpoints write archives one after the other into a file.
         let is_one_of_several = shift > 0 && front == *b"PK\x03\x04";
-        if shift > 0
-            && !is_tflite(section, 0)
-            && !(is_one_of_several
-                && place.entry.is_empty()
-                && self.report.path.ends_with(".distcp"))
-        {
+        let is_distributed =
+            is_one_of_several && place.entry.is_empty() && self.report.path.ends_with(".distcp");
+        let is_expected = is_distributed || is_tflite(section, 0) || is_started(section);
+        if shift > 0 && !is_expected {
             self.warn(place, &format!("{shift} bytes precede the archive"));
         }
         for what in odd {
@@ -390,6 +389,18 @@ fn is_loaded(kind: ArchiveKind, name: &str) -> bool {
 /// Bytes of a tensor, which may start like a pickle by chance.
 fn is_storage(kind: ArchiveKind, name: &str) -> bool {
     kind == ArchiveKind::Torch && (name.starts_with("data/") || name.contains("/data/"))
+}
+
+/// Returns `true` for an archive behind a mark of its own: the lines that start a Python
+/// application (PEP 441), or the four bytes of a Java module.
+fn is_started(section: &dyn ByteSource) -> bool {
+    /// Longest lines that start a program, in bytes.
+    const LONGEST: u64 = 1024;
+
+    let head = read_vec(section, 0, section.len().min(LONGEST)).unwrap_or_default();
+    let start = head.windows(4).position(|bytes| bytes == b"PK\x03\x04").unwrap_or(head.len());
+    let (lines, rest) = head.split_at(start);
+    !rest.is_empty() && (lines == b"JM\x01\0" || lines.starts_with(b"#!") && is_plain(lines))
 }
 
 /// Returns `true` for a TFLite model.

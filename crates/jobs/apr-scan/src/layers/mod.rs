@@ -361,7 +361,7 @@ impl<'a> Scan<'a> {
         let section = Section::new(place.source, place.start, place.len()).ok()?;
         let outermost = self.report.path.rsplit('/').next().unwrap_or_default();
         let name = match place.entry.rsplit(" > ").next() {
-            None | Some("") => outermost,
+            None | Some("") => &self.report.path,
             Some(name) => name,
         };
         let is_torchscript = place.kind == Content::Code;

@@ -132,7 +132,7 @@ pub struct StepDiff {
     #[serde(flatten)]
     pub drift: Option<ValueDrift>,
     /// The largest drift that one of its operators adds to equal inputs.
-    #[serde(skip_serializing_if = "Option::is_none")]
+    #[serde(rename = "added_drift", skip_serializing_if = "Option::is_none")]
     pub added: Option<f64>,
 }
 
@@ -149,6 +149,7 @@ pub struct Divergence {
     /// The largest relative L2 drift of its inputs.
     pub input_drift: f64,
     /// The relative L2 drift that it adds to equal inputs.
+    #[serde(rename = "added_drift")]
     pub added: f64,
     /// Median drift that other operators with weights of the same type add; `None` if there are no
     /// others.

@@ -19,6 +19,7 @@ pub struct MovedLayer {
     /// Number of the layer that it is in the first model.
     pub is: u64,
     /// Number of its weights that were found to be those of the other layer.
+    #[serde(rename = "weight_count")]
     pub weights: usize,
 }
 

@@ -66,6 +66,7 @@ pub enum WeightChange {
         /// Number of lines that moved.
         count: usize,
         /// The first of them.
+        #[serde(rename = "first_line")]
         first: usize,
         /// New position of the first of them.
         to: usize,

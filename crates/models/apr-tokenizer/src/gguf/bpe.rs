@@ -253,7 +253,7 @@ fn read_merges_txt(context: &Context<'_>) -> Result<Vec<Merge>> {
     const FILE: &str = "merges.txt";
 
     let Some(text) = context.files.text(FILE)? else {
-        return Err(Error::format("vocab.json needs it, and it is not there").in_file(FILE));
+        return Err(Error::format("missing, and vocab.json requires it").in_file(FILE));
     };
     let lines = text.lines().enumerate().filter(|(number, line)| {
         // Only the first line may be the version; elsewhere a `#` begins a token.

@@ -141,7 +141,7 @@ fn no_module(tensors: &Tensors<'_>, stated: &Stated) -> Option<String> {
         is_name(name) && bits.is_some_and(|bits| bits < 16)
     });
     let (name, _) = named.find(|(name, _)| !has_module(tensors, name))?;
-    Some(format!("the configuration names '{}', which is not there", Escaped::short(name)))
+    Some(format!("the configuration names '{}', which the model lacks", Escaped::short(name)))
 }
 
 #[cfg(test)]

@@ -21,17 +21,28 @@ const SINGLE: [&str; 7] = [
     ".altup_predict_coef.weight",
 ];
 
-/// The dtype that llama.cpp needs a tensor in: single precision for vectors, norms, routers and
-/// tables of positions. Doubles and 8-bit floats, which it does not know, become what holds them
-/// best.
-pub(super) fn required_dtype(info: &TensorInfo) -> Option<DType> {
+/// Names of tables that stay in single precision, and of the second frame's kernel, which does not.
+const TABLES: [&str; 3] =
+    ["position_embd.weight", "token_types.weight", "v.position_embd.weight"];
+const SECOND_FRAME: &str = "v.patch_embd.weight.1";
+
+/// Beginnings of names of kernels over images, which are not computed with in `bfloat16`.
+const KERNELS: [&str; 2] = ["v.patch_embd.weight", "mm.patch_merger.weight"];
+
+/// The dtype that llama.cpp needs a tensor in: that which the family's table states, or single
+/// precision for vectors, norms, routers and tables of positions. Doubles and 8-bit floats, which
+/// it does not know, become what holds them best.
+pub(super) fn required_dtype(info: &TensorInfo, stated: Option<DType>) -> Option<DType> {
     let name = info.name.as_str();
     let is_listed = SINGLE.iter().any(|end| name.ends_with(end))
-        || ["position_embd.weight", "token_types.weight"].contains(&name)
-        || !name.ends_with(".weight");
+        || TABLES.contains(&name)
+        || !name.ends_with(".weight") && name != SECOND_FRAME;
+    let is_kernel = KERNELS.iter().any(|beginning| name.starts_with(beginning));
     let dtype = match info.dtype {
         from if from.is_quantized() => return None,
         _ if info.shape.dims().len() <= 1 || is_listed => DType::F32,
+        _ if let Some(stated) = stated => stated,
+        DType::BF16 if is_kernel => DType::F32,
         DType::F64 => DType::F32,
         DType::F8_E4M3 | DType::F8_E5M2 | DType::F8_E4M3FNUZ | DType::F8_E5M2FNUZ => DType::BF16,
         from => from,

@@ -212,7 +212,7 @@ impl<'p, 'a> ExportPlan<'p, 'a> {
             return Ok(());
         }
 
-        match self.model.family().source_name(canonical, &Naming::new(GGUF, "")) {
+        match self.model.gguf_name(canonical) {
             Some(name) => self.add_named(position, canonical, name),
             None => self.lose_unnamed(position, canonical),
         }
@@ -326,12 +326,12 @@ impl<'p, 'a> ExportPlan<'p, 'a> {
 
     /// Adds what GGUF has of the tensor at this position under another name.
     fn add_cut(&mut self, position: usize, part: &str) -> Result<()> {
-        let name = self.model.family().source_name(part, &Naming::new(GGUF, ""));
+        let name = self.model.gguf_name(part);
         let (Some(name), Some(cut)) = (name, self.model.gguf_cut(part)?) else { return Ok(()) };
         let source = &self.reader.tensors()[position];
-        let (info, change) = match layouts::deal(&cut) {
-            Some(deal) => Change::dealt(source, position, &deal, &name)?,
-            None => Change::cut(source, position, layouts::rows_of(&cut)?, &name)?,
+        let (info, change) = match cut.flat {
+            true => layouts::dealt(source, position, &cut, &name)?,
+            false => Change::cut(source, position, layouts::rows_of(&cut)?, &name)?,
         };
         self.add(info, TensorOrigin::Changed(change));
         Ok(())
@@ -348,7 +348,7 @@ impl<'p, 'a> ExportPlan<'p, 'a> {
                     .for_tensor(&tensors[position].name)
             })?;
         for part in self.model.family().cuts(whole) {
-            let name = self.model.family().source_name(&part, &Naming::new(GGUF, ""));
+            let name = self.model.gguf_name(&part);
             let (Some(name), Some(cut)) = (name, self.model.gguf_cut(&part)?) else { continue };
             let (blocks, scales) = ((&tensors[position], position), (&tensors[at], at));
             let (info, change) = Change::four_bits(blocks, scales, layouts::rows_of(&cut)?, &name)?;
@@ -385,9 +385,7 @@ impl<'p, 'a> ExportPlan<'p, 'a> {
             return Err(Error::format(why).for_tensor(&tensors[first].name));
         }
 
-        let naming = Naming::new(GGUF, "");
-        let name =
-            self.model.family().source_name(stack, &naming).unwrap_or_else(|| stack.to_owned());
+        let name = self.model.gguf_name(stack).unwrap_or_else(|| stack.to_owned());
         let (info, change) = Change::stack(tensors, &positions, &name)?;
         self.add(info, TensorOrigin::Changed(change));
         Ok(())
@@ -443,8 +441,8 @@ fn rows_after(info: &TensorInfo, skipped: u64) -> Result<(u64, i64)> {
 }
 
 /// Reason why vision tensors are not in the file.
-pub(super) const OF_VISION: &str =
-    "llama.cpp stores vision towers in an mmproj file, which is not supported";
+const OF_VISION: &str =
+    "llama.cpp reads the part for images from a file of its own, which `mmproj` selects";
 
 /// Returns `true` if a tensor belongs to the vision tower of a multimodal model, or to its
 /// projector.

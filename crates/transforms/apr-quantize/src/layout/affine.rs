@@ -52,12 +52,12 @@ fn numbers_near(value: f64) -> impl Iterator<Item = f64> {
 
 #[cfg(test)]
 mod tests {
-    use half::bf16;
+    use apr_tensor::half_float::round_to_bf16;
 
     use super::*;
 
     fn short(number: f32) -> f32 {
-        bf16::from_f32(number).to_f32()
+        round_to_bf16(number)
     }
 
     #[test]

@@ -2,7 +2,9 @@
 
 use apr_core::DType;
 use apr_tensor::drift::Drift;
-use half::{bf16, f16};
+use apr_tensor::half_float::{
+    bf16_to_f32, f16_to_f32, f32_to_bf16, f32_to_f16, round_to_bf16, round_to_f16,
+};
 
 use super::{Layout, affine, scale_dtype};
 
@@ -132,10 +134,10 @@ impl Rounding {
     /// by it.
     fn stored(self, scale: f32) -> f32 {
         match self.layout {
-            Layout::Gptq4 => f16::from_f32(scale.max(SMALLEST_F16)).to_f32(),
+            Layout::Gptq4 => round_to_f16(scale.max(SMALLEST_F16)),
             Layout::Mlx(_) if self.scales == DType::F16 => self.short(scale.max(SMALLEST_F16)),
             Layout::Mlx(_) => self.short(scale.max(SMALLEST_BF16)),
-            _ => bf16::from_f32(scale.max(SMALLEST_BF16)).to_f32(),
+            _ => round_to_bf16(scale.max(SMALLEST_BF16)),
         }
     }
 
@@ -143,8 +145,8 @@ impl Rounding {
     /// codes to be exact in `f32`.
     fn short(self, number: f32) -> f32 {
         match self.scales {
-            DType::BF16 => bf16::from_f32(number).to_f32(),
-            DType::F16 => f16::from_f32(number).to_f32(),
+            DType::BF16 => round_to_bf16(number),
+            DType::F16 => round_to_f16(number),
             _ => {
                 let cut = 1 << 12;
                 f32::from_bits((number.to_bits() + cut / 2) & !(cut - 1))
@@ -243,8 +245,8 @@ impl Rounding {
         const NEAR: u16 = 2;
 
         let stored = |value: f32| match self.layout {
-            Layout::Gptq4 => f16::from_f32(value).to_f32(),
-            _ => bf16::from_f32(value).to_f32(),
+            Layout::Gptq4 => round_to_f16(value),
+            _ => round_to_bf16(value),
         };
         match self.layout {
             // The search finds the power of two.
@@ -258,13 +260,13 @@ impl Rounding {
         }
         let near = |code: f32| {
             let bits = match self.layout {
-                Layout::Gptq4 => f16::from_f32(most / code).to_bits(),
-                _ => bf16::from_f32(most / code).to_bits(),
+                Layout::Gptq4 => f32_to_f16(most / code),
+                _ => f32_to_bf16(most / code),
             };
             (bits.saturating_sub(NEAR).max(1)..=bits.saturating_add(NEAR)).map(|bits| {
                 match self.layout {
-                    Layout::Gptq4 => f16::from_bits(bits).to_f32(),
-                    _ => bf16::from_bits(bits).to_f32(),
+                    Layout::Gptq4 => f16_to_f32(bits),
+                    _ => bf16_to_f32(bits),
                 }
             })
         };

@@ -17,8 +17,8 @@ use crate::commands::canary::{self, CanaryFile};
 use crate::context::Context;
 use crate::engine::CanaryReport;
 use crate::failure::{Failure, Outcome};
-use crate::model;
 use crate::progress::Bar;
+use crate::{model, secrets};
 
 /// The gates of a job.
 pub(crate) struct Gates<'g> {
@@ -150,8 +150,8 @@ impl<'g> Gates<'g> {
 fn check_opens(job: &Job, option: &str, context: &Context) -> Outcome {
     let Some(encryption) = &job.target.apr2.encryption else { return Ok(()) };
     let keys = &context.options.keys;
-    match encryption.block.unlock_within(&keys.unlock, keys.max_memory) {
-        Ok(_) => Ok(()),
+    match secrets::check_opens(encryption, keys) {
+        Ok(()) => Ok(()),
         Err(error) if error.code() == Code::Decrypt => Err(Failure::Usage(format!(
             "{option} reads the output back, which is encrypted, and no key that opens it was \
              given: pass --key FILE or --password-file FILE, set APR_PASSWORD, or pass --force to \

@@ -243,6 +243,7 @@ fn plain_job(args: &ConvertArgs, context: &Context) -> Outcome<(Job, Model)> {
     let target = layout(target, args.align, args.shard_size)?;
     let job = Job {
         prefix: args.prefix.clone(),
+        part_for_images: args.mmproj,
         weights: match args.changes_weights() {
             true => weights::asked_to_change(
                 (&args.model, target.format),
@@ -422,12 +423,11 @@ pub(super) fn contain(
     }
 
     let password = context.password.as_ref();
-    target.apr2.encryption = match &context.encryption {
-        Some(shared) => Some(shared.clone()),
-        None => {
-            secrets::encryption(args.encrypt, &args.recipient, args.encrypt_metadata, password)?
-        }
-    };
+    target.apr2.encryption = context.encryption.clone();
+    if target.apr2.encryption.is_none() {
+        target.apr2.encryption =
+            secrets::encryption(args.encrypt, &args.recipient, args.encrypt_metadata, password)?;
+    }
     target.apr2.signers =
         args.sign.iter().map(|path| secrets::read_signing(path)).collect::<Outcome<_>>()?;
     Ok(target)

@@ -17,7 +17,6 @@ use apr_ops::job::{Job, Planned};
 use apr_ops::products::IntegerProducts;
 use apr_ops::simplify::Simplified;
 use apr_prune::{LayerReport, PruneReport, SparseReport, WidthReport};
-use apr_registry::crypto::Stanza;
 use apr_registry::{CheckpointReader, Escaped};
 use serde::Serialize;
 use serde_json::{Map, Value, json};
@@ -33,11 +32,11 @@ use crate::context::Context;
 use crate::documents::Document;
 use crate::engine::{DistillReport, SearchReport};
 use crate::failure::{Failure, Outcome};
-use crate::model::Model;
+use crate::model::{Model, compare_tensors};
 use crate::options::in_options;
 use crate::printer::BOLD;
 use crate::progress::Bar;
-use crate::{human, model, signals};
+use crate::{human, model, secrets, signals};
 
 /// Destination of an output.
 #[derive(Debug, Clone, Copy)]
@@ -133,6 +132,14 @@ pub(crate) struct Changed {
 }
 
 impl Changed {
+    /// Returns `true` if the report on the changes depends on values of weights.
+    fn is_measured(&self) -> bool {
+        self.pruning.is_some()
+            || self.widths.is_some()
+            || self.lowrank.is_some()
+            || self.sparse.is_some()
+    }
+
     /// Renders the changes in words.
     fn render(&self, out: &mut dyn Write) -> io::Result<()> {
         self.layers.iter().try_for_each(|found| prune::render_layers(out, found))?;
@@ -218,6 +225,9 @@ pub(crate) fn write_subject(
     warn_of_idle_password(job, model.reader, context);
     let planned = job.plan(&source)?;
     let Some(path) = to.output.filter(|_| !to.dry_run) else {
+        if extras.changed.is_measured() {
+            compare_tensors(model.reader)?;
+        }
         show_warnings(&planned, context);
         let mut plan = planned.report().clone();
         name_options(&mut plan);
@@ -344,10 +354,8 @@ fn warn_of_idle_password(job: &Job, reader: &dyn CheckpointReader, context: &Con
     if !context.has_password_file || model::is_encrypted(reader) {
         return;
     }
-    let locks = job.target.apr2.encryption.as_ref().map(|encryption| encryption.block.stanzas());
-    let takes_password = |stanza: &Stanza| matches!(stanza, Stanza::Password { .. });
-    let advice = match locks {
-        Some(locks) if locks.iter().any(takes_password) => return,
+    let advice = match &job.target.apr2.encryption {
+        Some(encryption) if secrets::takes_password(encryption) => return,
         Some(_) => "only recipients can decrypt the output; add --encrypt to also use the password",
         None => "the output is not encrypted; add --encrypt to use the password",
     };

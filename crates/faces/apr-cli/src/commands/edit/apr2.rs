@@ -21,6 +21,7 @@ use crate::context::Context;
 use crate::failure::{Failure, Outcome};
 use crate::progress::Bar;
 use crate::revise::{self, Changing};
+use crate::secrets;
 
 /// The file that holds a chat template of its own.
 const TEMPLATE_FILE: &str = "chat_template.jinja";
@@ -55,7 +56,8 @@ pub(super) fn run(path: &Path, args: &EditArgs, context: &Context) -> Outcome {
     match if moves { None } else { file.reader.revise(&changes)? } {
         Some(revision) => {
             report.in_place = args.output.is_none();
-            file.write(args.output.as_deref(), args.overwrite, &revision, context)?;
+            report.unverified =
+                file.write(args.output.as_deref(), args.overwrite, &revision, context)?;
             (report.dropped_signatures, report.dropped_licence) =
                 (revision.dropped_signatures, revision.dropped_licence);
         }
@@ -93,9 +95,7 @@ fn seals_to_drop(reader: &Apr2Reader, path: &Path) -> Outcome<(usize, bool)> {
 }
 
 fn signature_count(block: Option<&[u8]>) -> usize {
-    block
-        .and_then(|block| apr_registry::crypto::SignBlock::decode(block).ok())
-        .map_or(0, |block| block.signatures().len())
+    block.map_or(0, secrets::signature_count)
 }
 
 fn changes(

@@ -7,6 +7,7 @@ use apr_registry::Escaped;
 use serde::Serialize;
 
 use crate::documents::Document;
+use crate::revise::render_unverified;
 
 /// Result of an edit.
 #[derive(Serialize)]
@@ -27,6 +28,9 @@ pub(super) struct EditReport {
     pub(super) dropped_licence: bool,
     /// `true` if the edit only undid an interrupted change.
     pub(super) undone: bool,
+    /// Parts of the model that were not read and are therefore unverified.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) unverified: Option<&'static str>,
 }
 
 impl Document for EditReport {
@@ -45,6 +49,7 @@ impl EditReport {
             dropped_signatures: 0,
             dropped_licence: false,
             undone: false,
+            unverified: None,
         }
     }
 
@@ -66,5 +71,6 @@ pub(super) fn render(out: &mut dyn Write, report: &EditReport) -> io::Result<()>
     if report.dropped_tensors > 0 {
         write!(out, ", without {}", apr_core::counted(report.dropped_tensors as u64, "tensor"))?;
     }
-    writeln!(out)
+    writeln!(out)?;
+    render_unverified(out, report.unverified)
 }

@@ -10,7 +10,6 @@ use apr_ops::parts::{
     WrittenReport, bytes_digest, check_relative,
 };
 use apr_registry::apr2::{Encrypt, FOOTER_LEN};
-use apr_registry::crypto::EncrBlock;
 use apr_registry::{
     ByteSource, CheckpointReader, Code, Error, Escaped, FileInfo, PlanOptions, Sharding, read_vec,
 };
@@ -151,10 +150,9 @@ fn draft(
     let warnings: Vec<String> = planned.report().warnings.iter().take(told).cloned().collect();
     plan.inputs = inputs(&plan, args, folder, writing)?;
     context.sources.check_unchanged()?;
-    if let Some(Encrypt { block, key, .. }) = &job.target.apr2.encryption {
-        let mut block = block.clone();
-        block.authenticate(key, &[&plan.authenticated()]);
-        plan.encryption = Some(Sealing { block: encode_string(&block.encode()) });
+    if let Some(encryption) = &job.target.apr2.encryption {
+        let block = secrets::shared_block(encryption, &plan.authenticated());
+        plan.encryption = Some(Sealing { block: encode_string(&block) });
     }
 
     let notes = writing.inputs.iter().flat_map(|model| model.notes.clone()).collect();
@@ -257,14 +255,10 @@ pub(super) fn encryption(plan: &PartsPlan, context: &Context) -> Outcome<Option<
     let Some(Sealing { block }) = &plan.encryption else { return Ok(None) };
     let bytes = decode_vec(block)
         .map_err(|_| Error::format("the plan's ENCR block is not hexadecimal digits"))?;
-    let block = EncrBlock::decode(&bytes)?;
     if context.options.keys.unlock.is_empty() {
         return Err(secrets::locked(context.key.as_deref(), "the plan's output"));
     }
-    let key = block.unlock_within(&context.options.keys.unlock, context.max_memory())?;
-    // One key must not encrypt two things: a plan that was changed is another job.
-    block.verify(&key, &[&plan.authenticated()])?;
-    Ok(Some(Encrypt { block, key, hide_metadata: false }))
+    secrets::shared_encryption(&bytes, &plan.authenticated(), &context.options.keys).map(Some)
 }
 
 /// Writes the shard of a part.
@@ -275,7 +269,7 @@ pub(super) fn run(open: &OpenPlan, part: usize, context: &Context) -> Outcome<Pa
     context.encryption = encryption(plan, &context)?;
     if let Some(encrypt) = &mut context.encryption {
         // A part that is done once more may have other content: an input can change unseen.
-        encrypt.block = encrypt.block.renewed(&mut secrets::random)?;
+        secrets::renew(encrypt)?;
     }
     with_writing(cli.command, open.folder(), &context, |writing| run_in(open, part, &writing))
 }

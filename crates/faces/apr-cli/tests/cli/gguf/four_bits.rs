@@ -131,7 +131,7 @@ fn nvfp4_of_others_becomes_the_blocks_that_llama_cpp_makes_of_it() {
         let Some(source) = case(name) else { return };
         let report = sandbox.apr(&format!("convert {source} -o m.gguf --json -f")).ok().json();
         let coded = &report["coded"];
-        let found = (&coded["weights"], &coded["in_blocks"]["weights"]);
+        let found = (&coded["weight_count"], &coded["in_blocks"]["weight_count"]);
         assert_eq!(found, (&json!(0), &json!(14)), "{name}");
         let ours = Parsed::new(&sandbox.read("m.gguf"), 32);
         let theirs = fs::read(format!("{source}.lcp.gguf")).expect("a file");

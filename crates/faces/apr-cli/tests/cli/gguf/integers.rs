@@ -54,7 +54,7 @@ fn codes_that_fit_blocks_have_their_values_bit_for_bit() {
         let line = format!("convert {source} -o m.gguf --quantize {dtype} -f");
         let report = sandbox.apr(&format!("{line} --json")).ok().json();
         let coded = &report["coded"];
-        let found = (&coded["weights"], &coded["in_blocks"]["weights"]);
+        let found = (&coded["weight_count"], &coded["in_blocks"]["weight_count"]);
         assert_eq!(found, (&json!(0), &json!(14)), "{name} {dtype}");
         let quantized = |row: &&Value| row["dtype"] == **dtype;
         let rows = sandbox.apr("tensors m.gguf --json").ok().json();

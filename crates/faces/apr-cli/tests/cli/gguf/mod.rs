@@ -5,6 +5,7 @@ mod commands;
 mod export;
 mod four_bits;
 mod integers;
+mod mmproj;
 mod parsed;
 mod round_trip;
 

@@ -87,6 +87,11 @@ impl Parsed {
         std::str::from_utf8(value).expect("UTF-8")
     }
 
+    /// The bytes of a value; each item of a list is followed by a line break.
+    pub(super) fn value(&self, key: &str) -> Option<&[u8]> {
+        self.keys.get(key).map(|(_, value)| &value[..])
+    }
+
     pub(super) fn bytes(&self, name: &str, len: usize) -> &[u8] {
         let (.., offset) = self.tensors[name];
         &self.data[offset..offset + len]

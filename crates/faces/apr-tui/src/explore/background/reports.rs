@@ -132,7 +132,7 @@ fn looked(
         }
         Request::Distribution { name, is_other } => {
             let found = bench.both().distribution(name, *is_other, BINS, threads, progress)?;
-            let missing = || Error::format("the tensor is not there").for_tensor(name);
+            let missing = || Error::format("the model has no such tensor").for_tensor(name);
             Report::Distribution(found.ok_or_else(missing)?)
         }
         Request::Values { tensor, ranges } => {

@@ -38,7 +38,7 @@ export async function filesOfHub(
   }
   if (!response.ok) {
     const why = response.status === 401 || response.status === 404
-      ? "there is no such model, or not for everybody"
+      ? "the model does not exist, or is not public"
       : `the hub answers ${response.status}`;
     throw new AprError(why, "E007", { file: location });
   }

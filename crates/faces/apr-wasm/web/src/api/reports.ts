@@ -99,7 +99,7 @@ export interface ModelExplanation {
     kinds: {
       method: string;
       description: string;
-      weights: number;
+      weight_count: number;
       bits_per_weight: number | null;
     }[];
     undecodable?: string;
@@ -206,8 +206,8 @@ export interface DiffReport {
 
 /** What differs between two tokenizers. */
 export interface VocabChanges {
-  added: number;
-  removed: number;
+  added_count: number;
+  removed_count: number;
   moved: number;
   examples?: { token: string; ids: number[]; other_ids: number[] }[];
   rules?: { name: string; detail: string }[];
@@ -231,7 +231,7 @@ export interface PartSummary {
   inputs: { name: string; kind?: string; meaning: string }[];
   outputs: { name: string; kind?: string; meaning: string }[];
   operators: Record<string, number>;
-  nodes: number;
+  node_count: number;
   parameters: number;
   cost: {
     sizes: Record<string, number>;

@@ -54,7 +54,7 @@ class Lane {
     const others = [...this.#waiting];
     this.#waiting.clear();
     for (const [other, waiting] of others) {
-      if (waiting.hasText) waiting.reject(new AprError("another call was ended in the same worker: ask again"));
+      if (waiting.hasText) waiting.reject(new AprError("another call ended this worker: try again"));
       else this.ask(other, waiting);
     }
   }

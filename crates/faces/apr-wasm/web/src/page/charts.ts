@@ -10,7 +10,7 @@ const HEIGHT = 200;
 /** One distribution, or two over each other. */
 export function histogram(reports: readonly { report: HistogramReport; label: string }[]): HTMLElement {
   const drawn = reports.filter(({ report }) => report.counts.length > 0);
-  if (drawn.length === 0) return h("p.dim", "There is no finite value to draw.");
+  if (drawn.length === 0) return h("p.dim", "The tensor has no finite values to draw.");
   const start = Math.min(...drawn.map(({ report }) => report.start));
   const end = Math.max(...drawn.map(({ report }) => report.start + report.width * report.counts.length));
   // Shares of each tensor, by width, so that bins of different widths can be compared.

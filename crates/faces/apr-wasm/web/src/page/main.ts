@@ -109,7 +109,7 @@ class Page {
       h("main.start",
         h("img", { src: "icons/apr.svg", alt: "", width: 72, height: 72 }),
         h("h1", "Open a model file"),
-        h("p.lead", "safetensors, GGUF, ONNX, PyTorch, TensorFlow, Keras, Core ML, NumPy, APR. Of any size: only what is looked at is read. Nothing leaves this computer."),
+        h("p.lead", "safetensors, GGUF, ONNX, PyTorch, TensorFlow, Keras, Core ML, NumPy, APR. Files of any size: only the parts that you open are read. Nothing leaves this computer."),
         problem,
         h("div.drop", h("p", "Drop files or a folder here"), pick((input, address) => this.#open(input, address, place))),
         h("p.dim", "or look at ", h("a", { href: `#model=${EXAMPLE}` }, "an example"), ", a tiny LLaMA that adds two numbers"),

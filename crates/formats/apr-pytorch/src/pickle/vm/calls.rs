@@ -3,6 +3,7 @@
 use apr_core::{Error, Escaped, Result};
 
 use super::Vm;
+use crate::pickle::by_call;
 use crate::pickle::globals::{Meaning, allowed, verdict};
 use crate::pickle::opcode as op;
 use crate::pickle::uses::{Action, Finding, Verdict};
@@ -38,7 +39,8 @@ impl Vm<'_> {
 
     /// Records a call, with its arguments if the call is dangerous.
     fn record_call(&mut self, module: &str, name: &str, args: &[Id]) {
-        let verdict = verdict(module, name);
+        let of_name = verdict(module, name);
+        let verdict = by_call::verdict(&self.heap, (module, name), args, self.opcode, of_name);
         let argument = (verdict == Verdict::Dangerous).then(|| self.heap.shown(args));
         let (opcode, offset, action) = (op::name(self.opcode), self.at, Action::Call);
         let (module, name) = (module.to_owned(), name.to_owned());
@@ -52,6 +54,18 @@ impl Vm<'_> {
             count: 1,
             verdict,
         });
+    }
+
+    /// Records the names that are judged by their calls and were handed on as values.
+    pub(super) fn record_loose(&mut self) {
+        let handed_on = self.loose.handed_on(&self.heap);
+        let names: Vec<_> = handed_on
+            .into_iter()
+            .map(|(global, verdict)| (global.module.clone(), global.name.clone(), verdict))
+            .collect();
+        for (module, name, verdict) in names {
+            self.record(&module, &name, Action::Import, verdict);
+        }
     }
 
     pub(super) fn global(&mut self) -> Result<()> {
@@ -121,7 +135,12 @@ impl Vm<'_> {
 
         // Its texts may be those of an earlier opcode, and are copied for each.
         self.heap.charge((module.len() + name.len()) / 16)?;
-        self.heap.add(Node::Global(Box::new(Global { module, name, meaning })))
+        let is_judged = by_call::is_judged(&module, &name);
+        let id = self.heap.add(Node::Global(Box::new(Global { module, name, meaning })))?;
+        if is_judged {
+            self.loose.add(id);
+        }
+        Ok(id)
     }
 
     pub(super) fn call(&mut self) -> Result<()> {
@@ -129,6 +148,7 @@ impl Vm<'_> {
             op::INST => {
                 let (module, name) = (self.name_line()?, self.name_line()?);
                 let function = self.import(module, name)?;
+                self.loose.push(function);
                 (function, self.pop_mark()?)
             }
             op::OBJ => {
@@ -156,9 +176,15 @@ impl Vm<'_> {
             }
         };
 
-        if let Some(Global { module, name, .. }) = self.heap.global(function) {
-            let (module, name) = (module.clone(), name.clone());
+        if let Some(Global { module, name, meaning }) = self.heap.global(function) {
+            let (module, name, meaning) = (module.clone(), name.clone(), *meaning);
             self.record_call(&module, &name, &args);
+            self.loose.call(function);
+            if meaning == Meaning::Reconstructor
+                && let Some(class) = args.first()
+            {
+                self.loose.call(*class);
+            }
         }
 
         let result = self.construct(function, &args);

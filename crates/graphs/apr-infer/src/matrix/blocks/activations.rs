@@ -4,7 +4,7 @@
     reason = "multiversion calls the version for a processor's features after detecting them"
 )]
 
-use half::f16;
+use apr_tensor::half_float::{f32_to_f16, round_to_f16};
 
 use super::{GROUP, SUPER};
 use crate::targets::for_several_targets;
@@ -61,10 +61,6 @@ fn first_of_magnitude(values: &[f32; SUPER], magnitude: f32) -> f32 {
     0.0
 }
 
-fn half_precision(value: f32) -> f32 {
-    f16::from_f32(value).to_f32()
-}
-
 for_several_targets! {
     /// Appends blocks of 32 and returns `true` if all numbers fit. Infinities and NaN do not fit,
     /// nor does a block whose scale or sum exceeds half precision.
@@ -83,8 +79,8 @@ for_several_targets! {
             }
 
             let scale = greatest / MOST;
-            let sum = half_precision(scale * sum as f32);
-            let scale = half_precision(scale);
+            let sum = round_to_f16(scale * sum as f32);
+            let scale = round_to_f16(scale);
             fits &= greatest.is_finite() && scale.is_finite() && sum.is_finite();
             out.push(Small { quants, scale, sum });
         }
@@ -101,7 +97,7 @@ pub(crate) fn push_q8_0(values: &[f32], out: &mut Vec<u8>) -> bool {
     let mut fits = values.iter().all(|value| value.is_finite());
     for block in blocks {
         fits &= block.scale.is_finite();
-        out.extend_from_slice(&f16::from_f32(block.scale).to_le_bytes());
+        out.extend_from_slice(&f32_to_f16(block.scale).to_le_bytes());
         out.extend(block.quants.iter().map(|quant| quant.cast_unsigned()));
     }
     fits
@@ -154,7 +150,7 @@ mod tests {
         assert_eq!((small.len(), large.len()), (8, 1));
         for (block, values) in small.iter().zip(values.chunks(32)) {
             let greatest = values.iter().fold(0.0_f32, |most, value| most.max(value.abs()));
-            assert_eq!(block.scale, f16::from_f32(greatest / 127.0).to_f32());
+            assert_eq!(block.scale, round_to_f16(greatest / 127.0));
             for (quant, value) in block.quants.iter().zip(values) {
                 assert_eq!(f32::from(*quant), (value * (127.0 / greatest)).round_ties_even());
             }

@@ -1,7 +1,7 @@
 //! Where weights, scales and minima lie in ggml's blocks.
 
 use apr_tensor::block::half_of_e4m3;
-use half::f16;
+use apr_tensor::half_float::f16_to_f32;
 
 use super::{GROUP, SUPER, points};
 
@@ -54,7 +54,7 @@ pub(super) fn half_power(byte: u8) -> f32 {
 /// The half at an offset.
 #[inline(always)]
 pub(super) fn half(block: &[u8], at: usize) -> f32 {
-    f16::from_le_bytes([block[at], block[at + 1]]).to_f32()
+    f16_to_f32(u16::from_le_bytes([block[at], block[at + 1]]))
 }
 
 #[inline(always)]
@@ -266,7 +266,7 @@ impl LargeWeights {
                 let both = [first.to_le_bytes(), second.to_le_bytes()];
                 weights.scales = core::array::from_fn(|at| both[at % 2][at / 2].cast_signed());
                 let (bits, factor) = points::unit::<TYPE>(block);
-                weights.scale = f16::from_bits(bits).to_f32() * factor;
+                weights.scale = f16_to_f32(bits) * factor;
             }
             _ => {
                 let high = [block[2], block[3]];

@@ -70,7 +70,7 @@ class Pass<T> {
 }
 
 function validated(report: ValidateReport): Child {
-  const verdict = report.valid ? h("p.good", "The model is sound.") : h("p.bad", "The model is not sound.");
+  const verdict = report.valid ? h("p.good", "The model is valid.") : h("p.bad", "The model is not valid.");
   const findings = report.findings.slice(0, MOST).map((finding) => {
     const { tensor, message, severity } = finding;
     return h("li", severity && h("span.badge.odd", String(severity)), tensor && h("strong", ` ${visible(String(tensor))}`), ` ${visible(text(message ?? finding))}`);
@@ -92,9 +92,9 @@ function scanned(report: ScanSummary): Child {
   const words: Record<string, [string, string]> = {
     clean: ["good", "Loading these files executes nothing."],
     "not-run": ["plain", "Scripts that loading a model does not run; they were not examined."],
-    "not-examined": ["odd", "Nothing was found, but not everything could be examined."],
+    "not-examined": ["odd", "No findings, but some parts could not be examined."],
     suspicious: ["odd", "Suspicious."],
-    unreadable: ["odd", "Some of it can't be read."],
+    unreadable: ["odd", "Parts of the file can't be read."],
     dangerous: ["bad", "Dangerous: loading executes code."],
   };
   const [tone, said] = words[report.verdict] ?? ["odd", report.verdict];

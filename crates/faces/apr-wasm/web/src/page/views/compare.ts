@@ -17,7 +17,7 @@ export function compare(session: Session, place: HTMLElement): void {
   }
   fill(place, h("section.card.narrow",
     h("h2", "Compare with another model"),
-    h("p", "Of any format: a GGUF file beside the folder that it was made of, a fine-tuned model beside its base. Tensors are paired by what they are, not by what they are called."),
+    h("p", "Any format: a GGUF file and the folder that it was made from, a fine-tuned model and its base. Tensors are paired by their roles, not by their names."),
     pick(async (input, address) => {
       try {
         session.other = new OpenModel(await open(input), address);
@@ -83,7 +83,7 @@ function summary(report: DiffReport): Child {
 /** What differs between the tokenizers, a line each. */
 function tokenizer({ vocab }: DiffReport): string[] {
   if (!vocab) return [];
-  const counts: [string, number][] = [["only in the first", vocab.removed], ["only in the second", vocab.added], ["with other ids", vocab.moved]];
+  const counts: [string, number][] = [["only in the first", vocab.removed_count], ["only in the second", vocab.added_count], ["with other ids", vocab.moved]];
   return [
     ...counts.filter(([, count]) => count > 0).map(([what, count]) => `${whole(count)} tokens ${what}`),
     ...(vocab.examples ?? []).map((token) => `${token.token}: ${token.ids.join("+")} → ${token.other_ids.join("+")}`),

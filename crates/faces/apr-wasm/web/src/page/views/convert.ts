@@ -71,7 +71,7 @@ function form(session: Session, formats: readonly WrittenFormat[]): Child {
         h("p.tools", files.map(({ name, size, blob }) => h("button.primary", { onclick: () => give(blob, name) }, `Save ${visible(name)} (${bytes(size)})`)), jsonButton(done, "convert.json")));
     } catch (thrown) {
       if (!isEnded(thrown)) fill(result, failure(thrown));
-      else if (!session.left.aborted) fill(result, h("p.dim", "Cancelled; nothing was kept."));
+      else if (!session.left.aborted) fill(result, h("p.dim", "Cancelled; no file was saved."));
     }
   };
   const field = (label: string, control: HTMLElement) => h("label.field", h("span", label), control);
@@ -80,7 +80,7 @@ function form(session: Session, formats: readonly WrittenFormat[]): Child {
     h("p.dim", "Every tensor is checked on the way. The file is written to the browser's own storage, whatever its size, and saved from there."),
     h("div.options", field("Format", format), field("Weights", weights)),
     h("label.check", compress, "Compress tensors without loss (APR only)"),
-    h("label.check", relaxed, "Report what is wrong and go on"),
+    h("label.check", relaxed, "Report errors and continue"),
     h("p.tools", h("button.primary", "Convert"), h("button", { type: "button", onclick: () => void plan() }, "What would be written?")),
     result);
 }

@@ -38,7 +38,7 @@ function facts(report: InspectReport): HTMLElement {
       fact("Format", report.format),
       fact("Parameters", amount(report.parameters), whole(report.parameters)),
       fact("Size", bytes(report.bytes)),
-      fact("Bits a weight", report.bits_per_weight.toFixed(2)),
+      fact("Bits per weight", report.bits_per_weight.toFixed(2)),
       fact("Tensors", whole(report.tensor_count)),
       typeof report.vocab_size === "number" && fact("Vocabulary", whole(report.vocab_size), "tokens"),
       licence && fact("Licence", visible(licence)),
@@ -82,7 +82,7 @@ function health(session: Session): HTMLElement {
   const place = h("div");
   void show(place, session.open.model.lint(), ({ remarks }) => [
     remarks.length === 0
-      ? h("p.good", "The headers leave nothing to be desired.")
+      ? h("p.good", "No problems found in the headers.")
       : h("ul.remarks", remarks.slice(0, 6).map(({ severity, message }) =>
           h("li", h(`span.badge.${severity === "INFO" ? "plain" : "odd"}`, severity.toLowerCase()), " ", visible(message)))),
     h("p", h("button", { onclick: () => session.go({ view: "checks" }) }, "Check every byte")),

@@ -28,8 +28,8 @@ class Runner {
   readonly #parts: readonly PartSummary[];
   readonly #answer = h("div.answer", { role: "status", "aria-live": "polite" });
   readonly #text = h("textarea", { rows: 3, "aria-label": "Text", placeholder: "A text" });
-  readonly #context = h("textarea", { rows: 3, "aria-label": "The text that a question is about, or candidate texts beside an image, one a line", placeholder: "Only for questions about a text, or candidate texts beside an image, one a line" });
-  readonly #file = h("input", { type: "file", "aria-label": "A sound or an image", accept: "audio/*,image/*,.flac,.wav" });
+  readonly #context = h("textarea", { rows: 3, "aria-label": "The text for a question, or candidate texts for an image, one per line", placeholder: "Only for questions about a text, or candidate texts for an image, one per line" });
+  readonly #file = h("input", { type: "file", "aria-label": "Audio or image file", accept: "audio/*,image/*,.flac,.wav" });
   readonly #arrays = h("textarea", { rows: 3, "aria-label": "Arrays as JSON, by the names of the inputs", placeholder: '{"x": [[1, 2, 3]]}' });
   readonly #want = h("input", { type: "text", "aria-label": "Values of the graph that are wanted", placeholder: "all outputs" });
   readonly #chat = h("input", { type: "checkbox", onchange: () => this.#name() });
@@ -51,14 +51,14 @@ class Runner {
     this.element = h("div.run", this.#conversation.element,
       h("form.card", { onsubmit: (event: Event) => { event.preventDefault(); void this.#run(); } },
         h("h2", "Run it here"),
-        h("p.dim", "In this page, on one core; nothing is sent anywhere."),
+        h("p.dim", "In this page, on one core; no data is sent."),
         takesText && field("Text", this.#text),
         (takesText || takesMedia) && h("details", h("summary", "Context or candidates"), this.#context),
-        takesMedia && field("Sound or image", this.#file),
+        takesMedia && field("Audio or image", this.#file),
         !takesText && !takesMedia && field("Inputs", this.#arrays),
         takesText && h("details", h("summary", "Options"), h("div.options",
           field("Most tokens", this.#tokens), field("Sampling temperature", this.#temperature),
-          h("label.check", { title: "The model's chat template writes what was said before, too" }, this.#chat, "Conversation")),
+          h("label.check", { title: "Apply the model's chat template and keep the history" }, this.#chat, "Conversation")),
           field("System message of a conversation", this.#system)),
         h("details", { open: session.place.want !== undefined }, h("summary", "Values of the graph"), field("Names, separated by commas", this.#want)),
         h("p", this.#start)),

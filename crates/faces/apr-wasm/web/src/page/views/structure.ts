@@ -104,8 +104,8 @@ class StructureView {
         this.#costs = (event.target as HTMLInputElement).checked;
         void this.#drawAnew();
       } }), "Costs"),
-      button("SVG", "Save the picture as SVG", () => void this.#saved(this.#saveSvg())),
-      button("PNG", "Save the picture as PNG", () => void this.#saved(this.#savePng())),
+      button("SVG", "Save the image as SVG", () => void this.#saved(this.#saveSvg())),
+      button("PNG", "Save the image as PNG", () => void this.#saved(this.#savePng())),
     );
   }
 
@@ -227,7 +227,7 @@ class StructureView {
     const operators = Object.entries(part.operators).sort((one, other) => other[1] - one[1]);
     fill(this.#side,
       h("h2", visible(part.name)),
-      h("p", `${whole(part.nodes)} operators, ${amount(part.parameters)} parameters, ${amount(part.cost.flops)}FLOP a run`),
+      h("p", `${whole(part.node_count)} operators, ${amount(part.parameters)} parameters, ${amount(part.cost.flops)}FLOP a run`),
       h("p.dim", "Click a box to see what it reads and makes; double-click a group to open it."),
       ends("Inputs", part.inputs), ends("Outputs", part.outputs),
       h("h3", "Operators"),
@@ -258,7 +258,7 @@ class StructureView {
     const image = new Image();
     image.src = `data:image/svg+xml;charset=utf-8,${encodeURIComponent(picture)}`;
     await image.decode().catch(() => {
-      throw new Error("The browser can't draw a picture of this size: save it as SVG.");
+      throw new Error("The browser can't draw an image of this size: save it as SVG.");
     });
     const canvas = h("canvas");
     // Browsers draw no larger canvas.
@@ -276,7 +276,7 @@ class StructureView {
 async function tree(session: Session, place: HTMLElement, why: unknown): Promise<void> {
   const { tensors } = await session.open.tensors();
   const message = why instanceof Error ? why.message : String(why);
-  const advice = message.includes("configuration") ? " Opened with its config.json, or as a folder, it may say more." : "";
+  const advice = message.includes("configuration") ? " Open it with its config.json, or as a folder, for more information." : "";
   fill(place, h("p.notice", `What this model computes is not known here (${visible(message)}). These are its tensors by name.${advice}`), h("div.tree", branches(session, grown(tensors))));
 }
 
