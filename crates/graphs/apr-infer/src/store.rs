@@ -1,8 +1,8 @@
 //! Bytes of a checkpoint's tensors, kept or read, and the elements in them.
 
 use std::ops::Range;
-use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Arc, OnceLock, PoisonError, RwLock};
 
 use apr_core::{CheckpointReader, Coding, DType, DTypeKind, Error, KeepCodes, KeptCodes, Result};
 use apr_tensor::{block, element};
@@ -21,13 +21,13 @@ pub(crate) struct Store<'a> {
 
 /// Products with a weight in codes that are slow to decode, after which its values are kept.
 ///
-/// Decoding all weights to keep them takes about as long as values then save in 70 tokens. So short
-/// answers are computed from codes, and long ones take at most twice the time of the better choice.
-const USES: u32 = 64;
+/// Decoding all weights to keep them takes as long as values then save in two to nine tokens. So
+/// short answers are computed from codes, and long ones take little more time than from values.
+const USES: u32 = 8;
 
 /// Number of tokens over which the weights of a model change from codes to values, so that no token
 /// waits for all of them.
-const SPREAD: usize = 64;
+const SPREAD: usize = 8;
 
 /// Data of a tensor that is kept from its first use on.
 enum Kept<'a> {
@@ -37,11 +37,20 @@ enum Kept<'a> {
     Codes(CodedWeight<'a>),
 }
 
+/// The codes of a weight.
+#[derive(Default)]
+enum Codes {
+    #[default]
+    Unread,
+    Kept(Arc<dyn KeptCodes>),
+    /// They could not be read, or values are kept.
+    Absent,
+}
+
 /// A coded weight whose codes are kept.
 struct CodedWeight<'a> {
     coding: Coding<'a>,
-    /// The codes; `None` if they could not be read.
-    codes: OnceLock<Option<Box<dyn KeptCodes>>>,
+    codes: RwLock<Codes>,
     /// Number of uses after which values are kept; `None` if codes are as fast, or if values don't
     /// fit.
     until: Option<u32>,
@@ -53,6 +62,33 @@ impl CodedWeight<'_> {
     /// Returns `true` if it was used so often that its values are kept.
     fn has_values(&self) -> bool {
         self.until.is_some_and(|until| self.uses.load(Ordering::Relaxed) > until)
+    }
+
+    /// Returns the codes, which are read at the first use.
+    fn codes(&self, reader: &dyn CheckpointReader, tensor: usize) -> Option<Arc<dyn KeptCodes>> {
+        match &*self.codes.read().unwrap_or_else(PoisonError::into_inner) {
+            Codes::Unread => {}
+            Codes::Kept(codes) => return Some(Arc::clone(codes)),
+            Codes::Absent => return None,
+        }
+        let mut codes = self.codes.write().unwrap_or_else(PoisonError::into_inner);
+        if matches!(*codes, Codes::Unread) {
+            let keep = || {
+                // What was read by nobody yet is compared with its checksum first.
+                reader.read_tensor(tensor, 0, &mut [0]).ok()?;
+                self.coding.in_memory?.keep(self.coding.base).ok()
+            };
+            *codes = keep().map_or(Codes::Absent, |codes| Codes::Kept(codes.into()));
+        }
+        match &*codes {
+            Codes::Kept(codes) => Some(Arc::clone(codes)),
+            _ => None,
+        }
+    }
+
+    /// Drops the codes, because values are kept.
+    fn drop_codes(&self) {
+        *self.codes.write().unwrap_or_else(PoisonError::into_inner) = Codes::Absent;
     }
 }
 
@@ -85,9 +121,9 @@ impl<'a> Store<'a> {
     /// Keeps the tensors that are read from now on, up to `most` bytes in all, and returns their
     /// size in bytes.
     ///
-    /// It keeps the codes of coded weights. After many uses, it keeps also the values of those whose
-    /// codes are [slow to decode](KeepCodes::is_slow), if all fit. If the codes do not fit, it keeps
-    /// nothing.
+    /// It keeps the codes of coded weights. After some uses, it keeps the values instead if the codes
+    /// are [slow to decode](KeepCodes::is_slow) and all values fit. If the codes do not fit, it
+    /// keeps nothing.
     pub(crate) fn keep(&mut self, tensors: &[usize], most: u64) -> u64 {
         let in_memory = |tensor: &usize| match self.reader.tensor_slice(*tensor) {
             // Floats that lie askew would have to be copied at every use.
@@ -107,10 +143,12 @@ impl<'a> Store<'a> {
             codes_of(self.reader, tensor).is_some_and(|(of, codes)| codes.is_slow(of.base))
         };
         let of_codes = read().map(codes).fold(0_u64, u64::saturating_add);
-        let of_values = read()
-            .filter(|tensor| is_slow(**tensor))
-            .map(values)
-            .fold(of_codes, u64::saturating_add);
+        // Codes are dropped when the values are there.
+        let either = |tensor: &usize| match is_slow(*tensor) {
+            true => codes(tensor).max(values(tensor)),
+            false => codes(tensor),
+        };
+        let of_values = read().map(either).fold(0_u64, u64::saturating_add);
         let (keeps_values, total) =
             if of_values <= most { (true, of_values) } else { (false, of_codes) };
         if total > most {
@@ -123,7 +161,7 @@ impl<'a> Store<'a> {
                 let place = u32::try_from(tensor * SPREAD / count).unwrap_or_default();
                 Kept::Codes(CodedWeight {
                     coding,
-                    codes: OnceLock::new(),
+                    codes: RwLock::default(),
                     until: (keeps_values && is_slow(tensor)).then_some(USES + place),
                     uses: AtomicU32::new(0),
                     values: OnceLock::new(),
@@ -145,7 +183,8 @@ impl<'a> Store<'a> {
     }
 
     /// Fills `out` with rows of a tensor whose codes are kept, from a column on. Returns `false` if
-    /// they could not be decoded: the error occurs again where the values are read.
+    /// they could not be decoded, or if values are kept by now: the values are read then, where an
+    /// error occurs again.
     pub(crate) fn decode_codes(
         &self,
         tensor: usize,
@@ -153,16 +192,9 @@ impl<'a> Store<'a> {
         first_column: usize,
         out: &mut [f32],
     ) -> bool {
-        let Some(Kept::Codes(CodedWeight { coding, codes, .. })) = self.kept.get(tensor) else {
-            return false;
-        };
-        let keep = || {
-            // What was read by nobody yet is compared with its checksum first.
-            self.reader.read_tensor(tensor, 0, &mut [0]).ok()?;
-            coding.in_memory?.keep(coding.base).ok()
-        };
-        let Some(codes) = codes.get_or_init(keep) else { return false };
-        codes.decode(coding.base, rows, first_column, out).is_ok()
+        let Some(Kept::Codes(weight)) = self.kept.get(tensor) else { return false };
+        let Some(codes) = weight.codes(self.reader, tensor) else { return false };
+        codes.decode(weight.coding.base, rows, first_column, out).is_ok()
     }
 
     /// Returns `true` if the bytes of a tensor are in memory, now or from the first use on.
@@ -211,7 +243,11 @@ impl<'a> Store<'a> {
         let mut bytes = vec![0; size(self.reader.tensors()[tensor].byte_len()?)?];
         self.reader.read_tensor(tensor, 0, &mut bytes)?;
         // Another thread may have been faster, with the same bytes.
-        Ok(kept.get_or_init(|| bytes))
+        let bytes = kept.get_or_init(|| bytes);
+        if let Some(Kept::Codes(weight)) = self.kept.get(tensor) {
+            weight.drop_codes();
+        }
+        Ok(bytes)
     }
 }
 
@@ -284,9 +320,9 @@ mod tests {
     use super::*;
 
     #[test]
-    fn codes_are_kept_and_values_of_slow_codes_after_many_uses_if_both_fit() {
-        let fast = ["fp8-block", "gptq4", "bnb-nf4", "hqq4", "ct-w8a8-int"];
-        let slow = ["ct-nvfp4", "ct-fp8-channel", "gptq4-actorder"];
+    fn codes_are_kept_and_values_of_slow_codes_after_some_uses_if_they_fit() {
+        let fast = ["fp8-block", "bnb-int8", "modelopt-fp8"];
+        let slow = ["gptq4", "ct-w8a8-int", "ct-nvfp4", "ct-fp8-channel", "gptq4-actorder"];
         for name in fast.into_iter().chain(slow) {
             let Some(path) = shared_case(&format!("codes/{name}")) else { return };
             let mut folder = FolderInMemory::default();
@@ -308,7 +344,7 @@ mod tests {
             let of_slow = tensors.iter().filter(is_slow);
             let of_slow: u64 =
                 of_slow.map(|&at| model.tensors()[at].byte_len().expect("a length")).sum();
-            let codes =
+            let codes: u64 =
                 tensors.iter().filter_map(|&at| Some(codes_of(&*model, at)?.1.kept_len())).sum();
             assert!(0 < codes && codes < values, "{name}: {codes} of {values}");
 
@@ -336,9 +372,9 @@ mod tests {
             let same = |rows: Vec<f32>| {
                 rows.iter().zip(&expected).all(|(left, right)| left.to_bits() == right.to_bits())
             };
-            let (both, many) = (codes + of_slow, 2 * USES + 2);
-            assert!(same(rows_of(both, both, 1, true)), "{name}");
-            assert!(same(rows_of(both, both, many, of_slow == 0)), "{name}");
+            let (most, many) = (codes.max(of_slow), 2 * USES + 2);
+            assert!(same(rows_of(most, most, 1, true)), "{name}");
+            assert!(same(rows_of(most, most, many, of_slow == 0)), "{name}");
             assert!(same(rows_of(codes, codes, many, true)), "{name}");
         }
     }

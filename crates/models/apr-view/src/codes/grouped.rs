@@ -9,7 +9,7 @@ use std::ops::Range;
 
 use apr_core::{CheckpointReader, DType, Error, KeptCodes, Result, TensorInfo};
 use apr_tensor::grouped::{
-    Code, Decoding, PACKED, RowGroups, gather, pack_nibbles, packed_len, unpack_nibbles,
+    Decoding, PACKED, RowGroups, gather, pack_nibbles, packed_len, unpack_nibbles,
 };
 
 use super::find::Decode;
@@ -218,16 +218,18 @@ pub(super) fn kept_len(of: &dyn Grouped, info: &TensorInfo) -> Option<u64> {
     rows.checked_mul(row.checked_add(numbers)?)
 }
 
-/// Returns `true` if a row takes longer to decode than values of the weight's dtype take to read
-/// from memory. Times are of one thread, with AVX-512, beside 0.18 ns to read an `f32`:
+/// Returns `true` if products with codes take more than 1.3 times as long as products with values
+/// of the weight's dtype. Times are of a token in milliseconds, on one thread with AVX-512, for 207
+/// million weights (`fixtures/coded/speed.py`):
 ///
-/// | codes | ns per weight |
-/// |---|---|
-/// | 4 bits in groups of 64 and 128, 8-bit integers | 0.09 to 0.2 |
-/// | 8-bit floats, values in `f32` | 0.2 |
-/// | 8-bit floats, values of 16 bits | 0.3 |
-/// | 4 bits in groups of 16 | 0.4 |
-/// | columns in an order of their own | more |
+/// | codes | from codes | from values |
+/// |---|---|---|
+/// | 8-bit integers, values of 16 bits | 60 | 32 |
+/// | 8-bit floats, values of 16 bits | 81 | 28 |
+/// | 8-bit floats in blocks, values in `f32` | 62 | 63 |
+/// | 4 bits, groups of 128 | 68 | 29 |
+/// | 4 bits, groups of 16 | 116 | 25 |
+/// | 4 bits, columns in an order of their own | 189 | 24 |
 ///
 /// # Errors
 /// Those of [`Decode::decode`].
@@ -236,10 +238,8 @@ pub(super) fn is_slow(
     base: &dyn CheckpointReader,
     info: &TensorInfo,
 ) -> Result<bool> {
-    let (form, [_, columns]) = (of.form(), matrix(info).unwrap_or_default());
-    let Decoding { code, dtype, .. } = of.decoding(base)?;
-    let is_float = matches!(code, Code::Number(code) if !matches!(code, DType::U8 | DType::I8));
-    let is_slow = if form.bits > 4 { is_float && dtype != DType::F32 } else { form.group < 32 };
+    let [_, columns] = matrix(info).unwrap_or_default();
+    let is_slow = of.decoding(base)?.dtype != DType::F32 || of.form().group < 32;
     Ok(is_slow || of.groups_of(base, 0..columns)?.is_some())
 }
 
