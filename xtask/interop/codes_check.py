@@ -3,16 +3,18 @@
     python codes_check.py APR MODEL PROMPT ANSWER
 
 transformers with compressed-tensors loads the layouts for servers (one is decoded by compressed-tensors alone),
-mlx-lm those of MLX, both on the CPU. Each has to
+auto-round's layer that of GPTQ, and mlx-lm those of MLX, all on the CPU. Each has to
 answer the prompt, and what it makes of the codes has to be what `apr convert --dequantize` makes of them, bit by bit.
 """
 
+import importlib.util
 import json
 import logging
 import os
 import subprocess
 import sys
 import tempfile
+import types
 import warnings
 from pathlib import Path
 
@@ -32,6 +34,7 @@ transformers.utils.logging.disable_progress_bar()
 SERVERS = ["fp8", "w8a8", "w4a16", "mxfp4", "nvfp4"]
 # transformers 5.23 refuses the packed zero points of such folders, those of llm-compressor too.
 UNLOADED = ["w4a16-asym"]
+GPTQ = ["gptq-4"]
 MLX = ["mlx-4", "mlx-6", "mlx-8"]
 
 
@@ -64,6 +67,40 @@ def of_compressed_tensors(folder, plain, prompt):
     return answer.stdout, len(modules), others
 
 
+def layer_of_gptq():
+    """auto-round's layer of weights in GPTQ's layout, without the package around it, which needs many others."""
+    for top, below in [("auto_round", "utils"), ("auto_round_extension", "torch")]:
+        root = Path(importlib.util.find_spec(top).submodule_search_locations[0])
+        for name, folder in [(top, root), (f"{top}.{below}", root / below)]:
+            sys.modules[name] = types.ModuleType(name)
+            sys.modules[name].__path__ = [str(folder)]
+    sys.modules["auto_round.utils"].get_packing_device = None
+    sys.modules["auto_round.utils"].logger = logging.getLogger()
+    from auto_round_extension.torch.qlinear_torch_zp import QuantLinear
+
+    return QuantLinear
+
+
+def of_gptq(folder, plain, prompt):
+    """What apr answers, and the weights of which auto-round's layer has others."""
+    answer = subprocess.run([sys.argv[1], "run", folder, "--prompt", prompt], check=True, capture_output=True, text=True)
+    config = json.loads((folder / "config.json").read_text())["quantization_config"]
+    theirs, ours = load_file(folder / "model.safetensors"), load_file(plain / "model.safetensors")
+    modules = [name.removesuffix(".qweight") for name in theirs if name.endswith(".qweight")]
+    others, layer_of = [], layer_of_gptq()
+    for module in modules:
+        weight = ours[f"{module}.weight"]
+        rows, columns = weight.shape
+        layer = layer_of(config["bits"], config["group_size"], columns, rows, False)
+        for part in ["qweight", "qzeros", "scales"]:
+            setattr(layer, part, theirs[f"{module}.{part}"])
+        # With groups that are stored, the layer takes too few outputs: these are in the order of the columns.
+        in_order = torch.equal(theirs[f"{module}.g_idx"], torch.arange(columns).int() // config["group_size"])
+        if not in_order or not torch.equal(layer(torch.eye(columns, dtype=weight.dtype)).T, weight):
+            others.append(module)
+    return answer.stdout, len(modules), others
+
+
 def of_mlx(folder, plain, prompt):
     """What mlx-lm answers, and the weights of which it has others than apr."""
     import mlx.core as mx
@@ -86,13 +123,14 @@ def main():
     apr, model, prompt, expected = sys.argv[1:]
     failed = 0
     with tempfile.TemporaryDirectory() as folder:
-        for layout in SERVERS + UNLOADED + MLX:
+        ways = [(SERVERS, of_transformers), (UNLOADED, of_compressed_tensors), (GPTQ, of_gptq), (MLX, of_mlx)]
+        for layout, ask in [(layout, ask) for layouts, ask in ways for layout in layouts]:
             coded, plain = Path(folder) / layout, Path(folder) / f"{layout}-plain"
             run = [apr, "quantize", model, "--type", layout, "--format", "safetensors", "-o", coded]
             subprocess.run(run, check=True, capture_output=True)
-            run = [apr, "convert", coded, "--dequantize", "bf16", "--format", "safetensors", "-o", plain]
+            dtype = "f16" if layout in GPTQ else "bf16"
+            run = [apr, "convert", coded, "--dequantize", dtype, "--format", "safetensors", "-o", plain]
             subprocess.run(run, check=True, capture_output=True)
-            ask = of_mlx if layout in MLX else of_compressed_tensors if layout in UNLOADED else of_transformers
             answer, compared, others = ask(coded, plain, prompt)
             good = answer.strip() == expected and compared > 0 and not others
             failed += not good

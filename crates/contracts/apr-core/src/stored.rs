@@ -206,6 +206,11 @@ pub trait KeepCodes: Send + Sync {
     /// Bytes that they take there.
     fn kept_len(&self) -> u64;
 
+    /// Returns `true` if products with the decoded rows take longer than with values in memory.
+    ///
+    /// `base` is the checkpoint that has the weight's parts.
+    fn is_slow(&self, base: &dyn CheckpointReader) -> bool;
+
     /// Reads the codes from the checkpoint that has the weight's parts.
     ///
     /// If these parts are already in memory, they may be used without a copy.

@@ -1,7 +1,8 @@
 //! Bytes of a checkpoint's tensors, kept or read, and the elements in them.
 
 use std::ops::Range;
-use std::sync::OnceLock;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Arc, OnceLock, PoisonError, RwLock};
 
 use apr_core::{CheckpointReader, Coding, DType, DTypeKind, Error, KeepCodes, KeptCodes, Result};
 use apr_tensor::{block, element};
@@ -18,12 +19,87 @@ pub(crate) struct Store<'a> {
     kept: Vec<Kept<'a>>,
 }
 
+/// Products with a weight in codes that are slow to decode, after which its values are kept.
+///
+/// Decoding all weights to keep them takes as long as values then save in two to nine tokens. So
+/// short answers are computed from codes, and long ones take little more time than from values.
+const USES: u32 = 8;
+
+/// Number of tokens over which the weights of a model change from codes to values, so that no token
+/// waits for all of them.
+const SPREAD: usize = 8;
+
 /// Data of a tensor that is kept from its first use on.
 enum Kept<'a> {
     /// Bytes of the tensor.
     Bytes(OnceLock<Vec<u8>>),
-    /// Codes of the tensor, which are decoded at each use; `None` if they could not be read.
-    Codes(Coding<'a>, OnceLock<Option<Box<dyn KeptCodes>>>),
+    /// Codes of the tensor, which are decoded at each use.
+    Codes(CodedWeight<'a>),
+}
+
+/// The codes of a weight.
+#[derive(Default)]
+enum Codes {
+    #[default]
+    Unread,
+    Kept(Arc<dyn KeptCodes>),
+    /// They could not be read, or values are kept.
+    Absent,
+}
+
+/// A coded weight whose codes are kept.
+struct CodedWeight<'a> {
+    coding: Coding<'a>,
+    codes: RwLock<Codes>,
+    /// Number of uses after which values are kept; `None` if codes are as fast, or if values don't
+    /// fit.
+    until: Option<u32>,
+    uses: AtomicU32,
+    values: OnceLock<Vec<u8>>,
+}
+
+impl CodedWeight<'_> {
+    /// Returns `true` if it was used so often that its values are kept.
+    fn has_values(&self) -> bool {
+        self.until.is_some_and(|until| self.uses.load(Ordering::Relaxed) > until)
+    }
+
+    /// Returns the codes, which are read at the first use.
+    fn codes(&self, reader: &dyn CheckpointReader, tensor: usize) -> Option<Arc<dyn KeptCodes>> {
+        match &*self.codes.read().unwrap_or_else(PoisonError::into_inner) {
+            Codes::Unread => {}
+            Codes::Kept(codes) => return Some(Arc::clone(codes)),
+            Codes::Absent => return None,
+        }
+        let mut codes = self.codes.write().unwrap_or_else(PoisonError::into_inner);
+        if matches!(*codes, Codes::Unread) {
+            let keep = || {
+                // What was read by nobody yet is compared with its checksum first.
+                reader.read_tensor(tensor, 0, &mut [0]).ok()?;
+                self.coding.in_memory?.keep(self.coding.base).ok()
+            };
+            *codes = keep().map_or(Codes::Absent, |codes| Codes::Kept(codes.into()));
+        }
+        match &*codes {
+            Codes::Kept(codes) => Some(Arc::clone(codes)),
+            _ => None,
+        }
+    }
+
+    /// Drops the codes, because values are kept.
+    fn drop_codes(&self) {
+        *self.codes.write().unwrap_or_else(PoisonError::into_inner) = Codes::Absent;
+    }
+}
+
+impl Kept<'_> {
+    /// Returns the place of the bytes, if the bytes are kept.
+    fn bytes(&self) -> Option<&OnceLock<Vec<u8>>> {
+        match self {
+            Self::Bytes(bytes) => Some(bytes),
+            Self::Codes(weight) => weight.has_values().then_some(&weight.values),
+        }
+    }
 }
 
 impl<'a> Store<'a> {
@@ -43,11 +119,11 @@ impl<'a> Store<'a> {
     }
 
     /// Keeps the tensors that are read from now on, up to `most` bytes in all, and returns their
-    /// size in bytes. It keeps values if they fit, otherwise the codes of coded weights, otherwise
-    /// nothing.
+    /// size in bytes.
     ///
-    /// Values are preferred because a token is computed from them two to three times as fast as
-    /// from codes, which are decoded at each product.
+    /// It keeps the codes of coded weights. After some uses, it keeps the values instead if the codes
+    /// are [slow to decode](KeepCodes::is_slow) and all values fit. If the codes do not fit, it
+    /// keeps nothing.
     pub(crate) fn keep(&mut self, tensors: &[usize], most: u64) -> u64 {
         let in_memory = |tensor: &usize| match self.reader.tensor_slice(*tensor) {
             // Floats that lie askew would have to be copied at every use.
@@ -63,29 +139,52 @@ impl<'a> Store<'a> {
             Some((_, codes)) => codes.kept_len(),
             None => values(tensor),
         };
-        let of_values = read().map(values).fold(0_u64, u64::saturating_add);
+        let is_slow = |tensor: usize| {
+            codes_of(self.reader, tensor).is_some_and(|(of, codes)| codes.is_slow(of.base))
+        };
         let of_codes = read().map(codes).fold(0_u64, u64::saturating_add);
+        // Codes are dropped when the values are there.
+        let either = |tensor: &usize| match is_slow(*tensor) {
+            true => codes(tensor).max(values(tensor)),
+            false => codes(tensor),
+        };
+        let of_values = read().map(either).fold(0_u64, u64::saturating_add);
         let (keeps_values, total) =
             if of_values <= most { (true, of_values) } else { (false, of_codes) };
         if total > most {
             return 0;
         }
 
-        let kept = |tensor| match codes_of(self.reader, tensor).filter(|_| !keeps_values) {
-            Some((coding, _)) => Kept::Codes(coding, OnceLock::new()),
+        let count = self.reader.tensors().len();
+        let kept = |tensor| match codes_of(self.reader, tensor) {
+            Some((coding, _)) => {
+                let place = u32::try_from(tensor * SPREAD / count).unwrap_or_default();
+                Kept::Codes(CodedWeight {
+                    coding,
+                    codes: RwLock::default(),
+                    until: (keeps_values && is_slow(tensor)).then_some(USES + place),
+                    uses: AtomicU32::new(0),
+                    values: OnceLock::new(),
+                })
+            }
             None => Kept::Bytes(OnceLock::new()),
         };
-        self.kept = (0..self.reader.tensors().len()).map(kept).collect();
+        self.kept = (0..count).map(kept).collect();
         total
     }
 
-    /// Returns `true` if a tensor is kept as codes and decoded from them.
-    pub(crate) fn keeps_codes(&self, tensor: usize) -> bool {
-        matches!(self.kept.get(tensor), Some(Kept::Codes(..)))
+    /// Counts a use of a tensor. Returns `true` if it is kept as codes and decoded from them.
+    pub(crate) fn uses_codes(&self, tensor: usize) -> bool {
+        let Some(Kept::Codes(weight)) = self.kept.get(tensor) else { return false };
+        if !weight.has_values() {
+            weight.uses.fetch_add(1, Ordering::Relaxed);
+        }
+        !weight.has_values()
     }
 
     /// Fills `out` with rows of a tensor whose codes are kept, from a column on. Returns `false` if
-    /// they could not be decoded: the error occurs again where the values are read.
+    /// they could not be decoded, or if values are kept by now: the values are read then, where an
+    /// error occurs again.
     pub(crate) fn decode_codes(
         &self,
         tensor: usize,
@@ -93,14 +192,9 @@ impl<'a> Store<'a> {
         first_column: usize,
         out: &mut [f32],
     ) -> bool {
-        let Some(Kept::Codes(coding, kept)) = self.kept.get(tensor) else { return false };
-        let keep = || {
-            // What was read by nobody yet is compared with its checksum first.
-            self.reader.read_tensor(tensor, 0, &mut [0]).ok()?;
-            coding.in_memory?.keep(coding.base).ok()
-        };
-        let Some(codes) = kept.get_or_init(keep) else { return false };
-        codes.decode(coding.base, rows, first_column, out).is_ok()
+        let Some(Kept::Codes(weight)) = self.kept.get(tensor) else { return false };
+        let Some(codes) = weight.codes(self.reader, tensor) else { return false };
+        codes.decode(weight.coding.base, rows, first_column, out).is_ok()
     }
 
     /// Returns `true` if the bytes of a tensor are in memory, now or from the first use on.
@@ -119,7 +213,7 @@ impl<'a> Store<'a> {
         {
             return Ok(Bytes::Borrowed(&bytes[range]));
         }
-        if let Some(Kept::Bytes(kept)) = self.kept.get(tensor)
+        if let Some(kept) = self.kept.get(tensor).and_then(Kept::bytes)
             && let bytes = self.kept_bytes(tensor, kept)?
             && let Some(range) = part(bytes)
         {
@@ -136,7 +230,7 @@ impl<'a> Store<'a> {
         if let Some(floats) = self.reader.tensor_slice(tensor).and_then(as_floats) {
             return Some(floats);
         }
-        let Kept::Bytes(kept) = self.kept.get(tensor)? else { return None };
+        let kept = self.kept.get(tensor)?.bytes()?;
         // An error comes up again where the elements are read.
         as_floats(self.kept_bytes(tensor, kept).ok()?)
     }
@@ -149,7 +243,11 @@ impl<'a> Store<'a> {
         let mut bytes = vec![0; size(self.reader.tensors()[tensor].byte_len()?)?];
         self.reader.read_tensor(tensor, 0, &mut bytes)?;
         // Another thread may have been faster, with the same bytes.
-        Ok(kept.get_or_init(|| bytes))
+        let bytes = kept.get_or_init(|| bytes);
+        if let Some(Kept::Codes(weight)) = self.kept.get(tensor) {
+            weight.drop_codes();
+        }
+        Ok(bytes)
     }
 }
 
@@ -222,8 +320,10 @@ mod tests {
     use super::*;
 
     #[test]
-    fn values_are_kept_if_they_fit_then_codes_then_nothing_with_the_same_rows() {
-        for name in ["fp8-block", "gptq4", "bnb-nf4", "ct-nvfp4", "hqq4"] {
+    fn codes_are_kept_and_values_of_slow_codes_after_some_uses_if_they_fit() {
+        let fast = ["fp8-block", "bnb-int8", "modelopt-fp8"];
+        let slow = ["gptq4", "ct-w8a8-int", "ct-nvfp4", "ct-fp8-channel", "gptq4-actorder"];
+        for name in fast.into_iter().chain(slow) {
             let Some(path) = shared_case(&format!("codes/{name}")) else { return };
             let mut folder = FolderInMemory::default();
             for entry in fs::read_dir(path).expect("a folder") {
@@ -235,9 +335,16 @@ mod tests {
             let model = apr_view::Coded::over(Box::new(model));
             let coded = |tensor: &usize| codes_of(&*model, *tensor).is_some();
             let tensors: Vec<usize> = (0..model.tensors().len()).filter(coded).collect();
-            let values =
-                tensors.iter().map(|&at| model.tensors()[at].byte_len().expect("a length")).sum();
-            let codes =
+            let is_slow = |&&at: &&usize| {
+                codes_of(&*model, at).is_some_and(|(of, codes)| codes.is_slow(of.base))
+            };
+            assert_eq!(tensors.iter().any(|at| is_slow(&at)), slow.contains(&name), "{name}");
+            let lens = tensors.iter().map(|&at| model.tensors()[at].byte_len().expect("a length"));
+            let values: u64 = lens.sum();
+            let of_slow = tensors.iter().filter(is_slow);
+            let of_slow: u64 =
+                of_slow.map(|&at| model.tensors()[at].byte_len().expect("a length")).sum();
+            let codes: u64 =
                 tensors.iter().filter_map(|&at| Some(codes_of(&*model, at)?.1.kept_len())).sum();
             assert!(0 < codes && codes < values, "{name}: {codes} of {values}");
 
@@ -245,12 +352,14 @@ mod tests {
                 panic!("{name}")
             };
             let (rows, columns) = (size(rows).unwrap(), size(columns).unwrap());
-            let rows_of = |most: u64, kept: u64, keeps_codes: bool| {
+            let rows_of = |most: u64, kept: u64, uses: u32, uses_codes: bool| {
                 let mut store = Store::new(&*model, Arithmetic::Exact);
                 assert_eq!(store.keep(&tensors, most), kept, "{name}");
-                assert_eq!(store.keeps_codes(tensors[0]), keeps_codes, "{name}");
+                (1..uses).for_each(|_| _ = store.uses_codes(tensors[0]));
+                assert_eq!(store.uses_codes(tensors[0]), uses_codes, "{name}: {uses} uses");
                 let mut out = vec![f32::NAN; rows * columns];
-                if store.decode_codes(tensors[0], 0..rows, 0, &mut out) {
+                if uses_codes {
+                    assert!(store.decode_codes(tensors[0], 0..rows, 0, &mut out), "{name}");
                     return out;
                 }
                 let info = &model.tensors()[tensors[0]];
@@ -259,12 +368,14 @@ mod tests {
                 decode(info.dtype, bytes.get(), columns, &mut out).expect("values");
                 out
             };
-            let expected = rows_of(codes - 1, 0, false);
+            let expected = rows_of(codes - 1, 0, 1, false);
             let same = |rows: Vec<f32>| {
                 rows.iter().zip(&expected).all(|(left, right)| left.to_bits() == right.to_bits())
             };
-            assert!(same(rows_of(values, values, false)), "{name}");
-            assert!(same(rows_of(codes, codes, true)), "{name}");
+            let (most, many) = (codes.max(of_slow), 2 * USES + 2);
+            assert!(same(rows_of(most, most, 1, true)), "{name}");
+            assert!(same(rows_of(most, most, many, of_slow == 0)), "{name}");
+            assert!(same(rows_of(codes, codes, many, true)), "{name}");
         }
     }
 

@@ -98,20 +98,24 @@ impl Decoding {
 
     fn decode_piece(&self, codes: &[u8], groups: RowGroups<'_>, out: &mut [f32]) {
         let codes = codes.as_chunks().0;
+        if let (Rule::Difference(unit), Code::Table(table)) = (self.rule, self.code) {
+            let mut values = [0.0; AT_ONCE];
+            let values = &mut values[..out.len()];
+            kernel::look_up(codes, &table, values);
+            self.differences::<wire::NativeF32>(values, groups, out);
+            times(unit, out);
+        } else {
+            self.decode_numbers(codes, groups, out);
+        }
+    }
+
+    /// Decodes codes that are numbers themselves.
+    fn decode_numbers(&self, codes: &[[u8; 1]], groups: RowGroups<'_>, out: &mut [f32]) {
         match (self.rule, self.code) {
             (Rule::Difference(unit), code) => {
-                match code {
-                    Code::Number(dtype) => self.numbers(dtype, codes, groups, out),
-                    Code::Table(table) => {
-                        let mut values = [0.0; AT_ONCE];
-                        let values = &mut values[..out.len()];
-                        kernel::look_up(codes, &table, values);
-                        self.differences::<wire::NativeF32>(values, groups, out);
-                    }
-                }
-                if unit.to_bits() != 1.0_f32.to_bits() {
-                    out.iter_mut().for_each(|value| *value *= unit);
-                }
+                let dtype = if let Code::Number(dtype) = code { dtype } else { DType::U8 };
+                self.numbers(dtype, codes, groups, out);
+                times(unit, out);
             }
             (Rule::RoundedDifference, _) => match self.dtype {
                 DType::F16 => apply::<wire::U8, RoundedDifference<Half>>(codes, groups, out),
@@ -164,10 +168,59 @@ impl Decoding {
         let packed = packed.chunks(packed_len(AT_ONCE));
         for (number, (packed, out)) in packed.zip(out.chunks_mut(AT_ONCE)).enumerate() {
             let codes = &mut codes[..out.len()];
+            let groups = groups.part(number * AT_ONCE, out.len());
             kernel::fetch(packed);
-            unpack_nibbles(packed, codes);
-            self.decode_piece(codes, groups.part(number * AT_ONCE, out.len()), out);
+            if !self.look_up_nibbles(packed, groups, out) {
+                unpack_nibbles(packed, codes);
+                self.decode_piece(codes, groups, out);
+            }
         }
+    }
+
+    /// Decodes a piece by a table of the values that the sixteen codes have in each group. Returns
+    /// `false` if the groups don't allow that, or if the processor is not faster with it.
+    ///
+    /// The tables are decoded as codes are, so that values have the same bits.
+    fn look_up_nibbles(&self, packed: &[u8], groups: RowGroups<'_>, out: &mut [f32]) -> bool {
+        let RowGroups { group, skipped, scales, .. } = groups;
+        let fits = group.is_multiple_of(kernel::HALF) && skipped.is_multiple_of(kernel::HALF);
+        let mut tables = [[0.0; CODES]; AT_ONCE / kernel::HALF];
+        let Some(tables) = tables.get_mut(..scales.len()).filter(|_| fits) else { return false };
+        self.tables(groups, tables);
+        let halves = (group / kernel::HALF, skipped / kernel::HALF);
+        kernel::look_up_nibbles(packed, tables, halves, out)
+    }
+
+    /// Decodes the sixteen codes of each group.
+    fn tables(&self, groups: RowGroups<'_>, tables: &mut [[f32; CODES]]) {
+        const ALL: [[u8; 1]; AT_ONCE] = {
+            let mut all = [[0]; AT_ONCE];
+            let (mut at, mut code) = (0, 0_u8);
+            while at < AT_ONCE {
+                all[at] = [code];
+                (at, code) = (at + 1, (code + 1) & 0xf);
+            }
+            all
+        };
+        let groups = RowGroups { group: CODES, skipped: 0, ..groups };
+        let out = tables.as_flattened_mut();
+        if let (Rule::Difference(unit), Code::Table(table)) = (self.rule, self.code) {
+            let values = [table; AT_ONCE / CODES];
+            self.differences::<wire::NativeF32>(&values.as_flattened()[..out.len()], groups, out);
+            times(unit, out);
+        } else {
+            self.decode_numbers(&ALL[..out.len()], groups, out);
+        }
+    }
+}
+
+/// Codes of four bits.
+const CODES: usize = 16;
+
+/// Multiplies values by a number that they all have as a factor.
+fn times(unit: f32, out: &mut [f32]) {
+    if unit.to_bits() != 1.0_f32.to_bits() {
+        out.iter_mut().for_each(|value| *value *= unit);
     }
 }
 
@@ -196,6 +249,16 @@ fn apply<W: Wire<Value = f32>, S: Step>(
 /// Fills `out` with codes of four bits of a row that [`pack_nibbles`] packed.
 pub fn unpack_nibbles(packed: &[u8], out: &mut [u8]) {
     kernel::unpack_nibbles(packed, out);
+}
+
+/// Fills `out` with the values at some positions.
+///
+/// # Panics
+/// If there is no value at a position.
+pub fn gather(values: &[f32], positions: &[u32], out: &mut [f32]) {
+    for (out, position) in out.iter_mut().zip(positions) {
+        *out = values[*position as usize];
+    }
 }
 
 /// Number of columns that are decoded together: their codes stay in the first-level cache.
@@ -244,13 +307,15 @@ mod tests {
         let codes: Vec<u8> = (0..150_u8).map(|at| at.wrapping_mul(7) % 16).collect();
         let mut packed = Vec::new();
         pack_nibbles(&codes, &mut packed);
-        let (scales, zeros) = (noise(8, 1), noise(8, 2));
+        let (scales, zeros) = (noise(16, 1), noise(16, 2));
         let round = |dtype: DType, value: f32| match dtype {
             DType::F16 => f16::from_f32(value).to_f32(),
             DType::BF16 => bf16::from_f32(value).to_f32(),
             _ => value,
         };
-        for (group, skipped) in [(32, 0), (24, 5), (150, 0), (1 << 20, 7)] {
+        for (group, skipped) in
+            [(32, 0), (24, 5), (150, 0), (1 << 20, 7), (16, 0), (48, 16), (1 << 20, 48), (32, 16)]
+        {
             let of = |at: usize| (at + skipped) / group;
             let with = RowGroups { group, skipped, scales: &scales, zeros: &zeros };
             for groups in [with, RowGroups { zeros: &[], ..with }] {
@@ -309,15 +374,23 @@ mod tests {
     #[test]
     fn codes_of_a_table_are_its_numbers() {
         let codes: Vec<u8> = (0..1500_u16).map(|at| (at * 7 % 16).to_le_bytes()[0]).collect();
-        let scales = noise(24, 3);
+        let scales = noise(25, 3);
         let groups = RowGroups { group: 64, skipped: 3, scales: &scales, zeros: &[] };
         let table: [f32; 16] = noise(16, 4).try_into().expect("sixteen");
         let (rule, dtype) = (Rule::Difference(1.0), DType::BF16);
-        let mut row = vec![0.0; codes.len()];
-        Decoding { code: Code::Table(table), rule, dtype }.decode_row(&codes, groups, &mut row);
-        for (at, (value, code)) in row.iter().zip(&codes).enumerate() {
-            let known = table[usize::from(*code)] * scales[(at + 3) / 64];
-            assert_eq!(value.to_bits(), bf16::from_f32(known).to_f32().to_bits(), "{at}");
+        let mut packed = Vec::new();
+        pack_nibbles(&codes, &mut packed);
+        let decoding = Decoding { code: Code::Table(table), rule, dtype };
+        for groups in [groups, RowGroups { skipped: 48, ..groups }] {
+            let mut rows = [vec![0.0; codes.len()], vec![0.0; codes.len()]];
+            decoding.decode_row(&codes, groups, &mut rows[0]);
+            decoding.decode_nibbles(&packed, groups, &mut rows[1]);
+            for (at, code) in codes.iter().enumerate() {
+                let known = table[usize::from(*code)] * scales[(at + groups.skipped) / 64];
+                let known = bf16::from_f32(known).to_f32().to_bits();
+                assert_eq!(rows[0][at].to_bits(), known, "{at}");
+                assert_eq!(rows[1][at].to_bits(), known, "{at}");
+            }
         }
         // Zero has a sign.
         let one = RowGroups { group: 16, skipped: 0, scales: &[1.0], zeros: &[] };

@@ -48,8 +48,8 @@ macro_rules! for_several_targets {
 mod groups;
 
 pub(crate) use groups::{
-    Brain, Difference, Half, RoundedDifference, RoundedSum, Single, Step, Sum, fetch, look_up,
-    scale_codes, unpack_nibbles,
+    Brain, Difference, HALF, Half, RoundedDifference, RoundedSum, Single, Step, Sum, fetch,
+    look_up, look_up_nibbles, scale_codes, unpack_nibbles,
 };
 
 for_several_targets! {

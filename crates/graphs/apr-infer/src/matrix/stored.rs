@@ -50,7 +50,7 @@ impl<'a> Matrix<'a> {
         let dtype = store.reader.tensors()[tensor].dtype;
         // Codes are in rows of the tensor's last dimension.
         let row_len = store.reader.tensors()[tensor].shape.row_len();
-        let is_coded = store.keeps_codes(tensor) && row_len == columns as u64;
+        let is_coded = row_len == columns as u64 && store.uses_codes(tensor);
         let part = WeightPart { tensor, first_row: 0, rows, row_len: columns, dtype, is_coded };
         Self {
             store,

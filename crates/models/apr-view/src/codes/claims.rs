@@ -11,6 +11,9 @@ use crate::renaming::compile;
 /// Keys whose value is a number of bits or of columns.
 const NUMBERS: [&str; 5] = ["bits", "w_bit", "num_bits", "group_size", "q_group_size"];
 
+/// Those of them whose value is a number of columns; -1 means all.
+const GROUPS: [&str; 2] = ["group_size", "q_group_size"];
+
 /// Levels of a configuration, and targets of its groups, that are looked at.
 const LEVELS: usize = 6;
 const TARGETS: usize = 64;
@@ -23,7 +26,9 @@ impl Claims {
     pub(super) fn of(tensors: &Tensors<'_>, stated: &Stated) -> Self {
         // Its bits are the name of a type.
         let is_gguf = stated.method().as_deref() == Some("gguf");
-        let number = || wrong_number(stated.entries(), LEVELS).filter(|_| !is_gguf);
+        // Its groups of 0 columns are whole tensors.
+        let has_zero = stated.method().is_some_and(|method| method.contains("round"));
+        let number = || wrong_number(stated.entries(), has_zero, LEVELS).filter(|_| !is_gguf);
         Self(number().or_else(|| no_target(tensors, stated)).or_else(|| no_module(tensors, stated)))
     }
 
@@ -41,17 +46,34 @@ impl Claims {
     }
 }
 
-/// Returns the message for an entry that must be a number and is something else.
-fn wrong_number(config: &Map<String, Value>, levels: usize) -> Option<String> {
+/// Returns the message for an entry that must be a number or a size and is something else.
+fn wrong_number(config: &Map<String, Value>, has_zero: bool, levels: usize) -> Option<String> {
     entries(config).find_map(|(key, value)| {
-        if NUMBERS.contains(&&**key) && !value.is_number() && !value.is_null() {
-            let value = value.to_string();
-            return Some(format!(
-                "the configuration's '{key}' is {}, not a number",
-                Escaped::short(&value)
-            ));
+        if value.is_null() {
+            return None;
         }
-        wrong_number(value.as_object()?, levels.checked_sub(1)?)
+        let is_size = |value: &Value| value.as_i64().is_none_or(|size| size > 0);
+        let is_wrong = match &**key {
+            key if NUMBERS.contains(&key) && !value.is_number() => Some("a number"),
+            key if GROUPS.contains(&key) => {
+                let fits = is_size(value) || value == -1 || value == 0 && has_zero;
+                (!fits).then_some("a number of columns")
+            }
+            "weight_block_size" => {
+                let sides = value.as_array().filter(|sides| sides.len() == 2);
+                let fits = sides.is_some_and(|sides| {
+                    sides.iter().all(|side| side.is_number() && is_size(side))
+                });
+                (!fits).then_some("the rows and columns of a block")
+            }
+            _ => None,
+        };
+        if let Some(needed) = is_wrong {
+            let value = value.to_string();
+            let value = Escaped::short(&value);
+            return Some(format!("the configuration's '{key}' is {value}, not {needed}"));
+        }
+        wrong_number(value.as_object()?, has_zero, levels.checked_sub(1)?)
     })
 }
 
@@ -168,6 +190,25 @@ mod tests {
             mlx(&json!({"quantization": {"bits": 4, "group_size": 32, "w_bit": null}})),
             Ok(())
         );
+    }
+
+    #[test]
+    fn groups_and_blocks_have_a_size() {
+        let group = |size: Value| json!({"quantization": {"bits": 4, "group_size": size}});
+        let block = |size: Value| json!({"quantization": {"bits": 4, "group_size": 32, "weight_block_size": size}});
+        for (config, needed) in [
+            (group(json!(0)), "is 0, not a number of columns"),
+            (group(json!(-2)), "is -2, not a number of columns"),
+            (block(json!([0, 0])), "not the rows and columns of a block"),
+            (block(json!([128])), "not the rows and columns of a block"),
+            (block(json!(["a", 1])), "not the rows and columns of a block"),
+        ] {
+            let error = mlx(&config).expect_err("no size");
+            assert!(error.contains("E001") && error.contains(needed), "{error}");
+        }
+        for config in [block(json!(null)), block(json!([128, 128]))] {
+            assert_eq!(mlx(&config), Ok(()));
+        }
     }
 
     #[test]

@@ -298,6 +298,13 @@ impl KeepCodes for Decoded {
         self.kept.as_ref().map_or(0, |(_, len)| *len)
     }
 
+    fn is_slow(&self, base: &dyn CheckpointReader) -> bool {
+        self.kept.as_ref().zip(self.decode.grouped()).is_some_and(|((info, _), of)| {
+            // An error occurs again where the codes are read.
+            grouped::is_slow(of, base, info).unwrap_or_default()
+        })
+    }
+
     fn keep(&self, base: &dyn CheckpointReader) -> Result<Box<dyn KeptCodes>> {
         let Some((info, of)) = self.kept.as_ref().map(|(info, _)| info).zip(self.decode.grouped())
         else {

@@ -7,8 +7,10 @@
 
 use std::ops::Range;
 
-use apr_core::{CheckpointReader, Error, KeptCodes, Result, TensorInfo};
-use apr_tensor::grouped::{Decoding, PACKED, RowGroups, pack_nibbles, packed_len, unpack_nibbles};
+use apr_core::{CheckpointReader, DType, Error, KeptCodes, Result, TensorInfo};
+use apr_tensor::grouped::{
+    Decoding, PACKED, RowGroups, gather, pack_nibbles, packed_len, unpack_nibbles,
+};
 
 use super::find::Decode;
 use super::read::{Tile, usize_of};
@@ -187,6 +189,17 @@ struct Order {
     columns: Vec<usize>,
     /// The code that each group begins with, and the number of codes.
     starts: Vec<usize>,
+    /// The code of each column, if all groups but the last have the same number of columns.
+    positions: Option<Vec<u32>>,
+}
+
+/// Returns the place of each column among the columns.
+fn positions(columns: &[usize]) -> Option<Vec<u32>> {
+    let mut positions = vec![0; columns.len()];
+    for (place, column) in columns.iter().enumerate() {
+        positions[*column] = u32::try_from(place).ok()?;
+    }
+    Some(positions)
 }
 
 /// Rows and columns of a weight that can be kept: a matrix.
@@ -203,6 +216,31 @@ pub(super) fn kept_len(of: &dyn Grouped, info: &TensorInfo) -> Option<u64> {
     let row = if form.bits > 4 { columns } else { packed_len(usize_of(columns).ok()?) as u64 };
     let numbers = form.count.checked_mul(2 * size_of::<f32>() as u64)?;
     rows.checked_mul(row.checked_add(numbers)?)
+}
+
+/// Returns `true` if products with codes take more than 1.3 times as long as products with values
+/// of the weight's dtype. Times are of a token in milliseconds, on one thread with AVX-512, for 207
+/// million weights (`fixtures/coded/speed.py`):
+///
+/// | codes | from codes | from values |
+/// |---|---|---|
+/// | 8-bit integers, values of 16 bits | 60 | 32 |
+/// | 8-bit floats, values of 16 bits | 81 | 28 |
+/// | 8-bit floats in blocks, values in `f32` | 62 | 63 |
+/// | 4 bits, groups of 128 | 68 | 29 |
+/// | 4 bits, groups of 16 | 116 | 25 |
+/// | 4 bits, columns in an order of their own | 189 | 24 |
+///
+/// # Errors
+/// Those of [`Decode::decode`].
+pub(super) fn is_slow(
+    of: &dyn Grouped,
+    base: &dyn CheckpointReader,
+    info: &TensorInfo,
+) -> Result<bool> {
+    let [_, columns] = matrix(info).unwrap_or_default();
+    let is_slow = of.decoding(base)?.dtype != DType::F32 || of.form().group < 32;
+    Ok(is_slow || of.groups_of(base, 0..columns)?.is_some())
 }
 
 /// Reads a weight that is kept.
@@ -284,8 +322,12 @@ impl Order {
         let mut columns: Vec<usize> = (0..groups.len()).collect();
         columns.sort_by_key(|column| groups[*column]);
         let before = |group: u64| columns.partition_point(|column| groups[*column] < group);
-        let starts = (0..=count).map(before).collect();
-        Self { columns, starts }
+        let starts: Vec<usize> = (0..=count).map(before).collect();
+        let group = starts.get(1).copied().unwrap_or_default();
+        let end_of = |at: usize| at.saturating_mul(group).min(columns.len());
+        let are_equal = (0..).zip(&starts).all(|(at, start)| *start == end_of(at));
+        let positions = are_equal.then(|| positions(&columns)).flatten();
+        Self { columns, starts, positions }
     }
 
     /// Reorders the codes of a row.
@@ -335,6 +377,17 @@ impl Kept {
     ) {
         let Self { decoding, is_packed, .. } = self;
         if let Some(order) = &self.order {
+            if let Some(positions) = &order.positions {
+                let numbers = numbers.of(0..self.count, order.starts[1], 0);
+                let values = &mut scratch.values;
+                values.resize(self.columns, 0.0);
+                if *is_packed {
+                    decoding.decode_nibbles(codes, numbers, values);
+                } else {
+                    decoding.decode_row(codes, numbers, values);
+                }
+                return gather(values, &positions[first..], out);
+            }
             scratch.codes.resize(self.columns, 0);
             if *is_packed {
                 unpack_nibbles(codes, &mut scratch.codes);

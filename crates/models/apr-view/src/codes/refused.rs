@@ -126,7 +126,13 @@ pub(super) fn add_left_over(
             continue;
         }
         let marked = marked(tensors, stem);
-        let has_scale = parts.iter().any(Part::is_scale);
+        let bare_codes = parts.iter().find(|part| part.is_bare());
+        // Scales of activations do not decode codes that lack their own.
+        let of_activations: Vec<usize> = tensors.of_activations(stem).collect();
+        let is_of_activations = |part: &&Part<'_>| of_activations.contains(&part.position);
+        let has_scale = parts
+            .iter()
+            .any(|part| part.is_scale() && (bare_codes.is_none() || !is_of_activations(&part)));
         let are_codes = |part: &Part<'_>| {
             let needs_no_scale = has_scale || is_undecoded || CODES.contains(&part.last);
             part.is_of_codes() && !part.is_scale() && needs_no_scale
@@ -138,11 +144,15 @@ pub(super) fn add_left_over(
             let error = error(method, stated, &names).for_tensor(stem);
             let positions = parts.iter().map(|part| part.position).collect();
             found.push(Found::Refused(positions, error));
-        } else if let Some(codes) = parts.iter().find(|part| part.is_bare()) {
+        } else if let Some(codes) = bare_codes {
             let is_scaled = || says_scaled(tensors, marker, (stem, &parts));
+            let has_activations = || {
+                let name = &tensors.info(parts.iter().find(is_of_activations)?.position).name;
+                Some(format!("'{name}' belongs to a quantized weight"))
+            };
             let who = match stated.is_any() {
                 true => Some("the configuration states that weights are quantized".to_owned()),
-                false => is_scaled().filter(|_| codes.is_float()),
+                false => is_scaled().filter(|_| codes.is_float()).or_else(has_activations),
             };
             found.extend(
                 who.map(|who| Found::Refused(vec![codes.position], bare(tensors, codes, &who))),
@@ -441,6 +451,20 @@ mod tests {
             let config = serde_json::json!({"quantization_config": {"quant_method": method}});
             let error = &errors(codes, &config.to_string())[0].1;
             assert!(error.contains(needed) && error.is_empty() == needed.is_empty(), "{error}");
+        }
+    }
+
+    #[test]
+    fn scales_of_activations_are_not_those_of_codes() {
+        let parts: [Part<'_>; 2] = [
+            ("up.weight", "F8_E4M3", &[1, 2], &[0x38; 2]),
+            ("up.input_scale", "F32", &[], &[0, 0, 0, 0x3f]),
+        ];
+        let modelopt = r#"{"quantization_config":{"quant_method":"modelopt"}}"#;
+        for (config, who) in [(modelopt, "the configuration"), ("", "'up.input_scale'")] {
+            let error = &errors(&parts, config)[0].1;
+            assert!(error.contains("E001") && error.contains("'up.weight'"), "{error}");
+            assert!(error.contains(who) && error.contains("have no scales"), "{error}");
         }
     }
 

@@ -12,15 +12,18 @@
 
 use core::arch::x86_64::{
     __m128, __m128i, __m256, __m256d, __m256i, _CMP_EQ_OQ, _CMP_LT_OQ, _CMP_NEQ_OQ, _CMP_UNORD_Q,
-    _MM_FROUND_TO_NEAREST_INT, _mm_sub_ps, _mm256_add_pd, _mm256_and_ps, _mm256_castps_si256,
-    _mm256_castps256_ps128, _mm256_castsi256_ps, _mm256_cmp_ps, _mm256_cvtepu16_epi32,
-    _mm256_cvtph_ps, _mm256_cvtps_pd, _mm256_cvtps_ph, _mm256_extractf128_ps, _mm256_fmadd_pd,
-    _mm256_max_ps, _mm256_min_ps, _mm256_movemask_ps, _mm256_or_ps, _mm256_set1_ps,
-    _mm256_setzero_pd, _mm256_setzero_ps, _mm256_setzero_si256, _mm256_slli_epi32,
+    _MM_FROUND_TO_NEAREST_INT, _mm_sub_ps, _mm_unpackhi_epi64, _mm256_add_pd, _mm256_and_ps,
+    _mm256_blendv_ps, _mm256_castps_si256, _mm256_castps256_ps128, _mm256_castsi256_ps,
+    _mm256_cmp_ps, _mm256_cvtepu8_epi32, _mm256_cvtepu16_epi32, _mm256_cvtph_ps, _mm256_cvtps_pd,
+    _mm256_cvtps_ph, _mm256_extractf128_ps, _mm256_fmadd_pd, _mm256_max_ps, _mm256_min_ps,
+    _mm256_movemask_ps, _mm256_or_ps, _mm256_permutevar8x32_ps, _mm256_set1_ps, _mm256_setzero_pd,
+    _mm256_setzero_ps, _mm256_setzero_si256, _mm256_slli_epi32, _mm256_srli_epi32,
     _mm256_sub_epi32, _mm256_sub_ps,
 };
 
+use super::groups::{HALF, Tables};
 use super::lanes::{DriftLanes, LANES, MomentLanes};
+use crate::grouped::PACKED;
 use crate::half_float::f16_to_f32;
 use crate::narrow::{CastCounts, ToF16, narrow_anywhere};
 use crate::wire::Wire;
@@ -79,6 +82,50 @@ pub(super) fn moments_of_bf16(groups: &[[[u8; 2]; LANES]]) -> Option<MomentLanes
 pub(super) fn drift(original: &[[f32; LANES]], new: &[[f32; LANES]]) -> Option<DriftLanes> {
     // SAFETY: the processor has the features.
     is_available().then(|| unsafe { drift_here(original, new) })
+}
+
+/// Looks up packed codes. Returns `false` if the processor does not support it.
+pub(super) fn look_up_nibbles(
+    packed: &[[u8; HALF]],
+    tables: &[[f32; 16]],
+    of: (usize, usize),
+    out: &mut [[f32; PACKED]],
+) -> bool {
+    let available = is_available();
+    if available {
+        // SAFETY: the processor has the features.
+        unsafe { look_up_nibbles_here(packed, Tables::new(tables, of), out) };
+    }
+    available
+}
+
+#[target_feature(enable = "avx2,fma,f16c")]
+fn look_up_nibbles_here(packed: &[[u8; HALF]], mut tables: Tables<'_>, out: &mut [[f32; PACKED]]) {
+    for (bytes, out) in packed.iter().zip(out) {
+        // SAFETY: both are 16 bytes, and every value of either is valid.
+        let bytes = unsafe { core::mem::transmute::<[u8; HALF], __m128i>(*bytes) };
+        let low =
+            [_mm256_cvtepu8_epi32(bytes), _mm256_cvtepu8_epi32(_mm_unpackhi_epi64(bytes, bytes))];
+        let high = low.map(|codes| _mm256_srli_epi32::<4>(codes));
+        for (codes, out) in [low, high].into_iter().zip(out.as_chunks_mut::<HALF>().0) {
+            let [first, last] = halves_of(tables.next());
+            for (codes, out) in codes.into_iter().zip(out.as_chunks_mut().0) {
+                // The permutations ignore all but the lowest three bits; the fourth chooses.
+                let values =
+                    [_mm256_permutevar8x32_ps(first, codes), _mm256_permutevar8x32_ps(last, codes)];
+                let is_last = _mm256_castsi256_ps(_mm256_slli_epi32::<28>(codes));
+                *out = store(_mm256_blendv_ps(values[0], values[1], is_last));
+            }
+        }
+    }
+}
+
+/// The lower and the upper eight values of a table.
+#[inline]
+#[target_feature(enable = "avx2")]
+fn halves_of(table: &[f32; 16]) -> [__m256; 2] {
+    // SAFETY: both are 64 bytes, and every value of either is valid.
+    unsafe { core::mem::transmute::<[f32; 16], [__m256; 2]>(*table) }
 }
 
 #[target_feature(enable = "avx2,fma,f16c")]

@@ -2,6 +2,7 @@
 
 use super::lanes::{DriftLanes, LANES, MomentLanes};
 use crate::cast::CastCounts;
+use crate::grouped::PACKED;
 use crate::wire::Wire;
 
 pub(super) fn widen_f16(_stored: &[[u8; 2]], _values: &mut [f32]) -> bool {
@@ -29,4 +30,13 @@ pub(super) fn moments_of_bf16(_groups: &[[[u8; 2]; LANES]]) -> Option<MomentLane
 
 pub(super) fn drift(_original: &[[f32; LANES]], _new: &[[f32; LANES]]) -> Option<DriftLanes> {
     None
+}
+
+pub(super) fn look_up_nibbles(
+    _packed: &[[u8; PACKED / 2]],
+    _tables: &[[f32; 16]],
+    _of: (usize, usize),
+    _out: &mut [[f32; PACKED]],
+) -> bool {
+    false
 }

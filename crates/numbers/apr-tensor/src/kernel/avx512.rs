@@ -8,15 +8,17 @@
 )]
 
 use core::arch::x86_64::{
-    __m256i, __m512, __m512d, __m512i, _CMP_EQ_OQ, _mm256_castpd_ps, _mm512_abs_ps, _mm512_add_pd,
-    _mm512_castps_pd, _mm512_castps512_ps256, _mm512_castsi512_ps, _mm512_cmp_ps_mask,
-    _mm512_cvtepu16_epi32, _mm512_cvtph_ps, _mm512_cvtps_pd, _mm512_extractf64x4_pd,
-    _mm512_fmadd_pd, _mm512_mask_add_epi32, _mm512_max_ps, _mm512_min_ps, _mm512_set1_epi32,
-    _mm512_set1_ps, _mm512_setzero_pd, _mm512_setzero_ps, _mm512_setzero_si512, _mm512_slli_epi32,
-    _mm512_sub_ps,
+    __m128i, __m256i, __m512, __m512d, __m512i, _CMP_EQ_OQ, _mm256_castpd_ps, _mm512_abs_ps,
+    _mm512_add_pd, _mm512_castps_pd, _mm512_castps512_ps256, _mm512_castsi512_ps,
+    _mm512_cmp_ps_mask, _mm512_cvtepu8_epi32, _mm512_cvtepu16_epi32, _mm512_cvtph_ps,
+    _mm512_cvtps_pd, _mm512_extractf64x4_pd, _mm512_fmadd_pd, _mm512_mask_add_epi32, _mm512_max_ps,
+    _mm512_min_ps, _mm512_permutexvar_ps, _mm512_set1_epi32, _mm512_set1_ps, _mm512_setzero_pd,
+    _mm512_setzero_ps, _mm512_setzero_si512, _mm512_slli_epi32, _mm512_srli_epi32, _mm512_sub_ps,
 };
 
+use super::groups::Tables;
 use super::lanes::{DriftLanes, LANES, MomentLanes};
+use crate::grouped::PACKED;
 
 /// Returns `true` if the processor supports the kernels.
 #[inline]
@@ -40,6 +42,21 @@ pub(super) fn moments_of_bf16(groups: &[[[u8; 2]; LANES]]) -> Option<MomentLanes
 pub(super) fn drift(original: &[[f32; LANES]], new: &[[f32; LANES]]) -> Option<DriftLanes> {
     // SAFETY: the processor has the features.
     is_available().then(|| unsafe { drift_here(original, new) })
+}
+
+/// Looks up packed codes. Returns `false` if the processor does not support it.
+pub(super) fn look_up_nibbles(
+    packed: &[[u8; PACKED / 2]],
+    tables: &[[f32; 16]],
+    of: (usize, usize),
+    out: &mut [[f32; PACKED]],
+) -> bool {
+    let available = is_available();
+    if available {
+        // SAFETY: the processor has the features.
+        unsafe { look_up_nibbles_here(packed, Tables::new(tables, of), out) };
+    }
+    available
 }
 
 /// [`MomentLanes`] in registers.
@@ -137,6 +154,24 @@ fn drift_here(original: &[[f32; LANES]], new: &[[f32; LANES]]) -> DriftLanes {
         squares: store_wide(squares),
         squares_new: store_wide(squares_new),
         max_error: store(max_error),
+    }
+}
+
+#[target_feature(enable = "avx512f")]
+fn look_up_nibbles_here(
+    packed: &[[u8; PACKED / 2]],
+    mut tables: Tables<'_>,
+    out: &mut [[f32; PACKED]],
+) {
+    for (bytes, out) in packed.iter().zip(out) {
+        // SAFETY: both are 16 bytes, and every value of either is valid.
+        let bytes = unsafe { core::mem::transmute::<[u8; PACKED / 2], __m128i>(*bytes) };
+        // The permutation ignores all but the lowest four bits.
+        let low = _mm512_cvtepu8_epi32(bytes);
+        let high = _mm512_srli_epi32::<4>(low);
+        for (codes, out) in [low, high].into_iter().zip(out.as_chunks_mut().0) {
+            *out = store(_mm512_permutexvar_ps(codes, load(tables.next())));
+        }
     }
 }
 

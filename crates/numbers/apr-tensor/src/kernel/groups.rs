@@ -5,6 +5,7 @@
 
 use core::marker::PhantomData;
 
+use super::{avx2, avx512};
 use crate::grouped::PACKED;
 use crate::half_float::{bf16_to_f32, f32_to_bf16, round_to_f16};
 use crate::wire::Wire;
@@ -110,10 +111,65 @@ pub(crate) fn look_up(codes: &[[u8; 1]], table: &[f32; 16], values: &mut [f32]) 
     }
 }
 
+/// Columns that use one table of [`look_up_nibbles`] at a time: half of those that are packed
+/// together.
+pub(crate) const HALF: usize = PACKED / 2;
+
+/// Fills `out` with the values that packed codes of four bits have in the table of their columns.
+/// Returns `false`, and does nothing, if the processor has no instruction for that.
+///
+/// Each table serves `halves` times [`HALF`] columns; `skipped` of the first table's are before the
+/// row's first column.
+pub(crate) fn look_up_nibbles(
+    packed: &[u8],
+    tables: &[[f32; 16]],
+    (halves, skipped): (usize, usize),
+    out: &mut [f32],
+) -> bool {
+    let (whole, rest) = out.as_chunks_mut::<PACKED>();
+    let (bytes, last) = packed.split_at(whole.len() * HALF);
+    let bytes = bytes.as_chunks().0;
+    let done = avx512::look_up_nibbles(bytes, tables, (halves, skipped), whole)
+        || avx2::look_up_nibbles(bytes, tables, (halves, skipped), whole);
+    if done {
+        for (at, value) in rest.iter_mut().enumerate() {
+            let byte = last[at % HALF];
+            let code = if at < HALF { byte & 0xf } else { byte >> 4 };
+            let table = (skipped + 2 * whole.len() + at / HALF) / halves;
+            *value = tables[table][usize::from(code)];
+        }
+    }
+    done
+}
+
+/// The table of the next columns, as [`look_up_nibbles`] counts them.
+#[cfg(all(feature = "simd", target_arch = "x86_64"))]
+pub(super) struct Tables<'a> {
+    tables: &'a [[f32; 16]],
+    halves: usize,
+    used: usize,
+}
+
+#[cfg(all(feature = "simd", target_arch = "x86_64"))]
+impl<'a> Tables<'a> {
+    pub(super) fn new(tables: &'a [[f32; 16]], (halves, used): (usize, usize)) -> Self {
+        Self { tables, halves, used }
+    }
+
+    /// Returns the table of the next [`HALF`] columns.
+    #[inline(always)]
+    pub(super) fn next(&mut self) -> &'a [f32; 16] {
+        if self.used == self.halves {
+            (self.tables, self.used) = (&self.tables[1..], 0);
+        }
+        self.used += 1;
+        &self.tables[0]
+    }
+}
+
 for_several_targets! {
     /// Codes of four bits, of [`PACKED`] columns at a time, from the first of such columns on.
     pub(crate) fn unpack_nibbles(packed: &[u8], out: &mut [u8]) {
-        const HALF: usize = PACKED / 2;
         let (whole, rest) = out.as_chunks_mut::<PACKED>();
         let (bytes, last) = packed.split_at(whole.len() * HALF);
         for (out, bytes) in whole.iter_mut().zip(bytes.as_chunks::<HALF>().0) {
@@ -156,4 +212,36 @@ pub(crate) fn fetch(codes: &[u8]) {
     }
     #[cfg(not(all(feature = "simd", target_arch = "x86_64")))]
     let _ = (codes, AHEAD, LINE);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_way_to_look_up_codes_returns_the_value_of_their_table() {
+        let mut packed = [[0; HALF]; 5];
+        let mut state = 0_u8;
+        for byte in packed.as_flattened_mut() {
+            state = state.wrapping_mul(37).wrapping_add(91);
+            *byte = state;
+        }
+        let tables: [[f32; 16]; 11] =
+            core::array::from_fn(|at| core::array::from_fn(|code| (at * 16 + code) as f32));
+        for (halves, skipped) in [(1, 0), (2, 1), (3, 2), (100, 7)] {
+            let mut out = [[[f32::NAN; PACKED]; 5]; 2];
+            let done = [
+                avx512::look_up_nibbles(&packed, &tables, (halves, skipped), &mut out[0]),
+                avx2::look_up_nibbles(&packed, &tables, (halves, skipped), &mut out[1]),
+            ];
+            for out in out.iter().zip(done).filter_map(|(out, done)| done.then_some(out)) {
+                for (at, value) in out.as_flattened().iter().enumerate() {
+                    let byte = packed[at / PACKED][at % HALF];
+                    let code = if at % PACKED < HALF { byte & 0xf } else { byte >> 4 };
+                    let table = &tables[(skipped + at / HALF) / halves];
+                    assert_eq!(*value, table[usize::from(code)], "{halves}, {skipped}: {at}");
+                }
+            }
+        }
+    }
 }
