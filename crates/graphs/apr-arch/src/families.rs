@@ -116,10 +116,11 @@ impl Families {
     /// # Errors
     /// E001 if the text is not TOML, is not a family, or extends an unknown family.
     pub fn add(&mut self, text: &str) -> Result<&Family> {
-        let family = Family::read(text, |base: &str| self.find(base)).map_err(|error| match error {
-            Refused::UnknownBase(base) => self.unknown(&base),
-            Refused::Malformed(error) => error,
-        })?;
+        let family =
+            Family::read(text, |base: &str| self.find(base)).map_err(|error| match error {
+                Refused::UnknownBase(base) => self.unknown(&base),
+                Refused::Malformed(error) => error,
+            })?;
         let brought = match family.file.vision_of.is_empty() {
             true => &mut self.brought,
             false => &mut self.brought_parts,

@@ -75,7 +75,8 @@ impl<'m> GgufKeys<'m> {
         }
 
         if let Some(name) = name.strip_prefix("every.") {
-            let step = usize::try_from(self.entry(name)?.as_u64()?).ok().filter(|step| *step > 0)?;
+            let step =
+                usize::try_from(self.entry(name)?.as_u64()?).ok().filter(|step| *step > 0)?;
             let layers = self.entry("vision.block_count")?.as_u64();
             let layers = layers.filter(|count| *count <= MAX_LAYERS)?;
             return Some((0..layers).skip(step - 1).step_by(step).collect());

@@ -22,8 +22,7 @@ const SINGLE: [&str; 7] = [
 ];
 
 /// Names of tables that stay in single precision, and of the second frame's kernel, which does not.
-const TABLES: [&str; 3] =
-    ["position_embd.weight", "token_types.weight", "v.position_embd.weight"];
+const TABLES: [&str; 3] = ["position_embd.weight", "token_types.weight", "v.position_embd.weight"];
 const SECOND_FRAME: &str = "v.patch_embd.weight.1";
 
 /// Beginnings of names of kernels over images, which are not computed with in `bfloat16`.
