@@ -21,8 +21,7 @@ fn flip(sandbox: &Sandbox, name: &str) -> Vec<u8> {
 }
 
 fn is_told(run: &Run) -> bool {
-    let told = run.to_string();
-    ["E004", "the CRC-32 of its bytes is"].iter().any(|part| told.contains(part))
+    run.to_string().contains("E004")
 }
 
 /// A LLaMA, signed, with a byte of a tensor changed and the file's CRC-32 renewed.
