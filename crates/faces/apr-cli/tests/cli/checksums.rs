@@ -188,6 +188,12 @@ fn commands_that_copy_tensors_write_no_damaged_ones() {
         let run = sandbox.apr(&line).fails(5, &["CRC-32"]);
         assert!(is_told(&run), "{line}: {run}");
     }
+    // The plan was made of the damaged file, which another plan would not mend.
+    for damaged in ["damaged.pt", "damaged.apr"] {
+        sandbox.apr(&format!("plan --parts 1 -o p.json -f convert {damaged} -o out.apr")).ok();
+        let run = sandbox.apr("run-part p.json 0").fails(5, &["E004", "CRC-32"]);
+        assert!(!run.stderr.contains("plan"), "{run}");
+    }
     assert_eq!(before, [sandbox.read("damaged.pt"), sandbox.read("damaged.apr")]);
     let written = sandbox.files();
     assert!(!written.iter().any(|name| name.starts_with("out")), "{written:?}");
