@@ -32,8 +32,8 @@ struct PageReport {
     file_count: usize,
     /// Number of the model's files and folders that the page may not read.
     ///
-    /// These are hidden ones, names that are not UTF-8, pipes, and links that lead nowhere or out of
-    /// the folder.
+    /// These are hidden ones, names that are not UTF-8, pipes, and links that lead nowhere or out
+    /// of the folder.
     hidden_count: usize,
 }
 
