@@ -328,7 +328,14 @@ fn advice_about(error: &Error) -> Option<String> {
             Some("-f (--overwrite) replaces it; --force does not".to_owned())
         }
         (_, Some(IoCause::NotFound)) => {
-            error.file().and_then(|name| advice_about_location(name).or_else(|| similar(name)))
+            let name = error.file()?;
+            if !apr_io::is_remote(Path::new(name)) {
+                return advice_about_location(name).or_else(|| similar(name));
+            }
+            // The error of a server says what is missing.
+            let is_of_system = error.message().contains("os error");
+            let advice = "this command takes local files only: import or convert the model first";
+            is_of_system.then(|| advice.to_owned())
         }
         (_, Some(IoCause::Interrupted)) => None,
         (Code::Format, _) => advice_about_format(error.message()),

@@ -291,10 +291,11 @@ impl PytorchReader {
         }
 
         if let Some(array) = array {
-            warnings.push(format!(
-                "{arrays} NumPy arrays are not read, the first is '{}'",
-                Escaped::short(&array)
-            ));
+            let array = Escaped::short(&array);
+            warnings.push(match arrays {
+                1 => format!("the NumPy array '{array}' is not read"),
+                _ => format!("{arrays} NumPy arrays are not read, the first is '{array}'"),
+            });
         }
 
         let (mut tensors, mut places): (Vec<TensorInfo>, Vec<TensorLocation>) =

@@ -9,7 +9,7 @@ use apr_core::{
 };
 use serde_json::{Map, Value};
 
-use crate::in_folder::{is_index, is_shard_name, shard_number, shard_stem};
+use crate::in_folder::{INDEX, is_shard_name, shard_number, shard_stem};
 use crate::model_files::TERMS;
 use crate::weights::{CONFIG, CONFIGS, find_weights, has_index, what_names_the_shards};
 use crate::{OpenOptions, open_in};
@@ -100,9 +100,19 @@ pub fn with_companions(
     checkpoint.warnings.extend(warning.filter(|warning| !checkpoint.warnings.contains(warning)));
     for name in names {
         // A file that was opened by itself has the path it was opened by.
-        let is_own =
-            |file: &FileInfo| file.name == name || file.name.ends_with(&format!("/{name}"));
-        if checkpoint.inner.files().iter().any(is_own) || is_index(&name) {
+        let is_own = |name: &str| {
+            let is =
+                |file: &FileInfo| file.name == name || file.name.ends_with(&format!("/{name}"));
+            checkpoint.inner.files().iter().any(is)
+        };
+        if is_own(&name) {
+            continue;
+        }
+        if let Some(file) = name.strip_suffix(INDEX) {
+            // A file is preferred to an index of its shards. Other indexes stand for the shards.
+            if is_own(file) {
+                checkpoint.left_out.push(name);
+            }
             continue;
         }
 

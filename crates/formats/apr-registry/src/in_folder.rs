@@ -71,9 +71,12 @@ pub fn shard_number(name: &str) -> Option<(u32, u32)> {
     (count > 1).then_some((number, count))
 }
 
+/// End of the name of a shard index, after the name of the file that the shards are cut from.
+pub(crate) const INDEX: &str = ".index.json";
+
 /// Returns `true` if a name is the name of a shard index.
 pub(crate) fn is_index(name: &str) -> bool {
-    name.ends_with(".index.json")
+    name.ends_with(INDEX)
 }
 
 /// Returns the text after the last dot of a name.

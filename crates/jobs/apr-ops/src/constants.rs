@@ -3,7 +3,9 @@
 //! A network multiplies with its weights, and one that is infinite makes every output infinite or
 //! not a number. The limit of a `Clip` or `Max`, what a `Where` fills with and what is added in
 //! front of a `Softmax` are infinite in healthy models. Which of the two a tensor is, its uses say;
-//! a single number that no family knows as a weight is a constant.
+//! a single number that no family knows as a weight is a constant. Files without a graph have masks
+//! too: TorchScript keeps them as buffers and constants. Such a mask consists of zeros and
+//! infinities, which no weight does.
 
 use std::collections::HashSet;
 
@@ -33,7 +35,10 @@ impl Constants {
         stats: Stats,
         expected: Option<TensorExpectation>,
     ) -> Stats {
-        if stats.inf == 0 || !self.holds(reader, tensor, expected) {
+        let holds = |this: &mut Self| {
+            expected.is_none() && is_mask(&stats) || this.holds(reader, tensor, expected)
+        };
+        if stats.inf == 0 || !holds(self) {
             return stats;
         }
         self.infinite += 1;
@@ -55,6 +60,16 @@ impl Constants {
         self.by_graph.extend(is_limit.then(|| info.name.clone()));
         is_limit
     }
+}
+
+/// Returns `true` for the values of a mask: zeros, and infinities in at least an eighth of the
+/// places.
+///
+/// A causal mask of any size has more. Damage makes a few values infinite, and rarely in a tensor
+/// of zeros.
+fn is_mask(stats: &Stats) -> bool {
+    let is_zero_beside = stats.min == Some(0.0) && stats.max == Some(0.0);
+    is_zero_beside && stats.nan == 0 && stats.inf >= stats.count.div_ceil(8)
 }
 
 /// Names of tensors that the model's graphs use as limits and masks alone. A graph that can't be
@@ -282,6 +297,25 @@ mod tests {
         };
         assert_eq!(held("Softmax"), (true, false));
         assert_eq!(held("Relu"), (false, true));
+    }
+
+    #[test]
+    fn zeros_and_infinities_are_a_mask_and_a_few_infinities_are_not() {
+        let mask = |values: &[f32]| {
+            let moments = apr_tensor::stats::Moments::of_values(values, &mut Default::default());
+            is_mask(&moments.finish())
+        };
+        let endless = f32::NEG_INFINITY;
+        assert!(mask(&[0.0, endless, 0.0, 0.0]), "the mask of two tokens");
+        assert!(mask(&[0.0, endless, endless, 0.0, 0.0, endless, 0.0, 0.0, 0.0]));
+        for other in [
+            &[0.0, endless, 1e-3][..],
+            &[0.0, endless, f32::NAN],
+            &[endless, endless],
+            &[0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, endless],
+        ] {
+            assert!(!mask(other), "{other:?}");
+        }
     }
 
     #[test]

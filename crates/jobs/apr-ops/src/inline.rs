@@ -229,7 +229,7 @@ impl ValidationError {
 pub struct ValidationReport {
     /// Tensors whose values were looked at.
     pub checked: usize,
-    /// Number of tensors that are infinite and may be: limits and masks of the graph.
+    /// Number of tensors that are infinite and may be: limits and masks.
     #[serde(skip_serializing_if = "is_zero")]
     pub infinite: usize,
     /// Errors that did not end the job.

@@ -23,21 +23,44 @@ pub fn with_untied(
 ) -> Result<(GraphOptions, Vec<String>)> {
     let family = source.family()?.filter(|_| options.untied.is_none());
     let Some(family) = family else { return Ok((options.clone(), Vec::new())) };
-    let reader = source.reader();
-    let (mut untied, mut warnings) = (Vec::new(), Vec::new());
-    for tied in tied_heads(family, reader.tensors(), options)? {
-        if is_copy(reader, family, &tied)? {
-            continue;
-        }
-        warnings.push(format!(
-            "the configuration ties '{}' to '{}', but their values differ: they are not tied, as \
-             in transformers; tie_word_embeddings should be false",
-            tied.head, tied.table
-        ));
-        untied.push(tied.head);
-    }
-
+    let found = differing(source.reader(), family, options)?;
+    let warnings = found.iter().map(warning).collect();
+    let untied = found.into_iter().map(|tied| tied.head).collect();
     Ok((GraphOptions { untied: Some(untied), ..options.clone() }, warnings))
+}
+
+/// Returns a warning for each head that differs from the table that its configuration ties it to.
+///
+/// A head or table that can't be read is not compared: its own check reports the error.
+pub(crate) fn contradictions(
+    reader: &dyn CheckpointReader,
+    family: &FamilyModel<'_>,
+) -> Vec<String> {
+    let found = differing(reader, family, &GraphOptions::default()).unwrap_or_default();
+    found.iter().map(warning).collect()
+}
+
+fn warning(tied: &TiedHead) -> String {
+    format!(
+        "the configuration ties '{}' to '{}', but their values differ: they are not tied, as in \
+         transformers; tie_word_embeddings should be false",
+        tied.head, tied.table
+    )
+}
+
+/// Returns the heads that differ from the tables that the configuration ties them to.
+fn differing(
+    reader: &dyn CheckpointReader,
+    family: &FamilyModel<'_>,
+    options: &GraphOptions,
+) -> Result<Vec<TiedHead>> {
+    let mut found = Vec::new();
+    for tied in tied_heads(family, reader.tensors(), options)? {
+        if !is_copy(reader, family, &tied)? {
+            found.push(tied);
+        }
+    }
+    Ok(found)
 }
 
 /// Returns `true` if the output head has the same bytes as the embedding table.

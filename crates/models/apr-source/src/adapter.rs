@@ -134,24 +134,51 @@ pub fn adapter_of(reader: &dyn CheckpointReader) -> Result<Option<Adapter>> {
         problems: Vec::new(),
     };
 
-    adapter.hold_together(
-        reader.tensors(),
-        is_turned,
-        number(&config, "r", "rank"),
-        config.get("rank_pattern"),
-    );
+    adapter.hold_together(reader.tensors(), is_turned, &StatedRanks::of(&config));
     Ok(Some(adapter))
+}
+
+/// The rank that a configuration states, and the modules that may have others.
+#[derive(Debug, Default)]
+struct StatedRanks {
+    /// The rank that pairs are compared with; `None` if modules have ranks of their own.
+    rank: Option<f64>,
+    /// The rank of all modules without one of their own.
+    told: Option<f64>,
+    /// Modules with adapters of their parameters, which have the rank for each of their experts.
+    stacks: Vec<String>,
+}
+
+impl StatedRanks {
+    fn of(config: &Map<String, Value>) -> Self {
+        let pattern = config.get("rank_pattern").and_then(Value::as_object);
+        let has_own = pattern.is_some_and(|pattern| !pattern.is_empty());
+        let told = number(config, "r", "rank");
+        let parameters = config.get("target_parameters").and_then(Value::as_array);
+        let module = |parameter: &Value| {
+            let (module, _) = parameter.as_str()?.rsplit_once('.')?;
+            Some(module.to_owned())
+        };
+        let stacks = parameters.into_iter().flatten().filter_map(module).collect();
+        Self { rank: told.filter(|_| !has_own), told, stacks }
+    }
+
+    /// Returns the stated rank that the rank of a module contradicts.
+    fn contradicted(&self, module: &str, rank: u64) -> Option<f64> {
+        let told = self.rank?;
+        // PEFT wraps a module once for each parameter.
+        let module = module.trim_end_matches(".base_layer");
+        let is_stack = self.stacks.iter().any(|stack| {
+            module.strip_suffix(&**stack).is_some_and(|rest| rest.is_empty() || rest.ends_with('.'))
+        });
+        let fits = told == rank as f64 || (is_stack && rank as f64 % told == 0.0);
+        (!fits).then_some(told)
+    }
 }
 
 impl Adapter {
     /// Puts the halves of pairs together, and takes ranks and targets from them.
-    fn hold_together(
-        &mut self,
-        tensors: &[TensorInfo],
-        is_turned: bool,
-        told: Option<f64>,
-        pattern: Option<&Value>,
-    ) {
+    fn hold_together(&mut self, tensors: &[TensorInfo], is_turned: bool, stated: &StatedRanks) {
         let mut halves: BTreeMap<&str, [Option<&TensorInfo>; 2]> = BTreeMap::new();
         let mut ranks: BTreeSet<u64> = BTreeSet::new();
         for info in tensors {
@@ -163,12 +190,11 @@ impl Adapter {
             }
         }
 
-        let has_own = pattern.and_then(Value::as_object).is_some_and(|pattern| !pattern.is_empty());
         for (stem, pair) in &halves {
             let problem = match pair {
                 [Some(first), Some(second)] => {
                     self.pairs += 1;
-                    unfit(first, second, is_turned, told.filter(|_| !has_own))
+                    unfit(first, second, is_turned, |rank| stated.contradicted(stem, rank))
                 }
                 [Some(alone), None] | [None, Some(alone)] => {
                     Some((*alone, "the other matrix of the pair is missing".to_owned()))
@@ -191,7 +217,7 @@ impl Adapter {
             reason = "a rank is a small whole number"
         )]
         if self.ranks.is_empty() {
-            self.ranks.extend(told.map(|rank| rank as u64));
+            self.ranks.extend(stated.told.map(|rank| rank as u64));
         }
     }
 
@@ -213,7 +239,7 @@ fn unfit<'t>(
     first: &'t TensorInfo,
     second: &'t TensorInfo,
     is_turned: bool,
-    told: Option<f64>,
+    contradicted: impl Fn(u64) -> Option<f64>,
 ) -> Option<(&'t TensorInfo, String)> {
     let turned = is_turned && half_of(&first.name).is_some_and(|(_, half, _)| half == "lora_a");
     let rank_of = |info: &TensorInfo, at: usize| info.shape.dims().get(at).copied();
@@ -226,7 +252,7 @@ fn unfit<'t>(
             format!("shape {shape} does not match {other} of the other matrix of the pair"),
         ));
     };
-    let told = told.filter(|told| *told != rank as f64)?;
+    let told = contradicted(rank)?;
     Some((first, format!("rank {rank}, but the configuration states {told}")))
 }
 
@@ -291,7 +317,8 @@ mod tests {
             pairs: 0,
             problems: Vec::new(),
         };
-        adapter.hold_together(tensors, is_turned, rank, None);
+        let stated = StatedRanks { rank, told: rank, stacks: Vec::new() };
+        adapter.hold_together(tensors, is_turned, &stated);
         adapter
     }
 
@@ -333,6 +360,24 @@ mod tests {
         }
         assert!(starts_at_zero("e.lora_embedding_A") && !starts_at_zero("e.lora_embedding_B"));
         assert!(!is_adapter(&[tensor("model.layers.0.q_proj.weight", [4, 4])]) && !is_adapter(&[]));
+    }
+
+    #[test]
+    fn stacks_of_experts_have_a_multiple_of_the_stated_rank() {
+        let config = serde_json::json!({
+            "r": 2, "target_parameters": ["mlp.experts.gate_up_proj", "mlp.experts.down_proj"],
+        });
+        let stated = StatedRanks::of(config.as_object().expect("an object"));
+        for (module, rank, contradicted) in [
+            ("model.layers.0.mlp.experts", 8, None),
+            ("model.layers.0.mlp.experts.base_layer", 8, None),
+            ("mlp.experts", 2, None),
+            ("model.layers.0.mlp.experts", 7, Some(2.0)),
+            ("model.layers.0.self_attn.q_proj", 8, Some(2.0)),
+            ("model.layers.0.other_mlp.experts", 8, Some(2.0)),
+        ] {
+            assert_eq!(stated.contradicted(module, rank), contradicted, "{module}, {rank}");
+        }
     }
 
     #[test]

@@ -11,10 +11,13 @@ use crate::{Sources, io_error};
 ///
 /// Names must be plain and stay inside: no absolute path, no `..`, no link that leads out. One
 /// exception serves the Hugging Face cache, whose `snapshots/REVISION/` consists of links into
-/// `blobs/` of the same repository folder.
+/// `blobs/` of the same repository folder. The other is a file that the user named: it can be a
+/// link to anywhere.
 #[derive(Debug)]
 pub struct ModelFolder {
     folder: PathBuf,
+    /// Name of the file that was named.
+    named: Option<String>,
     /// Folder that the files must be inside.
     root: PathBuf,
     sources: Sources,
@@ -38,7 +41,13 @@ impl ModelFolder {
         let given = if given.as_os_str().is_empty() { Path::new(".") } else { given };
         let folder = canonicalize(given).map_err(|error| io_error(&error, given))?;
         let root = hub_cache_root(&folder).unwrap_or_else(|| folder.clone());
-        Ok(Self { folder, root, sources: sources.clone() })
+        Ok(Self { folder, named: None, root, sources: sources.clone() })
+    }
+
+    /// Sets the file of the folder that the user named.
+    #[must_use]
+    pub(crate) fn naming(self, file: &str) -> Self {
+        Self { named: Some(file.to_owned()), ..self }
     }
 
     /// Returns the real path of a file of the folder, with all links resolved.
@@ -55,7 +64,8 @@ impl ModelFolder {
         check_name(name).map_err(|why| Error::format(why).in_file(name))?;
         let path = self.folder.join(relative);
         let real = canonicalize(&path).map_err(|error| not_found(&error, &path, relative))?;
-        if real.starts_with(&self.root) { Ok(real) } else { Err(escapes()) }
+        let may_be = self.named.as_deref() == Some(name) || real.starts_with(&self.root);
+        if may_be { Ok(real) } else { Err(escapes()) }
     }
 }
 

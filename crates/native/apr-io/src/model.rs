@@ -155,7 +155,7 @@ impl Sources {
         path.metadata().map_err(|error| io_error(&error, path))?;
         let folder = ModelFolder::watched(path.parent().unwrap_or(Path::new(".")), self)?;
         let file = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
-        Ok((folder, file))
+        Ok((folder.naming(&file), file))
     }
 }
 

@@ -46,10 +46,11 @@ impl<'m> GgufKeys<'m> {
     }
 
     /// The value of a key with or without the architecture in front, `has.TENSOR`, `rows.TENSOR`,
-    /// `layers_of.TENSOR` (the numbers of layers with it), `true_in.KEY` (the places of what is true
-    /// in a list), `every.KEY` (the last of every so many layers), `layer_types` as configurations
-    /// have them, or `rope.fraction`: the share of a head's dimensions that is rotated. A hyperparameter
-    /// with one value a layer, all of them equal, is that value; `list.KEY` is the list.
+    /// `layers_of.TENSOR` (the numbers of layers with it), `true_in.KEY` (the places of what is
+    /// true in a list), `every.KEY` (the last of every so many layers), `layer_types` as
+    /// configurations have them, or `rope.fraction`: the share of a head's dimensions that is
+    /// rotated. A hyperparameter with one value a layer, all of them equal, is that value;
+    /// `list.KEY` is the list.
     pub(super) fn entry(&self, name: &str) -> Option<Value> {
         if let Some(tensor) = name.strip_prefix("has.") {
             return Some(self.tensors.contains_key(tensor).into());

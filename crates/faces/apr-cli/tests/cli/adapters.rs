@@ -81,3 +81,13 @@ fn an_adapter_with_an_incomplete_configuration_gets_lint_warnings() {
     ]);
     sandbox.apr("inspect a").ok().says(&["LoRA adapter: rank 2, on q_proj"]);
 }
+
+/// PEFT 0.21 gives each of four experts the rank 2, in matrices of rank 8.
+#[test]
+fn an_adapter_of_stacked_experts_is_valid() {
+    let sandbox = Sandbox::new();
+    let folder = apr_testkit::locate::fixture("lora/experts");
+    for model in [folder.clone(), folder.join("adapter_model.safetensors")] {
+        sandbox.run(&["validate", &model.display().to_string(), "--strict"]).ok().says(&["VALID"]);
+    }
+}

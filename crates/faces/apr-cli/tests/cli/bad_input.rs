@@ -172,6 +172,21 @@ fn an_index_cannot_name_files_outside_its_folder() {
     sandbox.apr("inspect m/model.safetensors.index.json").fails(4, &["E001", "leads out"]);
 }
 
+/// Formats with files beside the model read them from the folder of the link.
+#[test]
+fn a_named_file_can_be_a_link_to_anywhere_in_every_format() {
+    let sandbox = Sandbox::new().with("m.safetensors", small_safetensors());
+    let onnx = locate::fixture("graph/limits.onnx");
+    sandbox.write("other/m.onnx", std::fs::read(onnx).expect("the fixture"));
+    sandbox.write("here/readme", "");
+    for (target, link) in [("../m.safetensors", "m.safetensors"), ("../other/m.onnx", "m.onnx")] {
+        let path = sandbox.path("here").join(link);
+        std::os::unix::fs::symlink(target, path).expect("a new link");
+        sandbox.apr(&format!("inspect here/{link}")).ok();
+        sandbox.apr(&format!("convert here/{link} -o out.apr -f")).ok();
+    }
+}
+
 #[test]
 fn a_missing_shard_is_reported_with_the_file_that_needs_it() {
     let sandbox = Sandbox::new().with("m.safetensors", small_safetensors());

@@ -33,6 +33,14 @@ fn a_head_that_differs_from_its_table_is_not_tied_to_it() {
     assert!(found.stderr.contains("not tied, as in transformers"), "{}", found.stderr);
     assert_eq!(found.ok().json()["added"], expected["added"]);
 
+    let says = ["warn  Names and shapes", "not tied, as in transformers", "VALID"];
+    sandbox.apr("validate m").ok().says(&says);
+    sandbox.apr("validate m --strict").fails(5, &says[1..2]);
+    sandbox.apr("plan --parts 2 -o p.json validate m").ok();
+    sandbox.apr("run-part p.json 0").ok();
+    sandbox.apr("run-part p.json 1").ok();
+    sandbox.apr("finish p.json").ok().says(&says);
+
     // The graph that is written has the head, and the report says why.
     let report = sandbox.apr("export m -o m.onnx --json").ok().json();
     assert!(report["warnings"].to_string().contains("not tied"), "{report}");

@@ -35,14 +35,59 @@ fn infinity_is_an_error_in_weights_and_none_in_limits_and_masks() {
     sandbox.apr("convert weights.onnx -o weights.safetensors").fails(5, &found);
 }
 
-/// Without the graph, a table cannot be identified as masks.
+/// Nothing but its graph shows that a table with other values than zeros holds masks.
 #[test]
-fn a_table_of_masks_without_its_graph_is_a_weight() {
+fn a_learnt_table_with_masks_is_a_weight_without_its_graph() {
     let sandbox = models();
+    let mut bytes = sandbox.read("limits.onnx");
+    let endless: Vec<u8> = [f32::NEG_INFINITY; 2].iter().flat_map(|x| x.to_le_bytes()).collect();
+    let at = bytes.windows(endless.len()).position(|found| found == endless).expect("masks");
+    bytes[at - 4..at].copy_from_slice(&2.5_f32.to_le_bytes());
+    sandbox.write("learnt.onnx", bytes);
+    sandbox.apr("validate learnt.onnx").ok().says(&["infinity only in 2 constants", "VALID"]);
     let says = ["the output lacks the graph", "'masks'"];
-    sandbox.apr("convert limits.onnx -o limits.safetensors").ok().says(&says);
+    sandbox.apr("convert learnt.onnx -o learnt.safetensors").ok().says(&says);
     let found = ["tensor 'masks': 2 of 12 values are infinite"];
-    sandbox.apr("validate limits.safetensors").fails(5, &found);
+    sandbox.apr("validate learnt.safetensors").fails(5, &found);
+}
+
+#[test]
+fn zeros_and_infinities_are_a_mask_without_a_graph_and_no_tensor_of_a_family() {
+    let sandbox = models();
+    let says = ["no NaN in 4 tensors, infinity only in 2 constants", "VALID"];
+    for out in ["limits.safetensors", "limits.pt"] {
+        let run = sandbox.apr(&format!("convert limits.onnx -o {out}"));
+        assert!(!run.ok().stderr.contains("lacks the graph"), "{out}");
+        sandbox.apr(&format!("validate {out}")).ok().says(&says);
+        let report = sandbox.apr(&format!("convert {out} -o again.apr -f --json")).ok().json();
+        assert_eq!(report["validation"]["infinite"], 2, "{out}");
+    }
+
+    let mask = [0.0, f32::NEG_INFINITY].map(f32::to_le_bytes).concat().repeat(64);
+    let file = fixture("tiny-llama/model.safetensors");
+    let mut bytes = std::fs::read(file).expect("the fixture");
+    let (start, len) = place(&bytes, "model.norm.weight");
+    for (at, byte) in bytes[start..start + len].iter_mut().enumerate() {
+        // The upper halves of single precision are bfloat16.
+        *byte = mask[at / 2 * 4 + 2 + at % 2];
+    }
+    sandbox.write("m/model.safetensors", bytes);
+    let config = std::fs::read(fixture("tiny-llama/config.json")).expect("the fixture");
+    sandbox.write("m/config.json", config);
+    let found = ["'model.norm.weight': 64 of 128 values are infinite"];
+    sandbox.apr("validate m").fails(5, &found);
+    sandbox.apr("import m -o m.apr").fails(5, &found);
+}
+
+/// Returns offset and length of a tensor in a safetensors file.
+fn place(bytes: &[u8], name: &str) -> (usize, usize) {
+    let start = 8 + u64::from_le_bytes(bytes[..8].try_into().expect("8 bytes")) as usize;
+    let header: serde_json::Value = serde_json::from_slice(&bytes[8..start]).expect("JSON");
+    let at = |end: usize| {
+        let offset = header[name]["data_offsets"][end].as_u64().expect("an offset");
+        start + usize::try_from(offset).expect("an offset")
+    };
+    (at(0), at(1) - at(0))
 }
 
 /// onnxruntime warns: "Falling back to lenient merge".

@@ -227,6 +227,21 @@ fn a_location_that_does_not_name_a_model_is_rejected() {
 }
 
 #[test]
+fn commands_that_change_files_state_that_they_take_local_files() {
+    let (hub, sandbox) = (hub_with_llama(), Sandbox::new());
+    for line in [
+        "edit hf://tiny/llama/model.safetensors --set a=b -o x.safetensors",
+        "license show hf://tiny/llama",
+    ] {
+        at(&hub, &sandbox, line).fails(3, &["this command takes local files only"]);
+    }
+    let run = at(&hub, &sandbox, "inspect hf://tiny/nothing").fails(3, &["hf://tiny/nothing"]);
+    for advice in ["local files", "for a model of the hub"] {
+        assert!(!run.stderr.contains(advice), "{run}");
+    }
+}
+
+#[test]
 fn a_server_without_ranges_sends_the_whole_file_and_apr_reports_that() {
     let (hub, sandbox) = (TestHub::start(), Sandbox::new());
     let long = crate::support::safetensors(&[("a", "U8", &[100_000], vec![7; 100_000])]);

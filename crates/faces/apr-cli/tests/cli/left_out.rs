@@ -92,6 +92,26 @@ fn files_beside_the_weights_that_are_not_read_are_listed_and_not_examined() {
     sandbox.apr("validate m --strict").ok().says(&["\nVALID"]);
 }
 
+/// llama.cpp computes the frequencies from the configuration, as transformers does.
+#[test]
+fn a_buffer_that_llama_cpp_computes_is_a_loss_of_a_conversion_to_gguf() {
+    let sandbox = TinyModel::new("llama").sandbox();
+    let mut header = b"{'descr': '<f4', 'fortran_order': False, 'shape': (4,), }".to_vec();
+    header.resize(117, b' ');
+    header.push(b'\n');
+    let values = f32s(&[0.5; 4]);
+    sandbox.write("f.npy", [&b"\x93NUMPY\x01\x00\x76\x00"[..], &header, &values].concat());
+    let name = "model.layers.0.self_attn.rotary_emb.inv_freq";
+    sandbox.apr(&format!("edit m/model.safetensors --add {name}=f.npy")).ok();
+    let report = sandbox.apr("convert m -o m.gguf --json").ok().json();
+    let losses = report["losses"].as_array().expect("a list");
+    let loss = losses.iter().find(|loss| loss["name"] == name).expect("the buffer");
+    assert_eq!(
+        (&loss["what"], &loss["why"]),
+        (&json!("left out"), &json!("llama.cpp computes it"))
+    );
+}
+
 #[test]
 fn a_model_without_other_files_has_no_such_line() {
     let sandbox = Sandbox::new().with("m.safetensors", crate::support::small_safetensors());

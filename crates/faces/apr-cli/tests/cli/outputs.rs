@@ -254,8 +254,10 @@ fn weights_of_modules_are_copied_and_other_files_of_subfolders_are_listed() {
     sandbox.write("d/onnx/model.onnx", "another form of it");
     let modules = r#"[{"path": ""}, {"path": "1_Pooling"}, {"path": "2_Dense"}]"#;
     sandbox.write("d/modules.json", modules);
+    // transformers prefers the file to an index, too.
+    sandbox.write("d/model.safetensors.index.json", "{}");
     let run = sandbox.apr("convert d -o x.apr").ok();
-    run.says(&["not copied: onnx/model.onnx"]);
+    run.says(&["not copied: model.safetensors.index.json, onnx/model.onnx"]);
     sandbox.apr("export x.apr --format safetensors -o back").ok();
     assert!(sandbox.read("back/2_Dense/model.safetensors") == dense);
     assert!(sandbox.path("back/1_Pooling/config.json").exists());

@@ -148,9 +148,15 @@ fn browsers_do_not_render_model_files_and_links_out_are_not_followed() {
     sandbox.write("model/logo.svg", "<svg onload='alert(1)'/>");
     std::os::unix::fs::symlink("../secret", sandbox.path("model/out.json")).expect("links");
     std::os::unix::fs::symlink("config.json", sandbox.path("model/in.json")).expect("links");
+    std::os::unix::fs::symlink("nowhere", sandbox.path("model/gone.json")).expect("links");
+    sandbox.write("other/one.json", "{}");
+    sandbox.write("other/two.json", "{}");
+    std::os::unix::fs::symlink("../other", sandbox.path("model/other")).expect("links");
+    sandbox.shell("mkfifo model/pipe.json").clean();
     let model = sandbox.path("model").display().to_string();
     let page = Page::of(&sandbox, &[&model]);
-    assert_eq!(page.report["hidden_count"], 1);
+    assert_eq!(page.report["hidden_count"], 4, "out.json, gone.json, other and pipe.json");
+    assert_eq!(page.of_page("open/other/one.json").0, "HTTP/1.1 404 Not Found");
     for name in ["open/card.html", "open/logo.svg"] {
         let head = page.head(name);
         for line in [

@@ -138,8 +138,11 @@ fn a_bit_that_flipped_in_a_storage_is_noticed_by_its_checksum() {
     for line in
         ["import m.pt -o m.apr", "convert m.pt -o x.safetensors", "export m.pt -o y.safetensors"]
     {
-        sandbox.apr(line).fails(5, &[&what, "nothing was written"]);
+        sandbox.apr(line).fails(5, &["E004", &what]);
     }
+    let error = sandbox.apr("convert m.pt -o x.apr --json").fails(5, &[]).json()["error"].clone();
+    assert_eq!((&error["code"], &error["tensor"]), (&json!("E004"), &json!(name)));
+    assert_eq!(error["offset"], offset, "{error}");
     sandbox.apr("import m.pt -o m.apr --relaxed").ok().says(&["1 error"]);
 }
 
@@ -175,7 +178,7 @@ fn weights_with_a_wrong_storage_checksum_are_rejected_by_every_command() {
             "tensors m.pt --stats",
             "validate m.pt",
         ] {
-            sandbox.apr(line).fails(5, &["the CRC-32 of its bytes is"]);
+            sandbox.apr(line).fails(5, &["E004", "the CRC-32 of its bytes is"]);
         }
         assert_eq!(sandbox.files(), ["m.pt"], "nothing was written");
     }

@@ -6,7 +6,7 @@ use apr_core::{ByteSource, Error, Result, StoredRange};
 
 use super::numbers::Numbers;
 use super::sparse::Sparse;
-use super::turned::Turned;
+use super::turned::{Blocks, Turned};
 
 /// Bytes of packed elements that are unpacked at a time.
 const UNPACKED_AT_ONCE: usize = 4096;
@@ -92,15 +92,24 @@ impl Content {
     }
 
     /// Fills `buf` with the tensor's bytes from `start` on, which must be there.
-    pub(crate) fn read(&self, files: &[Source], start: u64, buf: &mut [u8]) -> Result<()> {
+    ///
+    /// `blocks` are those of the reader, which knows the content as `tensor`.
+    pub(crate) fn read(
+        &self,
+        files: &[Source],
+        blocks: (&Blocks, usize),
+        start: u64,
+        buf: &mut [u8],
+    ) -> Result<()> {
         if let Some(turned) = self.turned {
-            return turned.read(start, buf, &|start, buf| self.read_stored(files, start, buf));
+            let stored = |start: u64, buf: &mut [u8]| self.read_stored(files, start, buf);
+            return turned.read(blocks, start, buf, &stored);
         }
         self.read_stored(files, start, buf)
     }
 
     /// Bytes in the order that the file has them.
-    fn read_stored(&self, files: &[Source], start: u64, buf: &mut [u8]) -> Result<()> {
+    pub(crate) fn read_stored(&self, files: &[Source], start: u64, buf: &mut [u8]) -> Result<()> {
         let Some(narrow) = self.narrow else { return self.packed.read(files, start, buf) };
         let per_byte = u64::from(8 / narrow.bits);
         let mut packed = [0; UNPACKED_AT_ONCE];

@@ -36,6 +36,7 @@ use external::Files;
 pub(crate) use external::{ExternalLocation, checked_location};
 use message::Message;
 pub(crate) use paths::{Scope, each_tensor};
+use turned::Blocks;
 
 /// An ONNX model opened for reading; [`open`] and [`open_in`] make it.
 pub struct OnnxReader {
@@ -45,6 +46,7 @@ pub struct OnnxReader {
     tensors: Vec<TensorInfo>,
     /// One for each tensor.
     contents: Vec<Content>,
+    blocks: Blocks,
     metadata: Metadata,
     fields: Value,
     warnings: Vec<String>,
@@ -164,6 +166,7 @@ fn read_unnamed(
         content,
         tensors: Vec::new(),
         contents: Vec::new(),
+        blocks: Blocks::default(),
         metadata,
         fields,
         limits: *limits,
@@ -376,7 +379,8 @@ impl CheckpointReader for OnnxReader {
     fn read_tensor(&self, tensor: usize, offset: u64, buf: &mut [u8]) -> Result<()> {
         let content = &self.contents[tensor];
         check_range(offset, buf.len(), content.len).map_err(|error| self.locate(tensor, error))?;
-        content.read(&self.sources, offset, buf).map_err(|error| self.locate(tensor, error))
+        let blocks = (&self.blocks, tensor);
+        content.read(&self.sources, blocks, offset, buf).map_err(|error| self.locate(tensor, error))
     }
 
     fn tensor_slice(&self, tensor: usize) -> Option<&[u8]> {

@@ -45,7 +45,7 @@ impl Sparse {
         let mut element = [0; 16];
         let element = &mut element[..usize::try_from(self.width).unwrap_or_default()];
         for (&position, index) in positions[first..last].iter().zip(first as u64..) {
-            self.values.read(files, index * self.width, element)?;
+            self.values.read_stored(files, index * self.width, element)?;
             for (byte, at) in element.iter().zip(position * self.width..) {
                 if let Some(slot) =
                     at.checked_sub(start).and_then(|at| buf.get_mut(usize::try_from(at).ok()?))
@@ -69,7 +69,7 @@ impl Sparse {
         while at < self.indices.len {
             let len = piece.min(self.indices.len - at);
             bytes.resize(usize::try_from(len).unwrap_or_default(), 0);
-            self.indices.read(files, at, &mut bytes)?;
+            self.indices.read_stored(files, at, &mut bytes)?;
             for index in bytes.chunks_exact(usize::try_from(one).unwrap_or(1)) {
                 let position = self.position(index).filter(|&position| position < elements);
                 let position = position

@@ -86,10 +86,7 @@ impl Mismatch {
 impl std::fmt::Display for Mismatch {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
-            Self::Unexpected { extra: false, .. } => f.write_str("not a tensor of this family"),
-            Self::Unexpected { extra: true, .. } => {
-                f.write_str("not a tensor of the family, copied unchanged")
-            }
+            Self::Unexpected { .. } => f.write_str("not a tensor of this family"),
             Self::Missing { .. } => f.write_str("missing tensor of this family and configuration"),
             Self::Beyond { index, number, count, .. } => {
                 let index = index.replace('_', " ");

@@ -1,10 +1,10 @@
 //! What becomes of chunks that a thread is done with, one after the other: checked, judged,
 //! written, counted.
 
-use apr_core::{Progress, counted};
+use apr_core::{Progress, StoredRange, counted};
 use apr_quantize::QualityLog;
 use apr_quantize::recode::{Recode, RecodeFindings};
-use apr_registry::digest::TensorDigest;
+use apr_registry::digest::{Crc32, TensorDigest};
 use apr_registry::{CheckpointWriter, DType, DTypeKind, Error, Loss, Result, Sink, TensorInfo};
 use apr_tensor::cast::CastCounts;
 
@@ -31,6 +31,8 @@ pub(super) struct Receiver<'a> {
     target: Target<'a>,
     judge: Judge,
     tally: Tally,
+    /// CRC-32 of the current tensor, if the file states one.
+    crc: Crc32,
     digest: TensorDigest,
     /// Findings in the tensor whose chunks are being received.
     found: RecodeFindings,
@@ -65,6 +67,7 @@ impl<'a> Receiver<'a> {
             target,
             judge,
             tally: Tally::default(),
+            crc: Crc32::new(),
             digest: TensorDigest::new(),
             found: RecodeFindings::default(),
             violation: None,
@@ -88,6 +91,7 @@ impl<'a> Receiver<'a> {
         if task.kind == TaskKind::Check {
             return Ok(());
         }
+        self.check_crc(task, slot)?;
         let judged = self.judge.see(self.worker.reader, task, slot);
         judged.map_err(|error| self.stop(task.tensor, error))?;
         self.found.merge(&slot.found);
@@ -101,25 +105,42 @@ impl<'a> Receiver<'a> {
         let part = self.checks.list[part].part;
         self.tally.append(part.sum, &slot.input[..task.chunk.len], slot.input_sums);
         let mismatch = if task.chunk.last { self.tally.finish(part.sum) } else { None };
-        match mismatch {
-            Some(mismatch) if self.stops_at(mismatch) => {
-                let (reader, tensor) = (self.worker.reader, task.tensor);
-                let name = self.judge.validator.name(tensor, &reader.tensors()[tensor].name);
-                Err(mismatch.into_error_about(reader, name, part.place))
-            }
-            Some(Mismatch::Crc32 { stated, found }) => {
-                let name = &self.worker.reader.tensors()[task.tensor].name;
-                let judged =
-                    self.judge.validator.validate_checksum(task.tensor, name, (stated, found));
-                judged.map_err(|error| self.stop(task.tensor, error))
-            }
-            Some(Mismatch::Digest) | None => Ok(()),
+        mismatch.map_or(Ok(()), |mismatch| self.find(mismatch, task.tensor, part.place))
+    }
+
+    /// Adds a chunk to the tensor's CRC-32 if the file states one.
+    ///
+    /// Compares the two after the last chunk of the tensor.
+    fn check_crc(&mut self, task: ChunkTask, slot: &ChunkBuffers) -> Result<()> {
+        let ChunkTask { tensor, chunk, .. } = task;
+        let stored = self.worker.reader.stored(tensor);
+        let Some(stated) = stored.crc32() else { return Ok(()) };
+        match slot.input_sums {
+            Some(sums) => self.crc.append(sums),
+            None => self.crc.update(&slot.input[..chunk.len]),
+        }
+        if !chunk.last {
+            return Ok(());
+        }
+        let found = std::mem::take(&mut self.crc).value();
+        match stated == found {
+            true => Ok(()),
+            false => self.find(Mismatch::Crc32 { stated, found }, tensor, stored.range),
         }
     }
 
-    /// Returns `true` if a mismatch ends the conversion: one of a CRC-32 can be recorded instead.
-    fn stops_at(&self, mismatch: Mismatch) -> bool {
-        mismatch == Mismatch::Digest || self.judge.validator.config().stop
+    /// Ends the conversion because of a mismatch, or records one of a CRC-32 if errors do not end
+    /// it.
+    fn find(&mut self, mismatch: Mismatch, tensor: usize, place: StoredRange) -> Result<()> {
+        let (reader, validator) = (self.worker.reader, &mut self.judge.validator);
+        let name = &reader.tensors()[tensor].name;
+        match mismatch {
+            Mismatch::Crc32 { stated, found } if !validator.config().stop => {
+                let judged = validator.validate_checksum(tensor, name, (stated, found));
+                judged.map_err(|error| self.stop(tensor, error))
+            }
+            _ => Err(mismatch.into_error_about(reader, validator.name(tensor, name), place)),
+        }
     }
 
     /// Adds a chunk to the tensor's digest if the file states a digest.

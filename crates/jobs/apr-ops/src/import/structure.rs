@@ -214,7 +214,8 @@ pub(super) fn errors_and_warnings(
     warnings.extend(part_of_model(&missing));
 
     if !odd.is_empty() {
-        warnings.push(format!("not in the family, copied unchanged: {}", listed(&odd)));
+        warnings
+            .push(format!("not in the family, kept if the output can hold them: {}", listed(&odd)));
     }
 
     (errors, warnings)

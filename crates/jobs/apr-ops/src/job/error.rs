@@ -69,6 +69,12 @@ impl JobError {
     ) -> Self {
         let file = file.to_owned();
         match error {
+            ConvertError::Model(error) if error.code() == Code::Checksum => {
+                Self::Model(match error.tensor().and_then(source_tensor) {
+                    Some(name) => about_tensor(&error, name),
+                    None => error,
+                })
+            }
             ConvertError::Model(error) => error.into(),
             ConvertError::Invalid(error) => {
                 let source_tensor = source_tensor(&error.tensor);
@@ -91,6 +97,19 @@ impl JobError {
             )),
             None => error.into(),
         }
+    }
+}
+
+/// Returns the error about a checksum with another name of its tensor.
+fn about_tensor(error: &Error, name: String) -> Error {
+    let named = Error::checksum(error.message()).for_tensor(name);
+    let placed = match error.offset() {
+        Some(offset) => named.at(offset),
+        None => named,
+    };
+    match error.file() {
+        Some(file) => placed.in_file(file),
+        None => placed,
     }
 }
 
@@ -230,6 +249,17 @@ mod tests {
         assert_eq!(JobError::Request("no such thing".to_owned()).to_string(), "no such thing");
         let model = JobError::from(Error::format("broken").in_file("m.gguf"));
         assert_eq!(model.to_string(), Error::format("broken").in_file("m.gguf").to_string());
+    }
+
+    #[test]
+    fn an_error_about_a_checksum_names_the_tensor_as_the_source_does() {
+        let error = Error::checksum("the sum is another").for_tensor("output_norm.weight");
+        let error = ConvertError::Model(error.at(7).in_file("m.pt"));
+        let job = JobError::of(error, "m.pt", |_| Some("norm.weight".to_owned()));
+        let expected = Error::checksum("the sum is another").for_tensor("norm.weight");
+        let expected = expected.at(7).in_file("m.pt").to_string();
+        assert!(matches!(&job, JobError::Model(error) if error.code() == Code::Checksum), "{job}");
+        assert_eq!(job.to_string(), expected);
     }
 
     #[test]

@@ -15,6 +15,7 @@ use crate::import::{
     expected_mels, false_claim, family_misfits, filterbank_misfit, inline_misfits,
     vocabulary_misfit,
 };
+use crate::tied::contradictions;
 
 impl Pass<'_> {
     /// Checks names and shapes against the family, or against one another in an adapter.
@@ -40,8 +41,8 @@ impl Pass<'_> {
         let found = match self.known.model {
             Some(model) => {
                 let (found, part) = family_misfits(self.reader, model);
-                if let Some(part) = part {
-                    self.find(Level::Warning, Check::Shapes, None, part);
+                for warning in part.into_iter().chain(contradictions(self.reader, model)) {
+                    self.find(Level::Warning, Check::Shapes, None, warning);
                 }
                 found
             }

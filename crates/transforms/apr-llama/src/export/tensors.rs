@@ -207,8 +207,10 @@ impl<'p, 'a> ExportPlan<'p, 'a> {
             return cuts.iter().try_for_each(|part| self.add_cut(position, part));
         }
 
-        // What is computed, such as masks and frequencies, llama.cpp computes itself.
+        // Masks and frequencies, for example.
         if self.model.family().kind(canonical) == Some(TensorKind::Buffer) {
+            let reader = self.reader;
+            self.lose(&reader.tensors()[position].name, "llama.cpp computes it");
             return Ok(());
         }
 

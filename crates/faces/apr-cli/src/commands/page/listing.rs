@@ -77,8 +77,8 @@ impl Folder {
         Ok(found)
     }
 
-    /// Returns the number of names left out: hidden, not UTF-8, or links that lead out of the
-    /// folder.
+    /// Returns the number of names left out: hidden, not UTF-8, links that lead nowhere or out of
+    /// the folder, and pipes.
     pub(super) fn left_out(&self) -> usize {
         self.left_out
     }
@@ -103,28 +103,33 @@ impl Folder {
         self.index.as_deref()
     }
 
-    /// Adds the regular files of a folder and of the folders in it, `depth` levels down; names that
-    /// no address can have, and hidden ones, are counted and left out.
+    /// Adds the regular files of a folder and of the folders in it, `depth` levels down.
+    ///
+    /// Counts and leaves out hidden names, names that no address can have, everything that is not a
+    /// file or a folder, and links that leave a model's folder, which are not followed.
     fn collect(&mut self, folder: &Path, prefix: &str, depth: usize) -> Outcome {
         let names = apr_platform::list_folder(folder).map_err(|error| io_error(&error, folder))?;
         for name in names {
             let path = folder.join(name);
-            // A link leads to what it stands for; one that leads nowhere is no file of the model.
-            let Ok(metadata) = fs::metadata(&path) else { continue };
             let name = path.file_name().and_then(OsStr::to_str);
-            let Some(name) = name.filter(|name| !name.starts_with('.')) else {
-                self.left_out += 1;
-                continue;
-            };
-            let name = format!("{prefix}{name}");
-            if metadata.is_file() {
-                match self.within.as_ref().map(|within| within.path_of(&name)) {
-                    None => drop(self.files.insert(name, path)),
-                    Some(Ok(real)) => drop(self.files.insert(name, real)),
-                    Some(Err(_)) => self.left_out += 1,
+            let name = name.filter(|name| !name.starts_with('.'));
+            let name = name.map(|name| format!("{prefix}{name}"));
+            let real = name.as_deref().and_then(|name| match &self.within {
+                Some(within) => within.path_of(name).ok(),
+                None => Some(path.clone()),
+            });
+            // A link is read as the file or folder that it leads to.
+            let kind = real.as_deref().and_then(|real| fs::metadata(real).ok());
+            match (name, real, kind) {
+                (Some(name), Some(real), Some(kind)) if kind.is_file() => {
+                    self.files.insert(name, real);
                 }
-            } else if metadata.is_dir() && depth > 0 {
-                self.collect(&path, &format!("{name}/"), depth - 1)?;
+                (Some(name), Some(_), Some(kind)) if kind.is_dir() => {
+                    if depth > 0 {
+                        self.collect(&path, &format!("{name}/"), depth - 1)?;
+                    }
+                }
+                _ => self.left_out += 1,
             }
             if self.files.len() > MOST {
                 let message =

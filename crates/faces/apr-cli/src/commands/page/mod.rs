@@ -32,7 +32,8 @@ struct PageReport {
     file_count: usize,
     /// Number of the model's files and folders that the page may not read.
     ///
-    /// These are hidden ones, names that are not UTF-8, and links that lead out of the folder.
+    /// These are hidden ones, names that are not UTF-8, pipes, and links that lead nowhere or out
+    /// of the folder.
     hidden_count: usize,
 }
 
@@ -90,7 +91,8 @@ fn render(out: &mut dyn Write, report: &PageReport) -> io::Result<()> {
         let names = if report.hidden_count == 1 { "name" } else { "names" };
         writeln!(
             out,
-            "{DIM}left out: {} {names}, hidden, no UTF-8 or links out of the folder{DIM:#}",
+            "{DIM}left out: {} {names}: hidden, not UTF-8, not a file, or a link out of the \
+             folder{DIM:#}",
             report.hidden_count
         )?;
     }

@@ -13,6 +13,7 @@ use apr_registry::apr2::{Encrypt, FOOTER_LEN};
 use apr_registry::{
     ByteSource, CheckpointReader, Code, Error, Escaped, FileInfo, PlanOptions, Sharding, read_vec,
 };
+use apr_view::integrity::Mismatch;
 use base16ct::lower::{decode_vec, encode_string};
 
 use super::draft::Draft;
@@ -329,11 +330,15 @@ fn output(plan: &PartsPlan) -> Outcome<&OutputPlan> {
         .ok_or_else(|| Error::format("the plan has no output, but its job writes").into())
 }
 
-/// A digest that does not match is the plan's.
+/// A digest that does not match is the plan's. A checksum of the file was wrong before.
 fn changed(error: JobError) -> Failure {
+    let is_digest = |error: &Error| error.message() == Mismatch::Digest.to_string();
     match error {
-        JobError::Model(error) if error.code() == Code::Checksum => {
-            let mut told = Error::checksum("its digest differs from the plan's; make a new plan");
+        JobError::Model(error) if error.code() == Code::Checksum && is_digest(&error) => {
+            let mut told = Error::checksum(
+                "its digest differs from the plan's; make a new plan, or validate the file if it \
+                 was not changed",
+            );
             if let Some(file) = error.file() {
                 told = told.in_file(file);
             }
