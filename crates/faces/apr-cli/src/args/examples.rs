@@ -213,7 +213,8 @@ const EXAMPLES: [(&str, &[Example]); 55] = [
             ("apr run chat.gguf --chat", "hold a conversation on a terminal"),
             ("apr run llava --image photo.jpg --prompt \"What is this?\"", "ask about an image"),
             (
-                "apr run gemma.gguf --mmproj mmproj.gguf --image photo.jpg --prompt \"What is this?\"",
+                "apr run gemma.gguf --mmproj mmproj.gguf --image photo.jpg \
+                 --prompt \"What is this?\"",
                 "ask a GGUF model about an image",
             ),
             (
