@@ -81,7 +81,8 @@ fn zeros_and_infinities_are_a_mask_without_a_graph_and_no_tensor_of_a_family() {
 
 /// Returns offset and length of a tensor in a safetensors file.
 fn place(bytes: &[u8], name: &str) -> (usize, usize) {
-    let start = 8 + u64::from_le_bytes(bytes[..8].try_into().expect("8 bytes")) as usize;
+    let size = u64::from_le_bytes(bytes[..8].try_into().expect("8 bytes"));
+    let start = 8 + usize::try_from(size).expect("a small header");
     let header: serde_json::Value = serde_json::from_slice(&bytes[8..start]).expect("JSON");
     let at = |end: usize| {
         let offset = header[name]["data_offsets"][end].as_u64().expect("an offset");
