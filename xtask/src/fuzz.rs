@@ -6,7 +6,7 @@ use std::path::Path;
 use crate::process::{find_program, output, program, run as run_program, workspace};
 use crate::steps::{Outcome, Steps, Stop};
 
-const TARGETS: [&str; 30] = [
+const TARGETS: [&str; 31] = [
     "decode_block",
     "dequantize_any",
     "open_encrypted",

@@ -12,7 +12,7 @@ use apr_testkit::{excessive, locate};
 
 type Body = fn(&[u8]);
 
-const BODIES: [(&str, Body); 30] = [
+const BODIES: [(&str, Body); 31] = [
     ("decode_block", bodies::decode_block),
     ("dequantize_any", bodies::dequantize_any),
     ("open_encrypted", bodies::open_encrypted),

@@ -18,7 +18,7 @@ use apr_testkit::{corrupt, locate};
 
 type Body = fn(&[u8]);
 
-const BODIES: [(&str, Body); 30] = [
+const BODIES: [(&str, Body); 31] = [
     ("read_adapter", read_adapter),
     ("read_answers", read_answers),
     ("decode_block", decode_block),
