@@ -364,7 +364,7 @@ fn is_never_zero(name: &str, expectation: Option<TensorExpectation>) -> bool {
 /// Returns `true` if a tensor of zeros was never filled.
 ///
 /// A bias and a beta start at zero and may stay zero, like half of an adapter. A buffer is not
-/// learnt.
+/// learnt, and codes that are symmetric have zero points of zero.
 fn may_not_be_zero(name: &str, kind: Option<TensorKind>) -> bool {
     if starts_at_zero(name) {
         return false;
@@ -376,7 +376,9 @@ fn may_not_be_zero(name: &str, kind: Option<TensorKind>) -> bool {
         ),
         None => {
             let name = name.to_ascii_lowercase();
-            !["bias", "beta", "running_mean"].iter().any(|zero| name.ends_with(zero))
+            const MAY_BE_ZERO: [&str; 5] =
+                ["bias", "beta", "running_mean", "zero_point", "zero_points"];
+            !MAY_BE_ZERO.iter().any(|zero| name.ends_with(zero))
         }
     }
 }
@@ -465,9 +467,12 @@ mod tests {
     fn zeros_are_odd_except_where_they_belong() {
         assert_eq!(violations(&[0.0; 8], Some(TensorKind::Linear), "w"), [Violation::Zero]);
         assert_eq!(violations(&[0.0; 8], None, "w"), [Violation::Zero]);
-        for (kind, name) in
-            [(Some(TensorKind::Bias), "b"), (Some(TensorKind::NormBeta), "b"), (None, "fc.bias")]
-        {
+        for (kind, name) in [
+            (Some(TensorKind::Bias), "b"),
+            (Some(TensorKind::NormBeta), "b"),
+            (None, "fc.bias"),
+            (None, "fc.weight_zero_point"),
+        ] {
             assert_eq!(violations(&[0.0; 8], kind, name), [], "{name}");
         }
         assert_eq!(violations(&[0.0], None, "scalar"), [], "a single zero is a value");
