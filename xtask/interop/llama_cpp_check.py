@@ -232,7 +232,8 @@ def check_runs(folder):
         print(f"skip  {stories.name} is not there", flush=True)
     for path, prompts, count in models:
         same_values = folder / "f32.gguf"
-        apr("convert", path, "--precision", "fp32", "-o", same_values, "-f")
+        in_floats = ["--precision", "fp32"] if "f16" in path.name.lower() or "fp16" in path.name else ["--dequantize", "f32"]
+        apr("convert", path, *in_floats, "-o", same_values, "-f")
         for prompt in prompts:
             ids = ",".join(map(str, prompt))
             for arithmetic, model in [(["--exact"], same_values), ([], path)]:
