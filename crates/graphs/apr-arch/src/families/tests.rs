@@ -100,12 +100,13 @@ fn tables_that_contain_none_of_the_names_words_are_not_parsed() {
 }
 
 #[test]
-fn an_added_image_table_is_found_by_its_models_and_is_not_a_family() {
+fn an_added_image_table_is_found_by_its_models_and_is_not_tried_as_a_family() {
     let mut families = Families::builtin();
     let table = "name = 'mine'\ntitle = 'Mine'\nextends = 'llava_vision'\nvision_of = ['seer']";
     families.add(table).expect("a part");
     assert_eq!(families.brought().count(), 0);
-    assert!(families.find("mine").is_none());
+    assert!(families.iter().all(|family| family.name() != "mine"));
+    assert!(families.find("mine").is_some_and(Family::is_for_images));
     let mut tensors = llama_tensors();
     let name = "multi_modal_projector.linear_1.weight".to_owned();
     tensors.push(TensorInfo { name, dtype: DType::F32, shape: [4, 4].into() });
