@@ -114,7 +114,7 @@ fn vision_tensors_are_rejected_or_omitted_by_name() {
         json["tensors"][projector] = json!([3, 4]);
     });
     assert!(
-        message.contains(projector) && message.contains("vision tower is of none"),
+        message.contains(projector) && message.contains("larger model is of none"),
         "{message}"
     );
 

@@ -11,7 +11,7 @@ use crate::support::Sandbox;
 
 /// What llama.cpp's converter makes of each model.
 fn converted() -> Vec<(String, Value)> {
-    let text = fs::read(locate::fixture("gguf/mmproj.json")).expect("the fixture is there");
+    let text = fs::read(locate::fixture("mmproj/expected.json")).expect("the fixture is there");
     let all: Value = serde_json::from_slice(&text).expect("JSON");
     all.as_object().expect("cases").clone().into_iter().collect()
 }
