@@ -95,12 +95,12 @@
 //! | `std` | the standard library: tables are kept, checksums use the processor's instructions | 34 | 49 |
 //! | `simd` | loops for AVX2 and AVX-512, chosen by the processor's features at run time | 37 | 63 |
 //! | `native` | files and threads: [`Model`], [`Tensor`], [`write()`] | 48 | 72 |
-//! | `formats` | GGUF, PyTorch, ONNX, TorchScript, NumPy, Keras, TensorFlow, Core ML, Flax, Orbax, word vectors, NeMo, llamafile | 73 | 143 |
-//! | `ops` | families, graphs, [`convert`], [`apr_import`] and the reports of [`Model`] | 106 | 283 |
-//! | `quantize` | tensors get ggml's types; they are read without it | 106 | 290 |
-//! | `prune` | pruning and sparse tensors: the module `prune` | 107 | 277 |
-//! | `lora` | adapters merged into a model: the module `lora` | 107 | 289 |
-//! | `lowrank` | low-rank factors and LoRA adapters: the module `lowrank` | 141 | 381 |
+//! | `formats` | GGUF, PyTorch, ONNX, TorchScript, NumPy, Keras, TensorFlow, Core ML, Flax, Orbax, word vectors, NeMo, llamafile | 69 | 143 |
+//! | `ops` | families, graphs, [`convert`], [`apr_import`] and the reports of [`Model`] | 102 | 283 |
+//! | `quantize` | tensors get ggml's types; they are read without it | 102 | 290 |
+//! | `prune` | pruning and sparse tensors: the module `prune` | 103 | 277 |
+//! | `lora` | adapters merged into a model: the module `lora` | 103 | 289 |
+//! | `lowrank` | low-rank factors and LoRA adapters: the module `lowrank` | 138 | 381 |
 //! | `compression` | the codecs of `.apr` files | 51 | 140 |
 //! | `zstd-encoder` | Zstandard written as well as read; half of all code | 51 | 143 |
 //! | `encryption` | AES-256-GCM for passwords and recipients | 85 | 91 |
@@ -108,9 +108,9 @@
 //! | `typed` | APRN, one model of a serde type in one file | 52 | 75 |
 //! | `ndarray` | tensors as arrays of that crate | 55 | 78 |
 //! | `hub` | models on hubs and servers: `hf://`, `https://`, `s3://` | 96 | 157 |
-//! | `infer` | models run: the modules `run`, `trace`, `quality` and `importance` | 118 | 400 |
+//! | `infer` | models run: the modules `run`, `trace`, `quality` and `importance` | 114 | 400 |
 //! | `inputs` | tokenizers of every kind, chat templates, audio and image files | 202 | 585 |
-//! | `grammar` | generated text that keeps to a JSON schema, a regular expression or a grammar | 127 | 430 |
+//! | `grammar` | generated text that keeps to a JSON schema, a regular expression or a grammar | 124 | 430 |
 //!
 //! Crates are those that are compiled, our own included, and seconds the processor time of an
 //! optimized build; from `native` on with `simd`, from `formats` on with `native`. `cargo xtask

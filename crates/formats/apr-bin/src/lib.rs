@@ -1,5 +1,5 @@
-//! Files of other programs that are called `.bin`: word vectors of word2vec and fastText, and models
-//! of CTranslate2. Their first bytes tell them apart.
+//! Files of other programs that are called `.bin`: word vectors of word2vec and fastText, and
+//! models of CTranslate2. Their first bytes tell them apart.
 //!
 //! ```
 //! use apr_core::{CheckpointReader, Limits};

@@ -121,9 +121,9 @@ impl<'a> Store<'a> {
     /// Keeps the tensors that are read from now on, up to `most` bytes in all, and returns their
     /// size in bytes.
     ///
-    /// It keeps the codes of coded weights. After some uses, it keeps the values instead if the codes
-    /// are [slow to decode](KeepCodes::is_slow) and all values fit. If the codes do not fit, it
-    /// keeps nothing.
+    /// It keeps the codes of coded weights. After some uses, it keeps the values instead if the
+    /// codes are [slow to decode](KeepCodes::is_slow) and all values fit. If the codes do not fit,
+    /// it keeps nothing.
     pub(crate) fn keep(&mut self, tensors: &[usize], most: u64) -> u64 {
         let in_memory = |tensor: &usize| match self.reader.tensor_slice(*tensor) {
             // Floats that lie askew would have to be copied at every use.

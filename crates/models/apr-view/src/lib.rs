@@ -4,10 +4,10 @@
 //! makes a tensor of others as it is read (rows in another order, parts stacked); a [`Derived`]
 //! checkpoint computes tensors by any [`Computation`] (pruned, factored, quantized); [`Unpacked`]
 //! shows quantized tensors as integers and scales, [`Verified`] compares what is read with what the
-//! file states of it, and a [`Joined`] one has the tensors of several. All are checkpoints themselves, so that they go
-//! wherever one goes. [`chunks`] cuts tensors into the pieces that passes work on, [`values`] reads
-//! elements as numbers, and [`parse_filter`] and [`nearest`](nearest()) choose tensors by what a
-//! user typed.
+//! file states of it, and a [`Joined`] one has the tensors of several. All are checkpoints
+//! themselves, so that they go wherever one goes. [`chunks`] cuts tensors into the pieces that
+//! passes work on, [`values`] reads elements as numbers, and [`parse_filter`] and
+//! [`nearest`](nearest()) choose tensors by what a user typed.
 //!
 //! ```
 //! use apr_core::{CheckpointReader, Limits};

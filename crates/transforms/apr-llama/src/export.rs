@@ -68,7 +68,8 @@ pub fn export<'a>(source: &Source<'a>, tokenizer: Vec<KeyValue>) -> Result<GgufE
     let model = source.family()?.ok_or_else(|| {
         match reader.tensors().iter().find(|info| is_of_others(&info.name)) {
             Some(info) => Error::format(
-                "GGUF needs the model family, and this part of a larger model is of none that is known",
+                "GGUF needs the model family, and this part of a larger model is of none that is \
+                 known",
             )
             .for_tensor(&info.name),
             None => unknown_family(reader, source.families()),

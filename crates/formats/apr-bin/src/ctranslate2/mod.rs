@@ -22,10 +22,10 @@
 //! # Whisper
 //!
 //! A Whisper model has the tensors of `transformers` under their names: joined projections
-//! (`self_attention/linear_0`) are queries, keys and values, a range of rows each. The biases of keys,
-//! which Whisper does not have, are zeros there, and are left out. `config.json` and
-//! `generation_config.json` are made of the settings, the shapes, and the configuration beside the
-//! file ([`open_in`]).
+//! (`self_attention/linear_0`) are queries, keys and values, a range of rows each. The biases of
+//! keys, which Whisper does not have, are zeros there, and are left out. `config.json`,
+//! `generation_config.json` and `preprocessor_config.json` are made of the settings, the shapes,
+//! and the configuration and tokenizer beside the file ([`open_in`]).
 //!
 //! Models of other specifications keep the names of their variables. Weights of 8 and 16 bits keep
 //! their scales (`weight_scale`), and nothing computes with them.
@@ -35,7 +35,9 @@
 //! ```
 //! use apr_core::{CheckpointReader, Limits};
 //!
-//! let text = |text: &str| [&(text.len() as u16 + 1).to_le_bytes()[..], text.as_bytes(), b"\0"].concat();
+//! let text = |text: &str| {
+//!     [&(text.len() as u16 + 1).to_le_bytes()[..], text.as_bytes(), b"\0"].concat()
+//! };
 //! let mut file = 6_u32.to_le_bytes().to_vec();
 //! file.extend(text("TransformerSpec"));
 //! file.extend([1_u32, 1].iter().flat_map(|number| number.to_le_bytes()));

@@ -195,7 +195,10 @@ mod tests {
     #[test]
     fn groups_and_blocks_have_a_size() {
         let group = |size: Value| json!({"quantization": {"bits": 4, "group_size": size}});
-        let block = |size: Value| json!({"quantization": {"bits": 4, "group_size": 32, "weight_block_size": size}});
+        let block = |size: Value| {
+            let group = json!({"bits": 4, "group_size": 32, "weight_block_size": size});
+            json!({ "quantization": group })
+        };
         for (config, needed) in [
             (group(json!(0)), "is 0, not a number of columns"),
             (group(json!(-2)), "is -2, not a number of columns"),
