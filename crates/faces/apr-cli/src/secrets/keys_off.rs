@@ -25,14 +25,14 @@ pub(crate) fn read_trusted_bytes<P: AsRef<Path>>(
     absent()
 }
 
-/// Adds nothing. A model that is encrypted is rejected when it is opened.
-#[allow(clippy::unnecessary_wraps, reason = "as with keys")]
+/// Rejects a key file, which would be read with keys. A password opens no model: one that is
+/// encrypted is rejected when it is opened.
 pub(crate) fn add_keys(
     _keys: &mut Keys,
-    _key: Option<&Path>,
+    key: Option<&Path>,
     _password: Option<&Zeroizing<Vec<u8>>>,
 ) -> Outcome {
-    Ok(())
+    if key.is_some() { absent() } else { Ok(()) }
 }
 
 #[allow(clippy::needless_pass_by_value, reason = "as with keys")]
