@@ -436,20 +436,14 @@ impl<'a> Stored<'a> {
     #[must_use]
     pub fn behind_files(self, count: usize) -> Self {
         let moved = |range: StoredRange| StoredRange { file: range.file + count, ..range };
-        Self {
-            range: moved(self.range),
-            sources: self.sources.into_iter().map(moved).collect(),
-            parts: self
-                .parts
-                .into_iter()
-                .map(|part| StoredPart {
-                    range: moved(part.range),
-                    place: moved(part.place),
-                    ..part
-                })
-                .collect(),
-            ..self
-        }
+        let part = |part: StoredPart<'a>| StoredPart {
+            range: moved(part.range),
+            place: moved(part.place),
+            ..part
+        };
+        let sources = self.sources.into_iter().map(moved).collect();
+        let parts = self.parts.into_iter().map(part).collect();
+        Self { range: moved(self.range), sources, parts, ..self }
     }
 
     /// Returns the ranges of all bytes that the tensor is made of.

@@ -1,7 +1,7 @@
 //! A language model and its part for images, which llama.cpp has in two files, as one model.
 
 use apr_arch::{Families, FamilyModel};
-use apr_core::json::to_vec_pretty;
+use apr_core::json::{from_python, to_vec_pretty};
 use apr_registry::{CheckpointReader, DType, Error, Result, keys};
 use apr_source::Architecture;
 use apr_view::{Base, Joined};
@@ -18,9 +18,9 @@ const TEXT: &str = "text_config";
 
 /// Settings of preprocessors that bound the size of images, and the keys that state them.
 const BOUNDS: [(&str, &str); 3] = [
-    ("max_pixels", "clip.vision.image_max_pixels"),
-    ("shortest_edge", "clip.vision.image_max_pixels"),
-    ("max_patches", "clip.vision.preproc_max_tiles"),
+    ("/max_pixels", "clip.vision.image_max_pixels"),
+    ("/size/shortest_edge", "clip.vision.image_max_pixels"),
+    ("/max_patches", "clip.vision.preproc_max_tiles"),
 ];
 
 /// Entries about the whole model that the language model's configuration has alone.
@@ -87,10 +87,11 @@ pub fn with_images<'a>(
     }
     let companions = joined.companions_mut();
     companions.put(CONFIG, to_vec_pretty(&config).unwrap_or_default());
-    if let Some(processor) = processor.clone() {
-        companions.put(PROCESSOR_FILE, processor);
+    if let Some(processor) = &processor {
+        companions.put(PROCESSOR_FILE, processor.clone());
     }
-    let has = |word: &str| processor.iter().any(|text| has_word(text, word));
+    let settings: Option<Value> = processor.as_deref().and_then(|text| from_python(text).ok());
+    let has = |path: &str| settings.as_ref().is_some_and(|it| it.pointer(path).is_some());
     let stated = images.metadata().key_values()?;
     let states = |key: &str| stated.as_ref().is_some_and(|pairs| pairs.find(key).is_some());
     if BOUNDS.iter().any(|(setting, key)| has(setting) && !states(key)) {
@@ -101,10 +102,6 @@ pub fn with_images<'a>(
         );
     }
     Ok((joined, warnings))
-}
-
-fn has_word(text: &[u8], word: &str) -> bool {
-    text.windows(word.len()).any(|window| window == word.as_bytes())
 }
 
 /// Adds the numbers of angles by which tokens of images are turned along time, height and width.

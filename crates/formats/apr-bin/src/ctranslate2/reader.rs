@@ -117,7 +117,7 @@ impl Ctranslate2Reader {
         beside: &Beside,
         limits: &Limits,
     ) -> Result<Self> {
-        let Variables { specification, all, rest } = Variables::read(&*source)?;
+        let Variables { specification, all, rest } = Variables::read(&*source, limits)?;
         let is_whisper = specification == whisper::SPECIFICATION;
         let mut reader = Self {
             files: vec![FileInfo { name: name.to_owned(), len: source.len() }],
@@ -143,6 +143,9 @@ impl Ctranslate2Reader {
             if name.strip_suffix(SCALE).is_some_and(|weight| all.contains_key(weight)) {
                 continue;
             }
+            if is_whisper && whisper::is_tied(name, &all) {
+                continue;
+            }
             let known = if is_whisper { whisper::parts(name) } else { None };
             let parts = known.unwrap_or_else(|| vec![Part::whole(name.clone())]);
             let scales = all.get(&format!("{name}{SCALE}"));
@@ -152,7 +155,6 @@ impl Ctranslate2Reader {
                     .map_err(|error| error.for_tensor(&part.name))?;
             }
         }
-        limits.check_metadata(reader.tensors.len() as u64)?;
         if is_whisper {
             reader.describe(&whisper::configuration(&all, &settings, beside), beside);
         }

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use apr_core::{ByteSource, DType, Error, Result, Shape, read_vec};
+use apr_core::{ByteSource, DType, Error, Limits, Result, Shape, read_vec};
 
 /// Most dimensions of a variable.
 const MAX_RANK: u8 = 8;
@@ -95,8 +95,8 @@ impl Variables {
     ///
     /// # Errors
     /// E001 for two variables of one name, E002 for a damaged file, E003 for another version, E007
-    /// when reading fails.
-    pub(super) fn read(source: &dyn ByteSource) -> Result<Self> {
+    /// when reading fails, E008 for more variables than fit in memory.
+    pub(super) fn read(source: &dyn ByteSource, limits: &Limits) -> Result<Self> {
         let mut cursor = Cursor { source, at: 0, bytes: Vec::new(), start: 0 };
         let version = cursor.u32()?;
         if !(4..=6).contains(&version) {
@@ -107,7 +107,9 @@ impl Variables {
         let specification = cursor.text()?;
         cursor.u32()?;
         let mut all = BTreeMap::new();
-        for _ in 0..cursor.u32()? {
+        let count = cursor.u32()?;
+        limits.check_tensors(count.into())?;
+        for _ in 0..count {
             let at = cursor.at;
             let name = cursor.text()?;
             let variable = Variable::read(&mut cursor).map_err(|error| error.for_tensor(&name))?;
@@ -116,7 +118,9 @@ impl Variables {
                 return Err(Error::format("two variables have this name").for_tensor(name).at(at));
             }
         }
-        for _ in 0..cursor.u32()? {
+        let count = cursor.u32()?;
+        limits.check_tensors(count.into())?;
+        for _ in 0..count {
             let at = cursor.at;
             let (alias, name) = (cursor.text()?, cursor.text()?);
             let Some(variable) = all.get(&name).cloned() else {

@@ -24,13 +24,13 @@ impl Part {
     }
 }
 
-/// Returns the tensors of `transformers` that a variable is; none for one that Whisper does not
-/// have, and `None` for a variable of another kind.
+/// Returns the tensors of `transformers` that a variable is, and `None` for a variable of another
+/// kind.
 pub(super) fn parts(variable: &str) -> Option<Vec<Part>> {
     let whole = |name: String| Some(vec![Part::whole(format!("model.{name}"))]);
     let path: Vec<&str> = variable.split('/').collect();
     match path[..] {
-        ["decoder", "projection", _] => Some(Vec::new()),
+        ["decoder", "projection", kind] => Some(vec![Part::whole(format!("proj_out.{kind}"))]),
         ["decoder", "embeddings", kind] => whole(format!("decoder.embed_tokens.{kind}")),
         [side, "position_encodings", "encodings"] => {
             whole(format!("{side}.embed_positions.weight"))
@@ -70,6 +70,15 @@ pub(super) fn parts(variable: &str) -> Option<Vec<Part>> {
         }
         _ => None,
     }
+}
+
+/// Returns `true` for a head that is the table of tokens, which `transformers` does not store.
+///
+/// CTranslate2 has it as an alias of the table.
+pub(super) fn is_tied(name: &str, all: &BTreeMap<String, Variable>) -> bool {
+    let table = |kind: &str| all.get(&format!("decoder/embeddings/{kind}"));
+    let kind = name.strip_prefix("decoder/projection/");
+    kind.and_then(table).zip(all.get(name)).is_some_and(|(table, head)| table.offset == head.offset)
 }
 
 /// Returns `true` for the bias of keys, in whose place are zeros.
@@ -269,7 +278,8 @@ mod tests {
             ]
         );
         assert_eq!(names("encoder/layer_norm/beta"), ["model.encoder.layer_norm.bias 0/1"]);
-        assert_eq!(parts("decoder/projection/weight"), Some(Vec::new()));
+        let head = Part::whole("proj_out.weight".to_owned());
+        assert_eq!(parts("decoder/projection/weight"), Some(vec![head]));
         assert_eq!(parts("encoder/layer_0/self_attention/linear_7/weight"), None);
     }
 }

@@ -126,3 +126,30 @@ fn broken_files_are_errors_and_take_no_memory() {
     let error = open(other, "model.bin", &Limits::default()).expect_err("another version");
     assert_eq!(error.code(), Code::Version);
 }
+
+#[test]
+fn a_head_of_its_own_is_kept_and_one_that_is_the_table_is_not() {
+    let text = |text: &str| {
+        let len = u16::try_from(text.len() + 1).expect("short");
+        [&len.to_le_bytes()[..], text.as_bytes(), b"\0"].concat()
+    };
+    let table = |name: &str, byte: u8| {
+        // Two dimensions, 1 and 2; half precision; four bytes.
+        [text(name), vec![2, 1, 0, 0, 0, 2, 0, 0, 0, 4, 4, 0, 0, 0], vec![byte; 4]].concat()
+    };
+    let (embeddings, head) = ("decoder/embeddings/weight", "decoder/projection/weight");
+    let names = |variables: &[Vec<u8>], aliases: &[Vec<u8>]| {
+        let mut file = [6_u32.to_le_bytes().to_vec(), text("WhisperSpec")].concat();
+        file.extend(3_u32.to_le_bytes());
+        for list in [variables, aliases] {
+            file.extend(u32::try_from(list.len()).expect("few").to_le_bytes());
+            file.extend(list.concat());
+        }
+        let reader = open(file, "model.bin", &Limits::default()).expect("a whole file");
+        reader.tensors().iter().map(|info| info.name.clone()).collect::<Vec<_>>()
+    };
+    let alias = [text(head), text(embeddings)].concat();
+    assert_eq!(names(&[table(embeddings, 1)], &[alias]), ["model.decoder.embed_tokens.weight"]);
+    let own = [table(embeddings, 1), table(head, 2)];
+    assert_eq!(names(&own, &[]), ["model.decoder.embed_tokens.weight", "proj_out.weight"]);
+}
