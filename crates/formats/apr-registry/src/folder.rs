@@ -2,13 +2,14 @@
 
 use std::sync::OnceLock;
 
-use apr_core::json::{from_python, of_python};
+use apr_core::json::of_python;
 use apr_core::{
     ByteSource, CheckpointReader, Companion, Error, FileInfo, IoCause, Limits, Metadata, Result,
     SourceSet, keys, pass_on, read_vec,
 };
 use serde_json::{Map, Value};
 
+use crate::first_module::{FirstModule, module_folders};
 use crate::in_folder::{INDEX, is_shard_name, shard_number, shard_stem};
 use crate::model_files::TERMS;
 use crate::weights::{CONFIG, CONFIGS, find_weights, has_index, what_names_the_shards};
@@ -56,6 +57,9 @@ impl Beside {
 /// Opens a model's folder: the weights (`model.safetensors`, an index or manifest of shards, or the
 /// only weights file, which a split GGUF model counts as) and its companions.
 ///
+/// If the weights are in the folder of the first module of sentence-transformers, its files are
+/// companions under the names that they have without that folder.
+///
 /// # Errors
 /// E001 when there are no weights or the choice is not clear, otherwise those of [`open_in`].
 pub fn open_folder(
@@ -63,7 +67,14 @@ pub fn open_folder(
     options: impl Into<OpenOptions>,
 ) -> Result<FolderCheckpoint> {
     let options = options.into();
-    let weights = find_weights(&set.list()?)?;
+    let names = set.list()?;
+    let weights = match find_weights(&names) {
+        Ok(weights) => weights,
+        Err(error) => {
+            let first = FirstModule::of(set, &names, &options.limits)?;
+            return open_folder(&first.ok_or(error)?, options);
+        }
+    };
     if let (Some((number, count)), Some(index)) =
         (shard_number(&weights), what_names_the_shards(&weights))
     {
@@ -95,7 +106,7 @@ pub fn with_companions(
     };
 
     let names = set.list()?;
-    let modules = modules(set, &names, limits)?;
+    let modules = module_folders(set, &names, limits)?;
     let warning = shard_warning(&*checkpoint.inner, &names);
     checkpoint.warnings.extend(warning.filter(|warning| !checkpoint.warnings.contains(warning)));
     for name in names {
@@ -165,27 +176,6 @@ pub fn with_neighbours(
 fn plain_name(path: &str) -> &str {
     path.rsplit(['/', '\\']).next().unwrap_or(path)
 }
-
-/// Returns the folders of the modules listed in `modules.json` of sentence-transformers.
-///
-/// Their files are part of the model, including the weights of a dense layer.
-///
-/// # Errors
-/// E007 if the file can't be read, E008 if it exceeds the limits.
-fn modules(set: &dyn SourceSet, names: &[String], limits: &Limits) -> Result<Vec<String>> {
-    if !names.iter().any(|name| name == MODULES) {
-        return Ok(Vec::new());
-    }
-    let file = set.open(MODULES).map_err(|error| error.in_file(MODULES))?;
-    limits.check_metadata(file.len()).map_err(|error| error.in_file(MODULES))?;
-    let bytes = read_vec(&file, 0, file.len()).map_err(|error| error.in_file(MODULES))?;
-    let listed: Vec<Value> = from_python(&bytes).unwrap_or_default();
-    let path = |module: &Value| module.get("path").and_then(Value::as_str).map(str::to_owned);
-    Ok(listed.iter().filter_map(path).filter(|path| !path.is_empty()).collect())
-}
-
-/// The list of a sentence-transformers model's modules.
-const MODULES: &str = "modules.json";
 
 /// Adds a configuration from another folder to a checkpoint.
 ///

@@ -22,6 +22,7 @@
 
 mod companions;
 mod few_reads;
+mod first_module;
 mod folder;
 mod formats;
 mod in_folder;

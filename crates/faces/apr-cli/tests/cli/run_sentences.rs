@@ -213,6 +213,48 @@ fn an_unknown_module_is_reported() {
     run(&sandbox, name, &texts, &[]).fails(4, &["E001", "modules.json", "not valid JSON"]);
 }
 
+/// Moves the files of the first module to a folder of its own.
+fn move_first_module(root: &std::path::Path, folder: &str) {
+    fs::create_dir(root.join(folder)).expect("a folder");
+    for entry in fs::read_dir(root).expect("a folder") {
+        let entry = entry.expect("an entry");
+        let file = entry.file_name().into_string().expect("a name");
+        let stays = ["modules.json", "config_sentence_transformers.json"].contains(&&*file);
+        if entry.file_type().expect("a type").is_file() && !stays {
+            fs::rename(entry.path(), root.join(folder).join(file)).expect("a file");
+        }
+    }
+    let listed = root.join("modules.json");
+    let text = fs::read_to_string(&listed).expect("modules.json");
+    let moved = text.replacen(r#""path": """#, &format!(r#""path": "{folder}""#), 1);
+    assert_ne!(moved, text);
+    fs::write(&listed, moved).expect("modules.json");
+}
+
+#[test]
+fn a_first_module_in_a_folder_of_its_own_is_the_model() {
+    let (texts, cases) = cases();
+    let sandbox = Sandbox::new();
+    for (name, folder) in [("6-static", "0_StaticEmbedding"), ("5-dense", "0_Transformer")] {
+        let case = &cases.iter().find(|(it, _)| it == name).expect("a case").1;
+        write(&sandbox, name, case);
+        let sharded = format!("sharded-{name}");
+        sandbox
+            .apr(&format!("convert {name} --format safetensors --shard-size 4KB -o {sharded}"))
+            .ok();
+        for model in [name, &sharded] {
+            move_first_module(&sandbox.path(model), folder);
+            let report = run(&sandbox, model, &texts, &[]).ok().json();
+            assert_close(&vectors(&report), &expected(case), model);
+            let out = format!("out-{model}");
+            sandbox.apr(&format!("convert {model} --format safetensors -o {out}")).ok();
+            assert!(!sandbox.path(&out).join(folder).exists(), "its files are at the top");
+            let report = run(&sandbox, &out, &texts, &[]).ok().json();
+            assert_close(&vectors(&report), &expected(case), &out);
+        }
+    }
+}
+
 #[test]
 fn models_that_an_output_or_a_run_does_not_support_are_named() {
     let (_, cases) = cases();
