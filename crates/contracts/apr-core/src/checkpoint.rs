@@ -59,6 +59,37 @@ pub struct Companion {
 }
 
 impl Companion {
+    /// Beginnings of the names of terms.
+    pub const TERMS: [&'static str; 4] = ["LICENSE", "LICENCE", "NOTICE", "USE_POLICY"];
+
+    /// Returns `true` if a file of a model's folder is a companion by its name: a configuration, a
+    /// tokenizer, a chat template, a model card or a licence. Names have `/` between folders.
+    ///
+    /// ```
+    /// use apr_core::Companion;
+    ///
+    /// assert!(Companion::is_name("tokenizer.json"));
+    /// assert!(Companion::is_name("1_Pooling/config.json"));
+    /// assert!(!Companion::is_name("model.safetensors"));
+    /// ```
+    #[must_use]
+    pub fn is_name(name: &str) -> bool {
+        const EXTENSIONS: [&str; 8] =
+            ["json", "txt", "md", "model", "jinja", "tiktoken", "yaml", "yml"];
+        /// Settings of Stanford's ColBERT.
+        const ARTIFACT: &str = "artifact.metadata";
+        let Some((folder, file)) = name.rsplit_once('/') else {
+            let extension = name.rsplit_once('.').map_or("", |(_, extension)| extension);
+            return EXTENSIONS.contains(&extension)
+                || name == ARTIFACT
+                || Self::TERMS.iter().any(|prefix| name.starts_with(prefix));
+        };
+        // Modules of sentence-transformers (`1_Pooling/config.json`), and templates beside the one
+        // that is used by default.
+        file == "config.json" && !folder.contains('/')
+            || folder == "additional_chat_templates" && file.ends_with(".jinja")
+    }
+
     /// Returns the error for reading a companion at a position without one.
     #[must_use]
     pub fn absent(position: usize) -> Error {

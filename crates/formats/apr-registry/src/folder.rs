@@ -11,7 +11,6 @@ use serde_json::{Map, Value};
 
 use crate::first_module::{FirstModule, module_folders};
 use crate::in_folder::{INDEX, is_shard_name, shard_number, shard_stem};
-use crate::model_files::TERMS;
 use crate::weights::{CONFIG, CONFIGS, find_weights, has_index, what_names_the_shards};
 use crate::{OpenOptions, open_in};
 
@@ -135,7 +134,7 @@ pub fn with_companions(
         let of_module = |(folder, _): (&str, &str)| modules.iter().any(|module| module == folder);
         if name.split_once('/').is_some_and(of_module) {
             checkpoint.add_whole(set, &name)?;
-        } else if is_companion(&name) {
+        } else if Companion::is_name(&name) || SKELETONS.contains(&&*name) {
             checkpoint.add(set, &name)?;
         } else {
             checkpoint.left_out.push(name);
@@ -266,21 +265,6 @@ fn shard_warning(inner: &dyn CheckpointReader, names: &[String]) -> Option<Strin
 ///
 /// They are copied even if their formats are not built in.
 pub(crate) const SKELETONS: [&str; 2] = ["model.onnx.graph", "model.graph"];
-
-/// Configuration, tokenizer, chat template, model card and licence, by the names the hub uses.
-fn is_companion(name: &str) -> bool {
-    let (folder, file) = name.rsplit_once('/').map_or(("", name), |(folder, file)| (folder, file));
-    if !folder.is_empty() {
-        // Modules of sentence-transformers (`1_Pooling/config.json`), and templates beside the one
-        // that is used by default.
-        return file == CONFIG
-            || (folder == "additional_chat_templates" && file.ends_with(".jinja"));
-    }
-    let extension = file.rsplit_once('.').map_or("", |(_, extension)| extension);
-    SKELETONS.contains(&file)
-        || ["json", "txt", "md", "model", "jinja", "tiktoken", "yaml", "yml"].contains(&extension)
-        || TERMS.iter().any(|prefix| file.starts_with(prefix))
-}
 
 impl FolderCheckpoint {
     /// Adds a file that the model is not whole without.

@@ -1,5 +1,7 @@
 //! The files of a model's folder, by their names.
 
+use apr_core::Companion;
+
 use crate::formats::FORMATS;
 use crate::in_folder::{extension, is_index, shard_number};
 use crate::weights::{CONFIGS, WEIGHTS};
@@ -34,9 +36,10 @@ const STEMS: [&str; 12] = [
 ///
 /// Copying accepts any `.json` as a companion. The files that are replaced together with a folder,
 /// however, must be known by name.
-const COMPANIONS: [&str; 40] = [
+const COMPANIONS: [&str; 41] = [
     "README.md",
     "added_tokens.json",
+    "artifact.metadata",
     "chat_template.jinja",
     "chat_template.json",
     "config_sentence_transformers.json",
@@ -77,9 +80,6 @@ const COMPANIONS: [&str; 40] = [
     "vocab.txt",
 ];
 
-/// Beginnings of the names of terms.
-pub(crate) const TERMS: [&str; 4] = ["LICENSE", "LICENCE", "NOTICE", "USE_POLICY"];
-
 /// Returns what a file of a model's folder is by its name, which has `/` between folders; `None`
 /// for a name that no program gives such a file.
 ///
@@ -106,7 +106,7 @@ pub fn model_file(name: &str) -> Option<ModelFile> {
     }
     let is_companion = CONFIGS.contains(&file)
         || COMPANIONS.contains(&file)
-        || TERMS.iter().any(|prefix| is_terms(file, prefix));
+        || Companion::TERMS.iter().any(|prefix| is_terms(file, prefix));
     is_companion.then_some(ModelFile::Companion)
 }
 

@@ -48,10 +48,17 @@ impl Facts {
     /// Returns the maximum number of tokens of a text.
     #[must_use]
     pub fn context(&self) -> Option<usize> {
-        let own = self.configured(&KEYS).map(|own| self.without_padding(own.max(self.stretched())));
         let sentence =
             self.sentence().and_then(|sentence| usize::try_from(sentence.max_tokens?).ok());
-        let known = [own, sentence, self.stated_context, self.position_rows];
+        [self.positions(), sentence].into_iter().flatten().filter(|size| *size > 0).min()
+    }
+
+    /// Returns the number of tokens that the model has positions for, whatever the length that its
+    /// texts are cut to. Returns `None` if it is not known.
+    #[must_use]
+    pub(crate) fn positions(&self) -> Option<usize> {
+        let own = self.configured(&KEYS).map(|own| self.without_padding(own.max(self.stretched())));
+        let known = [own, self.stated_context, self.position_rows];
         known.into_iter().flatten().filter(|size| *size > 0).min()
     }
 

@@ -116,8 +116,8 @@ impl LateInteraction {
             (Role::Query, None) => late.query_length,
             (Role::Document, _) => late.document_length,
         };
-        let context = part.runner.facts.context().unwrap_or(usize::MAX);
-        let most = most.or(self.sentence.max_tokens).map_or(context, size).min(context);
+        let positions = part.runner.facts.positions().unwrap_or(usize::MAX);
+        let most = most.or(self.sentence.max_tokens).map_or(positions, size).min(positions);
         let (mut ids, left_out) = encoded(tokenizer, late, (prompt, text), role, most)?;
         let own = ids.len();
         if let Some(expansion) = expansion {
@@ -131,7 +131,7 @@ impl LateInteraction {
             let token = named.unwrap_or_else(usual).ok_or_else(|| {
                 Error::version("the tokenizer has no token to put behind a query")
             })?;
-            ids.resize(own.max(size(expansion.length).min(context)), token);
+            ids.resize(own.max(size(expansion.length).min(positions)), token);
         }
         let sees_all = expansion.is_none_or(|expansion| expansion.attends);
         Ok(Tokens { ids, own, sees_all, left_out })

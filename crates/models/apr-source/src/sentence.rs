@@ -68,7 +68,7 @@ pub enum Module {
     },
     /// A product with a matrix, and an activation.
     Dense {
-        /// Name of the folder with its weights.
+        /// Name of the folder with its weights; empty if the model's own file has them.
         folder: String,
         /// Input.
         from: Slot,
@@ -235,6 +235,9 @@ pub const QWEN3_RERANKER: &str = concat!(
     "<|im_start|>assistant\n<think>\n\n</think>\n\n",
 );
 
+/// Name of the matrix of a dense module.
+pub const DENSE_WEIGHT: &str = "linear.weight";
+
 /// A tensor that a module is made of.
 #[derive(Debug, Clone, PartialEq)]
 #[non_exhaustive]
@@ -255,7 +258,7 @@ impl Sentence {
     /// # Errors
     /// E001 if a file is not JSON or a list is malformed, E007 and E008 when one can't be read.
     pub fn of(reader: &dyn CheckpointReader) -> Result<Option<Self>> {
-        let Some(modules) = json(reader, MODULES)? else { return Ok(None) };
+        let Some(modules) = json(reader, MODULES)? else { return Self::of_stanford(reader) };
         let malformed = |why: &str| Error::format(why).in_file(MODULES);
         let listed = modules.as_array().ok_or_else(|| malformed("it is not a list of modules"))?;
         let settings = object(reader, SETTINGS)?.unwrap_or_default();
@@ -512,25 +515,34 @@ pub fn find_module_tensor(
     limits: &Limits,
 ) -> Result<Option<ModuleTensor>> {
     const FILES: [&str; 2] = ["model.safetensors", "pytorch_model.bin"];
+    if folder.is_empty() {
+        return read_module_tensor(reader, names);
+    }
     for file in FILES {
         let path = format!("{folder}/{file}");
         let Some(bytes) = companion(reader, &path)? else { continue };
         let weights = apr_registry::open(bytes, &path, limits)?;
-        check_decodable(&*weights).map_err(|error| error.in_file(&path))?;
-        let position =
-            weights.tensors().iter().position(|info| names.contains(&info.name.as_str()));
-        let Some(position) = position else { return Ok(None) };
-        let info = &weights.tensors()[position];
-        let mut bytes = vec![0; usize::try_from(info.byte_len()?).unwrap_or(usize::MAX)];
-        weights.read_tensor(position, 0, &mut bytes).map_err(|error| error.in_file(&path))?;
-        let shape = info.shape.dims().to_vec();
-        let row = shape.last().and_then(|row| usize::try_from(*row).ok()).unwrap_or(1);
-        let mut numbers = Vec::new();
-        values::decode(info.dtype, &bytes, row, &mut numbers);
-        return Ok(Some(ModuleTensor { shape, values: numbers }));
+        return read_module_tensor(&*weights, names).map_err(|error| error.in_file(&path));
     }
     let message = format!("the module has no weights: no {}", FILES.join(" and no "));
     Err(Error::format(message).in_file(folder))
+}
+
+fn read_module_tensor(
+    weights: &dyn CheckpointReader,
+    names: &[&str],
+) -> Result<Option<ModuleTensor>> {
+    check_decodable(weights)?;
+    let position = weights.tensors().iter().position(|info| names.contains(&info.name.as_str()));
+    let Some(position) = position else { return Ok(None) };
+    let info = &weights.tensors()[position];
+    let mut bytes = vec![0; usize::try_from(info.byte_len()?).unwrap_or(usize::MAX)];
+    weights.read_tensor(position, 0, &mut bytes)?;
+    let shape = info.shape.dims().to_vec();
+    let row = shape.last().and_then(|row| usize::try_from(*row).ok()).unwrap_or(1);
+    let mut numbers = Vec::new();
+    values::decode(info.dtype, &bytes, row, &mut numbers);
+    Ok(Some(ModuleTensor { shape, values: numbers }))
 }
 
 fn companion(reader: &dyn CheckpointReader, name: &str) -> Result<Option<Vec<u8>>> {

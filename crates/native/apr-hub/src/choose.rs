@@ -8,7 +8,7 @@
 //!    Q4_K_M, then the others in a fixed order.
 //! 5. Configuration, tokenizer, card and licence come with them.
 
-use apr_core::{Error, IoCause, Result};
+use apr_core::{Companion, Error, IoCause, Result};
 use globset::{Glob, GlobSet, GlobSetBuilder};
 
 use crate::hub::{RemoteFile, did_you_mean};
@@ -250,28 +250,11 @@ fn preferred(mut groups: Vec<String>) -> (Vec<String>, &'static str) {
 /// Returns configuration, tokenizer, chat template, model card and licence, by the names that the
 /// hub uses.
 fn companions(names: &[&str]) -> Vec<String> {
-    const EXTENSIONS: [&str; 8] =
-        ["json", "txt", "md", "model", "jinja", "tiktoken", "yaml", "yml"];
-    const LEGAL: [&str; 4] = ["LICENSE", "LICENCE", "NOTICE", "USE_POLICY"];
-
-    let is_companion = |name: &&str| {
-        let (folder, file) = name.rsplit_once('/').unwrap_or(("", name));
-        match folder {
-            "" => {
-                EXTENSIONS.contains(&extension(file))
-                    || LEGAL.iter().any(|start| file.starts_with(start))
-            }
-            "additional_chat_templates" => file.ends_with(".jinja"),
-            // Modules of sentence-transformers.
-            folder => file == "config.json" && !folder.contains('/'),
-        }
-    };
-
     let all = names
         .iter()
         .copied()
         .filter(|name| !name.ends_with(".index.json") && !name.starts_with('.'));
-    all.filter(is_companion).map(str::to_owned).collect()
+    all.filter(|name| Companion::is_name(name)).map(str::to_owned).collect()
 }
 
 /// Returns the kind of a file in a repository, as one word.

@@ -41,6 +41,8 @@ pub(super) fn not_held(sentence: &Sentence, keys: &[KeyValue]) -> Vec<Loss> {
                     lose("include_prompt".to_owned(), "llama.cpp also pools the tokens of prompts");
                 }
             }
+            // A matrix of the model's own file is listed with its other tensors.
+            Module::Dense { folder, .. } if folder.is_empty() => {}
             Module::Dense { folder, .. } => {
                 lose(folder.clone(), "GGUF can't store a dense module in this architecture");
             }

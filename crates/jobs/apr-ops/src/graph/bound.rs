@@ -45,11 +45,11 @@ pub(crate) fn bound_graphs(
     };
     let mut bound = run_graphs(source, family, &written)?;
     if sentence.keeps_tokens() {
-        bound.warnings.push(
-            "the graph ends with the model's token vectors: the modules that compute the compared \
-             vectors remain in their folders"
-                .to_owned(),
-        );
+        let modules = match sentence.own_tensors().next() {
+            Some(own) => format!("tensor '{own}' projects them, and is left out"),
+            None => "the modules that compute the compared vectors remain in their folders".into(),
+        };
+        bound.warnings.push(format!("the graph ends with the model's token vectors: {modules}"));
         return Ok(bound);
     }
     for part in &mut bound.graphs.parts {
@@ -102,8 +102,13 @@ pub(crate) fn run_graphs(
 ) -> Result<BoundGraphs> {
     let (options, mut warnings) = with_untied(source, options)?;
     let found = graphs(family, source.reader().tensors(), &options);
-    let graphs = found.map_err(|error| about(source, error))?;
+    let mut graphs = found.map_err(|error| about(source, error))?;
     check_decodable(source.reader()).map_err(|error| error.in_file(source.name()))?;
+    if options.task.is_none() || options.is_own_task {
+        let modules = Sentence::of(source.reader())?.unwrap_or_default();
+        let is_of_module = |name: &str| modules.own_tensors().any(|own| own == name);
+        graphs.unused.retain(|tensor| !is_of_module(&tensor.name));
+    }
     graphs.check_complete().map_err(|error| error.in_file(source.name()))?;
     warnings.extend(graphs.left_out());
     Ok(BoundGraphs { graphs, warnings })

@@ -4,7 +4,8 @@ use apr_blocks::activate;
 use apr_graph::{BodyBuilder, Constant, Dim, ElementType, Graph, GraphBuilder, Meaning, ValueId};
 use apr_registry::{CheckpointReader, Error, Limits, Result, TensorInfo};
 use apr_source::sentence::{
-    Module, ModuleTensor, PoolingMode, Sentence, Slot, find_module_tensor, module_tensor,
+    DENSE_WEIGHT, Module, ModuleTensor, PoolingMode, Sentence, Slot, find_module_tensor,
+    module_tensor,
 };
 
 /// The output with the vectors of texts, as Optimum names it.
@@ -379,7 +380,7 @@ impl Modules<'_> {
     ) -> Result<ValueId> {
         let tensor =
             |names: &[&str]| find_module_tensor(self.reader, folder, names, &Limits::default());
-        let weight = module_tensor(self.reader, folder, &["linear.weight"], &Limits::default())?;
+        let weight = module_tensor(self.reader, folder, &[DENSE_WEIGHT], &Limits::default())?;
         let bias = tensor(&["linear.bias"])?;
         let beside = tensor(&["residual.weight"])?.filter(|_| residual);
         let weight = transposed(&weight, folder)?;
