@@ -19,7 +19,7 @@ use crate::steps::{Outcome, Steps};
 type Part = fn(&mut Steps);
 
 /// The parts, in the order in which they run. Each sets up the programs that it compares with.
-const PARTS: [(&str, Part); 16] = [
+const PARTS: [(&str, Part); 17] = [
     ("builds", builds::run),
     ("parity", parity),
     ("candle", candle),
@@ -30,6 +30,7 @@ const PARTS: [(&str, Part); 16] = [
     ("distill", distill),
     ("merge", merge),
     ("codes", codes),
+    ("texts", texts),
     ("optimum", optimum),
     ("simplify", simplify),
     ("quality", quality),
@@ -174,6 +175,22 @@ fn codes(steps: &mut Steps) {
             reference::check_codes(&apr()?)
         });
     }
+}
+
+fn texts(steps: &mut Steps) {
+    if !set_up_transformers(steps)
+        || steps.run("jsonschema and lark, to judge texts", reference::set_up_texts).is_none()
+    {
+        return;
+    }
+    if steps.run("the templates of llama.cpp", reference::set_up_llama_source).is_some() {
+        steps.run("chat templates write what they write in transformers", || {
+            reference::check_chat_templates(&apr()?)
+        });
+    }
+    steps.run("texts match their JSON schemas, expressions and grammars", || {
+        reference::check_grammars(&apr()?)
+    });
 }
 
 fn distill(steps: &mut Steps) {

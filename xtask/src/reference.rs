@@ -452,6 +452,34 @@ pub(crate) fn check_codes(apr: &Path) -> Outcome {
     run(command.args(["fixtures/tiny-llama", "12+34=", "46"]))
 }
 
+/// A Python with what judges texts, once it was [set up](set_up_texts).
+fn texts_python() -> PathBuf {
+    std::env::var_os("APR_TEXTS_PYTHON")
+        .map_or_else(|| folder().join("texts/bin/python"), PathBuf::from)
+}
+
+/// Makes a virtual environment for the judges of texts, unless there is a Python that has them.
+pub(crate) fn set_up_texts() -> Outcome {
+    let has_it = ["-c", "import jinja2, jsonschema, lark, transformers; print(1)"];
+    if output(program(texts_python()).args(has_it)).is_some() {
+        return Ok(());
+    }
+    share_environment("texts")
+}
+
+/// Compares the chats of llama.cpp's templates with those that transformers writes.
+pub(crate) fn check_chat_templates(apr: &Path) -> Outcome {
+    let mut command = program(texts_python());
+    command.arg("xtask/interop/chat_templates.py").arg(apr).arg("fixtures/tiny-llama");
+    run(command.arg(llama_programs()))
+}
+
+/// Has others judge texts that follow random grammars.
+pub(crate) fn check_grammars(apr: &Path) -> Outcome {
+    let mut command = program(texts_python());
+    run(command.arg("xtask/interop/grammars.py").arg(apr).arg("fixtures/tiny-llama"))
+}
+
 /// Finds a Python with torch, or installs Debian's. The package on PyPI requires CUDA libraries.
 pub(crate) fn set_up_torch() -> Outcome {
     let has_torch =
