@@ -109,7 +109,10 @@ pub fn adapter_of(reader: &dyn CheckpointReader) -> Result<Option<Adapter>> {
     let says = |key: &str| config.as_ref().is_some_and(|config| config.contains_key(key));
     let is_configured = says("peft_type") || says("lora_parameters") || says("fine_tune_type");
     let is_small = is_configured && reader.tensors().len() < 2;
-    if !(is_told || is_adapter(reader.tensors()) || is_small) {
+    let of_peft = |info: &&TensorInfo| info.name.starts_with("base_model.");
+    let is_of_peft = says("peft_type")
+        && reader.tensors().iter().filter(of_peft).count() * 2 > reader.tensors().len();
+    if !(is_told || is_adapter(reader.tensors()) || is_small || is_of_peft) {
         return Ok(None);
     }
 

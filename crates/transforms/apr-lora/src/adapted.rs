@@ -19,10 +19,10 @@ use apr_view::values::not_finite;
 
 use crate::adapter::Adapter;
 use crate::beside;
-use crate::form::Form;
 use crate::matrix::{Delta, Matrix, read};
 use crate::plan::{AdapterPlan, Slot, Source, Stage};
 use crate::report::{AdaptReport, MergedAdapter};
+use crate::turn::Turn;
 
 /// Elements that are computed at a time.
 const BLOCK: u64 = 1 << 15;
@@ -31,7 +31,14 @@ const BLOCK: u64 = 1 << 15;
 const KEPT: usize = 4;
 
 /// The matrices of a stage of a tensor.
-type Loaded = ((usize, usize), Arc<Delta>);
+type Loaded = ((usize, usize), Arc<Matrices>);
+
+/// What a stage needs in memory.
+enum Matrices {
+    Delta(Delta),
+    Factors(Vec<f32>),
+    Turn(Turn),
+}
 
 /// Options for merging adapters into a base.
 pub struct AdaptOptions<'a> {
@@ -247,28 +254,33 @@ impl<'a> Adapted<'a> {
     }
 
     /// The matrices of a stage, which are kept for a while.
-    fn delta(
-        &self,
-        tensor: usize,
-        stage: usize,
-        adapter: usize,
-        form: &Form,
-    ) -> Result<Arc<Delta>> {
+    fn matrices(&self, tensor: usize, stage: usize) -> Result<Arc<Matrices>> {
         let key = (tensor, stage);
         let poisoned = || Error::corrupt("another thread ended while it read an adapter");
         // Whoever comes second waits for the first to read them.
         let mut loaded = self.loaded.lock().map_err(|_| poisoned())?;
-        if let Some((_, delta)) = loaded.iter().find(|(known, _)| *known == key) {
-            return Ok(Arc::clone(delta));
+        if let Some((_, matrices)) = loaded.iter().find(|(known, _)| *known == key) {
+            return Ok(Arc::clone(matrices));
         }
-        let Adapter { reader, name, .. } = &self.adapters[adapter];
-        let delta = form.load(&**reader).map_err(|error| error.in_file(name))?;
-        let delta = Arc::new(delta);
+        let stage = &self.slots[tensor].stages[stage];
+        let Adapter { reader, name, .. } = &self.adapters[stage.adapter()];
+        let matrices = match stage {
+            Stage::Delta { form, .. } => form.load(&**reader).map(Matrices::Delta),
+            Stage::Turn { tensor, method, .. } => {
+                Turn::load(&**reader, *tensor, *method).map(Matrices::Turn)
+            }
+            Stage::Factors { tensor, .. }
+            | Stage::Bias { tensor, .. }
+            | Stage::Rows { tensor, .. } => {
+                Matrix::read(&**reader, *tensor).map(|matrix| Matrices::Factors(matrix.values))
+            }
+        };
+        let matrices = Arc::new(matrices.map_err(|error| error.in_file(name))?);
         if loaded.len() == KEPT {
             loaded.pop_front();
         }
-        loaded.push_back((key, Arc::clone(&delta)));
-        Ok(delta)
+        loaded.push_back((key, Arc::clone(&matrices)));
+        Ok(matrices)
     }
 
     /// Elements of a tensor after some of its stages; `original` gets those before the first.
@@ -280,6 +292,13 @@ impl<'a> Adapted<'a> {
         original: Option<&mut Vec<f32>>,
     ) -> Result<Vec<f32>> {
         let slot = &self.slots[tensor];
+        if slot.stages[..stages].iter().any(Stage::takes_rows) {
+            let rows =
+                range.start / slot.columns * slot.columns..range.end.next_multiple_of(slot.columns);
+            if rows != range {
+                return self.cut(tensor, stages, (range, rows), original);
+            }
+        }
         let (reader, position) = self.reader(slot.source);
         let mut values = read(reader, position, range.clone())?;
         if let (false, Some(at)) =
@@ -300,6 +319,25 @@ impl<'a> Adapted<'a> {
         Ok(values)
     }
 
+    /// Elements of a tensor by its whole rows.
+    fn cut(
+        &self,
+        tensor: usize,
+        stages: usize,
+        (range, rows): (Range<u64>, Range<u64>),
+        original: Option<&mut Vec<f32>>,
+    ) -> Result<Vec<f32>> {
+        let within = |at: u64| usize::try_from(at - rows.start).unwrap_or(usize::MAX);
+        let piece = within(range.start)..within(range.end);
+        let mut before = Vec::new();
+        let values = self.values(tensor, stages, rows.clone(), Some(&mut before))?;
+        if let Some(original) = original {
+            original.clear();
+            original.extend_from_slice(&before[piece.clone()]);
+        }
+        Ok(values[piece].to_vec())
+    }
+
     /// Changes elements from `start` on by a stage.
     fn apply(
         &self,
@@ -310,8 +348,29 @@ impl<'a> Adapted<'a> {
         values: &mut [f32],
     ) -> Result<()> {
         match stage {
-            Stage::Delta { adapter, form, scale, .. } => {
-                let delta = self.delta(tensor, at, *adapter, form)?;
+            Stage::Turn { .. } => {
+                let matrices = self.matrices(tensor, at)?;
+                let Matrices::Turn(turn) = &*matrices else { return Err(mixed_up()) };
+                let width = self.slots[tensor].columns;
+                each_row(width, start, values, |row, _, values, _| turn.apply(row, values));
+            }
+            Stage::Factors { by_column, each, .. } => {
+                let matrices = self.matrices(tensor, at)?;
+                let Matrices::Factors(factors) = &*matrices else { return Err(mixed_up()) };
+                let each = usize::try_from(*each).unwrap_or(1).max(1);
+                let width = self.slots[tensor].columns;
+                each_row(width, start, values, |row, columns, values, _| {
+                    if *by_column {
+                        let factors = columns.map(|column| factors[column / each]);
+                        values.iter_mut().zip(factors).for_each(|(value, f)| *value *= f);
+                    } else {
+                        values.iter_mut().for_each(|value| *value *= factors[row]);
+                    }
+                });
+            }
+            Stage::Delta { form, scale, .. } => {
+                let matrices = self.matrices(tensor, at)?;
+                let Matrices::Delta(delta) = &*matrices else { return Err(mixed_up()) };
                 let factors = self.factors(tensor, at)?;
                 each_row(form.columns, start, values, |row, columns, values, buffer| {
                     delta.row(row, columns.clone(), buffer);
@@ -371,7 +430,8 @@ impl<'a> Adapted<'a> {
         let Adapter { reader, name, .. } = &self.adapters[*adapter];
         let magnitudes =
             Matrix::read(&**reader, *magnitude).map_err(|error| error.in_file(name))?;
-        let delta = self.delta(tensor, stage, *adapter, form)?;
+        let matrices = self.matrices(tensor, stage)?;
+        let Matrices::Delta(delta) = &*matrices else { return Err(mixed_up()) };
         let mut squares = vec![0.0_f64; magnitudes.values.len()];
         let count = slot.info.shape.elements().unwrap_or_default();
         let mut start = 0;
@@ -412,6 +472,10 @@ impl<'a> Adapted<'a> {
             Ok(())
         })
     }
+}
+
+fn mixed_up() -> Error {
+    Error::corrupt("the matrices of an adapter are of another change")
 }
 
 /// Calls `change` with the parts of rows of `width` elements that those from `start` on are, and a

@@ -14,7 +14,8 @@ pub(crate) const PREFIX: &str = "base_model.model.";
 pub(crate) const BASE_LAYER: &str = ".base_layer";
 
 /// Name parts that PEFT inserts between the names of modules.
-const WRAPPERS: [&str; 3] = [BASE_LAYER, ".modules_to_save.default", ".original_module"];
+const WRAPPERS: [&str; 4] =
+    [BASE_LAYER, ".modules_to_save.default", ".original_module", ".ln_tuning_layers"];
 
 /// Open adapter with its weight in the merge.
 #[derive(Clone)]
@@ -47,9 +48,32 @@ pub(crate) enum Part {
     Kron2A,
     Kron2B,
     TokenRows,
+    /// Factors of rows or columns (IA3).
+    Factors,
+    /// Factors of the rank (AdaLoRA).
+    LoraE,
+    VeraA,
+    VeraB,
+    VeraLambdaB,
+    VeraLambdaD,
+    VectorBank,
+    LogitsA,
+    LogitsB,
+    IndicesA,
+    IndicesB,
+    WeightsA,
+    WeightsB,
+    /// Vectors of reflections (HRA).
+    Vectors,
+    /// Elements of rotations (OFT).
+    Rotations,
+    /// MiSS's matrix.
+    Block,
+    /// Numbers of chosen frequencies (FourierFT).
+    Spectrum,
 }
 
-const PARTS: [(&str, Part); 19] = [
+const PARTS: [(&str, Part); 33] = [
     ("lora_A", Part::LoraA),
     ("lora_B", Part::LoraB),
     ("lora_a", Part::LoraA),
@@ -69,6 +93,27 @@ const PARTS: [(&str, Part); 19] = [
     ("lokr_w2_a", Part::Kron2A),
     ("lokr_w2_b", Part::Kron2B),
     ("trainable_tokens_delta", Part::TokenRows),
+    ("ia3_l", Part::Factors),
+    ("lora_E", Part::LoraE),
+    ("vera_lambda_b", Part::VeraLambdaB),
+    ("vera_lambda_d", Part::VeraLambdaD),
+    ("vblora_logits_A", Part::LogitsA),
+    ("vblora_logits_B", Part::LogitsB),
+    ("vblora_logits_A_topk_indices", Part::IndicesA),
+    ("vblora_logits_B_topk_indices", Part::IndicesB),
+    ("vblora_logits_A_topk_weights", Part::WeightsA),
+    ("vblora_logits_B_topk_weights", Part::WeightsB),
+    ("hra_u", Part::Vectors),
+    ("oft_R", Part::Rotations),
+    ("miss_block", Part::Block),
+    ("fourierft_spectrum", Part::Spectrum),
+];
+
+/// Tensors that all modules of an adapter share, which PEFT names after the model.
+const SHARED: [(&str, Part); 3] = [
+    ("base_model.vera_A", Part::VeraA),
+    ("base_model.vera_B", Part::VeraB),
+    ("base_model.vblora_vector_bank", Part::VectorBank),
 ];
 
 /// Parts that are known and not supported.
@@ -101,9 +146,14 @@ impl Contents {
     pub(crate) fn read(reader: &dyn CheckpointReader) -> Result<Self> {
         let configuration = Configuration::read(reader)?;
         let (mut modules, mut replaced) = (BTreeMap::<String, Parts>::new(), BTreeMap::new());
+        let mut shared = Parts::new();
         for (position, info) in reader.tensors().iter().enumerate() {
             let twice = || Error::format("two tensors are for one purpose").for_tensor(&info.name);
             let name = info.name.strip_prefix(PREFIX).unwrap_or(&info.name);
+            if let Some((_, part)) = SHARED.iter().find(|(known, _)| *known == info.name) {
+                shared.insert(*part, position);
+                continue;
+            }
             match part(name, configuration.writer).map_err(|error| error.for_tensor(&info.name))? {
                 Some((module, part)) => {
                     let parts = modules.entry(module.to_owned()).or_default();
@@ -122,6 +172,7 @@ impl Contents {
                 }
             }
         }
+        modules.values_mut().for_each(|parts| parts.extend(shared.clone()));
         if modules.is_empty() && replaced.is_empty() {
             return Err(Error::format("the adapter has no tensors"));
         }

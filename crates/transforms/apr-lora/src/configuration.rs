@@ -26,8 +26,26 @@ pub(crate) enum Writer {
     LlamaCpp,
 }
 
+/// How the tensors of an adapter change weights, where their names do not say it all.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(crate) enum Method {
+    /// By the names of the tensors: LoRA, LoHa, LoKr, IA3, AdaLoRA, VeRA.
+    Named,
+    /// VB-LoRA: a row is a mixture of this many vectors of a bank.
+    Bank { top: usize },
+    /// HRA: reflections, whose vectors may be put at right angles first.
+    Hra { is_orthogonal: bool },
+    /// OFT: rotations, exact or by some terms of a series, of elements that may be bounded.
+    Oft { terms: Option<u64>, bound: Option<f64> },
+    /// MiSS: a matrix that is added over and over, or block by block.
+    Miss,
+    /// FourierFT: numbers of frequencies that a seed chose.
+    Fourier { seed: u64 },
+}
+
 /// The configuration of an adapter.
 pub(crate) struct Configuration {
+    pub(crate) method: Method,
     pub(crate) writer: Writer,
     /// The model that it was trained on.
     pub(crate) base: Option<String>,
@@ -121,6 +139,7 @@ impl Configuration {
 
     fn of(writer: Writer, work: Work) -> Self {
         Self {
+            method: Method::Named,
             writer,
             base: None,
             class: None,
@@ -142,7 +161,7 @@ impl Configuration {
         let kind = config.get("peft_type").and_then(Value::as_str).unwrap_or_default();
         let is_lora = kind.eq_ignore_ascii_case("lora");
         if !is_lora && !["LOHA", "LOKR"].iter().any(|known| kind.eq_ignore_ascii_case(known)) {
-            return Err(unsupported(kind));
+            return Self::of_kind(kind, config, work);
         }
         let is_set = |value: &Value| match value {
             Value::Null | Value::Bool(false) => false,
@@ -184,6 +203,56 @@ impl Configuration {
             fan_in_fan_out: flag("fan_in_fan_out"),
             token_rows: token_rows(config)?,
             parameters: parameters(config),
+            ..Self::of(Writer::Peft, work)
+        })
+    }
+
+    /// Reads the configuration of PEFT's other kinds, whose scale does not depend on the module.
+    fn of_kind(kind: &str, config: &Map<String, Value>, work: Work) -> Result<Self> {
+        let flag = |key: &str| config.get(key).and_then(Value::as_bool).unwrap_or(false);
+        let count = |key: &str| Ok::<_, Error>(number(config, key)?.max(0.0) as u64);
+        let (mut scale, mut method) = (1.0, Method::Named);
+        match kind.to_ascii_uppercase().as_str() {
+            "IA3" | "LN_TUNING" => {}
+            "ADALORA" => {
+                let (alpha, rank) = (number(config, "lora_alpha")?, number(config, "init_r")?);
+                scale = if alpha > 0.0 { alpha } else { rank } / (rank + 1e-5);
+            }
+            "VERA" if config.get("save_projection") == Some(&Value::Bool(false)) => {
+                return Err(Error::format(format!(
+                    "{ADAPTER_CONFIG}: save_projection is false: its random matrices are made by \
+                     PEFT alone"
+                )));
+            }
+            "VERA" => {}
+            "VBLORA" => {
+                let top = usize::try_from(count("topk")?).unwrap_or(usize::MAX);
+                method = Method::Bank { top };
+            }
+            "HRA" => method = Method::Hra { is_orthogonal: flag("apply_GS") },
+            "OFT" => {
+                let terms = match flag("use_cayley_neumann") {
+                    true => Some(count("num_cayley_neumann_terms")?),
+                    false => None,
+                };
+                let bound = flag("coft").then(|| number(config, "eps")).transpose()?;
+                method = Method::Oft { terms, bound };
+            }
+            "MISS" => method = Method::Miss,
+            "FOURIERFT" => {
+                scale = number(config, "scaling")?;
+                method = Method::Fourier { seed: count("random_loc_seed")? };
+            }
+            _ => return Err(unsupported(kind)),
+        }
+        let base = config.get("base_model_name_or_path").and_then(Value::as_str);
+        let class = config.get("auto_mapping").and_then(|of| of.get("base_model_class")?.as_str());
+        Ok(Self {
+            method,
+            base: base.filter(|name| !name.is_empty()).map(str::to_owned),
+            class: class.map(str::to_owned),
+            scale: Some(scale),
+            fan_in_fan_out: flag("fan_in_fan_out"),
             ..Self::of(Writer::Peft, work)
         })
     }
@@ -240,7 +309,8 @@ fn parameters(config: &Map<String, Value>) -> Vec<String> {
 fn unsupported(kind: &str) -> Error {
     let kind = Escaped::short(kind);
     Error::format(format!(
-        "adapters of the kind '{kind}' can't be merged, only LoRA, LoHa and LoKr"
+        "adapters of the kind '{kind}' can't be merged, only LoRA, LoHa, LoKr, IA3, AdaLoRA, VeRA, \
+         VB-LoRA, HRA, OFT, MiSS, FourierFT and LN-tuning"
     ))
 }
 
@@ -310,12 +380,12 @@ mod tests {
             ("alora_invocation_tokens", json!([1])),
             ("layer_replication", json!([[0, 2]])),
             ("use_qalora", json!(true)),
-            ("peft_type", json!("IA3")),
+            ("peft_type", json!("BOFT")),
         ] {
             let mut config = json!({"peft_type": "LORA", "r": 4, "lora_alpha": 8});
             config[key] = value;
             let error = peft(&config).err().expect("refused").to_string();
-            assert!(error.contains(key) || error.contains("IA3"), "{error}");
+            assert!(error.contains(key) || error.contains("BOFT"), "{error}");
         }
     }
 

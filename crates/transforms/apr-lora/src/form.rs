@@ -3,7 +3,9 @@
 use apr_core::{CheckpointReader, Error, Result, Shape, TensorInfo};
 
 use crate::adapter::{Part, Parts};
-use crate::configuration::Writer;
+use crate::bank;
+use crate::configuration::{Method, Writer};
+use crate::fourier;
 use crate::matrix::{Delta, Matrix, Product};
 
 /// A matrix of an adapter, transposed or not.
@@ -39,6 +41,29 @@ enum Kind {
         second: usize,
         experts: usize,
         is_turned: bool,
+    },
+    /// A product whose rank has factors (AdaLoRA).
+    Scaled(Pair, usize),
+    /// The beginnings of two matrices that all modules share, with factors of the outputs and of
+    /// the rank (VeRA).
+    Shared {
+        first: usize,
+        second: usize,
+        outputs: usize,
+        rank: usize,
+        /// Inputs and outputs of the weight.
+        sizes: [u64; 2],
+        is_turned: bool,
+    },
+    /// Two matrices whose rows are mixtures of vectors of a bank (VB-LoRA).
+    Bank(bank::Tensors, bool),
+    /// MiSS.
+    Repeated(usize),
+    /// The inverse transform of a few frequencies (FourierFT).
+    Fourier {
+        spectrum: usize,
+        seed: u64,
+        rows: u64,
     },
 }
 
@@ -77,8 +102,16 @@ impl Form {
         infos: &[TensorInfo],
         weight: &TensorInfo,
         orientation: Orientation,
+        method: Method,
     ) -> Result<Self> {
         let planner = Planner { parts, infos, weight };
+        match method {
+            Method::Bank { top } => return planner.bank(top, orientation),
+            Method::Miss => return planner.repeated(orientation),
+            Method::Fourier { seed } => return planner.fourier(seed, orientation),
+            _ if parts.contains_key(&Part::VeraLambdaB) => return planner.shared(orientation),
+            _ => {}
+        }
         if parts.contains_key(&Part::EmbeddingA) || parts.contains_key(&Part::EmbeddingB) {
             let (first, second) = planner.both(Part::EmbeddingA, Part::EmbeddingB)?;
             return planner.product(&[turned(first, second)]);
@@ -89,7 +122,11 @@ impl Form {
             if let ([experts, _, _], true) = (weight.shape.dims(), is_flat) {
                 return planner.experts(first, second, *experts, orientation);
             }
-            return planner.product(&candidates(first, second, weight, orientation));
+            let form = planner.product(&candidates(first, second, weight, orientation))?;
+            return match (parts.get(&Part::LoraE), form.kind) {
+                (Some(factors), Kind::Product(pair)) => planner.scaled(form, pair, *factors),
+                _ => Ok(form),
+            };
         }
         if parts.contains_key(&Part::Hada1A) {
             let (a, b) = planner.both(Part::Hada1A, Part::Hada1B)?;
@@ -116,6 +153,12 @@ impl Form {
             Kind::Hadamard(first, second) => [pair(first), pair(second)].concat(),
             Kind::Kronecker(first, second) => [side(first), side(second)].concat(),
             Kind::Experts { first, second, .. } => vec![*first, *second],
+            Kind::Scaled(factors, rank) => [pair(factors), vec![*rank]].concat(),
+            Kind::Shared { first, second, outputs, rank, .. } => {
+                vec![*first, *second, *outputs, *rank]
+            }
+            Kind::Bank(tensors, _) => tensors.all(),
+            Kind::Repeated(tensor) | Kind::Fourier { spectrum: tensor, .. } => vec![*tensor],
         }
     }
 
@@ -139,6 +182,29 @@ impl Form {
             Kind::Product(factors) => Delta::Product(pair(factors)?),
             Kind::Hadamard(first, second) => Delta::Hadamard(pair(first)?, pair(second)?),
             Kind::Kronecker(first, second) => Delta::Kronecker(side(first)?, side(second)?),
+            Kind::Scaled(factors, rank) => {
+                let mut product = pair(factors)?;
+                product.right.scale_rows(&Matrix::read(reader, rank)?.values);
+                Delta::Product(product)
+            }
+            Kind::Shared { first, second, outputs, rank, sizes: [inputs, count], is_turned } => {
+                let mut first = Matrix::read(reader, first)?.cut(inputs);
+                first.scale_rows(&Matrix::read(reader, rank)?.values);
+                let count = usize::try_from(count).unwrap_or(usize::MAX);
+                let mut second = Matrix::read(reader, second)?.chosen(0..count);
+                second.scale_rows(&Matrix::read(reader, outputs)?.values);
+                Delta::Product(oriented(first, second, is_turned).ok_or_else(broken)?)
+            }
+            Kind::Bank(tensors, is_turned) => {
+                let [first, second] = tensors.load(reader)?;
+                Delta::Product(oriented(first, second, is_turned).ok_or_else(broken)?)
+            }
+            Kind::Repeated(block) => Delta::Repeated(Matrix::read(reader, block)?),
+            Kind::Fourier { spectrum, seed, rows } => {
+                let numbers = Matrix::read(reader, spectrum)?.values;
+                let sizes = [rows, self.columns];
+                Delta::Product(fourier::product(&numbers, sizes, seed).ok_or_else(broken)?)
+            }
             Kind::Experts { first, second, experts, is_turned } => {
                 let first = Matrix::read(reader, first)?;
                 let second = Matrix::read(reader, second)?.transposed();
@@ -153,6 +219,14 @@ impl Form {
                 Delta::Experts(products.collect::<Result<_>>()?)
             }
         })
+    }
+}
+
+/// `second` times `first`, or its transpose.
+fn oriented(first: Matrix, second: Matrix, is_turned: bool) -> Option<Product> {
+    match is_turned {
+        true => Product::new(first.transposed(), second.transposed()),
+        false => Product::new(second, first),
     }
 }
 
@@ -295,6 +369,98 @@ impl Planner<'_> {
         let kind = Kind::Experts { first, second, experts, is_turned };
         let columns = self.weight.shape.row_len().max(1);
         Ok(Form { kind, by_column: false, columns, rank: Some(rank) })
+    }
+
+    fn part(&self, part: Part) -> Result<usize> {
+        self.parts.get(&part).copied().ok_or_else(|| {
+            let message = "the adapter has parts of a change and not the whole";
+            Error::format(message).for_tensor(&self.weight.name)
+        })
+    }
+
+    fn unfit_part(&self, tensor: usize) -> Error {
+        let info = &self.infos[tensor];
+        let message =
+            format!("{} of the adapter does not fit the base's {}", info.shape, self.weight.shape);
+        Error::format(message).for_tensor(&info.name)
+    }
+
+    fn of(&self, kind: Kind, rank: Option<u64>) -> Form {
+        Form { kind, by_column: false, columns: self.columns(), rank }
+    }
+
+    /// Inputs and outputs of the weight, and whether its rows are inputs.
+    fn sizes(&self, orientation: Orientation) -> Option<([u64; 2], bool)> {
+        let (rows, columns) = rows_and_columns(&self.weight.shape)?;
+        let is_turned = orientation.inputs_first;
+        Some((if is_turned { [rows, columns] } else { [columns, rows] }, is_turned))
+    }
+
+    fn scaled(&self, form: Form, pair: Pair, factors: usize) -> Result<Form> {
+        if self.infos[factors].shape.elements() != form.rank {
+            return Err(self.unfit_part(factors));
+        }
+        Ok(Form { kind: Kind::Scaled(pair, factors), ..form })
+    }
+
+    fn shared(&self, orientation: Orientation) -> Result<Form> {
+        let [first, second] = [self.part(Part::VeraA)?, self.part(Part::VeraB)?];
+        let [outputs, rank] = [self.part(Part::VeraLambdaB)?, self.part(Part::VeraLambdaD)?];
+        let unfit = || self.unfit_part(outputs);
+        let (sizes, is_turned) = self.sizes(orientation).ok_or_else(unfit)?;
+        let shape = |tensor: usize| rows_and_columns(&self.infos[tensor].shape);
+        let elements = |tensor: usize| self.infos[tensor].shape.elements();
+        let fits = match (shape(first), shape(second)) {
+            (Some((of_first, inputs)), Some((all, of_second))) => {
+                of_first == of_second
+                    && elements(rank) == Some(of_first)
+                    && inputs >= sizes[0]
+                    && all >= sizes[1]
+                    && elements(outputs) == Some(sizes[1])
+            }
+            _ => false,
+        };
+        if !fits {
+            return Err(unfit());
+        }
+        let of_rank = elements(rank);
+        let kind = Kind::Shared { first, second, outputs, rank, sizes, is_turned };
+        Ok(self.of(kind, of_rank))
+    }
+
+    fn bank(&self, top: usize, orientation: Orientation) -> Result<Form> {
+        let tensors = bank::Tensors::of(self.parts, top)
+            .ok_or_else(|| self.part(Part::VectorBank).err())
+            .map_err(|error| error.unwrap_or_else(|| Error::format("missing logits")))?;
+        let (sizes, is_turned) =
+            self.sizes(orientation).ok_or_else(|| self.unfit_part(tensors.bank))?;
+        let rank = tensors.rank(self.infos, sizes).map_err(|tensor| self.unfit_part(tensor))?;
+        Ok(self.of(Kind::Bank(tensors, is_turned), Some(rank)))
+    }
+
+    fn repeated(&self, orientation: Orientation) -> Result<Form> {
+        let block = self.part(Part::Block)?;
+        let fits = match (rows_and_columns(&self.weight.shape), self.infos[block].shape.dims()) {
+            (Some((rows, columns)), &[size, outputs]) => {
+                size > 0 && size <= columns && outputs > 0 && rows.is_multiple_of(outputs)
+            }
+            _ => false,
+        };
+        if !fits || orientation.inputs_first {
+            return Err(self.unfit_part(block));
+        }
+        Ok(self.of(Kind::Repeated(block), None))
+    }
+
+    fn fourier(&self, seed: u64, orientation: Orientation) -> Result<Form> {
+        let spectrum = self.part(Part::Spectrum)?;
+        let (rows, columns) = rows_and_columns(&self.weight.shape).unwrap_or_default();
+        let all = rows.checked_mul(columns).filter(|all| *all <= fourier::MOST);
+        let count = self.infos[spectrum].shape.elements().unwrap_or(u64::MAX);
+        if all.is_none_or(|all| count > all) || orientation.inputs_first {
+            return Err(self.unfit_part(spectrum));
+        }
+        Ok(self.of(Kind::Fourier { spectrum, seed, rows }, None))
     }
 
     fn kronecker(&self) -> Result<Form> {

@@ -2,7 +2,8 @@
 //! merged in.
 //!
 //! [`Adapted`] is a checkpoint over an open base and open [`Adapter`]s, of PEFT (LoRA, rsLoRA,
-//! DoRA, LoHa, LoKr), MLX or llama.cpp: it has the base's tensors and computes their elements as
+//! DoRA, LoHa, LoKr, IA3, AdaLoRA, VeRA, VB-LoRA, HRA, OFT, MiSS, FourierFT, LN-tuning), MLX or
+//! llama.cpp: it has the base's tensors and computes their elements as
 //! they are read, a block at a time, so that the ordinary passes convert, check and write it like
 //! any other. Of an adapter, the matrices of a few tensors are in memory. The arithmetic is that of
 //! PEFT 0.21's `merge_and_unload`, as it was observed from outside.
@@ -12,15 +13,18 @@
 
 mod adapted;
 mod adapter;
+mod bank;
 mod beside;
 mod configuration;
 mod form;
+mod fourier;
 mod matrix;
 mod patterns;
 mod plan;
 mod ported;
 mod report;
 mod targets;
+mod turn;
 
 pub use adapted::{AdaptOptions, Adapted, inputs_first};
 pub use adapter::Adapter;

@@ -46,11 +46,31 @@ impl Matrix {
         Self { rows: self.columns, columns: self.rows, values }
     }
 
+    /// The first columns.
+    pub(crate) fn cut(self, columns: u64) -> Self {
+        let columns = usize::try_from(columns).unwrap_or(usize::MAX).min(self.columns);
+        let rows = self.values.chunks_exact(self.columns.max(1));
+        let values = rows.flat_map(|row| &row[..columns]).copied().collect();
+        Self { rows: self.rows, columns, values }
+    }
+
     /// Some of the rows.
     pub(crate) fn chosen(&self, rows: impl Iterator<Item = usize>) -> Self {
         let values: Vec<f32> = rows.flat_map(|row| self.row(row)).copied().collect();
         let rows = values.len().checked_div(self.columns).unwrap_or_default();
         Self { rows, columns: self.columns, values }
+    }
+
+    /// The product with another matrix, whose rows are as many as the columns of this one.
+    pub(crate) fn times(&self, other: &Self) -> Self {
+        Product { left: self.clone(), right: other.clone() }.whole()
+    }
+
+    /// Multiplies each row by a factor.
+    pub(crate) fn scale_rows(&mut self, factors: &[f32]) {
+        for (row, factor) in self.values.chunks_exact_mut(self.columns.max(1)).zip(factors) {
+            row.iter_mut().for_each(|value| *value *= factor);
+        }
     }
 
     fn row(&self, row: usize) -> &[f32] {
@@ -137,6 +157,8 @@ pub(crate) enum Delta {
     Kronecker(Matrix, Matrix),
     /// LoRA of a stack of weights: a product for each.
     Experts(Vec<Product>),
+    /// MiSS (arXiv 2409.15371): the columns of a matrix as rows, over and over.
+    Repeated(Matrix),
 }
 
 impl Delta {
@@ -156,6 +178,12 @@ impl Delta {
                 let rows = products.first().map_or(1, |product| product.left.rows.max(1));
                 if let Some(product) = products.get(row / rows) {
                     product.add_row(row % rows, columns, out);
+                }
+            }
+            Self::Repeated(block) => {
+                let of_row = row % block.columns;
+                for (out, column) in out.iter_mut().zip(columns) {
+                    *out = block.row(column % block.rows)[of_row];
                 }
             }
             Self::Kronecker(first, second) => {

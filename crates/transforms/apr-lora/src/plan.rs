@@ -9,9 +9,11 @@ use apr_source::{Architecture, family_of};
 use crate::adapted::{AdaptOptions, inputs_first};
 use crate::adapter::{Adapter, BASE_LAYER, Contents, Part, Parts};
 use crate::beside;
+use crate::configuration::Method;
 use crate::form::{Form, Orientation, rows_and_columns};
 use crate::report::MergedAdapter;
 use crate::targets::Targets;
+use crate::turn;
 
 /// Last name parts of input embeddings, which are also the output's embeddings if the model ties
 /// them.
@@ -54,6 +56,10 @@ pub(crate) enum Stage {
     Bias { adapter: usize, tensor: usize, scale: f32 },
     /// Rows that were trained as such: which row of the tensor is which row of the weight.
     Rows { adapter: usize, tensor: usize, of: HashMap<u64, u64> },
+    /// Factors of rows, or of groups of `each` columns (IA3).
+    Factors { adapter: usize, tensor: usize, by_column: bool, each: u64 },
+    /// A matrix that rows are multiplied by.
+    Turn { adapter: usize, tensor: usize, method: Method },
 }
 
 impl Stage {
@@ -61,7 +67,9 @@ impl Stage {
         match self {
             Self::Delta { adapter, .. }
             | Self::Bias { adapter, .. }
-            | Self::Rows { adapter, .. } => *adapter,
+            | Self::Rows { adapter, .. }
+            | Self::Factors { adapter, .. }
+            | Self::Turn { adapter, .. } => *adapter,
         }
     }
 
@@ -71,8 +79,16 @@ impl Stage {
             Self::Delta { form, magnitude, .. } => {
                 form.tensors().into_iter().chain(*magnitude).collect()
             }
-            Self::Bias { tensor, .. } | Self::Rows { tensor, .. } => vec![*tensor],
+            Self::Bias { tensor, .. }
+            | Self::Rows { tensor, .. }
+            | Self::Factors { tensor, .. }
+            | Self::Turn { tensor, .. } => vec![*tensor],
         }
+    }
+
+    /// Returns `true` if elements of a row depend on the whole row.
+    pub(crate) fn takes_rows(&self) -> bool {
+        matches!(self, Self::Turn { .. })
     }
 }
 
@@ -200,6 +216,7 @@ impl Planner {
         let mut seen = HashSet::new();
         let mut changed = 0;
         let layers = self.layer_orientation(&contents, &targets, tensors);
+        let method = contents.configuration.method;
         let mut taken = HashSet::new();
         for (module, parts) in &contents.modules {
             let stacked = |planner: &Self, taken: &HashSet<usize>| {
@@ -207,7 +224,7 @@ impl Planner {
                 let fits = |slot: &usize| {
                     let weight = &planner.slots[*slot].info;
                     let way = planner.orientation(layers, weight);
-                    !taken.contains(slot) && Form::new(parts, tensors, weight, way).is_ok()
+                    !taken.contains(slot) && Form::new(parts, tensors, weight, way, method).is_ok()
                 };
                 parameters_of(module, parameters, &targets).into_iter().find(fits)
             };
@@ -235,7 +252,15 @@ impl Planner {
                 continue;
             }
             let weight = &self.slots[slot].info;
-            let form = Form::new(parts, tensors, weight, self.orientation(layers, weight))?;
+            let way = self.orientation(layers, weight);
+            if self.multiply((position, adapter), parts, slot, (method, way))? {
+                if let Some(&tensor) = parts.get(&Part::Factors) {
+                    self.scale_bias(&targets, module, position, (tensor, &tensors[tensor]))?;
+                }
+                continue;
+            }
+            let weight = &self.slots[slot].info;
+            let form = Form::new(parts, tensors, weight, way, method)?;
             let own = contents.configuration.scale(module, form.rank);
             let own = own.map_err(|error| named(error, tensors, parts))?;
             let scale = own * adapter.weight;
@@ -281,6 +306,83 @@ impl Planner {
             modules: changed,
             replaced: contents.replaced.len(),
         })
+    }
+
+    /// Adds a change that multiplies a weight, and returns whether the adapter's is such a change.
+    fn multiply(
+        &mut self,
+        (position, adapter): (usize, &Adapter<'_>),
+        parts: &Parts,
+        slot: usize,
+        (method, way): (Method, Orientation),
+    ) -> Result<bool> {
+        let part = |part: Part| parts.get(&part).copied();
+        let is_product = match method {
+            Method::Miss => part(Part::Block)
+                .filter(|block| adapter.reader.tensors()[*block].shape.dims().len() == 3),
+            Method::Hra { .. } => part(Part::Vectors),
+            Method::Oft { .. } => part(Part::Rotations),
+            _ => None,
+        };
+        let Some(tensor) = part(Part::Factors).or(is_product) else { return Ok(false) };
+        let info = &adapter.reader.tensors()[tensor];
+        if adapter.weight != 1.0 {
+            let message = format!(
+                "the adapter multiplies weights, which can't be done {} times",
+                adapter.weight
+            );
+            return Err(Error::format(message).for_tensor(&info.name));
+        }
+        let weight = &self.slots[slot].info;
+        let stage = match part(Part::Factors) {
+            Some(_) => {
+                let by_column = info.shape.dims().first() == Some(&1);
+                let by_column = by_column != way.inputs_first;
+                let count = info.shape.elements().unwrap_or_default();
+                let (rows, columns) = rows_and_columns(&weight.shape).unwrap_or_default();
+                let size = if by_column { columns } else { rows };
+                let each = size.checked_div(count).unwrap_or_default();
+                let is_whole = each > 0 && each * count == size && (by_column || each == 1);
+                if !is_whole {
+                    let message = format!(
+                        "{} of the adapter does not fit the base's {}",
+                        info.shape, weight.shape
+                    );
+                    return Err(Error::format(message).for_tensor(&info.name));
+                }
+                Stage::Factors { adapter: position, tensor, by_column, each }
+            }
+            None if way.inputs_first => {
+                let message = "the rows of the base's weight are inputs, which it can't multiply";
+                return Err(Error::format(message).for_tensor(&info.name));
+            }
+            None => {
+                turn::check(info, weight, method)?;
+                Stage::Turn { adapter: position, tensor, method }
+            }
+        };
+        self.check_dtype(slot)?;
+        self.slots[slot].stages.push(stage);
+        Ok(true)
+    }
+
+    /// Multiplies the bias of a layer by the factors of its outputs (IA3).
+    fn scale_bias(
+        &mut self,
+        targets: &Targets<'_>,
+        module: &str,
+        adapter: usize,
+        (tensor, info): (usize, &TensorInfo),
+    ) -> Result<()> {
+        let is_of_outputs = info.shape.dims().first() != Some(&1);
+        let bias = targets.tensor(&format!("{module}.bias")).filter(|_| is_of_outputs);
+        let fits = |slot: &usize| self.slots[*slot].info.shape.elements() == info.shape.elements();
+        if let Some(slot) = bias.filter(fits) {
+            self.check_dtype(slot)?;
+            let stage = Stage::Factors { adapter, tensor, by_column: false, each: 1 };
+            self.slots[slot].stages.push(stage);
+        }
+        Ok(())
     }
 
     /// Returns the orientation of one weight: from its family, or else the orientation of all

@@ -60,6 +60,7 @@ mod left_out;
 mod limits;
 mod llama_cpp;
 mod lora;
+mod lora_kinds;
 mod lora_merge;
 mod lowered;
 mod lowrank;
