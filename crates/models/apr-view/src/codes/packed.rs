@@ -13,7 +13,6 @@
 
 use std::ops::Range;
 
-use apr_core::json::entries;
 use apr_core::{CheckpointReader, DType, Error, Result, Shape, TensorInfo};
 use apr_tensor::grouped::{Code, Decoding, Rule};
 
@@ -213,9 +212,7 @@ fn packing(
 
 /// The numbers of bits that groups of the configuration have.
 fn stated_bits(stated: &Stated) -> impl Iterator<Item = u64> {
-    let groups = stated.get("config_groups").and_then(|groups| groups.as_object());
-    let groups = groups.into_iter().flat_map(entries);
-    groups.filter_map(|(_, group)| group.get("weights")?.get("num_bits")?.as_u64())
+    stated.of_groups("num_bits").into_iter().filter_map(serde_json::Value::as_u64)
 }
 
 struct Packed {

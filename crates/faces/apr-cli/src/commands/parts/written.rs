@@ -289,7 +289,8 @@ fn run_in(open: &OpenPlan, part: usize, writing: &Writing<'_>) -> Outcome<PartRe
         [input] if !is_merge(plan) => input.digests()?,
         _ => Vec::new(),
     };
-    let pinned = Pinned::new(reader, digests);
+    let input = writing.inputs.first().map_or(reader, |model| &*model.reader);
+    let pinned = Pinned::new(reader, input, digests);
     let shard = output.manifest.is_some().then_some(part);
     let target = PlanOptions { shard_size: Some(output.shard_size), shard, ..job.target.clone() };
     let job = Job { target, ..job.clone() };
