@@ -208,7 +208,7 @@ mod tests {
         let warning = license_warning("cc-by-nc-nd-4.0").unwrap();
         assert!(
             warning.starts_with(
-                "the licence cc-by-nc-nd-4.0 forbids commercial use of the model and its derivatives"
+                "the licence cc-by-nc-nd-4.0 forbids commercial use of the model and its"
             ),
             "{warning}"
         );
