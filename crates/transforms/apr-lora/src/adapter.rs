@@ -123,7 +123,7 @@ impl Contents {
             }
         }
         if modules.is_empty() && replaced.is_empty() {
-            return Err(Error::format("the adapter has no tensors"));
+            return Err(Error::format("the adapter does not contain tensors"));
         }
         Ok(Self { configuration, modules, replaced })
     }

@@ -37,7 +37,7 @@ impl Job {
     ) -> Result<Planned<'a>, JobError> {
         if let Some(quantize) = &self.weights.quantize {
             let message = format!(
-                "TorchScript has no type for {}: write an .apr or .gguf file",
+                "TorchScript does not support {}: write an .apr or .gguf file",
                 quantize.choices.scheme
             );
             return Err(JobError::Request(message));

@@ -295,23 +295,23 @@ fn check_types(scheme: Scheme, format: &Format) -> Result<(), JobError> {
             format.name
         ),
         QuantizedTypes::Ggml if scheme.file_type().is_none() => format!(
-            "{} has no type like {scheme}: q8_0 and q4_0 are near int8 and int4, fp16 and bf16 are \
-             floats",
+            "{} does not support {scheme}: q8_0 and q4_0 are near int8 and int4, fp16 and bf16 \
+             are floats",
             format.name
         ),
         // Blocks of other schemes, or of the types that their mixes have, are more than that.
         QuantizedTypes::Unpacked if scheme == Scheme::Q8_0 => format!(
-            "{} has no type like {scheme}: write an .apr or .gguf file; `apr export` makes \
+            "{} does not support {scheme}: write an .apr or .gguf file; `apr export` makes \
              integers and scales of it",
             format.name
         ),
         QuantizedTypes::Unpacked if is_quantized => format!(
-            "{} has no type like {scheme}: write an .apr or .gguf file, or one of the layouts that \
-             servers load: fp8, w8a8, w4a16, mxfp4, mlx-4",
+            "{} does not support {scheme}: write an .apr or .gguf file, or one of the layouts \
+             that servers load: fp8, w8a8, w4a16, mxfp4, mlx-4",
             format.name
         ),
         QuantizedTypes::None if is_quantized => {
-            format!("{} has no type like {scheme}: write an .apr or .gguf file", format.name)
+            format!("{} does not support {scheme}: write an .apr or .gguf file", format.name)
         }
         _ => return Ok(()),
     };

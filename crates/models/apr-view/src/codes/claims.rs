@@ -100,7 +100,7 @@ fn no_target(tensors: &Tensors<'_>, stated: &Stated) -> Option<String> {
         return None;
     }
     Some(format!(
-        "no module is named by the configuration's groups, whose first target is '{}'",
+        "the configuration's groups match no module; the first target is '{}'",
         Escaped::short(first)
     ))
 }
@@ -134,7 +134,7 @@ fn has_module(tensors: &Tensors<'_>, name: &str) -> bool {
     modules(tensors).any(|module| ends(module, name) || ends(name, module))
 }
 
-/// Returns the message for an entry about one module, by its name, that is not there.
+/// Returns the message for an entry about one module, by its name, that does not exist.
 fn no_module(tensors: &Tensors<'_>, stated: &Stated) -> Option<String> {
     if tensors.is_shard_alone() {
         return None;

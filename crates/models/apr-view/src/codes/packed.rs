@@ -160,7 +160,7 @@ fn columns(tensors: &Tensors<'_>, name: &str, shape: usize, rows: u64) -> Result
         [.., out, columns] if out == rows && columns > 0 => Ok(columns),
         _ => {
             let message = format!(
-                "its part '{}' holds {}, where a shape with {rows} rows is needed",
+                "its part '{}' holds {}, expected a shape with {rows} rows",
                 tensors.info(shape).name,
                 Shape::from(lens)
             );
@@ -203,8 +203,8 @@ fn packing(
         }
         [packing] => Ok(packing),
         _ => {
-            let message = "its codes fit several numbers of bits, and no configuration with \
-                           'config_groups' states which";
+            let message = "its codes fit several numbers of bits: a configuration with \
+                           'config_groups' is required";
             Err(Error::version(message).for_tensor(name))
         }
     }

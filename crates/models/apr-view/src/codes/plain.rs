@@ -72,7 +72,7 @@ fn stem<'a>(tensors: &Tensors<'a>, weight: usize) -> Option<&'a str> {
 fn with(tensors: &Tensors<'_>, weight: usize, beside: Vec<usize>) -> Weight {
     let info = tensors.info(weight).clone();
     Weight {
-        description: format!("plain {}, with scales beside it that are not applied", info.dtype),
+        description: format!("plain {}, with scales that are not applied", info.dtype),
         info,
         parts: [weight].into_iter().chain(beside).collect(),
         decode: Box::new(Plain(weight)),

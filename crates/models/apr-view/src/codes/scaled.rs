@@ -211,8 +211,8 @@ fn check_rows_in_order(tensors: &Tensors<'_>, stem: &str) -> Result<()> {
         [0] => Ok(()),
         [order] => {
             let message = format!(
-                "'{}' is {order}: its integers are in the order of one kind of GPU, not in rows, \
-                 which can't be decoded here",
+                "'{}' is {order}: its integers are in the order of one GPU architecture, not in \
+                 rows, which can't be decoded here",
                 tensors.info(format).name
             );
             Err(Error::version(message).for_tensor(weight))
@@ -232,8 +232,8 @@ fn check_order_of_scales(described: Option<&Value>) -> Result<()> {
     match class.filter(|class| ["MXTensor", "NVFP4Tensor"].contains(class)) {
         None => Ok(()),
         Some(class) => Err(Error::version(format!(
-            "torchao stores the scales of its {class} in the order of one kind of GPU, which can't \
-             be decoded here"
+            "torchao stores the scales of its {class} in the order of one GPU architecture, \
+             which can't be decoded here"
         ))),
     }
 }

@@ -81,8 +81,7 @@ pub(super) fn with_made<R>(
         false => None,
     };
     if args.models_dir.is_some() && matches!(description, None | Some(Description::Options(_))) {
-        let message = "--models-dir is for models that a configuration names, and the command \
-                       names them all";
+        let message = "--models-dir applies to merge configurations only";
         return Err(Failure::Usage(message.to_owned()));
     }
     let Some(description) = description else {
