@@ -201,7 +201,7 @@ def quantize(source: PathLike, output: PathLike, type: str, **options: Any) -> D
 
 
 def export(source: PathLike, output: PathLike, **options: Any) -> Dict[str, Any]:
-    """Converts a model together with the files beside its weights."""
+    """Converts a model and copies its companion files."""
     return convert(source, output, **{"companions": True, **options})
 
 

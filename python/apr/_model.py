@@ -184,7 +184,7 @@ class Model(Mapping[str, Tensor]):
 
     @property
     def config(self) -> Optional[Dict[str, Any]]:
-        """Content of the ``config.json`` beside the weights, or ``None``."""
+        """Content of the ``config.json`` next to the weights, or ``None``."""
         names = self._model.companions()
         if "config.json" not in names:
             return None

@@ -268,5 +268,5 @@ pub(crate) fn refused(message: &str) -> Failure {
 
 /// No such value.
 pub(crate) fn no_value(name: &str) -> Failure {
-    Error::format(format!("the graph has no value '{name}'")).into()
+    Error::format(format!("unknown value '{name}'")).into()
 }

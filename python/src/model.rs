@@ -189,7 +189,7 @@ impl Model {
         supervised(py, None, |_| Ok(apr_core::json::to_string(&self.model.inspect()?)?))
     }
 
-    /// Whether it is sound, as JSON.
+    /// Validates the model. Returns JSON.
     #[pyo3(signature = (progress=None))]
     fn validate(&self, py: Python<'_>, progress: Option<Py<PyAny>>) -> PyResult<String> {
         supervised(py, progress.as_ref(), |watch| {
@@ -201,12 +201,12 @@ impl Model {
         })
     }
 
-    /// What could be better about it, as JSON.
+    /// Checks best practices. Returns JSON.
     fn lint(&self, py: Python<'_>) -> PyResult<String> {
         supervised(py, None, |_| Ok(apr_core::json::to_string(&self.model.lint()?)?))
     }
 
-    /// How it differs from another one, as JSON.
+    /// Compares two models. Returns JSON.
     #[pyo3(signature = (other, tolerance, progress=None))]
     fn diff(
         &self,
@@ -285,7 +285,7 @@ impl Model {
             let made = self.model.run_until(&options, watch.interrupt.clone(), warn, run)?;
             let vector = |task| match task {
                 apr::run::TextTask::Embedding { vector, .. } => Ok(vector),
-                _ => Err(refused("the model's head makes no embeddings")),
+                _ => Err(refused("the model's head does not return embeddings")),
             };
             made.into_iter().map(vector).collect::<Result<Vec<_>, _>>()
         })?;

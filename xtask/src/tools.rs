@@ -26,7 +26,7 @@ impl Tool {
             .or_else(|| Some(self.own()).filter(|path| path.exists()))
     }
 
-    /// Without optimisation they build in a third of the time, and their own work takes a second
+    /// Without optimization they build in a third of the time, and their own work takes a second
     /// either way.
     pub(crate) fn install(&self) -> Outcome<PathBuf> {
         self.install_with(&[])

@@ -12,7 +12,7 @@ fn right(model: &LanguageModel, lines: &str) -> usize {
 }
 
 #[test]
-fn held_out_sentences_are_recognised_as_often_as_the_card_says() {
+fn held_out_sentences_are_recognized_as_often_as_the_card_says() {
     let model = embedded().expect("the embedded model");
     let card = inspect(&FILE).expect("the embedded model").metadata.model_card.expect("a card");
     let total = HELD_OUT.lines().count();

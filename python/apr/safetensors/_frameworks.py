@@ -25,7 +25,7 @@ Device = Union[str, int]
 
 
 def framework_named(name: str) -> str:
-    """The framework that is called so."""
+    """Returns the framework with this name."""
     if name not in _NAMES:
         raise _errors.Error(f"framework {name} is invalid")
     return _NAMES[name]

@@ -75,7 +75,7 @@ class TensorSpec:
 
     @property
     def shape(self) -> List[int]:
-        """In values, outermost dimension first."""
+        """Dimensions in values, outermost first."""
         return list(self._shape)
 
     @property
@@ -85,7 +85,7 @@ class TensorSpec:
 
     @property
     def data_len(self) -> int:
-        """Their number."""
+        """Number of bytes."""
         return self._data_len
 
     def _stored(self) -> Stored:
@@ -112,7 +112,7 @@ def save(
 
 
 def pack(tensors: Mapping[str, Stored], metadata: Optional[Dict[str, str]]) -> bytes:
-    """The bytes of such a file."""
+    """Returns the bytes of a safetensors file."""
     return _jobs.pack_safetensors(_ordered(tensors), metadata or {})
 
 
@@ -125,7 +125,7 @@ def _ordered(tensors: Mapping[str, Stored]) -> Dict[str, Stored]:
 def serialize(
     tensor_dict: Dict[str, TensorSpec], metadata: Optional[Dict[str, str]] = None
 ) -> bytes:
-    """The bytes of a file of these tensors."""
+    """Returns the bytes of a safetensors file with these tensors."""
     return pack(_checked(tensor_dict), metadata)
 
 

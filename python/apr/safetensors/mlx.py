@@ -15,13 +15,13 @@ __all__ = ["load", "load_file", "save", "save_file"]
 
 
 def load_file(filename: PathLike, *, backend: str = "mmap") -> "Dict[str, mlx.core.array]":
-    """All tensors of a file."""
+    """Returns all tensors of a file."""
     with safe_open(filename, framework="mlx", backend=backend) as file:
         return file.get_tensors()
 
 
 def load(data: bytes) -> "Dict[str, mlx.core.array]":
-    """All tensors of a file in memory."""
+    """Returns all tensors of a file in memory."""
     return {name: mlx.core.array(array) for name, array in _numpy.load(data).items()}
 
 
@@ -35,7 +35,7 @@ def save_file(
 
 
 def save(tensors: "Dict[str, mlx.core.array]", metadata: Optional[Dict[str, str]] = None) -> bytes:
-    """The bytes of such a file."""
+    """Returns the bytes of a safetensors file."""
     return _numpy.save(_arrays(tensors), metadata)
 
 

@@ -17,13 +17,13 @@ __all__ = ["load", "load_file", "save", "save_file"]
 
 
 def load_file(filename: PathLike, *, backend: str = "mmap") -> "Dict[str, np.ndarray[Any, Any]]":
-    """All tensors of a file, in memory of their own."""
+    """Returns copies of all tensors of a file."""
     with safe_open(filename, framework="np", backend=backend) as file:
         return file.get_tensors()
 
 
 def load(data: bytes) -> "Dict[str, np.ndarray[Any, Any]]":
-    """All tensors of a file in memory."""
+    """Returns all tensors of a file in memory."""
     return {name: tensor.copy() for name, tensor in open(io.BytesIO(data)).items()}
 
 
@@ -40,5 +40,5 @@ def save_file(
 def save(
     tensor_dict: "Dict[str, np.ndarray[Any, Any]]", metadata: Optional[Dict[str, str]] = None
 ) -> bytes:
-    """The bytes of such a file."""
+    """Returns the bytes of a safetensors file."""
     return _specs.pack({name: stored(array) for name, array in tensor_dict.items()}, metadata)

@@ -22,13 +22,13 @@ __all__ = ["load", "load_file", "save", "save_file"]
 def load_file(
     filename: PathLike, device: Device = "cpu", *, backend: str = "mmap"
 ) -> "Dict[str, paddle.Tensor]":
-    """All tensors of a file."""
+    """Returns all tensors of a file."""
     with safe_open(filename, framework="paddle", device=device, backend=backend) as file:
         return file.get_tensors()
 
 
 def load(data: bytes, device: Device = "cpu") -> "Dict[str, paddle.Tensor]":
-    """All tensors of a file in memory."""
+    """Returns all tensors of a file in memory."""
     place = device_named(device, "paddle")
     tensors = open(io.BytesIO(data)).items()
     return {name: whole(tensor, "paddle", place, copy=True) for name, tensor in tensors}
@@ -44,7 +44,7 @@ def save_file(
 
 
 def save(tensors: "Dict[str, paddle.Tensor]", metadata: Optional[Dict[str, str]] = None) -> bytes:
-    """The bytes of such a file."""
+    """Returns the bytes of a safetensors file."""
     return _specs.pack(_checked(tensors), metadata)
 
 

@@ -29,13 +29,13 @@ __all__ = [
 def load_file(
     filename: PathLike, device: Device = "cpu", *, backend: str = "mmap"
 ) -> Dict[str, torch.Tensor]:
-    """All tensors of a file: views of it, or with the backend ``pread`` in memory of their own."""
+    """Returns all tensors of a file: views of it, or copies with the backend ``pread``."""
     with safe_open(filename, framework="pt", device=device, backend=backend) as file:
         return file.get_tensors()
 
 
 def load(data: bytes) -> Dict[str, torch.Tensor]:
-    """All tensors of a file in memory."""
+    """Returns all tensors of a file in memory."""
     return open(io.BytesIO(data)).torch()
 
 
@@ -52,7 +52,7 @@ def save_file(
 
 
 def save(tensors: Dict[str, torch.Tensor], metadata: Optional[Dict[str, str]] = None) -> bytes:
-    """The bytes of such a file."""
+    """Returns the bytes of a safetensors file."""
     return _specs.pack(_checked(tensors), metadata)
 
 

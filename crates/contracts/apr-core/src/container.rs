@@ -400,6 +400,13 @@ pub fn of_files(reader: &dyn CheckpointReader) -> &dyn CheckpointReader {
     reader.container().undecoded().map_or(reader, |undecoded| &**undecoded)
 }
 
+/// The checkpoint with the tensors [of the files](of_files), also below readers that change, rename
+/// or drop tensors.
+#[must_use]
+pub fn below_changes(reader: &dyn CheckpointReader) -> &dyn CheckpointReader {
+    reader.container().undecoded.map_or(reader, |undecoded| &**undecoded)
+}
+
 impl fmt::Debug for Container<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Container").field("altered", &self.altered).finish_non_exhaustive()

@@ -67,7 +67,7 @@ pub use checkpoint::{
 };
 pub use container::{
     Absence, Container, ContainerFacts, Extent, ExtentKind, Features, FileChecksum, Signed,
-    Unlisted, WEIGHTS_KEY, of_files,
+    Unlisted, WEIGHTS_KEY, below_changes, of_files,
 };
 pub use crc32c::Crc32c;
 pub use dtype::{DType, DTypeKind};

@@ -152,8 +152,8 @@ impl Limits {
 
     fn beyond_memory(&self, what: &str, needed: u64) -> Error {
         Error::memory(format!(
-            "{what}: some {needed} bytes of memory are needed, more than the limit of {}; raise \
-             the limit with `max_memory`",
+            "{what}: needs about {needed} bytes of memory, more than the limit of {}; raise the \
+             limit with `max_memory`",
             self.max_memory
         ))
     }
@@ -184,10 +184,10 @@ mod tests {
             narrow.ends_with("more than the limit of 100; raise the limit with `max_metadata`")
         );
         let large = says(Limits::default().within(10_000_000).check_metadata(2_000_000));
-        assert!(large.contains("some 16000000 bytes of memory are needed"), "{large}");
+        assert!(large.contains("needs about 16000000 bytes of memory"), "{large}");
         assert!(large.ends_with("limit of 10000000; raise the limit with `max_memory`"), "{large}");
         let many = says(limits.check_tensors(5_000));
-        assert!(many.contains("5000 tensors: some 10240000 bytes of memory"), "{many}");
+        assert!(many.contains("5000 tensors: needs about 10240000 bytes of memory"), "{many}");
         assert!(limits.check_tensors(4_000).is_ok());
         assert_eq!(limits.metadata_setting(), "`max_metadata`");
         assert_eq!(Limits::default().within(LEAST).metadata_setting(), "`max_memory`");

@@ -15,7 +15,7 @@ use crate::digest::Digest;
 use crate::{ByteSource, CheckpointReader, DType, Result};
 
 /// Place of a tensor in its file.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize)]
 pub struct StoredRange {
     /// Index into [`CheckpointReader::files`](crate::CheckpointReader::files).
     pub file: usize,
@@ -452,6 +452,12 @@ impl<'a> Stored<'a> {
     #[must_use]
     pub fn ranges(&self) -> &[StoredRange] {
         if self.sources.is_empty() { core::slice::from_ref(&self.range) } else { &self.sources }
+    }
+
+    /// Returns `true` if a reader computes the tensor from others of a file.
+    #[must_use]
+    pub fn is_derived(&self) -> bool {
+        !self.sources.is_empty()
     }
 
     /// Returns the checksum that the file states for the bytes in it.

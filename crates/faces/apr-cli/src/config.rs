@@ -8,7 +8,7 @@ use serde::Deserialize;
 
 use crate::failure::{Failure, Outcome};
 
-/// Settings of a user; an option or an environment variable wins over each.
+/// Settings of a user; an option or an environment variable overrides each.
 #[derive(Debug, Clone, Default, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub(crate) struct Config {

@@ -25,5 +25,5 @@ pub(crate) const MOST_BEAMS: usize = u8::MAX as usize;
 
 /// Returns the error of commands that run a model.
 pub(crate) fn absent<T>() -> Outcome<T> {
-    Err(Failure::General("this build runs no models (feature `infer`)".to_owned()))
+    Err(Failure::General("this build cannot run models (feature `infer`)".to_owned()))
 }

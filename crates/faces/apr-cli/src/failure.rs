@@ -183,8 +183,8 @@ impl Failure {
         match self {
             Self::Misfit { .. } => {
                 return Some(
-                    "nothing was written; --relaxed writes the model nevertheless, --arch NAME \
-                     sets the family"
+                    "nothing was written; --relaxed writes the model anyway, --arch NAME sets \
+                     the family"
                         .into(),
                 );
             }
@@ -193,8 +193,8 @@ impl Failure {
             }
             Self::Gate { of_parts: true, .. } => {
                 return Some(
-                    "the files of the parts stay, and nothing joins them; a plan with --force \
-                     ignores the gate"
+                    "the parts' files are kept but not joined; a plan with --force ignores the \
+                     gate"
                         .into(),
                 );
             }
@@ -398,7 +398,7 @@ fn advice_about_format(message: &str) -> Option<String> {
     if message.ends_with("nothing was executed") {
         return Some("`apr validate` lists everything that loading it would execute".to_owned());
     }
-    if message.starts_with("GGUF needs the model family") {
+    if message.starts_with("GGUF requires the model family") {
         if message.ends_with("is unknown") {
             return Some(
                 "`apr explain MODEL` names the nearest known family, --arch-file FILE defines \

@@ -24,7 +24,7 @@ use crate::subject::Subject;
 
 /// Reason why a point about the command line does not apply.
 pub(crate) const NO_PROGRAM: &str =
-    "the program `apr` is not beside this one, and the point is about its command line";
+    "the program `apr` is not in the same folder, and the point is about its command line";
 
 /// Model and the known facts about it.
 pub(crate) struct Bench<'s> {

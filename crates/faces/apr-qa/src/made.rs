@@ -108,7 +108,7 @@ pub(crate) fn found(
     wanted: impl Fn(&Finding) -> bool,
 ) -> std::result::Result<String, Fault> {
     let before = validated(sound)?;
-    ensure(!before.findings.iter().any(&wanted), "the sound file has a finding")?;
+    ensure(!before.findings.iter().any(&wanted), "the undamaged file has a finding")?;
     let after = validated(broken)?;
     let finding = after.findings.into_iter().find(wanted);
     Ok(finding.ok_or_else(|| Fault::new("the broken file has no finding"))?.message)

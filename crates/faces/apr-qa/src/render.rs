@@ -69,7 +69,7 @@ pub fn learnt(out: &mut dyn Write, report: &Assessment) -> io::Result<()> {
     let told: Vec<&PointReport> =
         report.learnt.iter().filter(|point| point.verdict != Verdict::NotApplicable).collect();
     match (told.is_empty(), report.learnt.first()) {
-        (true, Some(_)) => writeln!(out, "What the model learned was not tested"),
+        (true, Some(_)) => writeln!(out, "What the model learnt was not tested"),
         _ => told.into_iter().try_for_each(|it| self::point(out, it)),
     }
 }

@@ -1,4 +1,4 @@
-//! How far a pass is, told to JavaScript.
+//! The progress of a pass, reported to JavaScript.
 
 use std::cell::Cell;
 
@@ -7,7 +7,7 @@ use wasm_bindgen::prelude::wasm_bindgen;
 
 #[wasm_bindgen(typescript_custom_section)]
 const ON_PROGRESS: &str = r#"
-/** Hears how far a pass is: what it does, and bytes done and in all. */
+/** Receives progress updates from a pass: its phase, bytes done, and bytes in all. */
 export type OnProgress = (phase: string, done: number, total: number) => void;
 "#;
 

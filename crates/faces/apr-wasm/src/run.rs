@@ -361,7 +361,7 @@ fn values(
         want => want.iter().map(String::as_str).collect(),
     };
     if let Some(name) = wanted.iter().find(|name| !session.has(name)) {
-        return Err(Error::format(format!("the graph has no value '{name}'")).into());
+        return Err(Error::format(format!("unknown value '{name}'")).into());
     }
     let absent = session.absent(&inputs, &wanted)?;
     let (assumed, values): (Vec<_>, Vec<_>) = assumed(body, &inputs, &absent)?.into_iter().unzip();

@@ -124,7 +124,7 @@ impl Convert {
         self
     }
 
-    /// Takes the model for one of this family, instead of the one that is detected.
+    /// Sets the model family instead of detecting it.
     pub fn architecture(mut self, architecture: Architecture) -> Self {
         self.architecture = architecture;
         self.opened_by = Some("architecture");
@@ -275,7 +275,7 @@ impl Convert {
         self
     }
 
-    /// Replaces what is there.
+    /// Overwrites an existing output.
     pub fn replace(mut self) -> Self {
         self.replace = true;
         self
@@ -365,7 +365,7 @@ impl Convert {
     /// Converts to the bytes of one file: an `.apr` file unless another format was chosen.
     ///
     /// # Errors
-    /// Those of [`write`](Self::write).
+    /// Returns the same errors as [`write`](Self::write).
     pub fn to_bytes(self) -> Result<(Vec<u8>, JobReport), JobError> {
         let layout = self.layout(None)?;
         let name = layout.file_name.clone();

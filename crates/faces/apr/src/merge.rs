@@ -59,13 +59,13 @@ pub use apr_merge::{
 #[cfg(feature = "native")]
 pub fn models(recipe: &Recipe, models: Vec<crate::Model>) -> Result<(crate::Model, MergeReport)> {
     let Some(first) = models.first() else {
-        return Err(Error::format("there are no models to merge"));
+        return Err(Error::format("no models to merge"));
     };
     let convention = |model: &crate::Model| model.reader.format().convention;
     if let Some(other) = models.iter().find(|other| convention(other) != convention(first)) {
         let message = format!(
-            "its tensors are named by another convention than those of '{}': convert both to one \
-             format first",
+            "its tensor names have another convention than in '{}': convert both to one format \
+             first",
             first.name
         );
         return Err(Error::format(message).in_file(&other.name));

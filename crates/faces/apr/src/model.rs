@@ -71,7 +71,7 @@ impl Model {
     /// Opens a model with keys and limits.
     ///
     /// # Errors
-    /// Those of [`open`](Self::open).
+    /// Returns the same errors as [`open`](Self::open).
     pub fn open_with(path: impl AsRef<Path>, options: &OpenOptions) -> Result<Self> {
         #[cfg(feature = "ops")]
         return Self::open_as(path, options, Families::builtin(), Architecture::Auto);
@@ -86,7 +86,7 @@ impl Model {
     /// Opens a model with keys and limits, of these families, taken for one of them.
     ///
     /// # Errors
-    /// Those of [`open`](Self::open).
+    /// Returns the same errors as [`open`](Self::open).
     #[cfg(feature = "ops")]
     pub fn open_as(
         path: impl AsRef<Path>,

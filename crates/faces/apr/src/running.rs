@@ -264,7 +264,7 @@ impl Model {
         &self,
         texts: impl IntoIterator<Item = T>,
     ) -> RunResult<Vec<Vec<f32>>> {
-        let refusal = || RunError::request("the model's head makes no embeddings");
+        let refusal = || RunError::request("the model's head does not return embeddings");
         self.run_with(
             &RunOptions::reading(),
             |_, _| {},

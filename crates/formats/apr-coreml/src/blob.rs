@@ -61,8 +61,8 @@ impl<'a> Files<'a> {
         let name = format!("{}{relative}", self.folder);
         let Some(set) = self.set else {
             let message = format!(
-                "the weights of this program are in files beside it ({relative}): open it where \
-                 they are"
+                "the weights of this program are in files next to it ({relative}): open it in \
+                 their folder"
             );
             return Err(Error::format(message));
         };

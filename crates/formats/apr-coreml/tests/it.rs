@@ -351,7 +351,7 @@ fn constants_outside_their_declared_location_are_errors() {
     let (code, message) = refused(program(&[2], &blob("@model_path/other.bin", 64)), Vec::new());
     assert_eq!((code, message.contains("other.bin")), (Code::Io, true), "{message}");
     let alone = open(program(&[2], &blob(file, 64))).map(drop).expect_err("alone");
-    assert!(alone.message().contains("files beside it"), "{alone}");
+    assert!(alone.message().contains("files next to it"), "{alone}");
 }
 
 #[test]

@@ -162,8 +162,8 @@ impl<'a> Cursor<'a> {
 
     fn cut_off(&self, at: u64, len: u64) -> Error {
         Error::corrupt(format!(
-            "a value of {len} bytes ends after what holds it, or the file is truncated: it has {} \
-             bytes",
+            "a value of {len} bytes ends after its container, or the file is truncated: it has \
+             {} bytes",
             self.source.len()
         ))
         .at(at)

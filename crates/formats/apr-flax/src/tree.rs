@@ -192,7 +192,7 @@ impl Tree {
 fn what(value: &Value) -> &'static str {
     match value {
         Value::Integer(_) => "an integer",
-        Value::Bool(_) => "a truth value",
+        Value::Bool(_) => "a boolean",
         Value::Text(_) => "a text",
         Value::Bytes(_) => "bytes",
         Value::Extension(2, _) => "a complex number",

@@ -50,7 +50,7 @@ impl PairEdits {
         for key in &self.unset {
             check_key(key)?;
             if pairs.find(key).is_none() {
-                return Err(format!("the metadata have no '{key}'"));
+                return Err(format!("missing key '{key}' in the metadata"));
             }
             edited.retain(|kept| kept != key);
         }
@@ -109,7 +109,7 @@ fn pair(key: &str, old: Option<&Value>, text: &str) -> std::result::Result<KeyVa
              set it in one edit",
             old.type_name()
         ),
-        None => format!("GGUF has no type for the value '{text}'"),
+        None => format!("GGUF does not support the value '{text}'"),
     })
 }
 

@@ -40,7 +40,7 @@ pub(crate) fn check_tensor(info: &TensorInfo) -> Result<(u32, u32)> {
     let refuse = |problem: String| Err(Error::format(problem).for_tensor(name));
     let Some(number) = ggml_type(*dtype) else {
         return refuse(format!(
-            "GGUF has no type for {dtype}; cast or quantize it, or leave the tensor out"
+            "GGUF does not support {dtype}; cast or quantize it, or leave the tensor out"
         ));
     };
     if name.len() >= MAX_NAME {

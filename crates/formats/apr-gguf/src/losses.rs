@@ -128,7 +128,10 @@ fn says_nothing(name: &str, value: &Json) -> bool {
         "problem_type" => !has_own_scores(value),
         _ => false,
     };
-    value.is_null() || is_of_training || is_default || BOOKKEEPING.contains(&name)
+    // The types of a file are those of its tensors.
+    let is_of_types = ["quantization", "quantization_config"].contains(&name);
+    let is_settled = is_of_training || is_default || is_of_types;
+    value.is_null() || is_settled || BOOKKEEPING.contains(&name)
 }
 
 /// Returns `true` for the `problem_type` of a classifier whose scores do not depend on each other.

@@ -110,7 +110,8 @@ fn check_part(part: SplitPart, number: usize, count: usize) -> Result<()> {
     let (named, counted) = (number, count);
     let SplitPart { number, count } = part;
     Err(Error::corrupt(format!(
-        "by its name this is part {named} of {counted}, by {NUMBER} and {COUNT} part {} of {count}",
+        "the file name states part {named} of {counted}, but {NUMBER} and {COUNT} state part {} \
+         of {count}",
         number.saturating_add(1)
     )))
 }

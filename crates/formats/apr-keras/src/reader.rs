@@ -186,7 +186,7 @@ impl Opened {
             }
         }
         if self.parts.is_empty() {
-            let none = "the archive has no weights, which Keras calls *.weights.h5";
+            let none = "missing *.weights.h5 in the archive";
             return Err(self.damage.first().cloned().unwrap_or_else(|| Error::format(none)));
         }
         Ok(())

@@ -32,7 +32,7 @@ pub enum EditedPiece {
 /// message are read.
 ///
 /// # Errors
-/// E001 for a key to remove that is not there, E001 and E002 for what is no sound model, E007 when
+/// E001 for a key to remove that does not exist, E001 and E002 for an invalid file, E007 when
 /// reading fails, E008 over the limits.
 pub fn edited(
     source: &dyn ByteSource,

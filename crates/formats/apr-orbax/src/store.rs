@@ -49,8 +49,8 @@ impl<'a> Files<'a> {
         }
         if self.sources.len() == MAX_FILES {
             return Err(Error::version(format!(
-                "the checkpoint has its chunks in more than {MAX_FILES} files, which are not read; \
-                 Orbax puts them together by default (use_ocdbt)"
+                "the checkpoint has more than {MAX_FILES} chunk files, which is not supported; \
+                 Orbax joins them by default (use_ocdbt)"
             )));
         }
         let source = self.set.open(name).map_err(|error| error.in_file(name))?;

@@ -454,7 +454,7 @@ impl DistributedReader {
             [first, ..] => {
                 let shown = Escaped::short(first);
                 vec![format!(
-                    "{} beside the tensors, the first is '{shown}'",
+                    "{} that are not tensors, the first is '{shown}'",
                     counted(values.len() as u64, "value")
                 )]
             }

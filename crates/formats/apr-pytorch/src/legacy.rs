@@ -77,7 +77,7 @@ fn of_storages(
     if !matches!(heap.get(magic), Node::Int(MAGIC)) {
         return Err(Error::format(
             "this is a pickle, but not PyTorch's: it does not start with the magic number; `apr \
-             scan` lists what it runs",
+             scan` lists the code that it would run",
         )
         .at(0));
     }

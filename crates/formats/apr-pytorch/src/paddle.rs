@@ -30,7 +30,7 @@ struct Split {
 /// Puts each parameter in the place of its first part, and takes the others out of the dictionary.
 ///
 /// # Errors
-/// E002 where the entry names arrays that are not there, or that do not add up.
+/// E002 if the entry names missing arrays, or arrays that do not add up.
 pub(crate) fn join(heap: &mut Heap, root: Id) -> Result<()> {
     let (Some(described), Node::Dict(pairs)) = (heap.entry(root, SPLIT), heap.get(root)) else {
         return Ok(());

@@ -224,9 +224,9 @@ fn check_tensor(tensor: &TensorInfo) -> Result<u64> {
     } else if kind(*dtype).is_some() {
         return tensor.byte_len();
     } else if dtype.is_quantized() {
-        format!("a state dict has no dtype {dtype}; `dequantize` f16 writes floats")
+        format!("a state dict does not support {dtype}; `dequantize` f16 writes floats")
     } else {
-        format!("PyTorch has no dtype {dtype}; cast the tensor first, or write safetensors")
+        format!("PyTorch does not support {dtype}; cast the tensor first, or write safetensors")
     };
 
     Err(Error::format(problem).for_tensor(name))

@@ -56,8 +56,8 @@ pub fn open_with<S: ByteSource + 'static>(
     options: &OpenOptions,
 ) -> Result<PytorchReader> {
     if name.ends_with(".distcp") {
-        let message = "this is one file of a distributed checkpoint; open its folder, where \
-            .metadata describes all";
+        let message = "this is one file of a distributed checkpoint: open its folder, which \
+                       contains .metadata";
         return Err(Error::format(message).in_file(name));
     }
     open_boxed(Box::new(source), name, limits, options)

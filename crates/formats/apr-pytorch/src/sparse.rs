@@ -196,8 +196,7 @@ impl Cells {
 
 fn not_coalesced() -> Error {
     Error::version(
-        "this is a sparse tensor with several values for one element (not coalesced), which is not \
-         read",
+        "sparse tensors with several values for one element (not coalesced) are not supported",
     )
 }
 
@@ -216,8 +215,8 @@ fn check_growth(len: u64, indices: &Places<'_>, values: &PartTensor<'_>) -> Resu
     let stored = spans.fold(values.view.span, u64::saturating_add);
     if len > FREE_BYTES.max(stored.saturating_mul(MAX_GROWTH)) {
         let message = format!(
-            "this is a sparse tensor of {stored} bytes that would take {len} dense ones; \
-             over 64 MiB, {MAX_GROWTH} times the stored bytes is the limit"
+            "a sparse tensor of {stored} bytes would need {len} bytes as a dense tensor; over 64 \
+             MiB, the limit is {MAX_GROWTH} times the stored bytes"
         );
         return Err(Error::memory(message));
     }

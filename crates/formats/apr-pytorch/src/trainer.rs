@@ -51,8 +51,8 @@ const TRAINERS: &[Trainer] = &[
 ];
 
 /// Warning for DeepSpeed's optimizer states, and for its model states with ZeRO 3.
-const PARTITIONS: &str = "the parameters are in partitions, in DeepSpeed's own order: \
-    `zero_to_fp32.py`, which DeepSpeed saves beside the checkpoint, joins them";
+const PARTITIONS: &str = "the parameters are partitioned by DeepSpeed: join them with \
+                          `zero_to_fp32.py`, which DeepSpeed saves next to the checkpoint";
 
 /// Keys under which scripts keep the weights. If several have tensors, the first is read.
 const WEIGHTS: [&str; 4] = ["state_dict", "model_state_dict", "model_state", "model"];
@@ -148,8 +148,8 @@ fn of_script(heap: &Heap, root: Id, tensors: Vec<(String, PickledTensor)>) -> We
     let warning = others.first().map(|other| {
         let others: Vec<String> = others.iter().map(|key| format!("'{key}'")).collect();
         format!(
-            "the checkpoint has weights under '{first}' and {}: those under '{first}' are read; \
-             the prefix '{other}.' reads the others",
+            "the checkpoint has weights under '{first}' and {}: only '{first}' is read; the \
+             prefix '{other}.' reads the others",
             others.join(", ")
         )
     });

@@ -78,7 +78,8 @@ pub fn open_folder(
         (shard_number(&weights), what_names_the_shards(&weights))
     {
         let message = format!(
-            "this is shard {number} of {count}, and the folder has no {index} of the shards"
+            "this is shard {number} of {count}, and the folder does not contain the {index} of \
+             the shards"
         );
         return Err(Error::io(IoCause::NotFound, message).in_file(weights));
     }
@@ -256,7 +257,7 @@ fn shard_warning(inner: &dyn CheckpointReader, names: &[String]) -> Option<Strin
     Some(if names.contains(&index) {
         format!("this is only shard {number} of {count}; open {index} instead")
     } else {
-        format!("this is only shard {number} of {count}; the folder has no {index}")
+        format!("this is only shard {number} of {count}; the folder does not contain {index}")
     })
 }
 

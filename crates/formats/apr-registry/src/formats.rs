@@ -334,8 +334,8 @@ pub(crate) static FORMATS: &[Registration] = &[
     #[cfg(feature = "orbax")]
     Registration {
         open: Some(|_, name, _| {
-            let message = "this describes a checkpoint of Orbax, whose arrays are in files beside \
-                it: open the folder";
+            let message = "this describes a checkpoint of Orbax, whose arrays are in files next \
+                to it: open the folder";
             Err(Error::format(message).in_file(name))
         }),
         open_set: Some(|set, name, options| {

@@ -57,8 +57,8 @@ pub fn open<S: ByteSource + 'static>(
         read_vec(&source, 0, source.len().min(HEAD_LEN)).map_err(|error| error.in_file(name))?;
     check_mistaken(&head, name)?;
     if is_manifest(name, &head) {
-        let message = "this is the manifest of a sharded model, which is opened where its shards \
-            are: in a folder";
+        let message = "this is the manifest of a sharded model: open it in the folder of its \
+                       shards";
         return Err(Error::format(message).in_file(name));
     }
 
@@ -67,8 +67,8 @@ pub fn open<S: ByteSource + 'static>(
     let Some(entry) = entry_of(&head).or_else(by_extension) else {
         if extension(name) == "bin" {
             let message = format!(
-                "{UNKNOWN_FORMAT}: neither a PyTorch checkpoint, a file of GGML, a model of \
-                 CTranslate2 nor word vectors, which are called .bin"
+                "{UNKNOWN_FORMAT}: a .bin file that is not PyTorch, GGML, CTranslate2 or word \
+                 vectors"
             );
             return Err(Error::format(message).in_file(name).at(0));
         }
@@ -259,8 +259,8 @@ fn mistaken_for_a_model(head: &[u8]) -> Option<String> {
         let line: String = String::from_utf8_lossy(line).chars().take(SHOWN).collect();
         let line = line.trim_end();
         format!(
-            "this is a server's answer, not a model: '{line}'; check the name and the access, and \
-             download it again"
+            "this is a server's response, not a model: '{line}'; check the name and your access, \
+             and download it again"
         )
     })
 }
@@ -290,14 +290,14 @@ mod tests {
                 "Git LFS pointer",
             ),
             ("\n<!DOCTYPE HTML><title>404</title>", "web page"),
-            ("Entry not found", "a server's answer, not a model: 'Entry not found'"),
+            ("Entry not found", "a server's response, not a model: 'Entry not found'"),
             ("Invalid username or password.\n", "'Invalid username or password.'"),
             ("{\"error\": \"Access to model x is \u{1b}restricted\"}", "x is \u{1b}restricted"),
             (
                 "<?xml version=\"1.0\"?><Error><Code>AccessDenied</Code></Error>",
-                "a server's answer",
+                "a server's response",
             ),
-            ("{ \"error\" : 1}", "a server's answer"),
+            ("{ \"error\" : 1}", "a server's response"),
             ("{\"errors\": 1}", "unknown model format"),
             ("some text", "unknown model format"),
         ];

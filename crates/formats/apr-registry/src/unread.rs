@@ -110,17 +110,17 @@ pub(crate) fn refusal(format: &Format, head: &[u8]) -> String {
     let (version, advice) = match format.id {
         "tensorrt" => (
             None,
-            "it is compiled for one GPU and one version of TensorRT, and its weights are no longer \
-             tensors; use the ONNX file that it was built from",
+            "it is compiled for one GPU and one version of TensorRT, without tensors; use the \
+             ONNX file that it was built from",
         ),
         "executorch" => (
             executorch_version(head).map(|version| format!("schema {version}")),
-            "its weights are laid out for a device; use the .pt2 program or the checkpoint that \
+            "its weights are stored for one device; use the .pt2 program or the checkpoint that \
              it was exported from",
         ),
         "openvino" => (
             openvino_version(head).map(|version| format!("version {version}")),
-            "its weights are in the .bin beside it, without names; use the ONNX or PyTorch model \
+            "its weights are in the .bin next to it, without names; use the ONNX or PyTorch model \
              that it was converted from",
         ),
         "rknn" => (
@@ -130,22 +130,22 @@ pub(crate) fn refusal(format: &Format, head: &[u8]) -> String {
         ),
         "ncnn" => (
             None,
-            "its weights are in the .bin beside it, in an order that the graph gives; use the \
+            "its weights are in the .bin next to it, in an order that the graph gives; use the \
              ONNX or PyTorch model that it was converted from",
         ),
         "ort" => (None, "use the .onnx model that it was made from"),
-        _ => return format!("{} is recognised, not supported", format.name),
+        _ => return format!("{} is recognized, not supported", format.name),
     };
     let version = version.map(|version| format!(", {version}")).unwrap_or_default();
-    format!("{}{version} is recognised, not supported: {advice}", format.name)
+    format!("{}{version} is recognized, not supported: {advice}", format.name)
 }
 
 /// Returns the error message for a folder with these files, if it is a model that is not supported.
 pub(crate) fn folder(names: &[String]) -> Option<String> {
     let has = |wanted: &str| names.iter().any(|name| name == wanted);
     if has("coremldata.bin") || has("model.espresso.net") {
-        let what = "this is a compiled Core ML model (.mlmodelc), laid out for Apple's devices; \
-            use the .mlmodel or .mlpackage that it was compiled from";
+        let what = "compiled Core ML models (.mlmodelc) are not supported; use the .mlmodel or \
+                    .mlpackage that it was compiled from";
         return Some(what.to_owned());
     }
     if has("model_index.json") {
@@ -202,9 +202,9 @@ pub(crate) fn deepspeed(names: &[String]) -> Option<String> {
         _ => String::new(),
     };
     Some(format!(
-        "this is a checkpoint of DeepSpeed (ZeRO): the weights in 32 bits are in {}, which \
-         DeepSpeed joins: `python zero_to_fp32.py . OUTPUT` in the folder with the file 'latest', \
-         where DeepSpeed saves that script{whole}",
+        "this is a DeepSpeed checkpoint (ZeRO) with its 32-bit weights in {}: join them with \
+         `python zero_to_fp32.py . OUTPUT` in the folder of the file 'latest', where DeepSpeed \
+         saves that script{whole}",
         counted(partitions, "partition")
     ))
 }
@@ -226,7 +226,7 @@ mod tests {
             let found = NAMED.iter().find(|format| (format.recognises)(head));
             assert_eq!(found, Some(&format));
             let said = refusal(format, head);
-            assert!(said.contains(says) && said.contains("recognised, not supported"), "{said}");
+            assert!(said.contains(says) && said.contains("recognized, not supported"), "{said}");
         }
         for other in [&b"<html><net>"[..], b"\0\0\0\0ETxx", b"", b"7767518\n"] {
             assert!(NAMED.iter().all(|format| !(format.recognises)(other)), "{other:?}");

@@ -161,7 +161,7 @@ pub(crate) fn find_weights(names: &[String]) -> Result<String> {
         top.iter().filter(|name| WEIGHTS.contains(&extension(name))).copied().collect();
     let found =
         if others.is_empty() { String::new() } else { format!("; it has {}", others.join(", ")) };
-    Err(Error::format(format!("the folder has no supported weights file{found}")))
+    Err(Error::format(format!("no supported weights file in the folder{found}")))
 }
 
 /// Rejects a folder of several weights files that are not one model.

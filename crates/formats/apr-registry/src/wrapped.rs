@@ -155,8 +155,8 @@ pub(crate) fn open_nemo(source: Bytes, name: &str, options: &OpenOptions) -> Res
     let member = match weights.as_slice() {
         [member] => *member,
         [] => {
-            let message = "the archive has no .ckpt: its weights are in another layout, which \
-                NeMo itself unpacks";
+            let message = "the archive has no .ckpt: its layout is not supported; unpack it with \
+                           NeMo";
             return Err(located(Error::format(message)));
         }
         several => {

@@ -19,7 +19,7 @@ use crate::text::Text;
 /// ```
 ///
 /// # Errors
-/// E001 for a key to remove that is not there.
+/// E001 for a key to remove that does not exist.
 pub fn with_texts(
     metadata: &Metadata,
     unset: &[String],

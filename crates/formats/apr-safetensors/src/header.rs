@@ -78,7 +78,7 @@ impl Header {
 fn encode_entry(json: &mut String, info: &TensorInfo, begin: u64, end: u64) -> Result<()> {
     let dtype = dtype_name(info.dtype).ok_or_else(|| {
         let message =
-            format!("safetensors has no dtype {}; `dequantize` f16 writes floats", info.dtype);
+            format!("safetensors does not support {}; `dequantize` f16 writes floats", info.dtype);
         Error::format(message).for_tensor(&info.name)
     })?;
     let shape: Vec<_> = info.shape.dims().iter().map(u64::to_string).collect();

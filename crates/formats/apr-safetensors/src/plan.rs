@@ -170,7 +170,7 @@ fn split<'n>(
     shard_size: Option<u64>,
 ) -> Result<Vec<Vec<usize>>> {
     let limit = match shard_size {
-        Some(0) => return Err(Error::format("a shard size of 0 holds no tensor")),
+        Some(0) => return Err(Error::format("the shard size must be 1 byte or more")),
         Some(limit) => limit,
         None => return Ok(vec![(0..lens.len()).collect()]),
     };

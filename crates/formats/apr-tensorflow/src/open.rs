@@ -71,8 +71,8 @@ fn open_file(
     opened.add_source(source, name);
     if ends_as_table(&opened.sources[0])? {
         let Some(set) = set else {
-            let message = "this is the index of a checkpoint, whose weights are in files beside it \
-                (.data-00000-of-00001): open it where they are";
+            let message = "this is the index of a checkpoint, whose weights are in files next \
+                to it (.data-00000-of-00001): open it in their folder";
             return Err(Error::format(message));
         };
         let prefix = name.strip_suffix(".index").unwrap_or(name);
@@ -192,7 +192,7 @@ impl Opened {
             return Ok(());
         }
         Err(Error::format(format!(
-            "the weights of this graph are {}, in files beside it ({VARIABLES}.index): open the \
+            "the weights of this graph are {}, in files next to it ({VARIABLES}.index): open the \
              folder",
             counted(count, "variable")
         )))

@@ -191,7 +191,7 @@ fn errors_for_missing_or_truncated_files_have_the_file_name() {
     let missing = saved.clone().without(index).open("saved_model.pb").expect_err("no index");
     assert_eq!((missing.code(), missing.file()), (Code::Io, Some(index)), "{missing}");
     let alone = apr_tensorflow::open(fixture("objects.index"), "a", &Limits::default());
-    assert!(alone.is_err_and(|error| error.message().contains("beside it")));
+    assert!(alone.is_err_and(|error| error.message().contains("next to it")));
 }
 
 #[test]

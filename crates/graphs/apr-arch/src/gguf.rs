@@ -370,7 +370,7 @@ impl Gguf {
                 None if entry.required => {
                     let name = source(&entry.shown);
                     return Err(Error::format(format!(
-                        "config.json has no '{name}', which llama.cpp needs as {key}"
+                        "missing '{name}' in config.json, which llama.cpp needs as {key}"
                     )));
                 }
                 None => {}

@@ -214,7 +214,7 @@ impl GraphTable {
     /// # Errors
     /// E001 when an expression is none, or a weight is a tensor that the family does not have.
     pub(crate) fn parse(file: &GraphFile, tensors: &[&str]) -> Result<Self> {
-        let kind = file.kind.as_ref().ok_or_else(|| Error::format("[graph] has no 'kind'"))?;
+        let kind = file.kind.as_ref().ok_or_else(|| Error::format("missing 'kind' in [graph]"))?;
         let general =
             StackFile { index: None, options: file.options.clone(), weights: file.weights.clone() };
         let stacks = file

@@ -66,7 +66,7 @@ impl Model<'_> {
                 }
                 let is_extra = is_extra(&info.name);
                 let why = match family.is_of_other_part(&info.name) {
-                    true => Some("for images, video or sound; only text is computed with"),
+                    true => Some("for images, video or audio; only text is supported"),
                     false if is_chosen && is_extra => Some("parts that the family does not have"),
                     false => None,
                 };
@@ -149,8 +149,8 @@ impl Graphs {
         };
         let count = counted(names.len() as u64, "tensor");
         let message = format!(
-            "the family's graph does not use {count} that the checkpoint has, and would compute \
-             something else than the model: {}; {remedy}",
+            "the family's graph does not use {count} of the checkpoint, so its outputs would \
+             differ from the model's: {}; {remedy}",
             listed(&names)
         );
         Err(Error::format(message).for_tensor(&first.name))

@@ -102,7 +102,7 @@ impl Session<'_> {
         let mut frame = Frame::new(body);
         for (name, value) in inputs {
             let id = body.inputs.iter().copied().find(|id| body.value(*id).name == name);
-            let id = id.ok_or_else(|| Error::format(format!("the model has no input '{name}'")))?;
+            let id = id.ok_or_else(|| Error::format(format!("unknown input '{name}'")))?;
             machine.put(&mut frame, id, value)?;
         }
 

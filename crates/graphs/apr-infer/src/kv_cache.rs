@@ -128,8 +128,7 @@ impl CachedHeads {
     pub(crate) fn new(kind: CacheType, heads: usize, size: usize) -> Result<Self> {
         if kind.row_bytes(size).is_none() {
             return Err(Error::version(format!(
-                "keys and values of {size} elements a head do not fill the blocks of {}, which \
-                 have {}",
+                "a head size of {size} does not fill the blocks of {}, which have {}",
                 kind.name(),
                 kind.dtype().block_len()
             )));
@@ -440,8 +439,8 @@ pub(crate) fn check_cache_type(graph: &Graph, cache_type: CacheType) -> Result<(
 /// Returns the error for a graph without keys and values that can be stored as a cache type.
 pub(crate) fn keeps_others(cache_type: CacheType) -> Error {
     Error::version(format!(
-        "the cache type {} needs a graph that joins the keys and values of each head and \
-         multiplies them; this one keeps others",
+        "the cache type {} is not supported by this graph, which does not store the keys and \
+         values of each head",
         cache_type.name()
     ))
 }

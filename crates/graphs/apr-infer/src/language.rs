@@ -111,7 +111,7 @@ impl<'s, 'a> LanguageModel<'s, 'a> {
     pub fn new(session: &'s Session<'a>) -> Result<Self> {
         let body = &session.graph.body;
         let missing = |what: &str| {
-            Error::version(format!("the graph does not continue texts: it has no {what}"))
+            Error::version(format!("the graph does not generate text: missing {what}"))
         };
         let input = |meaning| with_meaning(body, &body.inputs, meaning);
         let tokens = input(Meaning::TokenIds).ok_or_else(|| missing("input of tokens"))?;

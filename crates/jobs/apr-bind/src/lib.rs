@@ -189,8 +189,11 @@ impl<'a> Binder<'a> {
             return info.dtype;
         }
 
+        let is_coded = || self.base.stored(position).coding().is_some();
+        let decoded = || dequantize.filter(|_| is_coded());
         // What ONNX has no type for.
         let precision = precision
+            .or_else(decoded)
             .filter(|_| !self.kept.contains(&info.name))
             .or_else(|| ElementType::from_dtype(info.dtype).is_none().then_some(DType::F32));
         precision

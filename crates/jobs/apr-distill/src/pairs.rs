@@ -77,7 +77,7 @@ pub fn read_pairs(
     let lines = || text.lines().enumerate().filter(|(_, line)| !line.trim().is_empty());
     let count = lines().count();
     if count == 0 {
-        return Err(Error::format("it has no rows to learn from").into());
+        return Err(Error::format("it does not contain rows to learn from").into());
     }
     let mut model = Reading::of(teacher, tokenize)?;
     let encoded = Encoded::new(store);

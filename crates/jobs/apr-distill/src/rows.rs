@@ -103,7 +103,7 @@ pub fn read_rows(
         }
     }
     if read.rows.is_empty() {
-        return Err(Error::format("it has no rows to learn from"));
+        return Err(Error::format("it does not contain rows to learn from"));
     }
     Ok(read)
 }
@@ -296,7 +296,7 @@ mod tests {
             ("{\"tokens\": \"a\"}", "line 1: \"tokens\" must be integers"),
             ("{\"messages\": []}", "line 1: \"messages\" must be a list"),
             ("{\"messages\": [{\"role\": \"user\", \"content\": \"a\"}]}", "must be an answer"),
-            ("\n", "it has no rows"),
+            ("\n", "it does not contain rows"),
         ] {
             let error = read(text).unwrap_err();
             assert!(error.message().contains(message), "{error}");

@@ -89,8 +89,8 @@ pub fn cuts(source: &Source<'_>, config: &Map<String, Json>, size: &Size) -> Res
         Size::Small => kept_layers(layers, layers.div_ceil(2))?,
         Size::Tiny if has_encoder => {
             return Err(Error::format(
-                "a tiny student has fewer heads and neurons, but a student with an encoder and a \
-                 decoder only has fewer decoder layers: use small, or a number of layers",
+                "tiny is not supported for encoder-decoder models, whose students only have \
+                 fewer decoder layers: use small, or a number of layers",
             ));
         }
         Size::Tiny => {
@@ -105,7 +105,7 @@ pub fn cuts(source: &Source<'_>, config: &Map<String, Json>, size: &Size) -> Res
             let absent = kept.iter().find(|layer| **layer >= layers);
             if let Some(absent) = absent {
                 return Err(Error::format(format!(
-                    "the teacher has no layer {absent}: it has {layers}, from 0 on"
+                    "unknown layer {absent}: the teacher has {layers}, from 0 on"
                 )));
             }
             kept.clone()

@@ -51,7 +51,9 @@ impl Goal {
         let value = meant(Meaning::Logits)
             .or_else(|| meant(Meaning::HiddenStates))
             .or_else(|| meant(Meaning::Pooled))
-            .ok_or_else(|| RunError::request("the model has no scores and no states to match"))?;
+            .ok_or_else(|| {
+                RunError::request("the model does not return scores or states to match")
+            })?;
         let is_logits = value.meaning == Meaning::Logits;
         let shape = value.shape().unwrap_or_default();
         let width = shape.last().and_then(Dim::size).and_then(|size| usize::try_from(size).ok());

@@ -232,8 +232,8 @@ fn check_memory(
         return Ok(());
     }
     Err(Error::memory(format!(
-        "training {} needs a memory limit of {} bytes at least, and it is {}: {needed} bytes are \
-         kept between steps, and as many are for the runs",
+        "training {} needs a memory limit of at least {} bytes (now {}): {needed} bytes between \
+         steps, and the same for the runs",
         counted(count, "parameter"),
         needed.saturating_mul(2),
         student.options.max_memory
@@ -359,7 +359,10 @@ impl Student<'_> {
             .map(|node| node.name.clone())
             .collect();
         match layers.is_empty() {
-            true => Err(RunError::request("the model's graph has no layers to compare states of")),
+            true => Err(RunError::request(
+                "the model's graph does not have layers whose states \
+                                           can be compared",
+            )),
             false => Ok(layers),
         }
     }
@@ -372,7 +375,10 @@ impl Student<'_> {
             let name = format!("layers.{}", layer.copied().unwrap_or(number));
             let is_there = teacher.body.nodes.iter().any(|node| node.name == name);
             is_there.then_some(name.clone()).ok_or_else(|| {
-                RunError::request(format!("the teacher has no layer '{name}' to compare with"))
+                RunError::request(format!(
+                    "the teacher does not have a layer '{name}' to compare \
+                                           with"
+                ))
             })
         };
         own.iter().map(of).collect()

@@ -30,7 +30,7 @@ pub fn layer_influence(
     };
     let host = subject.runner().host();
     let mut tap = Influence::of(&part.graph().body, host)
-        .ok_or_else(|| RunError::request("the model's graph has no layers one after another"))?;
+        .ok_or_else(|| RunError::request("the model's graph does not have consecutive layers"))?;
     let runs = inputs.len();
     let run = |at: usize, tap: &mut Influence<'_>| match inputs {
         Inputs::Windows(windows) => match windows.inputs().nth(at) {

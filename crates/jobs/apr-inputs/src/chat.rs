@@ -107,7 +107,7 @@ fn with_message(error: Error, messages: &[Message]) -> Error {
         Some(at) if error.code() == Code::Format => {
             let number = at + 1;
             let message =
-                format!("{}; the content of message {number} is no text", error.message());
+                format!("{}; the content of message {number} is not text", error.message());
             Error::format(message)
         }
         _ => error,

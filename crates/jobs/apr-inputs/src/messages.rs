@@ -331,7 +331,7 @@ impl ChatFile {
             return Err(Error::format(message));
         };
         if messages.is_empty() {
-            return Err(Error::format("the chat has no messages"));
+            return Err(Error::format("the chat does not contain messages"));
         }
         let numbered = |(at, data)| {
             Message::try_from(data).map_err(|error: Error| {

@@ -72,7 +72,7 @@ pub(crate) fn coded_units(
 /// Does a part of such a validation: some of its [`coded_units`].
 ///
 /// # Errors
-/// Those of [`validate_coded`]; E001 for units that are not there.
+/// Those of [`validate_coded`]; E001 for missing units.
 pub(crate) fn validate_coded_part<P: Pipeline>(
     (reader, undecoded): Readers<'_>,
     (file, known): (&str, Known<'_>),

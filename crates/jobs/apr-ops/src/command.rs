@@ -2,15 +2,15 @@
 
 use apr_core::{Code, Error, IoCause};
 
-/// Exit code of an error without a code of its own.
+/// Exit code for an error without its own exit code.
 pub const GENERAL: u8 = 1;
-/// Exit code of arguments that make no sense.
+/// Exit code for invalid arguments.
 pub const ARGUMENTS: u8 = 2;
-/// Exit code of a file that is not there.
+/// Exit code for a missing file.
 pub const NOT_FOUND: u8 = 3;
-/// Exit code of a file that can't be read as what it is, or within the limits.
+/// Exit code for an invalid file, or a file over the limits.
 pub const FORMAT: u8 = 4;
-/// Exit code of a check that failed.
+/// Exit code for a failed check.
 pub const VALIDATION: u8 = 5;
 /// Exit code that shells report for a process that was ended by Ctrl-C.
 pub const INTERRUPTED: u8 = 130;

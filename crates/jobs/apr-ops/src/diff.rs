@@ -45,7 +45,7 @@ const OF_TOKENS: [&str; 3] = ["tokenizer.vocabulary", "vocab", "gguf.tokenizer.g
 /// Compares two checkpoints.
 ///
 /// # Errors
-/// E001 when the mapping names a tensor that is not there, E002 and E007 when bytes can't be read.
+/// E001 when the mapping names a missing tensor, E002 and E007 when bytes can't be read.
 pub(crate) fn diff<P: Pipeline>(
     left: Side<'_>,
     right: Side<'_>,

@@ -309,7 +309,7 @@ impl<'a> Session<'a> {
     /// A part of a validation: some of its [`validate_units`](Self::validate_units).
     ///
     /// # Errors
-    /// Those of [`validate`](Self::validate); E001 for units that are not there.
+    /// Those of [`validate`](Self::validate); E001 for missing units.
     pub fn validate_part<P: Pipeline>(
         &self,
         options: ValidateOptions<'_>,
@@ -437,7 +437,7 @@ impl Beside<'_, '_> {
     /// A part of a comparison: some of its [`diff_units`](Self::diff_units).
     ///
     /// # Errors
-    /// Those of [`diff`](Self::diff); E001 for pairs that are not there.
+    /// Those of [`diff`](Self::diff); E001 for missing pairs.
     pub fn diff_part<P: Pipeline>(
         &self,
         options: &DiffOptions,

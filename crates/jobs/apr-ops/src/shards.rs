@@ -67,7 +67,7 @@ pub(crate) fn units(
 /// Does a part of a validation: some of its [`units`].
 ///
 /// # Errors
-/// Those of [`validate_all`]; E001 for units that are not there.
+/// Those of [`validate_all`]; E001 for missing units.
 pub(crate) fn validate_units_of<P: Pipeline>(
     reader: &dyn CheckpointReader,
     (file, known): (&str, Known<'_>),

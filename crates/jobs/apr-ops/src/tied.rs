@@ -42,8 +42,8 @@ pub(crate) fn contradictions(
 
 fn warning(tied: &TiedHead) -> String {
     format!(
-        "the configuration ties '{}' to '{}', but their values differ: they are not tied, as in \
-         transformers; tie_word_embeddings should be false",
+        "the configuration ties '{}' to '{}', but their values differ: they are kept apart, as \
+         in transformers; set tie_word_embeddings to false",
         tied.head, tied.table
     )
 }

@@ -155,7 +155,7 @@ pub fn compare(
     let outputs = [a, b].map(|model| model.outputs(reading.pooling));
     let pairs = paired(&outputs[0], &outputs[1]);
     if pairs.is_empty() {
-        return Err(RunError::request("the models have no output in common"));
+        return Err(RunError::request("the models do not have a common output"));
     }
 
     let (mut results, mut drifts) = (Vec::new(), Drifts::default());
@@ -235,8 +235,8 @@ fn check_tokens(a: &Subject<'_>, b: &Subject<'_>, sample: &Sample) -> RunResult<
         return Ok(());
     }
     Err(RunError::request(format!(
-        "the tokenizers differ: A and B split {} into different tokens, so that their outputs \
-         can't be compared",
+        "the tokenizers differ: A and B split {} into different tokens, so their outputs can't \
+         be compared",
         Escaped(&sample.name)
     )))
 }

@@ -42,8 +42,7 @@ impl Logits {
         let width = tensor.shape().last().copied().unwrap_or_default();
         if tensor.shape() != [1, len, width] || width == 0 {
             return Err(Error::version(format!(
-                "perplexity takes a model with logits for each token, of shape [1, {len}, \
-                 vocabulary], and these are {:?}",
+                "perplexity requires logits of shape [1, {len}, vocabulary], found {:?}",
                 tensor.shape()
             ))
             .into());
@@ -91,7 +90,7 @@ fn logits(part: &Prepared<'_>, ids: &[i64]) -> RunResult<Tensor> {
     let body = &part.graph().body;
     let mut outputs = body.outputs.iter().map(|id| body.value(*id));
     let output = outputs.find(|value| value.meaning == Meaning::Logits).ok_or_else(|| {
-        Error::version("perplexity requires a language model, and this one has no logits")
+        Error::version("perplexity requires a language model that returns logits")
     })?;
     let inputs = completed(part, known_inputs(body, ids)?)?;
     let outcome = part.run(inputs, &[&output.name])?;
@@ -147,7 +146,7 @@ impl<'f> LogProbabilities<'f> {
 /// Returns an error for the first window in which a model gives NaN or infinite logits.
 pub(crate) fn no_number(name: &str, chunk: usize) -> RunError {
     RunError::from(Error::format(format!(
-        "{name} gives no probabilities in window {}: its logits are NaN or infinite",
+        "the logits of {name} in window {} are NaN or infinite",
         chunk + 1
     )))
 }

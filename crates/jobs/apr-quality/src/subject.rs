@@ -62,7 +62,7 @@ impl Reading<'_> {
         }
         if ids.is_empty() {
             return Err(RunError::request(format!(
-                "the model takes text, but the input {} has none",
+                "the model requires text, but the input {} does not contain text",
                 Escaped::short(&sample.name)
             )));
         }

@@ -59,7 +59,7 @@ impl Windows {
                 Some((known, _)) if *known != tokens => {
                     return Err(RunError::request(
                         "the vocabularies differ: A and B split the text into different tokens, \
-                         so that their predictions can't be compared",
+                         so their predictions can't be compared",
                     ));
                 }
                 Some(_) => {}
@@ -101,7 +101,7 @@ impl Windows {
         let windows = tokens.len() / context;
         if windows < 2 {
             return Err(RunError::request(format!(
-                "the text has {}, fewer than two windows of {context}: give a longer text or a \
+                "the text has {}, fewer than two windows of {context}: use a longer text or a \
                  shorter window",
                 counted(tokens.len() as u64, "token")
             )));

@@ -401,8 +401,8 @@ impl<'g> Generator<'g> {
         match &self.model {
             Model::Decoder(part) => Ok(part),
             Model::EncoderDecoder(..) => {
-                let message = "a conversation or a prompt cache needs a model that continues its \
-                               prompt, and this one has an encoder and a decoder";
+                let message = "conversations and prompt caches are not supported for \
+                               encoder-decoder models";
                 Err(Error::version(message).into())
             }
         }

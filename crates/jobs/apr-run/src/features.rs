@@ -1,4 +1,4 @@
-//! What goes into a graph, made of audio and image files: log-mel spectra, waveforms, pixels.
+//! Inputs of a graph from audio and image files: log-mel spectra, waveforms, pixels.
 
 use apr_graph::{Body, Meaning};
 use apr_infer::Value;

@@ -1,4 +1,4 @@
-//! What goes into a graph, as files have it: what it is, the type of the graph's input says.
+//! Inputs of a graph from files. The type of the graph's input decides how a file is read.
 
 use apr_core::Escaped;
 use apr_core::json::entries;

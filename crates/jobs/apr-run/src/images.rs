@@ -309,7 +309,7 @@ impl Runner<'_> {
     ) -> RunResult<(Picture, Tensor)> {
         let named = |error: Error| error.in_file(name);
         if settings.tiles.is_some() {
-            let message = "images that are split into tiles go beside a prompt alone";
+            let message = "images that are split into tiles need a text prompt";
             return Err(named(Error::version(message)).into());
         }
         let picture = self.picture(name, bytes)?;

@@ -128,9 +128,9 @@ impl LateInteraction {
                 found.and_then(|(_, token)| tokenizer.vocabulary().id(&token))
             };
             let usual = || special("mask_token").or_else(|| special("eos_token"));
-            let token = named.unwrap_or_else(usual).ok_or_else(|| {
-                Error::version("the tokenizer has no token to put behind a query")
-            })?;
+            let token = named
+                .unwrap_or_else(usual)
+                .ok_or_else(|| Error::version("missing token to append to a query"))?;
             ids.resize(own.max(size(expansion.length).min(positions)), token);
         }
         let sees_all = expansion.is_none_or(|expansion| expansion.attends);

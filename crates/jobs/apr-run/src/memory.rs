@@ -174,7 +174,7 @@ fn of_parts(
     let cache_bytes = parts.iter().fold(0, |sum: u64, part| sum.saturating_add(part.cache_bytes));
     let keeps = graphs.iter().any(|part| keeps(&part.graph.body));
     if options.cache_type.is_some() && !keeps {
-        return Err(RunError::request("the model keeps no keys and values"));
+        return Err(RunError::request("the model does not have a KV cache"));
     }
     if estimator.unknown > 0 {
         warnings.push(match estimator.unknown {

@@ -288,8 +288,8 @@ fn read(
     }
     if text(MODEL).as_deref() != Some(identity) {
         return Err(RunError::request(format!(
-            "{name}: the prompt cache was made by another model, by other files of this one, or \
-             with another part, task, arithmetic or cache type; remove it to make a new one"
+            "{name}: the prompt cache belongs to another model, or to another part, task, \
+             arithmetic or cache type; remove it to create a new one"
         )));
     }
     let in_file = |error: Error| error.in_file(name);

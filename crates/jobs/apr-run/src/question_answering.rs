@@ -62,7 +62,7 @@ impl<'q> QuestionAnswering<'q> {
     pub fn of_part(part: Prepared<'q>, text: impl Into<String>) -> RunResult<Self> {
         if !part.answers_questions() {
             return Err(RunError::request(
-                "the model has no head for extractive question answering",
+                "the model does not support extractive question answering",
             ));
         }
         let tokenizer = Tokenizer::of(part.runner.reader, part.runner.host)?;

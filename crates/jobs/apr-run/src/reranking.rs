@@ -454,7 +454,7 @@ impl<'r> Reranker<'r> {
             Scorer::Modules(head) => {
                 let output = self.part.output(Meaning::HiddenStates);
                 let output = output.ok_or_else(|| {
-                    Error::version("the model has no vectors of tokens, which its modules need")
+                    Error::version("missing token vectors, which the model's modules need")
                 })?;
                 let states = self.part.one(inputs()?, output)?;
                 head.vectors(&self.part.runner, states, 0)?.concat()

@@ -218,7 +218,7 @@ impl<'r> Runner<'r> {
     /// The part that [`RunOptions::part`] names, or the only one, ready to run.
     ///
     /// # Errors
-    /// [`RunError::Request`] where it names none of several, or one that is not there, else those
+    /// [`RunError::Request`] if the name is missing or unknown, otherwise the errors
     /// of [`Engine::prepare`].
     pub fn prepare(&self) -> RunResult<Prepared<'r>> {
         self.prepared(self.part()?)
@@ -227,7 +227,7 @@ impl<'r> Runner<'r> {
     /// The part that [`RunOptions::part`] names, or the only one.
     ///
     /// # Errors
-    /// [`RunError::Request`] where it names none of several, or one that is not there.
+    /// [`RunError::Request`] if the name is missing or unknown.
     pub fn part(&self) -> RunResult<&'r Runnable> {
         let names =
             || self.parts.iter().map(|part| part.name.as_str()).collect::<Vec<_>>().join(", ");
@@ -239,7 +239,7 @@ impl<'r> Runner<'r> {
             )),
             (Some(name), parts) => parts.iter().find(|part| part.name == name).ok_or_else(|| {
                 let (name, names) = (Escaped(name), names());
-                RunError::request(format!("the model has no part '{name}'; it has {names}"))
+                RunError::request(format!("unknown part '{name}'; the model has {names}"))
             }),
         }
     }

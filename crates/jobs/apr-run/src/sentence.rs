@@ -45,7 +45,7 @@ impl SentenceHead {
         prompt: usize,
     ) -> RunResult<Vec<Vec<f32>>> {
         let [texts, tokens, _] = states.shape()[..] else {
-            return Err(Error::format("the model makes no vectors of tokens").into());
+            return Err(Error::format("the model does not return token vectors").into());
         };
         let left_out = if self.sentence.includes_prompt() { 0 } else { prompt.min(tokens) };
         let row = |left_out: usize| {

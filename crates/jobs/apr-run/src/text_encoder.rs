@@ -235,8 +235,8 @@ impl<'e> TextEncoder<'e> {
         let Runner { facts, options, .. } = self.part.runner;
         if options.pooling.is_some() || options.dimensions.is_some() {
             return Err(RunError::request(
-                "the model returns a vector for each token: a pooling and a number of dimensions \
-                 are for vectors of texts",
+                "the model returns a vector per token: pooling and dimensions apply to text \
+                 embeddings only",
             ));
         }
         let sentence = facts.sentence().cloned().unwrap_or_default();
@@ -311,8 +311,8 @@ impl<'e> TextEncoder<'e> {
                 || options.dimensions.is_some();
             if is_of_vectors {
                 return Err(RunError::request(
-                    "the model returns labels or tokens: a pooling, a prompt of the model and a \
-                     number of dimensions are for vectors",
+                    "the model returns labels or tokens: pooling, prompt names and dimensions \
+                     apply to embeddings only",
                 ));
             }
             return Ok(logits);
@@ -357,7 +357,7 @@ impl<'e> TextEncoder<'e> {
             Meaning::Pooled => self.vector("model".to_owned(), false, made.floats()?.into_owned()),
             _ => {
                 let made = self.embeddings(std::slice::from_ref(made))?.into_iter().next();
-                made.ok_or_else(|| Error::format("the model makes no vector").into())
+                made.ok_or_else(|| Error::format("the model does not return an embedding").into())
             }
         }
     }
@@ -415,8 +415,8 @@ impl<'e> TextEncoder<'e> {
         if facts.sentence().is_some_and(Sentence::is_sparse) {
             if options.dimensions.is_some() {
                 return Err(RunError::request(
-                    "the model's vectors have a number for each word: a number of dimensions is \
-                     for others",
+                    "the model returns sparse vectors with a number per word: their dimensions \
+                     can't be reduced",
                 ));
             }
             let (size, mut words) = (vector.len(), self.words(&vector));
@@ -469,8 +469,8 @@ impl<'e> TextEncoder<'e> {
         let sentence = match (runner.options.pooling, runner.facts.sentence()) {
             (Some(_), Some(known)) if !pools(known) => {
                 return Err(RunError::request(
-                    "the model's modules make vectors of texts without a pooling that another one \
-                     could replace",
+                    "the model's modules compute text embeddings without pooling, so pooling \
+                     can't be set",
                 ));
             }
             (Some(mode), Some(known)) => known.clone().with_pooling(mode),

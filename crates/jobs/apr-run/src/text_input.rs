@@ -26,7 +26,7 @@ impl Runner<'_> {
             let names: Vec<String> = names.iter().map(|name| Escaped(name).to_string()).collect();
             RunError::request(match names.as_slice() {
                 [] => "the model has no prompts".to_owned(),
-                names => format!("the model has no prompt '{wanted}'; it has {}", names.join(", ")),
+                names => format!("unknown prompt '{wanted}'; the model has {}", names.join(", ")),
             })
         })
     }
@@ -61,10 +61,10 @@ impl Runner<'_> {
         largest(&scores, self.options.top).into_iter().map(label).collect()
     }
 
-    /// The tokens of a text, as many as the model takes.
+    /// Tokenizes a text, up to the model's maximum length.
     ///
     /// # Errors
-    /// [`RunError::Request`] for more, unless they are to be left out.
+    /// [`RunError::Request`] if the text is longer, unless `truncate` is set.
     pub fn text_ids(&self, tokenizer: &Tokenizer<'_>, text: &str) -> RunResult<Vec<i64>> {
         let most = self.facts.context().unwrap_or(usize::MAX);
         // A table of vectors has none for what begins and ends a text.

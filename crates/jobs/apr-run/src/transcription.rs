@@ -229,7 +229,7 @@ impl<'t> Transcriber<'t> {
         let settings = Generation::of(facts, &options.sampling).named(Some(&tokenizer))?;
         warn_ignored(runner, &settings);
         if options.timestamps && special.no_times.is_none() {
-            runner.warn("the model has no timestamp tokens: each segment is a window");
+            runner.warn("missing timestamp tokens: each segment is a window");
         }
         let heads = words::alignment_heads(facts);
         if options.words && heads.is_empty() {

@@ -214,15 +214,15 @@ impl AnomalyReport {
         let most = activations.map(|found| found.inputs).max();
         if let Some(inputs) = most.filter(|inputs| *inputs < INPUTS) {
             self.not_judged.push(format!(
-                "dead neurons behind activation functions: {inputs} positions are too few, it \
-                 takes {INPUTS}"
+                "dead neurons behind activation functions: {inputs} positions are too few, \
+                 {INPUTS} are required"
             ));
         }
         let layers = usual.iter().map(Usual::layers).max();
         if layers.is_none_or(|layers| layers <= OTHERS) {
             self.not_judged.push(
-                "explosion against other layers: the model has too few of them, so only magnitudes \
-                 above 10^6 count"
+                "explosion relative to other layers: the model has too few layers, so only \
+                 magnitudes above 10^6 count"
                     .to_owned(),
             );
         }

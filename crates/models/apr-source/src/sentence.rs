@@ -270,7 +270,7 @@ impl Sentence {
         let from = if sentence.keeps_tokens() { Slot::Tokens } else { Slot::Sentence };
         for entry in listed {
             let text = |key: &str| entry.get(key).and_then(Value::as_str);
-            let class = text("type").ok_or_else(|| malformed("a module has no 'type'"))?;
+            let class = text("type").ok_or_else(|| malformed("missing 'type' of a module"))?;
             let folder = text("path").unwrap_or_default().trim_end_matches('/');
             sentence.modules.push(module(reader, class, folder, from)?);
         }
@@ -295,7 +295,7 @@ impl Sentence {
         if let Some(name) = &sentence.default_prompt
             && !sentence.prompts.contains_key(name)
         {
-            let message = format!("'prompts' has no '{}', the default one", Escaped(name));
+            let message = format!("missing '{}', the default prompt, in 'prompts'", Escaped(name));
             return Err(Error::format(message).in_file(SETTINGS));
         }
         if !sentence.is_table() {

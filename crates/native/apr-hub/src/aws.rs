@@ -99,7 +99,7 @@ impl Profile {
                 _ => format!("profiles: {}", others[..others.len().min(SHOWN)].join(", ")),
             };
             let message = format!(
-                "{variable} is '{name}', and neither {} nor {} has this profile; {listed}",
+                "{variable} is '{name}', a profile that is not in {} or {}; {listed}",
                 secrets_path.display(),
                 config_path.display(),
             );

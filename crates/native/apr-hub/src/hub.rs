@@ -105,11 +105,11 @@ impl Client {
             ),
             (_, "RevisionNotFound") => io(
                 IoCause::NotFound,
-                format!("{repo} has no revision '{revision}'{}", self.near_revisions(location)),
+                format!("{repo}: unknown revision '{revision}'{}", self.near_revisions(location)),
             ),
             (404, "EntryNotFound") => io(
                 IoCause::NotFound,
-                format!("{repo} has no file '{}' at {revision}", location.path),
+                format!("{repo}: file '{}' not found at {revision}", location.path),
             ),
             // The hub answers alike for a private repository and for an absent one.
             (401 | 404, "RepoNotFound") | (404, _) => {

@@ -73,7 +73,7 @@ impl Location {
             "hf://" => HubLocation::parse(rest).map(Self::Hub),
             "s3://" => S3Location::parse(rest).map(Self::S3),
             _ if rest.is_empty() || rest.starts_with('/') => {
-                Err(Error::format("the URL has no host"))
+                Err(Error::format("missing host in the URL"))
             }
             _ => Ok(Self::Url(format!("{scheme}{rest}"))),
         };

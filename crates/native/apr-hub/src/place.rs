@@ -296,7 +296,7 @@ fn no_file(location: &HubLocation, repository: &Repository) -> Error {
     let path = &location.path;
     let near = nearest(path, repository.files.iter().map(|file| file.name.as_str()), 5);
     let message = format!(
-        "{} has no file '{path}' at {}{}",
+        "{}: file '{path}' not found at {}{}",
         repository.id,
         location.revision(),
         did_you_mean(&near)

@@ -213,8 +213,8 @@ impl Token {
         let secret = secret.trim();
         if !secret.chars().all(|c| c.is_ascii_graphic()) {
             let message = format!(
-                "the token of {origin} has a space or another character that no token has; set it \
-                 to the token alone"
+                "the token of {origin} contains a space or an invalid character; set it to the \
+                 token alone"
             );
             return Err(Error::format(message));
         }

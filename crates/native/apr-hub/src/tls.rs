@@ -62,10 +62,8 @@ fn roots() -> Result<RootCerts> {
 
 fn no_certificates(origin: &str, found: &CertificateResult) -> Error {
     let why = found.errors.first().map_or_else(String::new, |error| format!(" ({error})"));
-    let message = format!(
-        "{origin} names no certificates in PEM format{why}, so no server can be trusted; correct \
-         or unset it"
-    );
+    let message =
+        format!("{origin} does not contain certificates in PEM format{why}: correct or unset it");
     Error::io(IoCause::Other, message)
 }
 

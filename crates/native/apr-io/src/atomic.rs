@@ -339,8 +339,8 @@ impl Placed {
         let error = old.close().err()?;
         let cause = error.kind();
         let message = format!(
-            "{cause}: the output is in place, but the file that it replaced could not be removed; \
-             it is here"
+            "{cause}: the output was written, but the file that it replaced could not be \
+             removed; it is here"
         );
         Some(Error::io(IoCause::Other, message).in_file(hidden.display()))
     }

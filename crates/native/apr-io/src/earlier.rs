@@ -118,8 +118,8 @@ pub(crate) fn remove(found: &[PathBuf]) -> Vec<Error> {
         Err(error) => Err(Error::io(
             IoCause::Other,
             format!(
-                "{error}: the output is in place, but this file of the earlier output was not \
-                     removed"
+                "{error}: the output was written, but this file of the previous output was not \
+                 removed"
             ),
         )
         .in_file(path.display())),

@@ -151,7 +151,7 @@ impl Sources {
     }
 
     fn neighbourhood(&self, path: &Path) -> Result<(ModelFolder, String)> {
-        // A file that is not there is reported by its own name, not by its folder's.
+        // A missing file is reported by its own name, not by its folder's.
         path.metadata().map_err(|error| io_error(&error, path))?;
         let folder = ModelFolder::watched(path.parent().unwrap_or(Path::new(".")), self)?;
         let file = path.file_name().unwrap_or_default().to_string_lossy().into_owned();

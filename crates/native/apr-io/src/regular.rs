@@ -36,8 +36,8 @@ pub(crate) fn open_own(path: &Path) -> io::Result<Option<File>> {
 
 const FOLDER: &str = "this is a folder, and a regular file is required";
 
-const STREAM: &str = "this is a pipe or a device, where a regular file is needed; a model is read \
-                      from standard input as `-`: `< PIPE`";
+const STREAM: &str = "this is a pipe or a device, not a regular file; to read a model from a \
+                      pipe, pass `-`: `< PIPE`";
 
 fn check_regular(metadata: &Metadata, path: &Path) -> Result<()> {
     match metadata {

@@ -118,8 +118,8 @@ pub(crate) fn forget(path: &Path) -> Result<()> {
     if open_own(&undo_path).is_ok_and(|undo| undo.as_ref().is_some_and(is_ours)) {
         fs::remove_file(&undo_path).map_err(|error| {
             let message = format!(
-                "{error}: the output is in place, but what an interrupted change had left beside \
-                 it could not be removed; remove it"
+                "{error}: the output was written, but the undo file of an interrupted change \
+                 could not be removed; remove it"
             );
             Error::io(IoCause::Other, message).in_file(undo_path.display())
         })?;
@@ -192,15 +192,15 @@ pub(crate) fn command(path: &Path) -> String {
 }
 
 fn in_the_way(undo_path: &Path) -> Error {
-    let message = "a change in place needs this name for its undo file, and something else has it; \
-                   move it away, or write a copy with -o";
+    let message = "a change in place needs this name for its undo file, but the name is in use; \
+                   move that file, or write a copy with -o";
     Error::io(IoCause::Other, message).in_file(undo_path.display())
 }
 
 fn stale(path: &Path, undo_path: &Path) -> Error {
     let message = format!(
-        "'{}' is left over from an interrupted change, but this file is not the one that was being \
-         changed; if `apr validate` finds the file sound, delete that undo file",
+        "'{}' is left over from an interrupted change of another file; if `apr validate` finds \
+         this file valid, delete that undo file",
         undo_path.display()
     );
     Error::io(IoCause::Other, message).in_file(path.display())

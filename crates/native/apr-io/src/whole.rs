@@ -188,8 +188,8 @@ fn check_replaceable(folder: &Path, path: &Path, strange: &[&str]) -> Result<()>
             more => format!(" and {more} more"),
         };
         return refused(format!(
-            "the folder is replaced as a whole, and it has files that are not of a model: \
-             {listed}{more}; move them elsewhere, or name another folder"
+            "the whole folder would be replaced, but it contains files that are not part of a \
+             model: {listed}{more}; move them, or choose another folder"
         ));
     }
 
@@ -219,7 +219,7 @@ fn remove_old(old: &Path) -> Result<()> {
     match fs::remove_dir_all(old) {
         Err(error) if error.kind() != io::ErrorKind::NotFound => {
             let message = format!(
-                "{error}: the output is in place, but the folder that it replaced could not be \
+                "{error}: the output was written, but the folder that it replaced could not be \
                  removed; it is here"
             );
             Err(Error::io(IoCause::Other, message).in_file(old.display()))

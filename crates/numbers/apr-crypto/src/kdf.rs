@@ -53,8 +53,8 @@ impl Argon2Costs {
         let Self { m, t, p } = self;
         if m > Self::MAX_M || t > Self::MAX_T || p > Self::MAX_P {
             return Err(Error::memory(format!(
-                "the password's key would cost {m} KiB, {t} passes and {p} lanes; {}, {} and {} \
-                 are allowed",
+                "the password's key needs {m} KiB, {t} passes and {p} lanes; the limits are {}, \
+                 {} and {}",
                 Self::MAX_M,
                 Self::MAX_T,
                 Self::MAX_P

@@ -177,8 +177,7 @@ impl Stanza {
                 wrapped: Wrapped::decode(fields)?,
             }),
             other => Err(Error::version(format!(
-                "the key is wrapped in a way (type {other}) that this version does not know: \
-                 written by a newer version"
+                "unknown key wrapping (type {other}), written by a newer version"
             ))),
         }
     }

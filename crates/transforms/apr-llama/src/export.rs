@@ -68,8 +68,7 @@ pub fn export<'a>(source: &Source<'a>, tokenizer: Vec<KeyValue>) -> Result<GgufE
     let model = source.family()?.ok_or_else(|| {
         match reader.tensors().iter().find(|info| is_of_others(&info.name)) {
             Some(info) => Error::format(
-                "GGUF needs the model family, and this part of a larger model is of none that is \
-                 known",
+                "GGUF requires the model family, which this part of a larger model does not show",
             )
             .for_tensor(&info.name),
             None => unknown_family(reader, source.families()),
@@ -206,10 +205,10 @@ fn unknown_family(reader: &dyn CheckpointReader, families: &Families) -> Error {
     }
     match families.stranger(reader.metadata()) {
         Some(told) => {
-            Error::format(format!("GGUF needs the model family, and '{told}' is unknown"))
+            Error::format(format!("GGUF requires the model family, and '{told}' is unknown"))
         }
         None => {
-            Error::format("GGUF needs the model family, and neither metadata nor names show it")
+            Error::format("GGUF requires the model family, which metadata and names do not show")
         }
     }
 }

@@ -97,7 +97,7 @@ pub fn restore_to<'a>(
     let original = reader.metadata();
     let described = GgufKeys::of(original, reader.tensors(), families);
     let described =
-        described.ok_or_else(|| Error::format("it has no GGUF keys to make a config.json from"))?;
+        described.ok_or_else(|| Error::format("missing GGUF keys for a config.json"))?;
     let family = described.family(families, architecture).ok_or_else(|| {
         Error::format(format!("'{}' is an unknown GGUF architecture", described.architecture))
     })?;

@@ -69,7 +69,7 @@ pub(crate) fn gathered_in(
         if !cut.shape.is_empty() {
             let rows = as_rows(&part, cut).zip(as_rows(&whole, cut));
             let (own, all) = rows.ok_or_else(|| {
-                let why = format!("its shape {} is none of a part of {name}", part.shape);
+                let why = format!("its shape {} is not the shape of a part of {name}", part.shape);
                 Error::format(why).for_tensor(&part.name)
             })?;
             (part, rows_of_whole) = (own, all.shape);

@@ -26,7 +26,7 @@
 //! let refused = to_gguf(&Source::new(&*model, &families)).map(drop).unwrap_err();
 //! assert_eq!(
 //!     refused.message(),
-//!     "GGUF needs the model family, and neither metadata nor names show it"
+//!     "GGUF requires the model family, which metadata and names do not show"
 //! );
 //! # Ok::<(), apr_core::Error>(())
 //! ```

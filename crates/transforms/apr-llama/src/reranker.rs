@@ -115,8 +115,8 @@ pub(super) fn computed_otherwise(
     }
     if family == "distilbert" {
         warn(
-            "llama.cpp's classifier applies tanh where DistilBERT has relu, so its scores differ; \
-             apr runs the file as the model was trained",
+            "llama.cpp's classifier applies tanh instead of DistilBERT's relu, so its scores \
+             differ; apr runs the file as the model was trained",
         );
     }
     let activation = facts.config.get("classifier_activation").and_then(|name| name.as_str());
@@ -128,8 +128,8 @@ pub(super) fn computed_otherwise(
     }
     if answers {
         warn(
-            "llama.cpp writes pairs by the template of Qwen3-Reranker, whatever the model's own \
-             chat template is",
+            "llama.cpp writes pairs by the template of Qwen3-Reranker and ignores the model's \
+             chat template",
         );
     } else if family == "qwen3" && classes == 1 {
         warn("llama.cpp returns the softmax of a classifier of Qwen3: 1 for each text");

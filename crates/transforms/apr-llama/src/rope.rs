@@ -73,8 +73,8 @@ fn lacks(rope: &Map<String, Value>, kind: &str) -> Option<String> {
         "su" | "longrope" => {
             let [long, short] =
                 ["long_factor", "short_factor"].map(|key| positive_numbers(rope, key));
-            let why = "'long_factor' and 'short_factor' have to be lists of numbers above 0, as \
-                long as each other";
+            let why = "'long_factor' and 'short_factor' must be lists of numbers above 0 with \
+                       equal lengths";
             (long.is_none() || long != short).then(|| why.to_owned())
         }
         _ => None,

@@ -53,7 +53,7 @@ pub fn with_images<'a>(
     let image_model =
         restore_to(images, families, &Architecture::Auto, DType::F32).map_err(in_images)?;
     if !image_model.entries.contains_key("vision_config") {
-        return Err(in_images(Error::format("it is no part for images of a known kind")));
+        return Err(in_images(Error::format("not a known vision part")));
     }
 
     let mut config = image_model.entries;
@@ -96,8 +96,8 @@ pub fn with_images<'a>(
     let states = |key: &str| stated.as_ref().is_some_and(|pairs| pairs.find(key).is_some());
     if BOUNDS.iter().any(|(setting, key)| has(setting) && !states(key)) {
         warnings.push(
-            "the part for images does not state into how many pixels or tiles an image is divided: \
-             as for the released models of its kind"
+            "the vision part does not state the number of pixels or tiles of an image: using the \
+             values of the released models"
                 .to_owned(),
         );
     }
@@ -150,6 +150,6 @@ fn id_of(text: &dyn CheckpointReader, token: &str) -> Result<usize> {
     let tokens = tokens.map(|pair| crate::hyperparameters::config_value(&pair));
     let known = tokens.as_ref().and_then(Value::as_array).map_or(&[][..], Vec::as_slice);
     known.iter().position(|known| known == token).ok_or_else(|| {
-        Error::format(format!("the language model has no token '{token}', which stands for images"))
+        Error::format(format!("the language model does not have the image token '{token}'"))
     })
 }

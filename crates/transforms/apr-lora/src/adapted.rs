@@ -186,8 +186,8 @@ impl<'a> Adapted<'a> {
         };
         let Some(Adapter { name, reader, .. }) = self.adapters.iter().rev().find(has_one).cloned()
         else {
-            let message = "the number of tokens is another than the base's, and no adapter has a \
-                           tokenizer: the base's is kept";
+            let message = "the number of tokens differs from the base's, and the adapters have \
+                           no tokenizer: the base's tokenizer is kept";
             self.warnings.push(message.to_owned());
             return Ok(());
         };

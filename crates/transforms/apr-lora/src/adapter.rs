@@ -174,7 +174,7 @@ impl Contents {
         }
         modules.values_mut().for_each(|parts| parts.extend(shared.clone()));
         if modules.is_empty() && replaced.is_empty() {
-            return Err(Error::format("the adapter has no tensors"));
+            return Err(Error::format("the adapter does not contain tensors"));
         }
         Ok(Self { configuration, modules, replaced })
     }

@@ -119,7 +119,7 @@ impl Configuration {
 
         let position = reader.companions().iter().position(|file| file.name == ADAPTER_CONFIG);
         let Some(position) = position else {
-            return Err(Error::format(format!("it is not an adapter: it has no {ADAPTER_CONFIG}")));
+            return Err(Error::format(format!("not an adapter: missing {ADAPTER_CONFIG}")));
         };
         let bytes = reader.read_companion(position)?;
         Self::parse(&bytes, work)

@@ -483,8 +483,8 @@ impl Planner<'_> {
         let made = shape(first).zip(shape(second)).and_then(product);
         if made.is_none() || made != rows_and_columns(&self.weight.shape) {
             let message = format!(
-                "the Kronecker product of the adapter's matrices does not make a change of the \
-                 base's {}",
+                "the Kronecker product of the adapter's matrices does not have the base's shape \
+                 {}",
                 self.weight.shape
             );
             return Err(Error::format(message).for_tensor(&self.weight.name));

@@ -286,7 +286,7 @@ impl Planner {
             }
         }
         if changed + contents.replaced.len() == 0 {
-            let message = "the base has none of the modules that the adapter changes";
+            let message = "the base does not have the modules that the adapter changes";
             return Err(Error::format(message));
         }
         if let Some(first) = skipped.first() {
@@ -449,8 +449,7 @@ impl Planner {
         };
         let embedding = Escaped::short(&embedding.info.name).to_string();
         self.warnings.push(format!(
-            "{} was tied to {embedding} and is a tensor of its own now, as the adapter changes it \
-             alone",
+            "{} is no longer tied to {embedding}, because the adapter changes only one of them",
             Escaped::short(&name)
         ));
         self.is_untied = true;
@@ -462,8 +461,8 @@ impl Planner {
     fn untie(&mut self, module: &str, slot: usize) {
         if self.ties == Some(true) && !self.is_untied && is_output(module) {
             self.warnings.push(format!(
-                "{} was stated to be the input embedding, and is not any more, as the adapter \
-                 changes it alone",
+                "{} is no longer the input embedding, because the adapter changes only one of \
+                 them",
                 Escaped::short(&self.slots[slot].info.name)
             ));
             self.is_untied = true;
@@ -550,7 +549,7 @@ impl Planner {
     fn add_bias(&mut self, targets: &Targets<'_>, module: &str, stage: Stage) -> Result<()> {
         let name = format!("{module}.bias");
         let Some(slot) = targets.tensor(&name) else {
-            let message = "the base has no bias that the adapter's could be added to";
+            let message = "the base has no bias for the adapter's bias";
             return Err(Error::format(message).for_tensor(name));
         };
         self.check_dtype(slot)?;
@@ -631,8 +630,8 @@ fn is_output(module: &str) -> bool {
 
 fn missing(module: &str, tensors: &[TensorInfo], parts: &Parts) -> Error {
     let message = format!(
-        "the base has no weight '{}' that it could change: it is an adapter of another model, or \
-         its names are not known",
+        "the base has no weight '{}': the adapter belongs to another model, or its names are \
+         unknown",
         Escaped::short(module)
     );
     named(Error::format(message), tensors, parts)

@@ -253,7 +253,7 @@ impl Pairs {
         if matches == 0 {
             return Err(Error::format(match &extraction.targets {
                 Some(glob) => format!("no linear layer's name matches '{}'", glob.text()),
-                None => "the model has no linear layers".to_owned(),
+                None => "the model does not have linear layers".to_owned(),
             }));
         }
         Ok(pairs)
@@ -321,8 +321,8 @@ fn target(
     let memory = memory(rows, columns, extent).saturating_add(itself);
     if memory > extraction.memory {
         let message = format!(
-            "decomposing its {rows} x {columns} elements takes {memory} bytes of memory, and {} \
-             are allowed",
+            "decomposing its {rows} x {columns} elements needs {memory} bytes of memory; the \
+             limit is {}",
             extraction.memory
         );
         return Err(Error::memory(message).for_tensor(&info.name));
@@ -516,8 +516,8 @@ impl<'m> Parts<'m, '_> {
         }
         if inputs_first.len() > 1 {
             return Err(Error::format(
-                "some of its layers have weights with inputs first, and some not, which an adapter \
-                 can't represent: choose some by their names",
+                "some layers have weights with inputs first, others with outputs first, which \
+                 one adapter can't represent: select layers by name",
             ));
         }
 

@@ -199,8 +199,8 @@ fn target(
     let memory = memory(rows, columns, extent).saturating_add(itself);
     if memory > factorization.memory {
         let message = format!(
-            "decomposing its {rows} x {columns} elements takes {memory} bytes of memory, and {} \
-             are allowed",
+            "decomposing its {rows} x {columns} elements needs {memory} bytes of memory; the \
+             limit is {}",
             factorization.memory
         );
         return Err(Error::memory(message).for_tensor(&info.name));

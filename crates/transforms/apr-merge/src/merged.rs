@@ -204,7 +204,8 @@ impl<'a> Merged<'a> {
             ChatTemplate::Auto => match chat::most_frequent(&self.models)? {
                 Some(text) => text,
                 None => {
-                    let message = "no model has a chat template, and so the result has none";
+                    let message = "the result does not have a chat template, because the models \
+                                   do not have one";
                     self.warnings.push(message.to_owned());
                     return Ok(());
                 }

@@ -149,7 +149,10 @@ pub fn plan_layers(source: &Source<'_>, choice: &LayerChoice) -> Result<LayerPla
     }
 
     if gone == 0 {
-        return Err(Error::format(format!("the file has no tensors of the {title}'s layers")));
+        return Err(Error::format(format!(
+            "the file does not contain tensors of the {title}'s \
+                                          layers"
+        )));
     }
     check_first(model, stack, reader.tensors().len(), &dropped)?;
     let report = LayerReport {
@@ -230,7 +233,7 @@ fn dropped(choice: &LayerChoice, layers: u64) -> Result<Vec<u64>> {
     };
     if let Some(absent) = dropped.iter().find(|layer| **layer >= layers) {
         return Err(Error::format(format!(
-            "there is no layer {absent}: the model has {layers}, from 0 to {}",
+            "unknown layer {absent}: the model has {layers}, from 0 to {}",
             layers - 1
         )));
     }

@@ -226,9 +226,8 @@ pub fn plan_widths<P: Pipeline>(
     };
     if model.layer_stack() == Some(LayerStack::Decoder) {
         return Err(Error::format(format!(
-            "{title} models have an encoder and a decoder, whose heads share one width that their \
-             configuration does not state: heads and neurons can be dropped only from models with \
-             one stack of layers"
+            "heads and neurons of {title} models, which have an encoder and a decoder, can't be \
+             dropped: only models with one stack of layers are supported"
         )));
     }
     let layers = dimension("layers")?;
@@ -304,7 +303,7 @@ pub fn plan_widths<P: Pipeline>(
     Ok(WidthPlan { kept, counts, head_dim, report })
 }
 
-/// Refuses projections that are not there or not so wide.
+/// Rejects projections that are missing or narrower.
 fn check(
     reader: &dyn CheckpointReader,
     units: &[Unit],

@@ -103,7 +103,7 @@ pub fn importance_from_csv(bytes: &[u8]) -> Result<ColumnStatistics> {
     }
 
     if samples == 0 {
-        return Err(Error::format("the calibration data have no samples"));
+        return Err(Error::format("the calibration data are empty"));
     }
 
     #[expect(
@@ -176,8 +176,8 @@ mod tests {
     #[test]
     fn a_file_that_is_not_a_table_is_rejected_with_its_line_number() {
         for (text, part) in [
-            ("", "no samples"),
-            ("a,b\n", "no samples"),
+            ("", "are empty"),
+            ("a,b\n", "are empty"),
             ("1,2\n3\n", "line 2"),
             ("1,2\nx,3\n", "line 2"),
             ("1,2\n3,\n", "line 2"),

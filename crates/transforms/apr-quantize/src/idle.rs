@@ -97,7 +97,7 @@ impl Idle<'_> {
             let why = if self.has(&DecisionReason::Embedding) {
                 "they have that type anyway"
             } else {
-                "no tensor is recognised as such"
+                "no tensor is recognized as such"
             };
             format!("`embedding_type` {dtype} has no effect on the token embeddings: {why}")
         })

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use apr_core::Coding;
 use apr_registry::{CheckpointReader, DType, Result, TensorInfo};
-use apr_view::NVFP4_BLOCKS;
+use apr_view::{MXFP4_EXPERTS, NVFP4_BLOCKS};
 
 use super::record::{file_type_name, recorded_scheme};
 use super::scheme::Scheme;
@@ -87,6 +87,7 @@ fn scheme_of(coding: &Coding<'_>, info: &TensorInfo) -> Option<Scheme> {
         ("mlx", 6) => Some(Scheme::Mlx6),
         ("mlx", 8) if has(".biases") => Some(Scheme::Mlx8),
         (NVFP4_BLOCKS, _) => Some(Scheme::NVFP4),
+        (MXFP4_EXPERTS, _) => Some(Scheme::MXFP4_MOE),
         _ => None,
     }
 }

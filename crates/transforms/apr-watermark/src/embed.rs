@@ -124,8 +124,8 @@ fn chosen_strength(weights: u64, symbols: usize) -> Result<f64> {
         return Ok(strength.max(WEAKEST));
     }
     Err(Error::format(format!(
-        "its {weights} weights in matrices of 4096 elements or more are too few for the id at \
-         the default limit; pass a strength of {strength:.2} to embed it"
+        "{weights} weights in matrices of 4,096 or more elements are too few for this id at the \
+         default strength: pass `strength` {strength:.2}"
     )))
 }
 

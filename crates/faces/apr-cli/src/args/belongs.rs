@@ -92,7 +92,7 @@ pub(crate) fn check_use<'a>(
                 "is about how models are opened, and this command opens none"
             }
             (Need::Run, _) if !RUNS.contains(&first) => {
-                "applies to commands that run a model: what is written is always compared"
+                "applies to commands that run a model: outputs are always compared"
             }
             _ => continue,
         };

@@ -22,7 +22,7 @@ pub(crate) struct CanaryCreateArgs {
     /// Prompt, may be given several times
     #[arg(long, value_name = "TEXT", allow_hyphen_values = true)]
     pub(crate) prompt: Vec<String>,
-    /// Text file whose lines become prompts: those that together have the most of its tokens
+    /// Text file whose lines become prompts, chosen to cover the most distinct tokens
     #[arg(long, value_name = "FILE")]
     pub(crate) from: Option<PathBuf>,
     /// Maximum number of prompts of --from

@@ -23,7 +23,7 @@ pub(crate) struct ContainerArgs {
     /// Public key of a recipient; may be given several times
     #[arg(long, value_name = "PUB")]
     pub(crate) recipient: Vec<PathBuf>,
-    /// Encrypt the metadata as well, except the family and its dimensions
+    /// Also encrypt the metadata, except the family and its dimensions
     #[arg(long, hide_short_help = true)]
     pub(crate) encrypt_metadata: bool,
     /// Private key to sign with; may be given several times
@@ -134,7 +134,7 @@ pub(crate) struct EncryptArgs {
     /// Public key of a recipient; may be given several times
     #[arg(long, value_name = "PUB")]
     pub(crate) recipient: Vec<PathBuf>,
-    /// Encrypt the metadata as well, except the family and its dimensions
+    /// Also encrypt the metadata, except the family and its dimensions
     #[arg(long)]
     pub(crate) encrypt_metadata: bool,
     /// Overwrite an existing output

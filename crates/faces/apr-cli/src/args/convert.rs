@@ -36,7 +36,7 @@ pub(crate) struct ImportArgs {
         hide_short_help = true
     )]
     pub(crate) from: Option<&'static Format>,
-    /// Licence of the model, instead of the one its files state
+    /// Licence of the model, instead of the licence in its files
     #[arg(long, value_name = "ID")]
     pub(crate) license: Option<String>,
     /// Required SHA-256 of the weights file
@@ -65,7 +65,7 @@ pub(crate) struct ConvertArgs {
     /// Only tensors whose names start with this prefix, such as `state_dict.`
     #[arg(long, value_name = "P", hide_short_help = true)]
     pub(crate) prefix: Option<String>,
-    /// Only the part for images of a vision-language model, for llama.cpp's `--mmproj`
+    /// Only the vision tower and projector (mmproj), for llama.cpp's `--mmproj`
     #[arg(long, hide_short_help = true)]
     pub(crate) mmproj: bool,
     #[command(flatten)]

@@ -120,8 +120,8 @@ pub(crate) struct DistillArgs {
     /// Share of the rows held out for evaluation [default: 0.05]
     #[arg(long, value_name = "SHARE", value_parser = parse_alpha, requires = "data")]
     pub(crate) held_out: Option<f32>,
-    /// Folder of training checkpoints, of which 20 are written; kept after the training [default:
-    /// OUTPUT.training, removed when the output is written]
+    /// Folder for the 20 training checkpoints; kept after the training [default: OUTPUT.training,
+    /// removed when the output is written]
     #[arg(long, value_name = "DIR", requires = "data")]
     pub(crate) checkpoint: Option<PathBuf>,
     /// Resume an interrupted training from its last checkpoint

@@ -120,7 +120,7 @@ const EXAMPLES: [(&str, &[Example]); 55] = [
     (
         "scan",
         &[
-            ("apr scan checkpoint.pt", "scan one checkpoint; no code in it is run"),
+            ("apr scan checkpoint.pt", "scan one checkpoint, without running its code"),
             ("apr scan downloads --sarif -", "scan a folder, and write SARIF to standard output"),
             ("apr scan downloads --sbom bom.json", "write a bill of materials in CycloneDX"),
         ],
@@ -223,7 +223,7 @@ const EXAMPLES: [(&str, &[Example]); 55] = [
             ),
             (
                 "apr run llama.gguf --input long.txt --prompt-cache long.cache",
-                "keep what was read of a long prompt for the next run",
+                "reuse the KV cache of a long prompt in the next run",
             ),
             ("apr run MiniLM --prompt \"a text\" -o vector.npy", "embed a text"),
             (
@@ -236,11 +236,11 @@ const EXAMPLES: [(&str, &[Example]); 55] = [
             ),
             (
                 "apr run whisper-tiny --input speech.mp3 --word-timestamps --json",
-                "report when each word is spoken",
+                "print the times of each word",
             ),
             (
                 "apr run whisper-tiny --input talk.mp3 --subtitles srt --fallback",
-                "write subtitles, and transcribe again what repeats itself",
+                "write subtitles, and transcribe repetitive windows again",
             ),
             (
                 "apr run opus-mt-en-de --prompt \"Good morning.\" --beams 4",
@@ -263,7 +263,7 @@ const EXAMPLES: [(&str, &[Example]); 55] = [
                 "apr bench llama.gguf -p 512 -n 128 -t 1,2 --repeat 5",
                 "measure a prompt of 512 tokens and 128 generated ones, on one thread and on two",
             ),
-            ("apr bench model.onnx", "time a model that does not generate text for a second"),
+            ("apr bench model.onnx", "measure runs per second"),
         ],
     ),
     (
@@ -284,7 +284,7 @@ const EXAMPLES: [(&str, &[Example]); 55] = [
             ),
             (
                 "apr trace llama.gguf --prompt \"Once upon a time\" --interactive",
-                "walk through the steps on a screen",
+                "step through the run on a screen",
             ),
             (
                 "apr trace MiniLM --prompt \"a text\" --export trace.perfetto",

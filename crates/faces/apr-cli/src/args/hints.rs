@@ -34,14 +34,18 @@ const OPTIONS: [(&[&str], &str); 16] = [
         &["--target", "--output-format", "--to-format"],
         "the output's extension sets the format; otherwise pass --format",
     ),
-    (&["--input", "-i", "--model", "-m", "--in"], "the model needs no option: `apr COMMAND MODEL`"),
+    (
+        &["--input", "-i", "--model", "-m", "--in"],
+        "pass the model without an option: `apr \
+         COMMAND MODEL`",
+    ),
     (
         &["--qtype", "--quant", "--quantization-type", "--bits", "--nbits", "--ftype"],
         "--quantize TYPE, or `apr quantize --type TYPE`",
     ),
     (
         &["--force", "--yes", "-y", "--clobber", "--replace"],
-        "-f (--overwrite) replaces what is there",
+        "-f (--overwrite) overwrites an existing output",
     ),
     (&["--max-shard-size", "--split-max-size"], "--shard-size SIZE cuts the output into files"),
     (&["--leave-output-tensor"], "--output-type TYPE sets the type of the output projection"),
@@ -391,15 +395,15 @@ fn of_option(typed: &str, args: &[OsString]) -> Option<String> {
             Some("--size SIZE sets the maximum size of a shard".to_owned())
         }
         ("upgrade", "-o" | "--output") => {
-            Some("the output needs no option: `apr upgrade OLD NEW`".to_owned())
+            Some("pass the output without an option: `apr upgrade OLD NEW`".to_owned())
         }
         (command, "-p" | "--text" | "--query") if has_option(command, "prompt") => {
             Some("--prompt TEXT sets the prompt".to_owned())
         }
         (command, "-o" | "--output" | "--format") if !has_option(command, "output") => {
             Some(format!(
-                "`apr {command}` writes no model; `apr convert MODEL -o OUT` does, in the format \
-                 of --format"
+                "`apr {command}` does not write a model; `apr convert MODEL -o OUT` does, in the \
+                 format of --format"
             ))
         }
         _ => find(&OPTIONS, name),

@@ -40,7 +40,7 @@ pub(crate) struct ImatrixArgs {
     /// Importance matrix to write
     #[arg(short, long, value_name = "FILE")]
     pub(crate) output: PathBuf,
-    /// Form of the output [default: dat for a name that ends with .dat, else gguf]
+    /// Format of the output [default: dat for a name that ends with .dat, else gguf]
     #[arg(long, value_name = "FORM", value_enum)]
     pub(crate) output_format: Option<ImatrixForm>,
     /// Overwrite an existing output

@@ -15,7 +15,7 @@ pub(crate) struct InspectArgs {
     /// Files, folders, shard indexes, or - for standard input
     #[arg(required = true, value_name = "MODEL")]
     pub(crate) models: Vec<PathBuf>,
-    /// Show special tokens and the beginning of the vocabulary
+    /// Show special tokens and the first entries of the vocabulary
     #[arg(long)]
     pub(crate) vocab: bool,
     /// Show audio and image preprocessing: mel filterbank, rates, sizes
@@ -36,7 +36,7 @@ pub(crate) struct InspectArgs {
     /// Number of tokens for --memory [default: the model's context, else 128]
     #[arg(long, value_name = "N", requires = "memory")]
     pub(crate) context: Option<NonZeroUsize>,
-    /// Number of texts or other inputs side by side for --memory [default: 1]
+    /// Batch size for --memory [default: 1]
     #[arg(long, value_name = "N", requires = "memory")]
     pub(crate) batch: Option<NonZeroUsize>,
     /// Dtype of the KV cache for --memory [default: f32]
@@ -94,7 +94,7 @@ pub(crate) struct TensorsArgs {
         add = ArgValueCompleter::new(completion::tensors)
     )]
     pub(crate) values: Option<String>,
-    /// Only tensors whose name matches a glob, such as '*.weight', or contains a text without
+    /// Only tensors whose names match a glob, such as '*.weight', or contain a text without
     /// wildcards
     #[arg(long, value_name = "GLOB")]
     pub(crate) filter: Option<String>,
@@ -109,7 +109,7 @@ pub(crate) struct TensorsArgs {
         long, conflicts_with_all = ["stats", "hist", "values", "offset", "output"]
     )]
     pub(crate) digest: bool,
-    /// Write the tensors into this folder, a .npy file each; dtypes that NumPy lacks become f32
+    /// Write the tensors into this folder, one .npy file each; dtypes that NumPy lacks become f32
     #[arg(
         short, long, value_name = "FOLDER",
         conflicts_with_all = ["stats", "hist", "values", "offset", "sort"]
@@ -138,7 +138,7 @@ pub(crate) enum Sort {
 pub(crate) struct ValidateArgs {
     /// File, folder, shard index, or - for standard input
     pub(crate) model: PathBuf,
-    /// Second model, whose outputs are compared with the first one's (--quality)
+    /// Second model, to compare its outputs with the first model's (--quality)
     #[arg(value_name = "MODEL_B", requires = "quality")]
     pub(crate) other: Option<PathBuf>,
     /// One model: score it (0-100). Two models: compare their outputs. With --text: perplexity, or
@@ -174,8 +174,8 @@ pub(crate) struct ValidateArgs {
     /// [default: ten built-in inputs that fit the model]
     #[arg(short, long, value_name = "FILE", requires = "other")]
     pub(crate) input: Vec<PathBuf>,
-    /// Maximum mean relative L2 distance of outputs; five times as much for the largest
-    /// [default: 0.1 for models of equal types, else what rounding to the narrower costs]
+    /// Maximum mean relative L2 distance of outputs; five times as much for the largest [default:
+    /// 0.1 for models of equal types, else by the narrower type]
     #[arg(
         long, value_name = "X", requires = "other", conflicts_with = "text",
         value_parser = super::quantize::parse_limit
@@ -211,7 +211,7 @@ pub(crate) struct ValidateArgs {
     /// Compare recorded digests with the digests of the model's commit on its hub
     #[arg(long)]
     pub(crate) source: bool,
-    /// Write findings, code in pickles included, as SARIF; - for standard output
+    /// Write findings, including code in pickles, as SARIF; - for standard output
     #[arg(long, value_name = "FILE")]
     pub(crate) sarif: Option<PathBuf>,
     /// Exit with 5 on warnings
@@ -224,7 +224,7 @@ pub(crate) struct ValidateArgs {
 /// How a report that decides is printed.
 #[derive(Debug, Args)]
 pub(crate) struct MarkdownArgs {
-    /// Print the report as Markdown, for pull requests and summaries of jobs
+    /// Print the report as Markdown, for pull requests and job summaries
     #[arg(long, conflicts_with = "json")]
     pub(crate) markdown: bool,
 }
@@ -283,7 +283,7 @@ pub(crate) struct DiffArgs {
     /// Exit with 5 if the L2 distance is larger, or a tensor can't be compared
     #[arg(long, value_name = "X", value_parser = super::quantize::parse_limit)]
     pub(crate) max_l2: Option<f64>,
-    /// Only tensors whose name matches a glob, or contains a text without wildcards; one line each
+    /// Only tensors whose names match a glob, or contain a text without wildcards; one line each
     #[arg(long, value_name = "GLOB")]
     pub(crate) tensors: Option<String>,
     #[command(flatten)]

@@ -66,7 +66,7 @@ pub(crate) struct MergeArgs {
     /// model]
     #[arg(long, value_name = "MODEL")]
     pub(crate) base: Option<PathBuf>,
-    /// Weight of each model that is not the base [default: 1]
+    /// Weight of each model except the base [default: 1]
     #[arg(long, value_name = "W,W,...", value_delimiter = ',')]
     pub(crate) weights: Vec<f64>,
     /// Share of differences to keep, above 0: one for all models or one for each [default: 1]
@@ -76,7 +76,7 @@ pub(crate) struct MergeArgs {
     /// nearswap
     #[arg(long, value_name = "T")]
     pub(crate) t: Option<f64>,
-    /// Factor for the differences that are added to the base [default: 1]
+    /// Factor of the differences from the base [default: 1]
     #[arg(long, value_name = "X")]
     pub(crate) lambda: Option<f64>,
     /// Divide by the sum of the weights [default: by the method]
@@ -92,7 +92,7 @@ pub(crate) struct MergeArgs {
     /// Another parameter of the method; may be given several times
     #[arg(long, value_name = "NAME=X", value_parser = parse_parameter, hide_short_help = true)]
     pub(crate) parameter: Vec<(String, f64)>,
-    /// Folder of the models that a configuration names [default: the current folder]
+    /// Folder of a configuration's models [default: the current folder]
     #[arg(long, value_name = "DIR")]
     pub(crate) models_dir: Option<PathBuf>,
     /// Folder of a plan, which its paths begin with and names of models do not.

@@ -195,7 +195,7 @@ pub(crate) struct GlobalArgs {
     /// Print the report as one JSON document
     #[arg(long, global = true, hide_short_help = true)]
     pub(crate) json: bool,
-    /// Print errors only, and what `run` generates
+    /// Print only errors and the output of `run`
     #[arg(short, long, global = true, hide_short_help = true, conflicts_with = "verbose")]
     pub(crate) quiet: bool,
     /// Print more detail
@@ -229,7 +229,7 @@ pub(crate) struct GlobalArgs {
     /// `unverified`
     #[arg(long, global = true, hide_short_help = true)]
     pub(crate) no_verify: bool,
-    /// Private key in PEM: decrypts an encrypted model; signs or watermarks in commands that do so
+    /// Private key in PEM, to decrypt, sign or watermark a model
     #[arg(long, global = true, hide_short_help = true, value_name = "FILE")]
     pub(crate) key: Option<PathBuf>,
     /// File or pipe whose first line is the password of an encrypted model; - for standard input
@@ -301,11 +301,11 @@ pub(crate) enum Command {
     },
     /// Find code that loading a file would run
     ///
-    /// Every file is clean, not run, not examined, suspicious, unreadable or dangerous.
+    /// The verdict of a file is clean, not run, not examined, suspicious, unreadable or dangerous.
     Scan(ScanArgs),
     /// Compare the tensors and metadata of two models
     ///
-    /// The models may have different formats. Vocabularies and graphs are compared as well.
+    /// The models can have different formats. Also compares vocabularies and graphs.
     Diff(DiffArgs),
     /// Dump bytes, strings or structure of any file
     ///
@@ -317,7 +317,7 @@ pub(crate) enum Command {
     Explain(ExplainArgs),
     /// Show the computation graph as a tree or an image
     ///
-    /// Shows blocks and operators with their shapes. Reads no weights.
+    /// Shows blocks and operators with their shapes, without reading weights.
     Graph(GraphArgs),
     /// Browse a model in the terminal
     Tui(TuiArgs),
@@ -337,7 +337,7 @@ pub(crate) enum Command {
     Trace(TraceArgs),
     /// Encode or decode text with a model's tokenizer
     ///
-    /// Needs no weights.
+    /// Does not read weights.
     Tokenize(TokenizeArgs),
     /// Pack a model folder into one .apr file
     ///
@@ -380,7 +380,7 @@ pub(crate) enum Command {
     Export(ExportArgs),
     /// Create a key pair
     ///
-    /// Signing and decryption have keys of their own.
+    /// Signing and decryption use separate keys.
     Keygen(KeygenArgs),
     /// Sign a model in place
     Sign(SignArgs),

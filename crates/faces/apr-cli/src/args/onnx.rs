@@ -33,10 +33,10 @@ pub(crate) struct OnnxArgs {
     /// End at this value or node; repeatable [default: the outputs]
     #[arg(long, hide_short_help = true, value_name = "NAME", value_parser = end)]
     pub(crate) to: Vec<String>,
-    /// With --precision fp16 of an ONNX file: inputs and outputs stay in single precision
+    /// Keep inputs and outputs in single precision, with --precision fp16 of an ONNX file
     #[arg(long, hide_short_help = true)]
     pub(crate) keep_io: bool,
-    /// With --precision fp16 of an ONNX file: operators that compute in single precision
+    /// Operators to compute in single precision, with --precision fp16 of an ONNX file
     #[arg(long, hide_short_help = true, value_name = "OP")]
     pub(crate) exclude_op: Vec<String>,
     /// External data: from 2 GiB on, always, or never [default: auto]
@@ -48,7 +48,7 @@ pub(crate) struct OnnxArgs {
         hide_possible_values = true
     )]
     pub(crate) external_data: Option<DataPlace>,
-    /// With the key-value cache as inputs and outputs, for generating token by token
+    /// Add the KV cache as inputs and outputs, to generate token by token
     #[arg(long)]
     pub(crate) with_past: bool,
     /// Write one decoder, decoder_model_merged.onnx, for transformers.js; implies --with-past

@@ -60,7 +60,7 @@ pub(crate) struct QuantizeOptions {
     /// One type for all tensors, without the mix's exceptions
     #[arg(long, hide_short_help = true)]
     pub(crate) pure: bool,
-    /// Requantize tensors that are quantized already; errors add up
+    /// Requantize quantized tensors; errors add up
     #[arg(long, hide_short_help = true)]
     pub(crate) requantize: bool,
     /// llama.cpp importance matrix: GGUF, or the older .dat
@@ -102,7 +102,7 @@ pub(crate) struct RequantizeArgs {
         conflicts_with_all = ["quantize", "keep_quantization"]
     )]
     pub(crate) dequantize: Option<Dequantized>,
-    /// Keep quantized tensors unchanged (the default); merge: quantize as the first model is
+    /// Keep quantized tensors unchanged (the default); merge: quantize like the first model
     #[arg(long, conflicts_with = "quantize", hide_short_help = true)]
     pub(crate) keep_quantization: bool,
     #[command(flatten)]
@@ -184,14 +184,14 @@ fn parse_bits(text: &str) -> Result<f64, String> {
 
 const TYPES: &str = "\
 Types:
-  q8_0 q5_1 q5_0 q4_1 q4_0                 blocks of 32; q6_k output where llama.cpp has it so
+  q8_0 q5_1 q5_0 q4_1 q4_0                 blocks of 32; output in q6_k as in llama.cpp
   q2_k q3_k_s q3_k_m q3_k_l                mixes of K-quants by llama.cpp's rules
-  q2_k_s                                   the same; it needs --imatrix
+  q2_k_s                                   mix of K-quants; requires --imatrix
   q4_k_s q4_k_m q5_k_s q5_k_m q6_k
   iq4_nl iq4_xs                            non-linear, 4.5 and 4.25 bits
-  iq3_m iq3_s iq3_xs                       points of a grid, 3.3 to 3.7 bits
-  iq3_xxs iq2_m iq2_s iq2_xs               the same, 2.3 to 3.1 bits; they need --imatrix
-  iq2_xxs iq1_m iq1_s                      the same, 1.6 to 2.1 bits; they need --imatrix
+  iq3_m iq3_s iq3_xs                       grid points, 3.3 to 3.7 bits
+  iq3_xxs iq2_m iq2_s iq2_xs               grid points, 2.3 to 3.1 bits; require --imatrix
+  iq2_xxs iq1_m iq1_s                      grid points, 1.6 to 2.1 bits; require --imatrix
   tq1_0 tq2_0 q1_0 q2_0 mxfp4 nvfp4        ternary weights; signs; 2 bits; 4-bit floats
   mxfp4_moe                                experts in mxfp4, the rest in q8_0
   int8 int4                                .apr: a scale per row, a scale per group of 32

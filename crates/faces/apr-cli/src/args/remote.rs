@@ -24,10 +24,10 @@ pub(crate) struct DownloadArgs {
 #[derive(Debug, Clone, Args)]
 #[command(next_help_heading = "Models on hubs and servers")]
 pub(crate) struct RemoteArgs {
-    /// Use the cache only, no network
+    /// Use only the cache, not the network
     #[arg(long, global = true, hide_short_help = true)]
     pub(crate) offline: bool,
-    /// Do not cache what is read over the network
+    /// Do not cache data from the network
     #[arg(long, global = true, hide_short_help = true)]
     pub(crate) no_cache: bool,
     /// Weights file of a repository with several models
@@ -39,11 +39,11 @@ pub(crate) struct RemoteArgs {
     /// Exclude files whose names match a glob
     #[arg(long, global = true, hide_short_help = true, value_name = "GLOB")]
     pub(crate) exclude: Vec<String>,
-    /// Allow unencrypted http beyond this machine
+    /// Allow unencrypted http to other machines
     #[arg(long, global = true, hide_short_help = true)]
     pub(crate) insecure: bool,
-    /// Seconds without data before a connection is aborted; slower than 1 KiB/s counts as no data
-    /// [default: 30]
+    /// Seconds without data before a connection is aborted; connections below 1 KiB/s are also
+    /// aborted [default: 30]
     #[arg(
         long, global = true, hide_short_help = true, value_name = "SECONDS",
         value_parser = clap::value_parser!(u64).range(1..=86_400),

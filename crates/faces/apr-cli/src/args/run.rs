@@ -17,11 +17,11 @@ pub(crate) struct RunArgs {
     pub(crate) model: PathBuf,
     /// Input file, may be given several times: arrays (.npy, .npz, .safetensors, .json, ONNX .pb),
     /// text (.txt), audio (.wav, .aiff, .flac, .mp3, .ogg), images (.png, .jpg, .webp, .gif, .bmp,
-    /// .tiff); NAME= names the graph input of an array
+    /// .tiff); NAME= sets the graph input of an array
     #[arg(short, long, value_name = "[NAME=]FILE", value_parser = parse_named_file)]
     pub(crate) input: Vec<(Option<String>, PathBuf)>,
-    /// Image that the prompt shows, may be given several times: for models that read images beside
-    /// text, such as LLaVA and Gemma 3
+    /// Image for the prompt, may be given several times; for models that read images and text, such
+    /// as LLaVA and Gemma 3
     #[arg(
         long, value_name = "FILE",
         conflicts_with_all = [
@@ -30,7 +30,7 @@ pub(crate) struct RunArgs {
         ],
     )]
     pub(crate) image: Vec<PathBuf>,
-    /// GGUF file with the part for images of a language model in another GGUF file
+    /// GGUF file with the vision tower and projector (mmproj) of the model
     #[arg(long, value_name = "FILE", requires = "image", conflicts_with = "lora")]
     pub(crate) mmproj: Option<PathBuf>,
     /// Value to return: an output, an activation by its path, such as layers.3/attention/probs, or
@@ -61,7 +61,7 @@ pub(crate) struct RunArgs {
     /// Prompt; also read from a pipe
     #[arg(long, value_name = "TEXT", conflicts_with = "tokens")]
     pub(crate) prompt: Vec<String>,
-    /// Query of a reranker: score each prompt as a document for it, the best first
+    /// Query of a reranker: each prompt is scored as a document, best first
     #[arg(
         long, value_name = "TEXT",
         conflicts_with_all = ["tokens", "want", "context", "chat", "part", "prompt_cache"]
@@ -97,28 +97,27 @@ pub(crate) struct RunArgs {
         ],
     )]
     pub(crate) messages: Option<PathBuf>,
-    /// Tools that the chat template tells the model of, in a JSON file: a list of objects
+    /// Tools for the chat template, in a JSON file: a list of objects
     #[arg(long, value_name = "FILE", conflicts_with = "tokens")]
     pub(crate) tools: Option<PathBuf>,
-    /// Variable of the chat template, such as enable_thinking=false; the value is JSON, or else a
-    /// text
+    /// Variable of the chat template, such as enable_thinking=false; the value is JSON or text
     #[arg(
         long, value_name = "NAME=VALUE", value_parser = parse_argument, conflicts_with = "tokens"
     )]
     pub(crate) template_arg: Vec<(String, String)>,
-    /// JSON schema in a file that the generated text keeps to
+    /// File with a JSON schema that constrains the generated text
     #[arg(
         long, value_name = "FILE",
         conflicts_with_all = ["tokens", "want", "query", "regex", "grammar"]
     )]
     pub(crate) json_schema: Option<PathBuf>,
-    /// Regular expression that the generated text matches as a whole
+    /// Regular expression that the whole generated text must match
     #[arg(
         long, value_name = "PATTERN",
         conflicts_with_all = ["tokens", "want", "query", "grammar"]
     )]
     pub(crate) regex: Option<String>,
-    /// Grammar in a file that the generated text keeps to: Lark, or GBNF as in llama.cpp
+    /// File with a grammar that constrains the generated text: Lark, or llama.cpp's GBNF
     #[arg(long, value_name = "FILE", conflicts_with_all = ["tokens", "want", "query"])]
     pub(crate) grammar: Option<PathBuf>,
     /// Prompt as token ids, comma-separated
@@ -127,8 +126,8 @@ pub(crate) struct RunArgs {
         allow_hyphen_values = true, value_parser = parse_token
     )]
     pub(crate) tokens: Vec<i64>,
-    /// Save the KV cache of the prompt in FILE; the next prompt is read from the first token that
-    /// differs
+    /// Save the KV cache of the prompt in FILE, and reuse it for the common beginning of the next
+    /// prompt
     #[arg(long, value_name = "FILE")]
     pub(crate) prompt_cache: Option<PathBuf>,
     /// Maximum number of tokens to generate, per audio file for speech [default: the model's own,
@@ -215,8 +214,8 @@ pub(crate) struct RunArgs {
     /// Pooling of token embeddings [default: the model's own, else mean]
     #[arg(long, value_name = "WAY")]
     pub(crate) pooling: Option<PoolingWay>,
-    /// Prompt of a sentence-transformers model that is put before each text, such as query
-    /// [default: the model's own]
+    /// Prompt of a sentence-transformers model to put before each text, such as query [default: the
+    /// model's own]
     #[arg(long, value_name = "NAME")]
     pub(crate) prompt_name: Option<String>,
     /// Keep the first N numbers of each embedding (Matryoshka models)
@@ -281,7 +280,7 @@ pub(crate) enum PoolingWay {
     Mean,
     /// The first token
     Cls,
-    /// The largest number of each dimension
+    /// The maximum of each dimension
     Max,
     /// The last token
     Last,
@@ -305,7 +304,7 @@ pub(super) fn parse_steps(text: &str) -> Result<u64, String> {
     whole
         .or_else(|| float().map(rounded))
         .filter(|&steps| steps > 0)
-        .ok_or_else(|| format!("'{text}' is not a number of steps from 1 on"))
+        .ok_or_else(|| format!("expected a number of steps, not '{text}'"))
 }
 
 /// A name and a value.
@@ -349,16 +348,16 @@ pub(super) fn parse_separator(text: &str) -> Result<Separator, String> {
 pub(super) fn parse_token(text: &str) -> Result<i64, String> {
     // Graphs and tokenizers have ids of 32 bits.
     let id: Option<u32> = text.trim().parse().ok();
-    id.map(i64::from).ok_or_else(|| "a token is a whole number from 0 on".to_owned())
+    id.map(i64::from).ok_or_else(|| "expected a token id, 0 or larger".to_owned())
 }
 
 pub(super) fn number(text: &str, what: &str, fits: impl Fn(f32) -> bool) -> Result<f32, String> {
     let number: f32 = text.parse().map_err(|_| format!("'{text}' is not a number"))?;
-    if number.is_finite() && fits(number) { Ok(number) } else { Err(format!("it is {what}")) }
+    if number.is_finite() && fits(number) { Ok(number) } else { Err(format!("expected {what}")) }
 }
 
 fn parse_temperature(text: &str) -> Result<f32, String> {
-    number(text, "a number from 0 on", |number| number >= 0.0)
+    number(text, "0 or more", |number| number >= 0.0)
 }
 
 pub(super) fn parse_probability(text: &str) -> Result<f32, String> {

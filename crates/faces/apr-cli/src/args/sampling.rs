@@ -147,7 +147,7 @@ fn parse_positive(text: &str) -> Result<f32, String> {
 }
 
 fn parse_base(text: &str) -> Result<f32, String> {
-    number(text, "a number from 1 on", |number| number >= 1.0)
+    number(text, "1 or more", |number| number >= 1.0)
 }
 
 fn parse_threshold(text: &str) -> Result<f32, String> {

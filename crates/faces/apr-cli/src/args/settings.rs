@@ -1,25 +1,25 @@
 //! Environment variables, files and configuration keys, as the manual pages list them;
-//! `docs/configuration.md` says more.
+//! `docs/configuration.md` has the details.
 
-/// Environment variables, and what each is for.
+/// Environment variables, and the purpose of each.
 pub(crate) const ENVIRONMENT: [(&str, &str); 20] = [
     ("APR_CONFIG", "The configuration file, in place of ~/.config/apr/config.toml."),
     ("APR_CACHE", "The cache folder, in place of ~/.cache/apr."),
     (
         "APR_LOG_LEVEL",
-        "error, warn, info or debug: messages on standard error; -q and -v take precedence.",
+        "error, warn, info or debug: messages on standard error; -q and -v override it.",
     ),
-    ("APR_COLOR", "auto, always or never; --color wins over it."),
+    ("APR_COLOR", "auto, always or never; --color overrides it."),
     ("NO_COLOR", "If set, output has no colours unless --color or APR_COLOR require them."),
-    ("APR_THREADS", "Threads to work with; --threads wins over it."),
-    ("APR_RAM_LIMIT", "Memory to stay within, such as 512M; --max-memory wins over it."),
-    ("APR_PASSWORD", "The password of encrypted models; --password-file wins over it."),
+    ("APR_THREADS", "Number of threads; --threads overrides it."),
+    ("APR_RAM_LIMIT", "Memory limit, such as 512M; --max-memory overrides it."),
+    ("APR_PASSWORD", "The password of encrypted models; --password-file overrides it."),
     (
         "HF_TOKEN, HF_TOKEN_PATH",
         "The token for the hub, or its file; by default the token of `hf auth login`.",
     ),
     ("HF_HOME, HF_HUB_CACHE", "In place of ~/.cache/huggingface, and of hub in it."),
-    ("HF_ENDPOINT", "The hub that hf:// means, in place of https://huggingface.co."),
+    ("HF_ENDPOINT", "Endpoint of hf:// [default: https://huggingface.co]."),
     ("HF_HUB_OFFLINE", "1 is --offline."),
     ("HF_HUB_DOWNLOAD_TIMEOUT", "The default of --timeout, in seconds, in place of 30."),
     (
@@ -38,34 +38,30 @@ pub(crate) const ENVIRONMENT: [(&str, &str); 20] = [
     ("XDG_CONFIG_HOME, XDG_CACHE_HOME", "In place of ~/.config and ~/.cache."),
 ];
 
-/// Files, and what each is for.
+/// Files, and the purpose of each.
 pub(crate) const FILES: [(&str, &str); 3] = [
-    (
-        "~/.config/apr/config.toml",
-        "The configuration. It need not be there; unknown keys are an error.",
-    ),
+    ("~/.config/apr/config.toml", "The configuration. Optional. Unknown keys are errors."),
     (
         "~/.cache/apr",
-        "Files of servers, and copies of what came through a pipe, while they are read. `apr cache \
-         clear` removes them.",
+        "Files from servers, and temporary copies of piped input. `apr cache clear` removes them.",
     ),
     (
         "~/.cache/huggingface/hub",
-        "Models of Hugging Face, in the layout of its Python client, which shares them.",
+        "Hugging Face models, in the layout of huggingface_hub, which uses the same folder.",
     ),
 ];
 
-/// Keys of the configuration, their defaults, and what each is for.
+/// Keys of the configuration, their defaults, and the purpose of each.
 pub(crate) const KEYS: [(&str, &str, &str); 10] = [
     (
         "defaults.output_format",
         "\"text\"",
-        "\"json\" prints every report as --json does, errors too.",
+        "\"json\" prints every report and every error as with --json.",
     ),
     (
         "defaults.color",
         "true",
-        "false is --color never; NO_COLOR, APR_COLOR and --color win over it.",
+        "false is --color never; NO_COLOR, APR_COLOR and --color override it.",
     ),
     ("inspect.show_vocab", "false", "true is --vocab of every `apr inspect`."),
     ("inspect.max_tokens_display", "20", "Tokens that --vocab shows."),
@@ -79,7 +75,7 @@ pub(crate) const KEYS: [(&str, &str, &str); 10] = [
         "Files of public keys that `apr validate` trusts; paths count from the configuration's \
          folder.",
     ),
-    ("hub.timeout", "30", "The default of --timeout; HF_HUB_DOWNLOAD_TIMEOUT wins over it."),
+    ("hub.timeout", "30", "The default of --timeout; HF_HUB_DOWNLOAD_TIMEOUT overrides it."),
 ];
 
 #[cfg(test)]

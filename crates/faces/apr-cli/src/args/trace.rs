@@ -28,7 +28,7 @@ pub(crate) struct TraceArgs {
     /// Step through the run in a full-screen view; with --diff, show the drift of each step
     #[arg(long, conflicts_with_all = ["trace_payload", "detect_anomalies"])]
     pub(crate) interactive: bool,
-    /// With --diff, exit with 5 if a step is out of line or a setting of the graph differs
+    /// With --diff, exit with 5 if a step has unusual drift or a setting of the graph differs
     #[arg(long, requires = "diff")]
     pub(crate) exit_code: bool,
     /// Do not capture the mouse, so that the terminal can select text
@@ -39,7 +39,7 @@ pub(crate) struct TraceArgs {
     #[arg(long, value_name = "N", requires = "diff", default_value_t = 0)]
     pub(crate) blame: usize,
     /// Input file, may be given several times: arrays (.npy, .npz, .safetensors, .json, ONNX .pb),
-    /// text (.txt), audio (.wav, .flac, .mp3, ...), image (.png, .jpg, ...); NAME= names the graph
+    /// text (.txt), audio (.wav, .flac, .mp3, ...), image (.png, .jpg, ...); NAME= sets the graph
     /// input of an array
     #[arg(short, long, value_name = "[NAME=]FILE", value_parser = parse_named_file)]
     pub(crate) input: Vec<(Option<String>, PathBuf)>,
@@ -75,8 +75,8 @@ pub(crate) struct TraceArgs {
     #[arg(long, requires = "trace_payload")]
     pub(crate) weights: bool,
     /// Detect anomalies: NaN and its first step, exploding activations, dead neurons, collapsed
-    /// attention, repetition, speech in silence, confident answers to noise; exit with 5 if there
-    /// is one
+    /// attention, repetition, speech in silence, confident answers to noise; exit with 5 if one is
+    /// found
     #[arg(long, conflicts_with_all = ["diff", "trace_payload"])]
     pub(crate) detect_anomalies: bool,
     /// Write the trace: .json, or .perfetto for ui.perfetto.dev and chrome://tracing

@@ -8,7 +8,7 @@ use crate::human::parse_size;
 
 pub(super) fn parse_shard_size(text: &str) -> Result<u64, String> {
     parse_size(text).and_then(|size| {
-        if size == 0 { Err("a shard of 0 bytes holds no tensor".to_owned()) } else { Ok(size) }
+        if size == 0 { Err("the shard size must be 1 byte or more".to_owned()) } else { Ok(size) }
     })
 }
 
@@ -67,7 +67,7 @@ pub(crate) struct TensorNames {
     /// Drop tensors whose names match
     #[arg(long, value_name = "GLOB")]
     pub(crate) drop: Vec<String>,
-    /// Drop tensors whose names match no --keep
+    /// Keep only tensors whose names match
     #[arg(long, value_name = "GLOB")]
     pub(crate) keep: Vec<String>,
 }

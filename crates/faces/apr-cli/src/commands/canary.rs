@@ -157,7 +157,7 @@ fn chosen(args: &CanaryCreateArgs, path: &Path, runner: &Runner<'_>) -> Outcome<
         .ok_or_else(|| Error::version("--from counts tokens, and the model has no tokenizer"))?;
     let chosen = choose_prompts(&text, args.count.get(), |line| tokenizer.encode(line, false))?;
     match chosen.prompts.is_empty() {
-        true => Err(Error::format("the text has no line").in_file(path.display()).into()),
+        true => Err(Error::format("the text is empty").in_file(path.display()).into()),
         false => Ok(chosen),
     }
 }

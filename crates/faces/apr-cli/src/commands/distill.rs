@@ -141,8 +141,8 @@ fn check(args: &ConvertArgs) -> Outcome {
     ];
     if let Some((_, option)) = with.iter().find(|(is_given, _)| *is_given) {
         return Err(Failure::Usage(format!(
-            "{option} and --distill change the same weights: distil first, and pass {option} in a \
-             run of its own"
+            "{option} and --distill change the same weights: run `apr distill`, then pass {option} \
+             in a run of its own"
         )));
     }
     if args.distill.data.is_none() {

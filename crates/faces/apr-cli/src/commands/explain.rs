@@ -100,7 +100,7 @@ impl Document for CodePage {
 fn command_about(code: &str) -> Option<&'static str> {
     Some(match code {
         "E001" => {
-            "Run `apr debug --hex FILE` to look at the first bytes; of a folder, name a file in it."
+            "Run `apr debug --hex FILE` to see the first bytes; for a folder, pass a file in it."
         }
         "E002" => "Run `apr validate --checksum FILE` to see which tensors are intact.",
         "E004" => "Run `apr validate FILE` to see which tensors are damaged.",

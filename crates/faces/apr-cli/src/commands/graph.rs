@@ -167,7 +167,7 @@ fn chosen(found: &Computed, name: &str) -> Outcome<Vec<apr_ops::graph::GraphPart
     }
     let names: Vec<&str> = found.parts.iter().map(|part| part.name.as_str()).collect();
     Err(Failure::General(format!(
-        "the model has no part '{}'; it has {}",
+        "unknown part '{}'; the model has {}",
         Escaped(name),
         names.join(", ")
     )))

@@ -245,7 +245,7 @@ pub(super) fn calibrated(
     let Measured { sums, not_measured, .. } = found.measured;
     let idle = sums.entries.iter().filter_map(idle).map(|found| {
         let IdleExperts { weight, idle, of } = found;
-        format!("{weight}: {idle} of {of} experts were given no token of the calibration data")
+        format!("{weight}: {idle} of {of} experts received no tokens of the calibration data")
     });
     let not_measured =
         not_measured.iter().map(|name| format!("the importance of {name} was not measured"));
@@ -256,8 +256,8 @@ pub(super) fn calibrated(
 /// Opens a model that is run before it is changed.
 pub(super) fn to_measure(path: &Path, context: &Context) -> Outcome<Opened> {
     if Output::is_stdout(path) {
-        let message = "--calibration runs the model before it is changed, and standard input can \
-                       be read once: name a file";
+        let message = "--calibration reads the model twice, and standard input can be read once: \
+                       pass a file";
         return Err(Failure::Usage(message.to_owned()));
     }
     Opened::new(path, context)
@@ -288,7 +288,7 @@ pub(super) fn changed_ranges(
         let ranges = ranges_of_opened(data, &opened, context)?;
         return Ok((ranges, opened.into_model(), None));
     }
-    let note = "the ranges of activations are those of the model before its weights were changed";
+    let note = "the activation ranges are from the model before its weights were changed";
     Ok((ranges(data, model_path, context)?, changed, Some(note.to_owned())))
 }
 
@@ -395,7 +395,7 @@ fn render(out: &mut dyn Write, report: &ImatrixReport) -> io::Result<()> {
     for idle in report.idle_experts.iter().take(SHOWN) {
         writeln!(
             out,
-            "  {ODD}{}: {} of {} experts were given no token{ODD:#}",
+            "  {ODD}{}: {} of {} experts received no tokens{ODD:#}",
             Escaped(&idle.weight),
             idle.idle,
             idle.of

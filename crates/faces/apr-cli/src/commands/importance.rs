@@ -115,8 +115,8 @@ fn render(out: &mut dyn Write, report: &ImportanceReport) -> io::Result<()> {
     }
     writeln!(
         out,
-        "  {DIM}saliency: by how much the loss would rise without it, to second order; squared \
-         gradient: the mean over its weights{DIM:#}"
+        "  {DIM}saliency: second-order estimate of the loss without it; squared gradient: mean \
+         over its weights{DIM:#}"
     )?;
     if !report.layers.is_empty() {
         writeln!(out, "\n  {DIM}{:>10}  {:>10}  {:>10}{DIM:#}", "layer", "weights", "saliency")?;

@@ -160,7 +160,7 @@ fn target(args: &ExtractArgs) -> Outcome<PlanOptions> {
 
 fn folder(output: &Path) -> Outcome<PlanOptions> {
     if Output::is_stream_at(output) || output.is_file() {
-        return Err(Failure::Usage("an adapter is a folder: name one with -o DIR".to_owned()));
+        return Err(Failure::Usage("an adapter is a folder: pass -o DIR".to_owned()));
     }
     let target = PlanOptions::new(&safetensors::FORMAT, WEIGHTS);
     Ok(PlanOptions { folder: true, ..target })

@@ -137,9 +137,7 @@ fn check(args: &ConvertArgs) -> Outcome {
     let has_use = args.prune.has_zeros() || args.requantize.quantize.is_some();
     if options.calibration.is_some() && !has_use {
         return Err(Failure::Usage(
-            "--calibration applies to quantization and pruning: factors are by singular values \
-             alone"
-                .to_owned(),
+            "--calibration applies to quantization and pruning, not to factors".to_owned(),
         ));
     }
     Ok(())

@@ -120,7 +120,8 @@ fn check_outputs(args: &ScanArgs) -> Outcome {
     if let Some((option, _)) = reads_twice
         && args.paths.iter().any(|path| path.as_os_str() == "-")
     {
-        let message = format!("{option} reads files a second time, which standard input has not");
+        let message =
+            format!("{option} reads files a second time, which standard input does not allow");
         return Err(Failure::Usage(message));
     }
     let is_stdout = |file: &Option<PathBuf>| file.as_deref().is_some_and(Output::is_stdout);

@@ -11,14 +11,14 @@ use crate::failure::{Failure, Outcome};
 use crate::options::in_options;
 use crate::signals;
 
-/// Checks that a screen can be shown; `instead` describes a command that prints the same.
-pub(super) fn check(context: &Context, instead: &str) -> Outcome {
+/// Checks that the screen of `name` can be shown; `instead` is a command that prints a report.
+pub(super) fn check(context: &Context, name: &str, instead: &str) -> Outcome {
     if context.json {
-        let message = format!("a screen prints no JSON: {instead} with --json");
+        let message = format!("{name} has no JSON output; use `{instead} --json`");
         return Err(Failure::Usage(message));
     }
     if !is_terminal() {
-        let message = format!("standard output is not a terminal: {instead}");
+        let message = format!("standard output is not a terminal; use `{instead}`");
         return Err(Failure::General(message));
     }
     Ok(())

@@ -75,8 +75,7 @@ impl<'c> Calibration<'c> {
         let bytes = human::bytes(needed);
         if needed > most {
             let message = format!(
-                "the products of the inputs of a layer take {bytes}, more than the {} that a run \
-                 may take",
+                "the input products of a layer need {bytes}, more than the limit of {} per run",
                 human::bytes(most)
             );
             return Err(Error::memory(message).into());

@@ -147,7 +147,7 @@ fn as_it_is(reader: &dyn CheckpointReader, output: &Path) -> PlanOptions {
 /// Writes a model without changing anything about it.
 fn copy(model: &Model, target: PlanOptions, to: Destination<'_>, context: &Context) -> Outcome {
     if model::is_encrypted(&*model.reader) {
-        let message = "the model is encrypted, and its shards would not be; `apr decrypt` it \
+        let message = "shards of an encrypted model would not be encrypted: `apr decrypt` it \
                        first, or convert it with --shard-size and --recipient or --encrypt";
         return Err(Failure::General(format!("{}: {message}", model.name)));
     }

@@ -22,7 +22,7 @@ use crate::options::in_options;
 
 /// Shows a model on a screen, and a second one once the user has entered its location.
 pub(super) fn run(args: &TuiArgs, context: &Context) -> Outcome {
-    screens::check(context, "`apr inspect` and `apr tensors` print what a model is")?;
+    screens::check(context, "tui", "apr inspect")?;
     let model = opened(&args.model, context)?;
     let mut other = args.other.as_deref().map(|path| opened(path, context)).transpose()?;
     let mut refused = None;

@@ -73,8 +73,8 @@ fn embed(args: &EmbedArgs, context: &Context) -> Outcome {
     let target = Output::layout(format, Some(&args.output));
     let model = open_for(format, &args.model, context)?;
     if is_in_gguf_layout(&*model.reader) {
-        let message = "GGUF files can't be marked: mark the model before it is converted; `apr \
-                       watermark detect` finds its mark in them";
+        let message = "GGUF files can't be marked: mark the model before the conversion; `apr \
+                       watermark detect` finds the mark in GGUF files";
         return Err(Failure::Usage(message.to_owned()));
     }
 

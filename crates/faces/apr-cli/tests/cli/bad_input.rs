@@ -48,10 +48,7 @@ fn a_pipe_on_disk_is_refused_and_not_waited_for() {
 fn a_folder_without_weights_reports_its_contents() {
     let sandbox = Sandbox::new().with("folder/config.json", "{}").with("folder/model.ot", "");
     let run = sandbox.apr("inspect folder");
-    run.fails(
-        4,
-        &["E001", "folder", "the folder has no supported weights file", "it has model.ot"],
-    );
+    run.fails(4, &["E001", "folder", "no supported weights file in the folder", "it has model.ot"]);
     sandbox.write("two/a.safetensors", small_safetensors());
     sandbox.write("two/b.safetensors", small_safetensors());
     sandbox.apr("inspect two").fails(4, &["E001", "name one of a.safetensors, b.safetensors"]);
@@ -94,7 +91,7 @@ fn an_empty_file_is_refused_as_such() {
 #[test]
 fn files_of_other_formats_are_identified() {
     let cases: [(&[u8], &str); 1] =
-        [(b"ptrt\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0", "is recognised, not supported")];
+        [(b"ptrt\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0", "is recognized, not supported")];
     for (bytes, what) in cases {
         // The extension is a hint, and bytes decide.
         let sandbox = Sandbox::new().with("m.safetensors", bytes).with("m.bin", bytes);
@@ -314,7 +311,7 @@ fn messages_about_files_and_prefixes_are_whole_sentences() {
         .with("flat.safetensors", safetensors(&[("weight", "F32", &[1], f32s(&[1.0]))]));
     sandbox
         .apr("inspect unknown.bin")
-        .fails(4, &["unknown model format: neither a PyTorch checkpoint, a file of GGML"]);
+        .fails(4, &["unknown model format: a .bin file that is not PyTorch, GGML"]);
     // The start of a Parakeet file, as whisper.cpp's converter writes it.
     let mut head = vec![
         0x6767_6d6c_u32,
@@ -342,7 +339,7 @@ fn messages_about_files_and_prefixes_are_whole_sentences() {
     );
     sandbox
         .apr("inspect parakeet.bin")
-        .fails(4, &["E001", "a Parakeet model as whisper.cpp reads it", ".nemo"]);
+        .fails(4, &["E001", "whisper.cpp's Parakeet files are not supported", ".nemo"]);
     let run = sandbox.apr("convert m.safetensors -o x.apr --prefix model.");
     run.fails(
         4,

@@ -85,7 +85,7 @@ fn prompts_of_a_text_have_the_most_tokens() {
     run.fails(4, &["not a canary file: missing field 'format'"]);
 
     sandbox.write("empty.txt", "\n \n");
-    sandbox.apr("canary create llama --from empty.txt -o no.json").fails(4, &["no line"]);
+    sandbox.apr("canary create llama --from empty.txt -o no.json").fails(4, &["the text is empty"]);
     sandbox.apr("canary create llama --prompt a --count 3 -o no.json").fails(2, &["--from"]);
     sandbox.apr("canary create llama --tokens 1 --chat -o no.json").fails(2, &["--chat"]);
 }

@@ -255,10 +255,9 @@ fn a_backup_that_was_put_back_over_a_torn_file_is_never_mixed_with_what_was_ther
     for line in
         ["edit m.apr --set a=1", "sign m.apr --key signer", "edit m.apr --set model_type=unknown"]
     {
-        sandbox.apr(line).fails(
-            1,
-            &["E007", "m.apr", ".m.apr.undo", "not the one that was being changed", "delete"],
-        );
+        sandbox
+            .apr(line)
+            .fails(1, &["E007", "m.apr", ".m.apr.undo", "change of another file", "delete"]);
         assert!(sandbox.read("m.apr") == other);
     }
     // What the error advises, here with a copy, since the next lines need what is deleted.
@@ -297,7 +296,7 @@ fn other_objects_at_the_path_of_the_undo_file_are_not_followed_or_waited_for() {
         let files = sandbox.files();
         sandbox.apr("inspect plain.apr").clean();
         for line in ["edit plain.apr --set a=1", "sign plain.apr --key signer"] {
-            sandbox.apr(line).fails(1, &["E007", ".plain.apr.undo", "move it away"]);
+            sandbox.apr(line).fails(1, &["E007", ".plain.apr.undo", "move that file"]);
         }
         assert!(sandbox.read("plain.apr") == before);
         assert_eq!(sandbox.files(), files);

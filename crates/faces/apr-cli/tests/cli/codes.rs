@@ -363,7 +363,7 @@ fn a_weight_that_cannot_be_decoded_counts_once_and_its_bytes_can_be_checked() {
         ("a.norm.weight", "F16", &[1], vec![0, 0x3c]),
     ]);
     sandbox.write("m.safetensors", model);
-    let said = "its bytes can be checked, but not its values";
+    let said = "inspected and copied, and its bytes can be checked";
     sandbox
         .apr("validate m.safetensors")
         .fails(5, &["2 weights in codes", said, "E003", "INVALID"]);

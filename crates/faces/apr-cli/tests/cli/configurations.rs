@@ -30,10 +30,10 @@ fn a_head_that_differs_from_its_table_is_not_tied_to_it() {
     let sandbox =
         llama(|config| drop(config.insert("tie_word_embeddings".to_owned(), true.into())));
     let found = sandbox.apr(RUN);
-    assert!(found.stderr.contains("not tied, as in transformers"), "{}", found.stderr);
+    assert!(found.stderr.contains("kept apart, as in transformers"), "{}", found.stderr);
     assert_eq!(found.ok().json()["added"], expected["added"]);
 
-    let says = ["warn  Names and shapes", "not tied, as in transformers", "VALID"];
+    let says = ["warn  Names and shapes", "kept apart, as in transformers", "VALID"];
     sandbox.apr("validate m").ok().says(&says);
     sandbox.apr("validate m --strict").fails(5, &says[1..2]);
     sandbox.apr("plan --parts 2 -o p.json validate m").ok();
@@ -43,7 +43,7 @@ fn a_head_that_differs_from_its_table_is_not_tied_to_it() {
 
     // The graph that is written has the head, and the report says why.
     let report = sandbox.apr("export m -o m.onnx --json").ok().json();
-    assert!(report["warnings"].to_string().contains("not tied"), "{report}");
+    assert!(report["warnings"].to_string().contains("kept apart"), "{report}");
     let names = sandbox.apr("tensors m.onnx").ok().text();
     assert!(names.contains("lm_head"), "{names}");
 }

@@ -164,7 +164,7 @@ fn what_a_student_cannot_learn_from_is_refused_before_anything_is_written() {
     for (more, code, message) in [
         ("", 2, "nothing to distill"),
         ("--distill-layers 1", 2, "--data <FILE>"),
-        ("--distill-layers 1 --data empty.jsonl", 4, "it has no rows"),
+        ("--distill-layers 1 --data empty.jsonl", 4, "it does not contain rows"),
         ("--distill-layers 1 --data other.jsonl", 4, "line 2: expected"),
         ("--distill-layers 1 --data beyond.jsonl", 4, "token 259 is not one of the model's 259"),
         ("--distill-layers 1 --data absent.jsonl", 3, "absent.jsonl"),
@@ -194,7 +194,7 @@ fn what_a_student_cannot_learn_from_is_refused_before_anything_is_written() {
         .fails(2, &["pass --distill or --distill-layers"]);
     sandbox
         .apr("plan --parts 2 -o p.json convert llama -o x.apr --distill small --data sums.jsonl")
-        .fails(2, &["--distill", "each part would train again"]);
+        .fails(2, &["--distill", "distillation can't be split"]);
     assert!(!sandbox.files().iter().any(|name| name.starts_with("x.apr")));
 }
 
@@ -357,9 +357,13 @@ fn unsuitable_training_data_of_a_decoder_are_rejected() {
     for (options, code, message) in [
         ("--distill small --data texts.jsonl", 4, "line 2: expected \"prompt\" or \"tokens\""),
         ("--distill small --data tokens.jsonl", 4, "token 126 is not one of the model's 126"),
-        ("--distill tiny --data rows.jsonl", 2, "only has fewer decoder layers"),
+        ("--distill tiny --data rows.jsonl", 2, "only have fewer decoder layers"),
         ("--distill-layers 1-1 --data rows.jsonl", 4, "layer 0 can't be dropped"),
-        ("--distill small --distill-by effect --data rows.jsonl", 2, "models of one part"),
+        (
+            "--distill small --distill-by effect --data rows.jsonl",
+            2,
+            "a separate encoder and decoder",
+        ),
     ] {
         let line = format!("distill teacher {options} -o student.apr");
         sandbox.apr(&line).fails(code, &[message]);

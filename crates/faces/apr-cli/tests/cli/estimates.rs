@@ -132,7 +132,7 @@ fn options_without_a_use_are_refused() {
         sandbox.run(&[&["inspect", &path, "--memory"], options].concat())
     };
     inspect("run/tiny-vit", &["--context", "5"]).fails(2, &["number of tokens"]);
-    inspect("run/tiny-vit", &["--cache-type", "f16"]).fails(2, &["keeps no keys and values"]);
+    inspect("run/tiny-vit", &["--cache-type", "f16"]).fails(2, &["does not have a KV cache"]);
     inspect("run/tiny-mamba", &["--cache-type", "f16"]).fails(4, &["the cache type f16"]);
     let path = fixture("tiny-llama");
     let path = path.to_str().expect("UTF-8").to_owned();

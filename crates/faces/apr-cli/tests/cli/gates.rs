@@ -232,7 +232,7 @@ fn gates_that_cannot_be_evaluated_are_rejected_before_work_is_done() {
     sandbox.apr("keygen --for encryption -o owner").ok();
     for gate in ["--max-drift 0.1", "--canary good.json"] {
         let line = format!("quantize llama --type q8_0 -o m.apr --recipient owner.pub {gate}");
-        sandbox.apr(&line).fails(2, &["no key that opens it was given"]);
+        sandbox.apr(&line).fails(2, &["needs a key to read the encrypted output"]);
         sandbox.apr(&format!("{line} --key owner")).ok();
         fs::remove_file(sandbox.path("m.apr")).expect("it is there");
     }

@@ -121,7 +121,7 @@ fn an_invalid_request_changes_nothing() {
         ("--set llama.block_count=many", "of type u32"),
         ("--set general.alignment=64", "describes the file itself"),
         ("--unset split.count", "describes the file itself"),
-        ("--unset general.author", "no 'general.author'"),
+        ("--unset general.author", "missing key 'general.author'"),
         ("--set general.author", "KEY=VALUE"),
         ("--drop nothing*", "no tensor matches"),
     ];

@@ -44,17 +44,17 @@ fn a_missing_file_is_reported_with_similar_names() {
             "hf://nobody/nothing",
             &["no repository nobody/nothing", "no token used: set HF_TOKEN, or run `hf auth login"],
         ),
-        ("hf://tiny/llama@v1.1", &["no revision 'v1.1'", "did you mean v1.0"]),
+        ("hf://tiny/llama@v1.1", &["unknown revision 'v1.1'", "did you mean v1.0"]),
         (
             "hf://tiny/llama/model.safetensor",
-            &["no file 'model.safetensor'", "did you mean model.safetensors"],
+            &["file 'model.safetensor' not found", "did you mean model.safetensors"],
         ),
     ] {
         at(&hub, &sandbox, &format!("inspect {location}")).fails(3, &["E007"]).says(parts);
     }
     sandbox
         .apr(&format!("inspect {}/nothing.gguf", hub.url()))
-        .fails(3, &["E007", "/nothing.gguf", "no such file (404)"]);
+        .fails(3, &["E007", "/nothing.gguf", "file not found on the server (404)"]);
 }
 
 #[test]

@@ -308,9 +308,9 @@ fn a_branch_may_have_slashes_in_its_name() {
     }
     at(&hub, &sandbox, "inspect hf://tiny/llama@feature/branch --offline").ok();
     at(&hub, &sandbox, "inspect hf://tiny/llama@feature/brunch/model.safetensors")
-        .fails(3, &["no revision 'feature'", "feature/branch"]);
+        .fails(3, &["unknown revision 'feature'", "feature/branch"]);
     at(&hub, &sandbox, "inspect hf://tiny/llama@feature/branch/x.safetensors")
-        .fails(3, &["has no file 'x.safetensors' at feature/branch"]);
+        .fails(3, &["file 'x.safetensors' not found at feature/branch"]);
     // A page of the hub has names as addresses have them.
     hub.put("tiny/llama", "a b.gguf", b"GGUF");
     at(&hub, &sandbox, &format!("inspect {}/tiny/llama/blob/main/a%20b.gguf", hub.url()))
@@ -328,7 +328,7 @@ fn line_ends_around_settings_are_not_part_of_them() {
     }
     let env = [("HF_ENDPOINT", url.as_str()), ("HF_TOKEN", "hf_right now")];
     let run = sandbox.with_env(&env, "inspect hf://tiny/llama");
-    let run = run.fails(4, &["the token of HF_TOKEN has a space"]);
+    let run = run.fails(4, &["the token of HF_TOKEN contains a space"]);
     assert!(!run.to_string().contains("hf_right"), "{run}");
 }
 
@@ -339,7 +339,7 @@ fn only_the_given_certificates_are_trusted() {
     for name in ["SSL_CERT_FILE", "SSL_CERT_DIR", "REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE"] {
         for path in ["empty.pem", "absent.pem"] {
             let run = sandbox.with_env(&[(name, path)], "inspect https://127.0.0.1:9/x");
-            run.fails(1, &["E007", &format!("{name}={path} names no certificates")]);
+            run.fails(1, &["E007", &format!("{name}={path} does not contain certificates")]);
         }
     }
 }

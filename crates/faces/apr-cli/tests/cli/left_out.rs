@@ -72,7 +72,7 @@ fn the_optimizer_of_a_training_checkpoint_and_distributed_values_are_listed() {
     for (name, left_out) in [
         ("torch/lightning.ckpt", "optimizer_states (6 tensors)"),
         ("torch/mp_rank_00_model_states.pt", "optimizer (6 tensors)"),
-        ("torch/mesh", "2 values beside the tensors, the first is 'step'"),
+        ("torch/mesh", "2 values that are not tensors, the first is 'step'"),
     ] {
         let model = fixture(name);
         let model = model.to_str().expect("a plain path");

@@ -32,7 +32,7 @@ fn a_header_that_needs_more_memory_is_refused_with_what_it_needs() {
         let lines =
             [format!("inspect {file}"), format!("tensors {file}"), format!("diff {file} {file}")];
         for line in lines {
-            let said = ["E008", file, "12000 tensors", "24576000 bytes of memory are needed"];
+            let said = ["E008", file, "12000 tensors", "24576000 bytes of memory"];
             sandbox.apr(&format!("{line} --max-memory 20MB")).fails(4, &said);
             sandbox.apr(&format!("{line} --max-memory 60MB")).ok();
         }

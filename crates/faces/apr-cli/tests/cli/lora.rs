@@ -264,6 +264,6 @@ fn models_that_do_not_go_together_are_refused_and_nothing_is_written() {
     }
     sandbox
         .apr(&format!("{base} --rank 4 -o small.safetensors"))
-        .fails(2, &["name one with -o DIR"]);
+        .fails(2, &["an adapter is a folder: pass -o DIR"]);
     sandbox.apr(&format!("{base} --rank 4 --dry-run")).ok().says(&["lora_A.weight"]);
 }

@@ -17,6 +17,7 @@ mod checksums;
 mod ci;
 mod cluster;
 mod codes;
+mod codes_edited;
 mod codes_shards;
 mod codes_stated;
 mod configurations;

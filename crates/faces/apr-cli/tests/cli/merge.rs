@@ -284,8 +284,8 @@ fn parameters_out_of_range_and_of_the_wrong_number_are_refused() {
         ),
         ("-s slerp --t 0.5", 4, &["slerp takes 2 models with the base, not 3"]),
         ("-s linear --weights 1,-1,0", 4, &["weights whose sum is not zero"]),
-        ("-s average --density 0.5", 2, &["average has no parameter 'density'"]),
-        ("--base a-f32 -s ties --parameter gamma=1", 2, &["ties has no parameter 'gamma'"]),
+        ("-s average --density 0.5", 2, &["unknown parameter 'density' of average"]),
+        ("--base a-f32 -s ties --parameter gamma=1", 2, &["unknown parameter 'gamma' of ties"]),
         ("--base a-f32 -s della --density 0.1", 4, &["must be between 0 and 1"]),
         ("-s blend", 2, &["blend"]),
     ] {
@@ -301,7 +301,7 @@ fn a_threshold_is_asked_for_and_given() {
     let sandbox = with_fixtures();
     sandbox.apr("merge a-f32 b-f32 -s nearswap -o m").fails(2, &["pass --t 0.001"]);
     let line = "merge a-f32 b-f32 -s linear -o m --models-dir .";
-    sandbox.apr(line).fails(2, &["--models-dir is for models that a configuration names"]);
+    sandbox.apr(line).fails(2, &["--models-dir applies to merge configurations only"]);
     sandbox.apr("merge a-f32 b-f32 -s nearswap --t 0.001 -o m").ok();
 }
 
@@ -473,7 +473,7 @@ fn chat_templates_are_chosen_by_the_configuration() {
         );
         sandbox.apr("merge merge.yml -o out -f --relaxed")
     };
-    merge("auto").ok().says(&["no model has a chat template"]);
+    merge("auto").ok().says(&["does not have a chat template"]);
     merge("chatml").ok();
     assert!(template("out").expect("one").contains("<|im_start|>assistant"));
     merge("\"{{ messages }}!\"").ok();

@@ -208,7 +208,7 @@ fn options_that_would_do_nothing_are_refused() {
         (
             &["-o", "m.onnx", "--quantize", "q4_k_m"],
             2,
-            "ONNX has operators for q8_0, q4_0 and q4_1 only, without",
+            "ONNX only supports q8_0, q4_0 and q4_1, without",
         ),
         (&["-o", "m.onnx", "--opset", "5"], 4, "opset"),
         (&["-o", "m.onnx", "--shard-size", "1MB"], 2, "--shard-size"),

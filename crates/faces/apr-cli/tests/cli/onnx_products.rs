@@ -181,7 +181,7 @@ fn weights_that_stay_in_floats_are_named() {
     assert_eq!(head["why"], "the rules for types keep its weight in floats");
     for (arguments, why) in [
         ("--tensor-type *=f32", "w8a8 would quantize nothing"),
-        ("--tensor-type head.weight=q8_0", "give f32 as its type"),
+        ("--tensor-type head.weight=q8_0", "pass f32 as its type"),
         ("--tensor-type nothere=f32", "nothere matches no tensor"),
         ("--pure", "do not apply to w8a8 in a graph"),
         ("--max-drift 0.1", "compare the outputs of both models"),

@@ -90,7 +90,7 @@ fn names_that_a_graph_lacks_or_does_not_connect_list_the_nearest() {
     assert!(!sandbox.path("p.onnx").exists());
     // The residual needs both values.
     let kept = sandbox.apr("convert net.onnx -o p.onnx --from second --to sum");
-    kept.ok().says(&["inputs of the model kept beside --from", "'x'"]);
+    kept.ok().says(&["inputs of the model kept in addition to --from", "'x'"]);
 }
 
 #[test]
@@ -160,7 +160,7 @@ fn excluded_nodes_keep_their_types_and_weights() {
     run(&sandbox, "e.onnx", "x=x.npy", "y");
     for (arguments, expected) in [
         ("--precision fp16 --exclude-node nothere", "matches no node; nearest names: "),
-        ("--precision fp16 --exclude-op Gelu", "the graph has no operator Gelu; it has Add, Conv"),
+        ("--precision fp16 --exclude-op Gelu", "unknown operator Gelu; the graph has Add, Conv"),
         ("--precision bf16 --keep-io", "--keep-io, --exclude-op and --exclude-node apply to"),
         ("--exclude-node hidden", "--keep-io, --exclude-op and --exclude-node apply to"),
     ] {

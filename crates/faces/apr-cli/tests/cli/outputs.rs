@@ -99,7 +99,7 @@ fn a_folder_with_files_of_somebody_else_is_refused_and_stays() {
     let before = contents_below(&sandbox);
     sandbox.apr(&export("-f")).fails(
         1,
-        &["E007", "o:", "checkpoint-500/model.safetensors, notes.txt", "move them elsewhere"],
+        &["E007", "o:", "checkpoint-500/model.safetensors, notes.txt", "move them, or choose"],
     );
     assert!(contents_below(&sandbox) == before);
     sandbox

@@ -17,7 +17,7 @@ fn a_single_shard_is_reported_with_the_index_of_the_whole_model() {
         format!("validate {shard}"),
     ];
     for line in &lines {
-        let lacks = "only shard 1 of 4; the folder has no model.safetensors.index.json";
+        let lacks = "only shard 1 of 4; the folder does not contain model.safetensors.index.json";
         let run = sandbox.apr(line).ok().says(&[lacks]);
         assert_eq!(run.to_string().matches("only shard").count(), 1, "{run}");
     }
@@ -81,10 +81,9 @@ fn a_vocabulary_without_tensors_is_refused_for_that() {
         .build();
     let sandbox = Sandbox::new().with("v.gguf", vocabulary);
     for line in ["convert v.gguf -o v.safetensors", "export v.gguf -o v --format safetensors"] {
-        sandbox.apr(line).fails(
-            4,
-            &["E001", "the file has a vocabulary and no tensors: there are no weights to"],
-        );
+        sandbox
+            .apr(line)
+            .fails(4, &["E001", "the file contains only a vocabulary: there are no weights to"]);
     }
 }
 

@@ -77,7 +77,7 @@ fn a_type_without_an_exact_zero_is_named_if_pruned_weights_get_it() {
     ] {
         let line = format!("prune llama --prune-nm 2:4 --quantize {scheme} -o o.apr -f");
         let run = sandbox.apr(&line).ok();
-        let is_named = run.to_string().contains(&format!("{scheme} has no exact zero"));
+        let is_named = run.to_string().contains(&format!("{scheme} can't represent zero"));
         assert_eq!(is_named, !keeps, "{scheme}: {run}");
         sandbox.apr("convert o.apr --dequantize bf16 --format safetensors -o d -f").ok();
         let all = tensors(&sandbox.read("d/model.safetensors"));
@@ -367,7 +367,7 @@ fn what_can_not_be_pruned_is_refused_before_anything_is_written() {
         ("llama --target *.q_proj.*", "--target applies to"),
         ("llama --prune-layers 2", "no layer would be left"),
         ("llama --prune-layers 0", "no layer is to be dropped"),
-        ("llama --prune-layers 7,", "there is no layer 7"),
+        ("llama --prune-layers 7,", "unknown layer 7"),
         ("m.gguf --prune-layers 1", "layers of GGUF files can't be dropped"),
         ("llama --prune-nm 2:3", "is not a multiple of 3"),
     ] {
@@ -445,7 +445,7 @@ fn calibration_data_choose_the_layers_that_change_least_as_in_transformers() {
     // The last layer of this model changes less than the first, which would go without inputs.
     assert_eq!(report["layers"]["dropped"], serde_json::json!([1]));
     sandbox.apr("prune llama -o n.apr --prune-layers 1").ok().says(&["dropped 1 of 2 layers (0)"]);
-    sandbox.apr(&format!("{line} -f --prune-neurons 1")).fails(2, &["if nothing else is pruned"]);
+    sandbox.apr(&format!("{line} -f --prune-neurons 1")).fails(2, &["--prune-layers N alone"]);
     sandbox.apr(&format!("{line} -f --quality-check")).fails(5, &["which was removed"]);
     let listed = "prune llama -o m.apr -f --prune-layers 0, --calibration text.txt";
     sandbox.apr(listed).fails(2, &["--calibration"]);
@@ -457,9 +457,9 @@ fn calibration_goes_with_rows_of_the_whole_model() {
     for (line, said) in [
         ("--prune 0.5 --prune-scope global", "--prune-scope tensor"),
         ("--prune-threshold 0.1", "--prune-threshold applies to magnitudes only"),
-        ("--prune 0.5 --prune-layers 1", "in a separate run"),
-        ("--prune-heads 2", "heads and neurons with --prune-method fisher"),
-        ("--prune-layers 1, --prune-neurons 8", "in a separate run"),
+        ("--prune 0.5 --prune-layers 1", "use two runs"),
+        ("--prune-heads 2", "and --prune-method fisher)"),
+        ("--prune-layers 1, --prune-neurons 8", "use two runs"),
     ] {
         let line = format!("prune llama -o m.apr --calibration t.txt {line}");
         sandbox.apr(&line).fails(2, &[said]);

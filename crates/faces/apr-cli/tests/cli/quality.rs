@@ -135,13 +135,15 @@ fn models_that_cannot_be_compared_are_rejected() {
     }
     sandbox.write("short.txt", "1+1=2");
     let line = ["validate", "llama", "--quality", "--text", "short.txt"];
-    sandbox.run(&line).fails(2, &["give a longer text"]);
+    sandbox.run(&line).fails(2, &["use a longer text"]);
     sandbox.write("empty.txt", "");
     let line = ["validate", "llama", "--quality", "--text", "empty.txt"];
     sandbox.run(&line).fails(2, &["the text has 1 token, fewer than two windows"]);
     let sound = locate::fixture("sound/a.wav").display().to_string();
     let line = ["validate", "llama", "coarse", "--quality", "--input", &sound];
-    sandbox.run(&line).fails(2, &["the model takes text, but the input ", "a.wav has none"]);
+    sandbox
+        .run(&line)
+        .fails(2, &["the model requires text, but the input ", "a.wav does not contain text"]);
     let vit = locate::fixture("run/tiny-vit").display().to_string();
     let different = "the models take different inputs: A has text input, and B image input";
     sandbox.run(&["validate", "llama", &vit, "--quality"]).fails(2, &[different]);
@@ -180,9 +182,9 @@ fn a_model_that_computes_nan_is_rejected_as_the_reference() {
     let run =
         |models: &[&str], more: &[&str]| sandbox.run(&[&["validate"][..], models, more].concat());
     run(&["nan", "llama"], &["--quality"]).fails(4, &["E001", "of A is NaN or infinite"]);
-    run(&["nan"], &text).fails(4, &["E001", "logits are NaN"]);
-    run(&["nan", "llama"], &text).fails(4, &["E001", "A gives no probabilities in window 1"]);
-    run(&["llama", "nan"], &text).fails(4, &["E001", "B gives no probabilities in window 1"]);
+    run(&["nan"], &text).fails(4, &["E001", "are NaN or infinite"]);
+    run(&["nan", "llama"], &text).fails(4, &["E001", "the logits of A in window 1 are NaN"]);
+    run(&["llama", "nan"], &text).fails(4, &["E001", "the logits of B in window 1 are NaN"]);
 
     // The damage is in B: it fails, and is compared.
     run(&["llama", "nan"], &["--quality"]).fails(5, &["VERDICT: ✗ FAIL"]);
@@ -208,8 +210,8 @@ fn vocabularies_that_differ_are_refused() {
     sandbox.run(&line).fails(2, &["the vocabularies differ", "B has 61 tokens"]);
     let bert = locate::fixture("run/tiny-bert").display().to_string();
     let line = [&["validate", &bert][..], &text].concat();
-    sandbox.run(&line).fails(4, &["E003", "this one has no logits"]);
-    sandbox.run(&["validate", "llama", &bert, "--quality"]).fails(2, &["no output in common"]);
+    sandbox.run(&line).fails(4, &["E003", "a language model that returns logits"]);
+    sandbox.run(&["validate", "llama", &bert, "--quality"]).fails(2, &["a common output"]);
     sandbox.run(&["validate", "llama", "coarse", "--quality"]).fails(2, &["the tokenizers differ"]);
 }
 

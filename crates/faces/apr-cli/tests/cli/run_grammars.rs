@@ -251,7 +251,7 @@ fn bad_grammars_are_errors_with_their_code_file_and_line() {
         ("--grammar", "", &["E001"]),
         ("--grammar", "start: /[/", &["E001"]),
         ("--grammar", "start: <|no_such_token|>", &["E001", "no_such_token"]),
-        ("--grammar", "root ::= a\n", &["E001", "line 1", "no rule 'a'"]),
+        ("--grammar", "root ::= a\n", &["E001", "line 1", "unknown rule 'a'"]),
         ("--grammar", "root ::= \"a\"\n\nb ::= (\"a\"", &["E001", "line 3"]),
     ] {
         sandbox.write("bad.txt", text);

@@ -110,7 +110,7 @@ fn an_imported_model_reads_images_too() {
 fn a_model_without_a_template_gets_the_images_in_front() {
     let model = format!("{RUN}/tiny-gemma3");
     let asked = run(&Sandbox::new(), &model, &["--prompt", "What is this?"], &["a.png"]);
-    asked.ok().says(&["the prompt has no '<start_of_image>'", "put in front"]);
+    asked.ok().says(&["the prompt does not contain '<start_of_image>'", "put first"]);
 }
 
 #[test]
@@ -122,10 +122,10 @@ fn images_that_nothing_shows_are_refused() {
     run(&sandbox, &model, &["--prompt", "<image>?"], &["a.png", "grey.png"])
         .fails(2, &["the prompt has 1 of '<image>', and 2 images are given"]);
     run(&sandbox, LLAMA, &["--prompt", "1+2="], &["a.png"])
-        .fails(2, &["the model takes no images beside texts"]);
+        .fails(2, &["the model does not read images"]);
     run(&sandbox, &model, &["--prompt", "a", "--prompt", "b"], &["a.png"])
-        .fails(2, &["--image goes with one prompt"]);
-    run(&sandbox, &model, &[], &["a.png"]).fails(2, &["--image needs a text: pass --prompt"]);
+        .fails(2, &["--image needs a single prompt"]);
+    run(&sandbox, &model, &[], &["a.png"]).fails(2, &["--image needs a prompt: pass --prompt"]);
     run(&sandbox, &model, &["--prompt", "<image>?", "--beams", "2"], &["a.png"])
         .fails(2, &["--beams"]);
     sandbox.apr(&format!("run {model} --prompt <image>? --image text.png")).fails(4, &["text.png"]);
@@ -217,7 +217,7 @@ fn a_part_for_images_that_does_not_fit_is_refused() {
         sandbox.run(&["run", model, "--mmproj", part, "--image", &image, "--prompt", "x"])
     };
     ask("llama.gguf", "part.gguf").fails(4, &["part.gguf", "vectors of 32 numbers", "takes 128"]);
-    ask("llama.gguf", "llama.gguf").fails(4, &["llama.gguf", "no part for images"]);
+    ask("llama.gguf", "llama.gguf").fails(4, &["llama.gguf", "not a known vision part"]);
     ask(LLAMA, "part.gguf").fails(4, &["only a language model of a GGUF file"]);
     sandbox.apr("run llama.gguf --mmproj part.gguf --prompt x").fails(2, &["--image"]);
 }

@@ -176,7 +176,7 @@ fn samplers_of_llama_cpp_are_options() {
         (&["--mirostat", "2", "--top-k", "4"][..], "--top-k"),
         (&["--mirostat-tau", "2"], "--mirostat"),
         (&["--dry-base", "2"], "--dry-multiplier"),
-        (&["--dry-multiplier", "1", "--dry-base", "0.5"], "1 on"),
+        (&["--dry-multiplier", "1", "--dry-base", "0.5"], "1 or more"),
         (&["--xtc-threshold", "0.2"], "--xtc-probability"),
         (&["--xtc-probability", "1", "--xtc-threshold", "0.6"], "0.5"),
         (&["--logit-bias", "300=1"], "vocabulary"),

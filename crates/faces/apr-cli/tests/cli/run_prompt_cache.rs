@@ -54,7 +54,7 @@ fn a_file_that_is_not_a_cache_of_this_model_is_rejected_and_kept() {
     };
     of("q.gguf", "").ok();
     let whole = sandbox.read("cache");
-    of(LLAMA, "").fails(2, &["cache: the prompt cache was made by another model"]);
+    of(LLAMA, "").fails(2, &["cache: the prompt cache belongs to another model"]);
     of("q.gguf", "--exact").fails(2, &["another part, task, arithmetic or cache type"]);
     assert_eq!(sandbox.read("cache"), whole);
 
@@ -91,12 +91,12 @@ fn a_cache_is_bound_to_the_files_of_its_model_or_to_their_digests() {
     of("a", "cache").ok();
     of("a", "cache").ok().says(&["5 of 7 tokens"]);
     // Other files, of the same bytes, may have been changed anywhere.
-    of("b", "cache").fails(2, &["by other files of this one", "remove it to make a new one"]);
+    of("b", "cache").fails(2, &["belongs to another model", "remove it to create a new one"]);
     let mut weights = sandbox.read("a/model.safetensors");
     let at = weights.len() - 3000;
     weights[at] ^= 0x80;
     sandbox.write("a/model.safetensors", weights);
-    of("a", "cache").fails(2, &["by other files of this one"]);
+    of("a", "cache").fails(2, &["belongs to another model"]);
 
     // A file with digests is known by them, wherever it is.
     sandbox.apr("import b -o b.apr").ok();
@@ -115,7 +115,7 @@ fn a_cache_is_bound_to_the_files_of_its_model_or_to_their_digests() {
     let at = changed.len() / 2;
     changed[at] ^= 0x40;
     sandbox.write("c.apr", changed);
-    unverified("c.apr", "unverified").fails(2, &["other files of this one"]);
+    unverified("c.apr", "unverified").fails(2, &["belongs to another model"]);
 }
 
 /// Changes a byte in the middle of a file, and restores its modification time.
@@ -148,7 +148,7 @@ fn a_model_changed_in_place_with_its_old_time_is_another_one() {
         run().ok();
         run().ok().says(&["5 of 7 tokens"]);
         change_unnoticed(&sandbox.path(file));
-        run().fails(2, &["by other files of this one"]);
+        run().fails(2, &["belongs to another model"]);
     }
 }
 

@@ -121,9 +121,9 @@ fn what_vectors_of_words_and_tokens_do_not_take_is_refused() {
     let fails = |model: &str, more: &[&str], text: &str| {
         run(&cases, &sandbox, model, more).fails(2, &[text]);
     };
-    fails("splade", &["--dimensions", "3"], "a number for each word");
-    fails("splade", &["--pooling", "cls"], "without a pooling");
-    fails("late", &["--pooling", "cls"], "a vector for each token");
+    fails("splade", &["--dimensions", "3"], "a number per word");
+    fails("splade", &["--pooling", "cls"], "without pooling");
+    fails("late", &["--pooling", "cls"], "a vector per token");
     fails("late", &["-o", "x.npy"], "the vectors of the tokens of one text");
     sandbox.apr("run late --prompt cat -o x.npy").ok();
     run(&cases, &sandbox, "splade", &["-o", "y.npy"]).ok();

@@ -167,7 +167,8 @@ fn prompts_dimensions_and_the_way_to_pool_can_be_chosen() {
     assert_close(&vectors(&report), &cut, "5 dimensions");
     let line = |more: &[&str]| run(&sandbox, "m", &texts, more);
     line(&["--dimensions", "33"]).fails(2, &["33 dimensions are more than the 32"]);
-    line(&["--prompt-name", "none"]).fails(2, &["no prompt 'none'; it has document, query"]);
+    line(&["--prompt-name", "none"])
+        .fails(2, &["unknown prompt 'none'; the model has document, query"]);
 
     // A requested number takes precedence over `truncate_dim`, which is 12.
     write(&sandbox, "truncated", case("6-truncated"));
@@ -179,7 +180,7 @@ fn prompts_dimensions_and_the_way_to_pool_can_be_chosen() {
     write(&sandbox, "plain", case("6-mean"));
     let report = run(&sandbox, "plain", &texts, &["--pooling", "weighted_mean"]).ok().json();
     assert_close(&vectors(&report), &expected(case("6-weightedmean")), "another pooling");
-    line(&["--task", "fill-mask", "--pooling", "cls"]).fails(2, &["are for vectors"]);
+    line(&["--task", "fill-mask", "--pooling", "cls"]).fails(2, &["apply to embeddings only"]);
 }
 
 #[test]

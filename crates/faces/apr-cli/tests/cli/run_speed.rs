@@ -110,7 +110,7 @@ fn types_of_keys_and_values_are_refused_where_they_do_not_fit() {
     let run = |rest: &str| sandbox.apr(&format!("run {rest}"));
     let fixture = |path: &str| fixture(path).display().to_string();
     run(&format!("{} --tokens 1 --cache-type q8_0", fixture("run/tiny-mamba")))
-        .fails(4, &["E003", "q8_0", "joins the keys and values"]);
+        .fails(4, &["E003", "q8_0", "keys and values of each head"]);
     run(&format!("{} --prompt a --cache-type q8_0", fixture("run/tiny-t5")))
         .fails(4, &["E003", "q8_0", "blocks"]);
     run(&format!("{FOLDER} --prompt 1 --cache-type q4_0")).fails(2, &["f32, f16, q8_0"]);

@@ -57,7 +57,7 @@ fn words_of_other_tools_get_the_word_of_this_one() {
         ("run m.apr -p 12+34=", "--prompt TEXT"),
         ("run m.apr 12+34=", "`apr run MODEL --prompt 12+34=`"),
         ("tokenize m.apr hello", "`apr tokenize MODEL --prompt hello`"),
-        ("inspect m.apr --format x", "`apr inspect` writes no model"),
+        ("inspect m.apr --format x", "`apr inspect` does not write a model"),
         ("upgrade m.apr n.apr -o c", "`apr upgrade OLD NEW`"),
         ("convert m.apr x.gguf", "`apr convert MODEL -o x.gguf`"),
         ("quantize m.apr x.gguf", "`apr quantize MODEL -o x.gguf`"),
@@ -172,7 +172,9 @@ fn the_command_that_an_error_suggests_works() {
 fn a_pipe_in_place_of_a_file_is_reported_with_how_to_read_it() {
     let sandbox = Sandbox::new().with("m.apr", sound().build());
     sandbox.shell("mkfifo pipe").clean();
-    sandbox.apr("inspect pipe").fails(1, &["E007", "pipe", "standard input as `-`"]);
+    sandbox
+        .apr("inspect pipe")
+        .fails(1, &["E007", "pipe", "to read a model from a pipe, pass `-`"]);
     sandbox.shell(r#"cat m.apr > pipe & "$APR" inspect - < pipe"#).clean();
 }
 
@@ -184,7 +186,7 @@ fn an_error_response_of_a_hub_is_not_used_as_a_model() {
         for name in ["m.safetensors", "m.bin", "m.gguf", "m.json", "m.apr"] {
             let sandbox = Sandbox::new().with(name, answer);
             let run = sandbox.apr(&format!("inspect {name}"));
-            run.fails(4, &["E001", "a server's answer, not a model", answer]);
+            run.fails(4, &["E001", "a server's response, not a model", answer]);
         }
     }
 }
@@ -519,7 +521,7 @@ fn options_that_would_do_nothing_are_refused() {
     let cases = [
         ("export m.apr --format apr1 --shard-size 5 -o x.apr1", "--shard-size"),
         ("convert m.apr --align 32 -o x.safetensors", "--align"),
-        ("convert m.apr --shard-size 0 -o x.safetensors", "shard of 0 bytes"),
+        ("convert m.apr --shard-size 0 -o x.safetensors", "shard size must be 1 byte or more"),
         ("convert m.apr --format safetensors --shard-size 5 -o -", "several files"),
     ];
     for (line, said) in cases {

@@ -43,7 +43,7 @@ fn values_that_are_not_written_are_listed_and_plain_values_become_metadata() {
     let run = sandbox.apr("inspect wrapped.pt").ok();
     run.says(&["training checkpoint", "pytorch.epoch", &format!("not read: {said}")]);
     sandbox.apr("inspect w.apr").ok().says(&["pytorch.epoch"]);
-    let ambiguous = "weights under 'state_dict' and 'model': those under 'state_dict' are read";
+    let ambiguous = "weights under 'state_dict' and 'model': only 'state_dict' is read";
     for line in ["inspect two_sets.pt", "validate two_sets.pt", "convert two_sets.pt -o t.apr"] {
         sandbox.apr(line).ok().says(&[ambiguous]);
     }
@@ -101,8 +101,12 @@ fn deepspeed_partitions_are_rejected_with_the_script_that_joins_them() {
         .with("zero/global_step1/mp_rank_00_model_states.pt", &states);
     for folder in ["zero", "zero/global_step1"] {
         for line in ["inspect", "validate", "tensors"] {
-            let said =
-                ["E001", "DeepSpeed (ZeRO)", "2 partitions", "python zero_to_fp32.py . OUTPUT"];
+            let said = [
+                "E001",
+                "DeepSpeed checkpoint (ZeRO)",
+                "2 partitions",
+                "python zero_to_fp32.py . OUTPUT",
+            ];
             sandbox.apr(&format!("{line} {folder}")).fails(4, &said);
         }
         sandbox.apr(&format!("convert {folder} -o o.apr")).fails(4, &["alone has them in"]);

@@ -223,7 +223,7 @@ fn ggufs_other_names_and_row_order_hide_no_mark() {
     assert!((z("l.gguf") / before - 1.0).abs() < 1e-6);
     sandbox.apr("watermark embed l.gguf -o x.apr --key key --id a").fails(
         2,
-        &["GGUF files can't be marked: mark the model before it is converted; `apr \
-                     watermark detect` finds its mark in them"],
+        &["GGUF files can't be marked: mark the model before the conversion; `apr \
+                     watermark detect` finds the mark in GGUF files"],
     );
 }

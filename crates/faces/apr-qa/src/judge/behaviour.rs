@@ -36,7 +36,7 @@ fn of_made(
     change: impl FnOnce(&mut [f32]),
 ) -> Result<AnomalyKind, Fault> {
     let sound = kinds(&made_run(bench, &Made::llama(), 0)?);
-    ensure(!sound.iter().any(&wanted), "the sound test model has the anomaly")?;
+    ensure(!sound.iter().any(&wanted), "the undamaged test model has the anomaly")?;
     let broken = Made::llama().with(name, |weights| change(&mut weights.values));
     let found = kinds(&made_run(bench, &broken, 0)?).into_iter().find(wanted);
     found.ok_or_else(|| Fault::new("the anomaly of a test model was not reported"))

@@ -213,7 +213,10 @@ pub(crate) fn full_disk(bench: &Bench<'_>) -> Judgement {
     let script = "ulimit -f 8 || exit 86; exec \"$APR\" convert . -o out.apr";
     let output = bench.shell(&folder, script)?;
     let Some(output) = output.filter(|output| output.status.code() != Some(86)) else {
-        return absent("requires the program `apr` beside this one, and a shell that limits files");
+        return absent(
+            "requires the program `apr` in the same folder, and a shell that limits \
+                       files",
+        );
     };
     let said = String::from_utf8_lossy(&output.stderr).into_owned();
     let said = said.lines().find(|line| line.contains("E007"));

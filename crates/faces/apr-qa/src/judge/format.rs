@@ -26,7 +26,7 @@ pub(crate) fn magic(bench: &Bench<'_>) -> Judgement {
     let format = bench.reader().format();
     if !bench.is_apr2() || of_files(bench.reader()).container().shard_count() > 0 {
         return passed(format!(
-            "{} was recognised by its bytes; another magic: {seen}",
+            "{} was recognized by its bytes; another magic: {seen}",
             format.name
         ));
     }
@@ -175,7 +175,7 @@ pub(crate) fn file_size(bench: &Bench<'_>) -> Judgement {
     let stated = stated.filter(|_| bench.is_apr2());
     match (stated, bench.reader().files()) {
         (Some(stated), [file]) if stated == file.len => passed(format!(
-            "the footer says {stated} bytes, as the file has; of a test file: {seen}"
+            "the footer states {stated} bytes, the length of the file; of a test file: {seen}"
         )),
         (Some(stated), [file]) => {
             failed(format!("the footer states {stated} bytes, the file has {}", file.len))
@@ -296,7 +296,5 @@ pub(crate) fn padding(bench: &Bench<'_>) -> Judgement {
 }
 
 pub(crate) fn wasm(_: &Bench<'_>) -> Judgement {
-    absent(
-        "this program is no WebAssembly and runs none: the module apr-wasm-smoke does, under Node",
-    )
+    absent("not tested in this program: the module apr-wasm-smoke tests WebAssembly under Node")
 }

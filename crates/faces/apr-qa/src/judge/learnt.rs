@@ -65,7 +65,7 @@ pub(crate) fn passages(bench: &Bench<'_>) -> Judgement {
     };
     let PassageScore { name, scored, loss, shuffled, guess, .. } = best;
     let seen = format!(
-        "{name}: {loss:.2} nats a token over {scored}, {shuffled:.2} with the tokens in another \
+        "{name}: {loss:.2} nats per token over {scored}, {shuffled:.2} with the tokens in another \
          order, {guess:.2} by guessing"
     );
     if best.is_learnt(GAIN) {
@@ -78,19 +78,17 @@ pub(crate) fn passages(bench: &Bench<'_>) -> Judgement {
 fn not_learnt(best: &PassageScore, count: usize) -> String {
     let texts = counted(count as u64, "built-in text");
     if best.gain() >= GAIN && best.loss >= best.guess {
-        return format!(
-            "of {texts}, the one that it predicts best is less likely than by guessing"
-        );
+        return format!("the best predicted of {texts} is less likely than by guessing");
     }
     if best.gain() >= GAIN {
         return format!(
-            "{:.2} nats a byte in the best of {texts}, and a sound model has {} at most",
+            "{:.2} nats per byte in the best of {texts}; an undamaged model has at most {}",
             best.per_byte(),
             best.most_per_byte()
         );
     }
     format!(
-        "the order of the tokens saves {:.2} nats a token in the best of {texts}, and a model that \
+        "the order of the tokens saves {:.2} nats per token in the best of {texts}; a model that \
          learnt a language saves {GAIN}",
         best.gain()
     )
@@ -106,21 +104,21 @@ pub(crate) fn blocks(bench: &Bench<'_>) -> Judgement {
     });
     let trials = match trials {
         Ok(Some(trials)) => trials,
-        Ok(None) => return absent("the model has no layers, or knows no built-in text"),
+        Ok(None) => return absent("the model has no layers, or did not learn a built-in text"),
         Err(not_run) => return not_run.judgement(),
     };
     let LayerTrials { loss, tried, of, ref best, .. } = trials;
     let gain = trials.gain();
     if gain >= SAVED {
         return failed(format!(
-            "{}, the model saves {gain:.2} of {loss:.2} nats a token ({tried} of {of} changes \
-             tried)",
+            "{}, the model saves {gain:.2} of {loss:.2} nats per token ({tried} of {of} \
+             changes tried)",
             best.0
         ));
     }
     passed(format!(
-        "{tried} of {of} changes of layers tried, and none saves {SAVED} of {loss:.2} nats a \
-         token; the best: {gain:+.2} {}",
+        "{tried} of {of} changes of layers tried; none saves {SAVED} of {loss:.2} nats per token; \
+         the best: {gain:+.2} {}",
         best.0
     ))
 }

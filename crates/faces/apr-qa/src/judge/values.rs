@@ -179,7 +179,7 @@ fn in_made(
         Ok(of_it.next().map(|finding| finding.message))
     };
     if let Some(message) = of_tensor(&sound())? {
-        return Err(Fault(format!("the sound model has a finding: {message}")));
+        return Err(Fault(format!("the undamaged model has a finding: {message}")));
     }
     let broken = sound().with(name, |weights| change(&mut weights.values));
     of_tensor(&broken)?.ok_or_else(|| Fault::new("the broken model has no finding"))
@@ -257,7 +257,7 @@ fn refused_model(
         Ok(error.map(|error| error.message))
     };
     if let Some(message) = of_tensor(&made)? {
-        return Err(Fault(format!("the sound test model has a finding: {message}")));
+        return Err(Fault(format!("the undamaged test model has a finding: {message}")));
     }
     made.config[key] = value.into();
     let message = of_tensor(&made)?;

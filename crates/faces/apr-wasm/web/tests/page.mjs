@@ -751,7 +751,7 @@ test("the page works without a network once it was opened", async () => {
   await context.close();
 });
 
-test("the page of the command asks for nothing that is not there", async () => {
+test("the page of the command requests no missing file", async () => {
   const command = spawn(apr, ["page", join(site, "example/model.apr"), "--site", site, "--json"]);
   try {
     let text = "";

@@ -162,8 +162,8 @@ fn matrix(cursor: &mut Cursor<'_>) -> Result<Matrix> {
     let at = cursor.at;
     if cursor.byte()? != 0 {
         return Err(Error::version(
-            "this fastText model is quantized (.ftz): its vectors are codes of a product \
-             quantizer, which are not read; use the .bin that it was made from",
+            "quantized fastText models (.ftz) are not supported: use the .bin file that it was \
+             made from",
         )
         .at(at));
     }

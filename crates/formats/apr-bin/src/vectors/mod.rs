@@ -21,7 +21,7 @@
 //! # What is refused, by name
 //!
 //! Quantized models of fastText (`.ftz`), whose vectors are codes of a product quantizer (E003).
-//! Vectors as text (`.vec`, `.txt`) are not recognised.
+//! Vectors as text (`.vec`, `.txt`) are not recognized.
 //!
 //! # Limits
 //!

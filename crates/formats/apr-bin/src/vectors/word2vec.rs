@@ -9,7 +9,7 @@ use super::cursor::Cursor;
 /// Digits of a count in the header.
 const MAX_DIGITS: usize = 12;
 
-/// Bytes of the first word, by which a file is recognised.
+/// Bytes of the first word, by which a file is recognized.
 const MAX_FIRST_WORD: usize = 255;
 
 /// Words from one place that is kept to the next.

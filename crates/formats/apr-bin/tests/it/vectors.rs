@@ -71,7 +71,7 @@ fn every_matrix_and_word_is_what_the_programs_read() {
 fn quantized_models_are_reported() {
     let error = open(fixture("quantized.ftz")).expect_err("codes");
     assert_eq!(error.code(), Code::Version);
-    assert!(error.to_string().contains("product quantizer"), "{error}");
+    assert!(error.to_string().contains("quantized fastText models"), "{error}");
 }
 
 #[test]

@@ -155,8 +155,7 @@ impl Hyperparameters {
 
 fn missing(name: &str) -> Error {
     Error::format(format!(
-        "APR1 holds Whisper models, whose header has {name}; the architecture in the metadata \
-         lacks it"
+        "the header of APR1 requires {name}, which is missing in the architecture of the metadata"
     ))
 }
 

@@ -471,7 +471,9 @@ impl Apr2Reader {
 fn compression_warning(entries: &[IndexEntry], header: &Header) -> Option<String> {
     let compressed = entries.iter().any(|entry| entry.flags & CODEC != 0);
     match (header.flags.contains(Flags::COMPRESSED), compressed) {
-        (true, false) => Some("the header flags compressed tensors, but there are none".into()),
+        (true, false) => {
+            Some("the header flags compressed tensors, but no tensor is compressed".into())
+        }
         (false, true) => Some("tensors are compressed, which the header does not flag".into()),
         _ => None,
     }

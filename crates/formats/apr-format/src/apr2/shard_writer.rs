@@ -82,7 +82,7 @@ pub fn shard_count(
     shard_size: u64,
 ) -> Result<usize> {
     if shard_size == 0 {
-        return Err(Error::format("a shard size of 0 holds no tensor"));
+        return Err(Error::format("the shard size must be 1 byte or more"));
     }
     split(tensors, &targets(tensors, metadata), carried, shard_size).map(|shards| shards.len())
 }
@@ -105,7 +105,7 @@ impl<'a> Cut<'a> {
         shard_size: u64,
     ) -> Result<Self> {
         if shard_size == 0 {
-            return Err(Error::format("a shard size of 0 holds no tensor"));
+            return Err(Error::format("the shard size must be 1 byte or more"));
         }
         if let Some(name) = duplicate(tensors) {
             return Err(Error::format("two tensors have this name").for_tensor(name));

@@ -283,7 +283,7 @@ impl ShardedApr2 {
     fn compare_with(&self, first: &Apr2Reader) -> Result<()> {
         let differs = |what: &str| {
             let shard = Escaped::short(&self.shards[0].entry.file);
-            let message = format!("{what} differ from those in '{shard}', which this repeats");
+            let message = format!("{what} differ from '{shard}', which this repeats");
             Err(Error::checksum(message).in_file(&self.name))
         };
         let own: BTreeMap<&str, Value> = repeated(&self.metadata).collect();

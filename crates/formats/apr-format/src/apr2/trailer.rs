@@ -297,8 +297,9 @@ fn decode_block_head(head: &[u8; 16], position: u64) -> Result<BlockHead> {
     let kind = [k0, k1, k2, k3];
     let version = u32::from_le_bytes([v0, v1, v2, v3]);
     if !kind.iter().all(|byte| byte.is_ascii_uppercase() || byte.is_ascii_digit()) {
-        return Err(Error::corrupt("neither a footer nor a trailer block is where the data ends")
-            .at(position));
+        return Err(
+            Error::corrupt("missing footer or trailer block at the end of the data").at(position)
+        );
     }
 
     if [DGST, SIGN, LICN].contains(&kind) && version != BLOCK_VERSION {

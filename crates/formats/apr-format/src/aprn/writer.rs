@@ -57,8 +57,8 @@ pub struct AprnWriter {
 pub fn plan(tensors: &[TensorInfo], metadata: &Metadata, file_name: &str) -> Result<AprnWriter> {
     let Some(origin) = metadata.get(keys::APRN) else {
         return Err(Error::format(
-            "APRN holds one model of a fixed set of types, such as a linear regression; only a \
-             checkpoint that was converted from APRN can be written as APRN",
+            "only a checkpoint that was converted from APRN can be written as APRN, which stores \
+             fixed types of models, such as a linear regression",
         ));
     };
 

@@ -220,11 +220,9 @@ fn read_index(bytes: &[u8], header: &Header) -> Result<Index> {
 
     index.end = fields.position() - header.index_offset;
     if unsorted > 0 {
-        index.warnings.push(
-            "the names in the index do not ascend; the programs of the format look tensors \
-                up by them"
-                .into(),
-        );
+        index
+            .warnings
+            .push("the index is not sorted by name, which programs of this format require".into());
     }
 
     if unaligned > 0 {

@@ -241,8 +241,8 @@ fn packed(shape: &Shape, elements: u64, len: u64) -> Result<(DType, Encoding)> {
 fn warnings(tensors: &[Entry]) -> Vec<String> {
     let quantized = tensors.iter().filter(|entry| entry.encoding != Encoding::Plain).count();
     let message = format!(
-        "{quantized} quantized tensors have lost their scales: the program that wrote them stored \
-         none, and read q / 127 or (q - 8) / 7"
+        "{quantized} quantized tensors are stored without scales: their program decoded them as \
+         q / 127 or (q - 8) / 7"
     );
     if quantized > 0 { vec![message] } else { Vec::new() }
 }

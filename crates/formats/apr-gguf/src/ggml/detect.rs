@@ -97,9 +97,8 @@ fn ambiguous(found: &[Reading], container: Container) -> Error {
 }
 
 /// The error message for a file of whisper.cpp whose layout is not supported.
-const PARAKEET: &str = "this is a Parakeet model as whisper.cpp reads it, which this version of \
-    apr does not read; the .nemo archive that it was made of holds the same weights as a PyTorch \
-    checkpoint";
+const PARAKEET: &str = "whisper.cpp's Parakeet files are not supported: use the .nemo archive \
+                        that it was made from";
 
 /// Returns `true` if the hyperparameters are Parakeet's (`convert-parakeet-to-ggml.py` of
 /// whisper.cpp). They state the two lengths of the mel filterbank that follows them.
@@ -141,7 +140,7 @@ fn explain(
                     format!("read as a file of {name}: {reason}")
                 }
                 _ => format!(
-                    "this is a file of {} whose model is not recognised; as one of {name}, \
+                    "this is a file of {} whose model is not recognized; as one of {name}, \
                      {reason}. If you know what it is, {}",
                     container.origin(),
                     advice()

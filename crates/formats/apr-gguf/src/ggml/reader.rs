@@ -179,7 +179,9 @@ fn warnings(reading: &Reading) -> Vec<String> {
     let mut warnings = Vec::new();
     if reading.tensors.is_empty() {
         warnings.push(
-            "the file holds no tensors: it is a vocabulary alone, or is cut after it".to_owned(),
+            "the file does not contain tensors: it is vocabulary-only, or truncated after the \
+             vocabulary"
+                .to_owned(),
         );
     } else {
         for &(pattern, count) in reading.layout.layers {
@@ -210,8 +212,8 @@ fn warnings(reading: &Reading) -> Vec<String> {
     for (name, count) in decoded {
         let origin = reading.container.origin();
         warnings.push(format!(
-            "{count} tensors are {name} in the layout of {origin}, which no dtype of today has; \
-             they are read as f32, with the same values"
+            "{count} tensors have the {name} layout of {origin}, which is not supported today; \
+             they are read as f32, with equal values"
         ));
     }
 

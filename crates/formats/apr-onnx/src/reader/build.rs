@@ -47,7 +47,9 @@ pub(crate) fn dense(tensor: &Tensor, files: &mut Files<'_>) -> Result<Built> {
         Err(why) => return Ok(Built::LeftOut(why)),
     };
     if fills_no_byte(kind, count) {
-        return Ok(Built::LeftOut("an odd number of 4-bit floats, which fill no byte"));
+        return Ok(Built::LeftOut(
+            "an odd number of 4-bit floats, which does not fill whole bytes",
+        ));
     }
 
     let content = match narrow(kind) {

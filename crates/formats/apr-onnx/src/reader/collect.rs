@@ -164,7 +164,7 @@ impl<'a> Collected<'a> {
         if owner == Owner::Setting {
             Some("settings of operators")
         } else if decides {
-            Some("tensors of integers or truth values of 1 KiB at most, on which shapes may depend")
+            Some("integer or boolean tensors of at most 1 KiB, which can determine shapes")
         } else if self.shaping.contains(name) {
             Some("tensors of floats on which shapes depend")
         } else {

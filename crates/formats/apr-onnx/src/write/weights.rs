@@ -198,6 +198,6 @@ fn hole(position: usize, info: &TensorInfo, element: ElementType, dims: &[u64]) 
 }
 
 fn unknown(info: &TensorInfo) -> Error {
-    let message = format!("ONNX has no type like {}; `dequantize` f32 writes floats", info.dtype);
+    let message = format!("ONNX does not support {}; `dequantize` f32 writes floats", info.dtype);
     Error::format(message).for_tensor(&info.name)
 }

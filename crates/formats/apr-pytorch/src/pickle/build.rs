@@ -126,7 +126,7 @@ impl Vm<'_> {
             (Meaning::Tensor | Meaning::TensorWithDType | Meaning::First, Some(inner)) => {
                 self.construct(*function, &inner)
             }
-            _ => Err(self.bad("rebuilds a tensor by a function that makes none")),
+            _ => Err(self.bad("rebuilds a tensor with a function that does not return tensors")),
         }
     }
 

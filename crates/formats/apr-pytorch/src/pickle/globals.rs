@@ -173,6 +173,12 @@ pub(crate) fn allowed(module: &str, name: &str) -> Option<Meaning> {
         ("torchao.dtypes.affine_quantized_tensor", "AffineQuantizedTensor") => {
             Meaning::AffineTensor
         }
+        (
+            "torchao.quantization",
+            "Float8Tensor" | "Int4Tensor" | "Int8Tensor" | "IntxUnpackedToInt8Tensor",
+        ) => Meaning::Unsupported(
+            "a quantized tensor of torchao's second version, which is read from safetensors alone",
+        ),
         ("torchao.dtypes.uintx.plain_layout", "PlainAQTTensorImpl") => Meaning::AffineParts,
         ("torchao.dtypes.utils", "PlainLayout") => Meaning::Class,
         // An enumeration: the argument is the number of its member.

@@ -192,7 +192,7 @@ fn pieces_of_a_mesh_are_joined_to_the_tensors_that_torch_loads() {
             assert_eq!(crc32fast::hash(&bytes), stated, "{}", info.name);
         }
     }
-    assert_eq!(reader.left_out(), ["2 values beside the tensors, the first is 'step'"]);
+    assert_eq!(reader.left_out(), ["2 values that are not tensors, the first is 'step'"]);
 }
 
 #[test]

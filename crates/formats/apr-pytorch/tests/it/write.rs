@@ -400,10 +400,10 @@ fn tensors_that_a_state_dict_cannot_hold_are_rejected() {
     assert_refused(
         plan_of(&[info("q", DType::Q4_0, &[32])]),
         format,
-        "tensor 'q': a state dict has no dtype q4_0; `deq",
+        "tensor 'q': a state dict does not support q4_0; `deq",
     );
     for dtype in [DType::F6_E2M3, DType::F6_E3M2, DType::F4_E2M1] {
-        let expected = format!("PyTorch has no dtype {dtype}; cast the tensor first");
+        let expected = format!("PyTorch does not support {dtype}; cast the tensor first");
         assert_refused(plan_of(&[info("x", dtype, &[4])]), format, &expected);
     }
     for &dtype in DType::ALL {

@@ -413,7 +413,10 @@ fn a_folder_opens_by_its_manifest_and_a_single_shard_has_a_warning() {
     let manifest = without.0.remove("model.apr").expect("it was written");
     let error =
         apr_registry::open_folder(&without, &Limits::default()).map(drop).expect_err("no manifest");
-    assert!(error.to_string().contains("shard 1 of 2, and the folder has no manifest"), "{error}");
+    assert!(
+        error.to_string().contains("shard 1 of 2, and the folder does not contain the manifest"),
+        "{error}"
+    );
     let error = apr_registry::open(manifest, "model.apr", &Limits::default())
         .map(drop)
         .expect_err("no folder");

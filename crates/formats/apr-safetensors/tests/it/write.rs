@@ -143,7 +143,7 @@ fn tensors_that_the_format_cannot_hold_are_rejected() {
     assert_refused(
         plan_of(&[tensor("q", DType::Q4_0, &[32])]),
         format,
-        "tensor 'q': safetensors has no dtype q4_0; `deq",
+        "tensor 'q': safetensors does not support q4_0; `deq",
     );
     assert_refused(plan_of(&[tensor("", DType::U8, &[1])]), format, "an empty name");
     assert_refused(plan_of(&[tensor("__metadata__", DType::U8, &[1])]), format, "reserved");

@@ -79,7 +79,7 @@ fn a_missing_hyperparameter_is_reported_by_name() {
         .expect_err("layers are unknown");
     assert_eq!(
         error.to_string(),
-        "E001: config.json has no 'num_layers', which llama.cpp needs as base.block_count"
+        "E001: missing 'num_layers' in config.json, which llama.cpp needs as base.block_count"
     );
 }
 

@@ -72,8 +72,8 @@ pub(crate) fn write(
     let place = model.place(STACK);
     if images.is_some_and(|images| images.sees_prompt) && !with_past {
         return Err(Error::version(
-            "the tokens of a prompt see each other, and are not told from those behind it without \
-             keys and values that are kept",
+            "prompt tokens attend to each other; without a KV cache, they can't be distinguished \
+             from generated tokens",
         ));
     }
     let mut inputs = inputs(w, place, with_past, images.is_some_and(|it| it.has_places))?;

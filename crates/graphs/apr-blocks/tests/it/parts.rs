@@ -57,7 +57,7 @@ fn tensors_for_images_are_left_out_by_name() {
         let graphs = graphs(&case);
         assert_eq!(graphs.check_complete(), Ok(()), "{}", case.name);
         let left_out = graphs.left_out().expect("there is a part for images");
-        assert!(left_out.contains("(for images, video or sound"), "{}: {left_out}", case.name);
+        assert!(left_out.contains("(for images, video or audio"), "{}: {left_out}", case.name);
         let is_seeing = |name: &str| name.contains("vision") || name.contains("visual");
         assert!(graphs.unused.iter().any(|tensor| is_seeing(&tensor.name)), "{}", case.name);
     }

@@ -103,8 +103,8 @@ impl<'g> Checker<'g> {
 
             if opset.domain.is_empty() && opset.version > Operator::newest() {
                 let message = format!(
-                    "opset {} is newer than {}, the latest supported: its operators are treated \
-                     as the latest",
+                    "opset {} is newer than {}, the latest supported: its operators are read as \
+                     the latest version",
                     opset.version,
                     Operator::newest()
                 );

@@ -162,7 +162,7 @@ fn attributes(node: &Node, operator: &Operator) -> impl Iterator<Item = String> 
         let (name, version) = (operator.name, operator.since);
         let Some(setting) = operator.setting(&attribute.name) else {
             return Some(format!(
-                "{name} of version {version} has no attribute '{}'",
+                "{name} of version {version}: unknown attribute '{}'",
                 attribute.name
             ));
         };

@@ -33,8 +33,8 @@ pub fn beyond_mermaid(text: &str) -> Option<String> {
     let (edges, characters) = (text.matches(" --> ").count(), text.chars().count());
     (edges > EDGES || characters > CHARACTERS).then(|| {
         format!(
-            "Mermaid draws up to {EDGES} edges and {CHARACTERS} characters unless its page is set \
-             up otherwise; these are {edges} edges and {characters} characters"
+            "the graph has {edges} edges and {characters} characters; Mermaid's default limits \
+             are {EDGES} and {CHARACTERS}"
         )
     })
 }
@@ -107,7 +107,7 @@ mod tests {
         assert_eq!(beyond_mermaid(&text), None);
         let many = text.replace("n_0 --> n_1_in0\n", &"n_0 --> n_1_in0\n".repeat(500));
         assert!(
-            beyond_mermaid(&many).is_some_and(|why| why.contains("these are 50")),
+            beyond_mermaid(&many).is_some_and(|why| why.contains("the graph has 50")),
             "{:?}",
             beyond_mermaid(&many)
         );

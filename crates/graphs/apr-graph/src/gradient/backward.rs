@@ -154,7 +154,7 @@ impl<'b, 'f, 'g> Backward<'b, 'f, 'g> {
         let version = self.functions.version(&node.op.domain);
         let operator = version.and_then(|version| Operator::of(&node.op, version));
         let operator = operator.ok_or("it is not a known operator")?;
-        let rule = gradient_rule(operator).ok_or("it has no rule for gradients")?;
+        let rule = gradient_rule(operator).ok_or("its gradient is not supported")?;
         let given = vec![None; node.inputs.len()];
         self.writer.scope(&format!("{}/gradient", node.name), |writer| {
             let mut step = Step { writer, node, operator, active, gradients, given };

@@ -426,7 +426,9 @@ fn slice_gradient(step: &mut Step<'_>) -> Result<(), String> {
         && bounds().all(|(at, (start, end))| is_clear(at, *start, *end));
     if !is_padded {
         let ([start], [end], [along], [width]) = (&*starts, &*ends, &*along, &*steps) else {
-            return Err("it cuts several dimensions, in steps or where no size is known".to_owned());
+            return Err("it cuts several dimensions, uses steps, or cuts a dimension of unknown \
+                        size"
+                .to_owned());
         };
         return placed_gradient(step, *along, [*start, *end, *width]);
     }

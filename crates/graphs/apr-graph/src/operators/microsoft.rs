@@ -1,4 +1,4 @@
-//! Operators of `com.microsoft`, which onnxruntime's optimiser and exporters for it write.
+//! Operators of `com.microsoft`, which onnxruntime's optimizer and exporters for it write.
 
 use super::attention::past_length;
 use super::call::{Call, Rule, axis, broadcast, same};

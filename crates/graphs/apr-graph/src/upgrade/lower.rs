@@ -124,7 +124,7 @@ fn no_count_of_outputs(edit: &mut Edit<'_>) -> Result<(), String> {
 fn pads_that_were_known(edit: &mut Edit<'_>) -> Result<(), String> {
     match edit.node.attribute("mode") {
         Some(AttributeValue::Text(mode)) if mode == b"wrap" => {
-            Err("older versions have no mode 'wrap'".to_owned())
+            Err("older versions do not support the mode 'wrap'".to_owned())
         }
         _ => Ok(()),
     }

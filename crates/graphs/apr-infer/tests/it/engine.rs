@@ -205,7 +205,7 @@ fn errors_name_inputs_that_are_missing_or_unknown() {
     assert!(error.message().contains("not given: x"), "{error}");
     let input = vec![("z".to_owned(), Tensor::scalar(0.0_f32).into())];
     let error = session.run(input, &["y"], &Alone, &mut Unwatched).unwrap_err();
-    assert!(error.message().contains("no input 'z'"), "{error}");
+    assert!(error.message().contains("unknown input 'z'"), "{error}");
 }
 
 /// Notes what it sees, and stops after some nodes.

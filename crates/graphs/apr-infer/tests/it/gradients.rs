@@ -528,7 +528,7 @@ fn operators_without_a_gradient_are_rejected_by_name() {
     let error = case(|body, x| body.op("CumSum", [x, x]).output("running")).unwrap_err();
     assert_eq!(
         error.message(),
-        "no gradient through CumSum (node 'layers.3/running'): it has no rule for gradients"
+        "no gradient through CumSum (node 'layers.3/running'): its gradient is not supported"
     );
 
     let made = case(|body, x| {

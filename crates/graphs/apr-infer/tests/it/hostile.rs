@@ -480,10 +480,10 @@ fn trees_with_cycles_or_invalid_branches_terminate() {
     assert_eq!(tree(1, 2, 0, 0).unwrap()[0].tensor().unwrap().values::<f32>().unwrap(), [1.5]);
     for (what, [yes, no, feature, target]) in [
         ("a circle", [1, 0, 0, 0]),
-        ("a node that is not there", [7, 2, 0, 0]),
-        ("a feature that is not there", [1, 2, 2, 0]),
+        ("a missing node", [7, 2, 0, 0]),
+        ("a missing feature", [1, 2, 2, 0]),
         ("a negative feature", [1, 2, -1, 0]),
-        ("a target that is not there", [1, 2, 0, 1]),
+        ("a missing target", [1, 2, 0, 1]),
     ] {
         refused(what, tree(yes, no, feature, target), Code::Format);
     }

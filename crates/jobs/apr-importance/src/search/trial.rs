@@ -59,8 +59,8 @@ impl<'t, 's> Trials<'t, 's> {
             return Ok(());
         }
         Err(Error::memory(format!(
-            "predictions of {} windows of {} tokens take {} MiB, more than a third of the limit on \
-             memory, {} MiB: take fewer or shorter windows, or raise the limit",
+            "predictions of {} windows of {} tokens take {} MiB, more than a third of the memory \
+             limit, {} MiB: use fewer or shorter windows, or raise the limit",
             windows.len(),
             windows.context(),
             needed >> 20,

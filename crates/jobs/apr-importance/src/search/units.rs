@@ -123,7 +123,7 @@ pub(crate) fn units(
         found.push(unit);
     }
     if found.is_empty() {
-        return Err(RunError::request("the model has no tensors whose types could be chosen"));
+        return Err(RunError::request("the model does not have tensors whose types can be chosen"));
     }
     Ok(found)
 }

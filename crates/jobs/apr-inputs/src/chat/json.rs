@@ -79,7 +79,7 @@ impl Layout {
                 })?;
             }
             ValueKind::Iterable if value.downcast_object_ref::<Generator>().is_some() => {
-                return Err(refused("a generator has no JSON"));
+                return Err(refused("a generator can't be JSON"));
             }
             ValueKind::Seq | ValueKind::Iterable => {
                 self.entries(out, ['[', ']'], value.try_iter()?, depth, |out, item| {
@@ -87,7 +87,7 @@ impl Layout {
                 })?;
             }
             kind => {
-                let message = format!("a value that is {kind} has no JSON");
+                let message = format!("a value that is {kind} can't be JSON");
                 return Err(Error::new(ErrorKind::BadSerialization, message));
             }
         }

@@ -71,8 +71,8 @@ fn multiple_sides(picture: &Picture, step: f64, fewest: f64, most: f64) -> Resul
     let ratio = height.max(width) / height.min(width);
     if ratio > MAX_RATIO {
         return Err(Error::version(format!(
-            "a side is {ratio:.0} times as long as the other; the model's preprocessor takes at \
-             most {MAX_RATIO} times"
+            "one side is {ratio:.0} times the other; the model's preprocessor accepts at most \
+             {MAX_RATIO} times"
         )));
     }
     let near = |side: f64| (side / step).round_ties_even() * step;

@@ -77,7 +77,7 @@ impl TextTokens {
         }
         match &self.0 {
             TokenizerKind::Merging(_) => {
-                Err(Error::version("this tokenizer has no template for pairs of texts"))
+                Err(Error::version("this tokenizer does not support pairs of texts"))
             }
             TokenizerKind::Pipeline(pipeline) => Ok(pipeline),
         }

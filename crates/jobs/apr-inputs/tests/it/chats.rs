@@ -74,7 +74,7 @@ fn templates_receive_tools_documents_and_arguments() {
 fn what_is_no_chat_is_refused() {
     for (text, what) in [
         ("", "not valid JSON"),
-        ("[]", "the chat has no messages"),
+        ("[]", "the chat does not contain messages"),
         ("{}", "a chat must be a list of messages"),
         ("7", "a chat must be a list of messages"),
         (r#"{"messages": 1}"#, "a chat must be a list of messages"),

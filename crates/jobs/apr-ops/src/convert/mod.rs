@@ -243,7 +243,7 @@ fn kept_beside(
     let first = others.first()?;
     Some(format!(
         "{} not quantized and keep their dtypes (such as {}), which libraries load as {to}; \
-         `precision` {to} casts them, too",
+         `precision` {to} also casts them",
         match others.len() {
             1 => "1 tensor is".to_owned(),
             many => format!("{many} tensors are"),

@@ -90,7 +90,7 @@ pub(crate) fn diff_units<P: Pipeline>(
 /// Compares some of the pairs.
 ///
 /// # Errors
-/// Those of [`diff`](super::diff); E001 for pairs that are not there.
+/// Those of [`diff`](super::diff); E001 for missing pairs.
 pub(crate) fn diff_part<P: Pipeline>(
     left: Side<'_>,
     right: Side<'_>,

@@ -162,7 +162,7 @@ fn out_of_gguf<'a>(source: &Source<'a>, decode_to: DType) -> Result<ForeignLayou
     let reader = source.reader();
     if reader.tensors().is_empty() {
         return Err(Error::format(
-            "the file has a vocabulary and no tensors: there are no weights to write",
+            "the file contains only a vocabulary: there are no weights to write",
         ));
     }
 
@@ -182,8 +182,8 @@ fn out_of_gguf<'a>(source: &Source<'a>, decode_to: DType) -> Result<ForeignLayou
 fn under_its_own_names(reader: &dyn CheckpointReader) -> String {
     let name = reader.metadata().text(keys::MODEL_TYPE).unwrap_or_default();
     format!(
-        "unknown architecture '{name}': tensors keep GGUF's names and layout, and no config.json \
-         is written, so that libraries can't load the model"
+        "unknown architecture '{name}': tensors keep GGUF's names and layout, and config.json is \
+         not written, so libraries can't load the model"
     )
 }
 

@@ -153,9 +153,8 @@ pub(super) fn folded_norms(
         tensor: first.to_owned(),
         level: Level::Error,
         message: format!(
-            "{} of the ONNX file hold {constant} + weight, which the exporter computed, and not \
-             the weights of the {} family: take the model from the checkpoint that it was exported \
-             from, or run the ONNX file itself",
+            "{} of the ONNX file contain {constant} + weight instead of the weights of the {} \
+             family: import the checkpoint that it was exported from, or run the ONNX file itself",
             counted(norms, "norm"),
             model.family().title()
         ),

@@ -167,7 +167,7 @@ impl InBlocks {
             for (end, values) in FACTORS.into_iter().zip([scale, of_input]) {
                 let Some(values) = values else { continue };
                 let stem = info.name.strip_suffix(".weight").ok_or_else(|| {
-                    let message = "llama.cpp has no name for the factor of its four-bit floats";
+                    let message = "llama.cpp does not store the factor of its 4-bit floats";
                     Error::format(message).for_tensor(&info.name)
                 })?;
                 added.push((places.len(), named(&format!("{stem}{end}"), &values)));

@@ -102,8 +102,8 @@ impl Weights {
     /// Returns `true` if the output keeps the codes and scales of the source.
     ///
     /// The format must support tensors of all kinds, the job must not request other values, and the
-    /// source must be an unchanged file. In a model that was merged, pruned or adapted, some
-    /// weights are no longer codes, but the configuration applies to all weights.
+    /// source must be an unchanged file, or some of its tensors. In a model that was merged, pruned
+    /// or adapted, some weights are no longer codes, but the configuration applies to all weights.
     pub(super) fn keeps_codes(&self, format: &Format, source: &dyn CheckpointReader) -> bool {
         let takes_all = format.target.is_some_and(|target| {
             matches!(target.quantized, QuantizedTypes::All | QuantizedTypes::Unpacked)
@@ -114,8 +114,23 @@ impl Weights {
             && has_names
             && self.quantize.is_none()
             && self.dequantize.is_none()
-            && source.container().undecoded().is_some()
+            && (source.container().undecoded().is_some() || is_selection(source))
     }
+}
+
+/// Returns `true` if tensors of a file in codes were left out or added, and none was changed or
+/// renamed: a configuration may name modules.
+fn is_selection(source: &dyn CheckpointReader) -> bool {
+    let is_of_file = |tensor: usize| {
+        let stored = source.stored(tensor);
+        match stored.coding() {
+            Some(coding) => coding.whole == source.tensors()[tensor].name,
+            None => !stored.is_derived(),
+        }
+    };
+    let is_coded = |tensor: usize| source.stored(tensor).coding().is_some();
+    let all = || 0..source.tensors().len();
+    all().any(is_coded) && all().all(is_of_file)
 }
 
 /// Replaces the coded weights of the content by their parts if they are to be kept.
@@ -130,7 +145,10 @@ pub(super) fn with_codes<'a>(
     mut parts: Parts,
 ) -> ModelResult<(View<'a>, Parts, Option<CodedWeights>)> {
     if !parts.options.keeps_codes || !Apart::is_needed(&content) {
-        let has_blocks = content.tensors().iter().any(|info| info.dtype == DType::MXFP4);
+        let target = |at: usize| parts.options.targets.get(at).and_then(Option::as_ref);
+        let stays = |at: usize| target(at).is_none_or(|target| target.dtype == DType::MXFP4);
+        let mut infos = content.tensors().iter().enumerate();
+        let has_blocks = infos.any(|(at, info)| info.dtype == DType::MXFP4 && stays(at));
         let is_in_blocks = |coding: &Coding<'_>| {
             let is_expert = has_blocks && coding.kind == MXFP4_EXPERTS;
             is_expert || parts.in_blocks.contains(coding.weight)

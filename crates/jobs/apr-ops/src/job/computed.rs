@@ -356,8 +356,8 @@ fn inexact(file: &str, error: &str) -> JobError {
 /// Returns the error for a graph that became invalid.
 fn invalid(name: &str, error: &str) -> JobError {
     let message = format!(
-        "with these weights the graph would not be valid: {error}; another `opset` or `precision` \
-         may do"
+        "with these weights the graph would not be valid: {error}; another `opset` or \
+         `precision` may help"
     );
     Error::version(message).in_file(name).into()
 }

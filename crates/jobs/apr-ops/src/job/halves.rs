@@ -69,7 +69,7 @@ impl Job {
             let all: BTreeSet<String> = nodes().map(|node| node.op.to_string()).collect();
             let all: Vec<String> = all.into_iter().collect();
             return Err(JobError::Request(format!(
-                "`exclude_op`: the graph has no operator {}; it has {}",
+                "`exclude_op`: unknown operator {}; the graph has {}",
                 Escaped::short(op),
                 Escaped(&all.join(", "))
             )));

@@ -474,8 +474,8 @@ impl Job {
     ) -> Result<Planned<'a>, JobError> {
         if !self.target.folder {
             let message = format!(
-                "{} has no quantized types: write integers and scales into a folder with a \
-                 scales.json, or floats with `dequantize` f16",
+                "{} does not support quantized types: write integers and scales into a folder \
+                 with a scales.json, or floats with `dequantize` f16",
                 self.target.format.name
             );
             return Err(JobError::Request(message));

@@ -88,7 +88,7 @@ impl Job {
                  to {scheme} in a graph"
             )
         } else if !choices.overrides.iter().all(is_float) {
-            format!("a weight of a graph is {scheme} or stays in floats: give f32 as its type")
+            format!("a weight of a graph is {scheme} or a float: pass f32 as its type")
         } else {
             return Ok(());
         };

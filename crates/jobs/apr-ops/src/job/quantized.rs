@@ -39,8 +39,8 @@ pub(super) fn in_blocks(
             _ => "an .apr file",
         };
         let message = format!(
-            "ONNX has operators for q8_0, q4_0 and q4_1 only, without importance weights: \
-             quantize to {scheme} in {file} first, and export that"
+            "ONNX only supports q8_0, q4_0 and q4_1, without importance weights: quantize to \
+             {scheme} in {file} first, then export that"
         );
         return Err(JobError::Request(message));
     }

@@ -10,7 +10,7 @@ use apr_graph::{
 };
 use apr_quantize::TensorTarget;
 use apr_registry::onnx::write::Model;
-use apr_registry::{CheckpointReader, Code, DType, Result as ModelResult};
+use apr_registry::{CheckpointReader, Code, DType, Result as ModelResult, TensorInfo};
 use apr_source::Source;
 use apr_source::naming::canonical;
 use apr_tensor::cast::can_cast;
@@ -20,6 +20,7 @@ use super::description::Job;
 use super::error::JobError;
 use super::planned::{Parts, Planned};
 
+use crate::convert::Fixed;
 use crate::graph::{bound_graphs, unknown_family, unreadable};
 use crate::import::{Foreign, Prepared};
 use crate::own_graph::{OwnGraphs, is_skeleton, own_graphs_or_damage};
@@ -36,7 +37,7 @@ impl Job {
     ) -> Result<Planned<'a>, JobError> {
         if let Some(quantize) = &self.weights.quantize {
             let message = format!(
-                "TorchScript has no type for {}: write an .apr or .gguf file",
+                "TorchScript does not support {}: write an .apr or .gguf file",
                 quantize.choices.scheme
             );
             return Err(JobError::Request(message));
@@ -92,12 +93,16 @@ impl Job {
         let precision = |dtype: DType| {
             self.weights.precision.filter(|&to| dtype.is_float() && can_cast(dtype, to))
         };
-        let target = |dtype: DType| {
-            let floats = || self.weights.dequantize.unwrap_or(DType::F32);
-            if dtype.is_quantized() { Some(floats()) } else { precision(dtype) }
+        let fixed = Fixed::of(view);
+        let target = |(at, info): (usize, &TensorInfo)| {
+            let asked = self.weights.dequantize.filter(|_| fixed.is_decoded(at, info));
+            match info.dtype.is_quantized() {
+                true => Some(asked.unwrap_or(DType::F32)),
+                false => asked.or_else(|| precision(info.dtype)),
+            }
         };
-        let targets =
-            view.tensors().iter().map(|info| target(info.dtype).map(TensorTarget::from)).collect();
+        let targets = view.tensors().iter().enumerate();
+        let targets = targets.map(|info| target(info).map(TensorTarget::from)).collect();
         let blocks = view.tensors().iter().filter(|info| info.dtype.is_quantized()).count();
         let unasked = (blocks > 0 && self.weights.dequantize.is_none()).then(|| {
             let count = counted(blocks as u64, "quantized tensor");

@@ -131,7 +131,8 @@ impl Job {
                 .map(|name| format!("'{}'", Escaped::short(name)))
                 .collect();
             reworked.warnings.push(format!(
-                "inputs of the model kept beside `from`, because the outputs depend on them: {}",
+                "inputs of the model kept in addition to `from`, because the outputs depend on \
+                 them: {}",
                 kept.join(", ")
             ));
         }
@@ -155,7 +156,7 @@ impl Job {
         let inputs: BTreeSet<String> =
             inputs.map(|name| format!("'{}'", Escaped::short(name))).collect();
         Err(JobError::Request(format!(
-            "`shape`: the model has no input '{}'; its inputs are {}",
+            "`shape`: unknown input '{}'; the inputs are {}",
             Escaped::short(input),
             inputs.into_iter().collect::<Vec<_>>().join(", ")
         )))

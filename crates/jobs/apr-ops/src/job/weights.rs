@@ -30,6 +30,8 @@ pub struct Weights {
     pub dequantize: Option<DType>,
     /// Cast floats of 8 to 64 bits to this dtype.
     pub precision: Option<DType>,
+    /// The source was computed in [`precision`](Self::precision), which has its effect there.
+    pub is_computed: bool,
     /// Limits for the difference between output and source, for any cause: see [`Job::gate`].
     ///
     /// [`Job::gate`]: super::Job::gate
@@ -142,8 +144,12 @@ impl Weights {
         // llama-quantize writes a copy, too.
         let copies = self.quantize.is_some() && format.convention == Convention::LlamaCpp;
         let is_same = *source.reader().format() == *format && !copies;
+        let asked = [self.quantize.is_some(), self.dequantize.is_some(), self.precision.is_some()];
+        let is_idle = idle.len() >= asked.into_iter().filter(|asked| *asked).count();
         match idle.first() {
-            Some(message) if self.must_change && is_same => Err(JobError::Request(message.clone())),
+            Some(message) if self.must_change && is_same && is_idle => {
+                Err(JobError::Request(message.clone()))
+            }
             _ => {
                 options.warnings.extend(idle);
                 Ok(options)
@@ -178,7 +184,7 @@ impl Weights {
                 "`dequantize` {to} has no effect: no tensor is quantized or of 8-bit floats"
             ));
         }
-        if let Some(to) = self.precision.filter(|&to| !is_cast(to)) {
+        if let Some(to) = self.precision.filter(|&to| !self.is_computed && !is_cast(to)) {
             let infos = tensors.iter().enumerate();
             let quantized = infos.filter(|(at, info)| info.dtype.is_quantized() || is_kept(*at));
             let quantized = quantized.count();
@@ -289,23 +295,23 @@ fn check_types(scheme: Scheme, format: &Format) -> Result<(), JobError> {
             format.name
         ),
         QuantizedTypes::Ggml if scheme.file_type().is_none() => format!(
-            "{} has no type like {scheme}: q8_0 and q4_0 are near int8 and int4, fp16 and bf16 are \
-             floats",
+            "{} does not support {scheme}: q8_0 and q4_0 are near int8 and int4, fp16 and bf16 \
+             are floats",
             format.name
         ),
         // Blocks of other schemes, or of the types that their mixes have, are more than that.
         QuantizedTypes::Unpacked if scheme == Scheme::Q8_0 => format!(
-            "{} has no type like {scheme}: write an .apr or .gguf file; `apr export` makes \
+            "{} does not support {scheme}: write an .apr or .gguf file; `apr export` makes \
              integers and scales of it",
             format.name
         ),
         QuantizedTypes::Unpacked if is_quantized => format!(
-            "{} has no type like {scheme}: write an .apr or .gguf file, or one of the layouts that \
-             servers load: fp8, w8a8, w4a16, mxfp4, mlx-4",
+            "{} does not support {scheme}: write an .apr or .gguf file, or one of the layouts \
+             that servers load: fp8, w8a8, w4a16, mxfp4, mlx-4",
             format.name
         ),
         QuantizedTypes::None if is_quantized => {
-            format!("{} has no type like {scheme}: write an .apr or .gguf file", format.name)
+            format!("{} does not support {scheme}: write an .apr or .gguf file", format.name)
         }
         _ => return Ok(()),
     };

@@ -2,9 +2,9 @@
 
 use std::collections::HashMap;
 
-use apr_core::{Coding, Phase, Progress, Stored, of_files, pass_on};
+use apr_core::{Coding, Phase, Progress, Stored, StoredRange, below_changes, pass_on};
 use apr_registry::digest::{CHUNK_LEN, ChunkSums, Digest, TensorDigest};
-use apr_registry::{ByteSource, CheckpointReader, Pipeline, Result, TensorInfo};
+use apr_registry::{ByteSource, CheckpointReader, Pipeline, Result};
 use apr_view::UNDECODABLE;
 use apr_view::chunks::{Chunk, pieces, take};
 use serde_json::json;
@@ -14,8 +14,10 @@ use serde_json::json;
 pub struct Pinned<'a> {
     base: &'a dyn CheckpointReader,
     files: PinnedFiles<'a>,
-    /// The tensor of the files that each tensor is; none of a weight that is made of several.
-    positions: Vec<Option<usize>>,
+    /// Tensors of the files, by their places.
+    places: HashMap<StoredRange, Vec<usize>>,
+    /// Tensors of the files, by name.
+    names: HashMap<&'a str, usize>,
 }
 
 /// The tensors of the files.
@@ -25,16 +27,58 @@ struct PinnedFiles<'a> {
 }
 
 impl<'a> Pinned<'a> {
-    /// Creates a reader with a digest for each tensor [of the files](of_files), or without any.
+    /// Creates a reader over one that a job makes of `input`, with a digest for each tensor of the
+    /// files ([`pinned_files`]) of the input, or without any.
     #[must_use]
-    pub fn new(base: &'a dyn CheckpointReader, digests: Vec<Digest>) -> Self {
-        let files = of_files(base);
+    pub fn new(
+        base: &'a dyn CheckpointReader,
+        input: &'a dyn CheckpointReader,
+        digests: Vec<Digest>,
+    ) -> Self {
+        let files = pinned_files(input);
+        let mut places: HashMap<StoredRange, Vec<usize>> = HashMap::new();
+        for tensor in 0..files.tensors().len() {
+            let stored = files.stored(tensor);
+            if !stored.is_derived() && stored.range.len > 0 {
+                places.entry(stored.range).or_default().push(tensor);
+            }
+        }
         let names = files.tensors().iter().enumerate();
-        let known: HashMap<&str, usize> = names.map(|(at, info)| (&*info.name, at)).collect();
-        let position = |info: &TensorInfo| known.get(info.name.as_str()).copied();
-        let positions = base.tensors().iter().map(position).collect();
-        Self { base, files: PinnedFiles { base: files, digests }, positions }
+        let names = names.map(|(tensor, info)| (&*info.name, tensor)).collect();
+        Self { base, files: PinnedFiles { base: files, digests }, places, names }
     }
+
+    /// Returns `true` if the parts of a weight are tensors of the files.
+    fn has_parts_of(&self, coding: &Coding<'_>) -> bool {
+        let (files, own) = (self.files.tensors(), coding.base.tensors());
+        coding.parts.iter().all(|part| files.get(part.tensor) == own.get(part.tensor))
+    }
+
+    /// Returns the tensor of the files at a place: the one with this name, if several are there.
+    fn at(&self, place: StoredRange, name: &str) -> Option<usize> {
+        let named = || self.names.get(name).copied();
+        match self.places.get(&place)?[..] {
+            [only] => Some(only),
+            ref several => named().filter(|tensor| several.contains(tensor)),
+        }
+    }
+
+    /// Returns the tensor of the files that a tensor is.
+    fn same(&self, tensor: usize, stored: &Stored<'_>) -> Option<usize> {
+        let info = &self.base.tensors()[tensor];
+        let named = self.names.get(info.name.as_str()).copied().filter(|&named| {
+            let known = self.files.base.stored(named);
+            let is_alike = known.is_derived() == stored.is_derived();
+            is_alike && known.ranges() == stored.ranges() && self.files.tensors()[named] == *info
+        });
+        named.or_else(|| self.at(stored.range, &info.name).filter(|_| !stored.is_derived()))
+    }
+}
+
+/// Returns the checkpoint whose tensors have digests in a plan: that of the files.
+#[must_use]
+pub fn pinned_files(reader: &dyn CheckpointReader) -> &dyn CheckpointReader {
+    below_changes(reader)
 }
 
 impl CheckpointReader for PinnedFiles<'_> {
@@ -54,17 +98,26 @@ impl CheckpointReader for Pinned<'_> {
 
     fn stored(&self, tensor: usize) -> Stored<'_> {
         let stored = self.base.stored(tensor);
-        let Some(coding) = stored.coding() else {
-            let digest = self.positions[tensor].and_then(|at| self.files.digests.get(at));
-            let digest = digest.copied().or(stored.digest());
-            return stored.with_digest(digest);
+        if self.files.digests.is_empty() {
+            return stored;
+        }
+        let name = &self.base.tensors()[tensor].name;
+        if let Some(coding) = stored.coding().filter(|coding| self.has_parts_of(coding)) {
+            let positions: Vec<usize> = coding.parts.iter().map(|part| part.tensor).collect();
+            let pinned = match positions[..] {
+                [part] if coding.kind == UNDECODABLE => self.files.stored(part),
+                _ => Stored::derived_from(&self.files, &positions),
+            };
+            return pinned.with_coding(Coding { base: &self.files, ..coding });
+        }
+        let Some(same) = self.same(tensor, &stored) else {
+            let found = stored.ranges().iter().filter_map(|place| self.at(*place, name));
+            let own = found.filter_map(|at| self.files.stored(at).own_part(&self.files, at));
+            let parts = own.collect();
+            return if stored.is_derived() { stored.with_parts(parts) } else { stored };
         };
-        let positions: Vec<usize> = coding.parts.iter().map(|part| part.tensor).collect();
-        let pinned = match positions[..] {
-            [part] if coding.kind == UNDECODABLE => self.files.stored(part),
-            _ => Stored::derived_from(&self.files, &positions),
-        };
-        pinned.with_coding(Coding { base: &self.files, ..coding })
+        let digest = self.files.digests.get(same).copied().or(stored.digest());
+        stored.with_digest(digest)
     }
 }
 
@@ -89,7 +142,7 @@ pub fn front_digest(reader: &dyn CheckpointReader) -> Digest {
 /// Returns the BLAKE3 digests of the bytes of each tensor in the file.
 ///
 /// A digest is the one stated by the file, or is computed by reading the tensor. For a plan, these
-/// are the tensors [of the files](of_files).
+/// are those of [`pinned_files`].
 ///
 /// # Errors
 /// E002 and E007 when bytes can't be read.

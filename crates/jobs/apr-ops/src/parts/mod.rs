@@ -25,7 +25,7 @@ mod plan;
 mod result;
 mod written;
 
-pub use inputs::{Pinned, bytes_digest, front_digest, tensor_digests};
+pub use inputs::{Pinned, bytes_digest, front_digest, pinned_files, tensor_digests};
 pub use plan::{
     CompanionInput, FORMAT_VERSION, FileInput, Input, JobWords, MAX_PARTS, OutputPlan, PartsPlan,
     PlannedPart, Read, Sealing, SettingsFile, TensorInput, check_relative,

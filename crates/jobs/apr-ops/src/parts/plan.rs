@@ -306,7 +306,7 @@ impl PartsPlan {
     fn check_files(&self, output: &OutputPlan, name: &str, limits: &Limits) -> Result<()> {
         let differs = || Error::format("the files of the parts are not the output's");
         if output.shard_size == 0 {
-            return Err(Error::format("a shard size of 0 holds no tensor"));
+            return Err(Error::format("the shard size must be 1 byte or more"));
         }
 
         let files: Vec<&str> = self.parts.iter().filter_map(|part| part.file.as_deref()).collect();

@@ -101,7 +101,7 @@ fn ranges_of(reader: &dyn CheckpointReader, tasks: &[FileChunk]) -> Vec<StoredRa
 /// Looks at some of the units of a file.
 ///
 /// # Errors
-/// Those of [`validate`](super::validate); E001 for units that are not there.
+/// Those of [`validate`](super::validate); E001 for missing units.
 pub(crate) fn validate_part<P: Pipeline>(
     reader: &dyn CheckpointReader,
     (file, known): (&str, Known<'_>),

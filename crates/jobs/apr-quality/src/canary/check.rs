@@ -138,7 +138,7 @@ fn check_model(recorded: &CanaryModel, found: &CanaryModel) -> RunResult<()> {
         && recorded != found
     {
         return Err(RunError::request(format!(
-            "the canary was recorded with a vocabulary of {recorded} tokens, and this model has \
+            "the canary was recorded with a vocabulary of {recorded} tokens, but this model has \
              {found}"
         )));
     }
@@ -274,8 +274,8 @@ fn judge_logprobs(
     report.logprob_change = Some(worst);
     if worst > allowed {
         report.failures.push(format!(
-            "a log probability at the first position changed by {worst:.4}, and {allowed} is \
-             allowed"
+            "a log probability at the first position changed by {worst:.4}; the limit is \
+             {allowed}"
         ));
     }
 }

@@ -257,7 +257,7 @@ impl Canary {
     /// Refuses what can't be a reference.
     fn check(&self) -> Result<()> {
         if self.cases.is_empty() {
-            return Err(Error::format("the canary file has no case"));
+            return Err(Error::format("the canary file does not contain cases"));
         }
         for case in &self.cases {
             let wrong = |what: &str| {
@@ -268,7 +268,7 @@ impl Canary {
                 case.tolerance;
             let most = [character_error_rate, probability, relative_l2, logprob.unwrap_or(0.0)];
             if most.iter().any(|most| most.is_nan() || *most < 0.0) {
-                return wrong("has a tolerance that is not a number from 0 on");
+                return wrong("has a tolerance that is not 0 or more");
             }
             if !(-1.0..=1.0).contains(&cosine) {
                 return wrong("has a cosine that is not between -1 and 1");

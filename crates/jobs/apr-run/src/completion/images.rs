@@ -17,8 +17,10 @@ use crate::features::ImageFeatures;
 use crate::images::TiledPixels;
 use crate::runner::{Prepared, Runner};
 
-/// The part that continues texts, beside the one for images.
+/// The part that generates text, next to the vision part.
 const MODEL: &str = "model";
+
+const TEXT_ONLY: &str = "images need a text prompt, not token ids";
 
 /// The images of a prompt.
 pub(super) struct PromptImages<'i> {
@@ -99,7 +101,7 @@ impl<'i> PromptImages<'i> {
                 let inputs = vec![(features.input().to_owned(), pixels.into())];
                 let made = encoder.one(inputs, IMAGE_FEATURES)?;
                 let &[1, count, size] = made.shape() else {
-                    return Err(Error::format("the part for images makes no rows").into());
+                    return Err(Error::format("the vision part returned no embeddings").into());
                 };
                 if let Some(cell) = text.cell {
                     let of =
@@ -188,7 +190,7 @@ impl<'g> Generator<'g> {
     /// bytes of image files. [`RunOptions::images`](crate::RunOptions::images) has to be set.
     ///
     /// # Errors
-    /// [`RunError::Request`] where the model takes no images beside texts, or for a beam search;
+    /// [`RunError::Request`] if the model does not read images, or for a beam search;
     /// what decoding ends with, and those of [`Session::run`](apr_infer::Session::run).
     pub fn with_images(
         runner: &Runner<'g>,
@@ -198,7 +200,7 @@ impl<'g> Generator<'g> {
         let images = PromptImages::of(runner, images)?;
         let mut generator = Self::of_part(named(runner, MODEL)?, options)?;
         if generator.settings.beams().is_some() {
-            return Err(RunError::request("a beam search takes no images"));
+            return Err(RunError::request("beam search does not support images"));
         }
         generator.images = Some(images);
         Ok(generator)
@@ -212,7 +214,10 @@ impl<'g> Generator<'g> {
     /// [`RunError::Request`] if prompts show images.
     pub(crate) fn check_no_images(&self) -> RunResult<()> {
         match self.images {
-            Some(_) => Err(RunError::request("conversations and prompt caches take no images")),
+            Some(_) => {
+                let message = "conversations and prompt caches do not support images";
+                Err(RunError::request(message))
+            }
             None => Ok(()),
         }
     }
@@ -226,11 +231,12 @@ impl<'g> Generator<'g> {
         images: &PromptImages<'_>,
     ) -> RunResult<(Option<String>, Vec<i64>)> {
         let Some(tokenizer) = &self.tokenizer else {
-            return Err(RunError::request("images go with texts, and the prompt is tokens"));
+            return Err(RunError::request(TEXT_ONLY));
         };
         let token = tokenizer.decode(&[images.rows.token], true)?;
         if token.is_empty() {
-            let message = format!("the tokenizer has no token {} of images", images.rows.token);
+            let message =
+                format!("the tokenizer does not have the image token {}", images.rows.token);
             return Err(Error::format(message).into());
         }
         let placeholder = images.placeholder(&token);
@@ -246,7 +252,7 @@ impl<'g> Generator<'g> {
         if found != wanted {
             let token = Escaped::short(&token);
             return Err(Error::format(format!(
-                "the tokenizer makes {found} tokens of {wanted} times '{token}'"
+                "the tokenizer returned {found} tokens for {wanted} placeholders '{token}'"
             ))
             .into());
         }
@@ -266,7 +272,8 @@ impl<'g> Generator<'g> {
             Prompt::Text(text) if text.contains(placeholder) => Ok((false, text.to_owned())),
             Prompt::Text(text) if chat_template(&self.runner, false).is_err() => {
                 self.runner.warn(&format!(
-                    "the prompt has no '{}', and the model no chat template: it is put in front",
+                    "the prompt does not contain '{}', and the model has no chat template: the \
+                     placeholder is put first",
                     Escaped::short(placeholder)
                 ));
                 Ok((false, format!("{alone}{text}")))
@@ -276,7 +283,7 @@ impl<'g> Generator<'g> {
                 self.chat_with_images(system, message, placeholder, count)
             }
             Prompt::Messages(messages) => Ok((true, self.chat(messages)?)),
-            Prompt::Tokens(_) => Err(RunError::request("images go with texts, not with tokens")),
+            Prompt::Tokens(_) => Err(RunError::request(TEXT_ONLY)),
         }
     }
 
@@ -302,5 +309,5 @@ fn named<'r>(runner: &Runner<'r>, name: &str) -> RunResult<Prepared<'r>> {
 }
 
 fn takes_no_images() -> RunError {
-    RunError::request("the model takes no images beside its texts")
+    RunError::request("the model does not read images")
 }

@@ -155,5 +155,5 @@ fn one_token(text: &str, tokenizer: Option<&Tokenizer<'_>>) -> RunResult<i64> {
 }
 
 fn no_tokenizer(what: &str) -> RunError {
-    RunError::request(format!("the model has no tokenizer, which {what} needs"))
+    RunError::request(format!("missing tokenizer, which {what} needs"))
 }

@@ -213,8 +213,8 @@ impl Constraint {
         }
         let shown = |bytes: &[u8]| Escaped::short(&String::from_utf8_lossy(bytes)).to_string();
         Err(Error::version(format!(
-            "the token {token} writes '{}' here and '{}' elsewhere: with such a tokenizer, texts \
-             can't be kept to a grammar",
+            "the token {token} writes '{}' here and '{}' elsewhere: a grammar can't be applied \
+             with this tokenizer",
             shown(written),
             shown(known)
         )))

@@ -37,7 +37,7 @@ pub(super) fn to_lark(text: &str) -> Result<String> {
             }
             None => {
                 let name = Escaped::short(&rule.name).to_string();
-                return Err(error_in(rule.line, &format!("there is no rule '{name}'")));
+                return Err(error_in(rule.line, &format!("unknown rule '{name}'")));
             }
         }
     }
@@ -176,8 +176,8 @@ impl<'t> Parser<'t> {
                 Some('<' | '!') => {
                     let line = self.line();
                     return Err(Error::version(format!(
-                        "the grammar, line {line}: tokens in GBNF are not supported: Lark's \
-                         notation has them"
+                        "the grammar, line {line}: tokens in GBNF are not supported; use Lark's \
+                         notation"
                     )));
                 }
                 Some('*' | '+' | '?' | '{') => {

@@ -100,7 +100,7 @@ fn a_file_of_another_model_is_refused() {
     let weights = other.0.get_mut("model.safetensors").expect("weights");
     let inside = weights.len() - 3000;
     weights[inside] ^= 1;
-    assert!(refused(&other).contains("cache: the prompt cache was made by another model"));
+    assert!(refused(&other).contains("cache: the prompt cache belongs to another model"));
     let config = std::fs::read_to_string(locate::fixture("tiny-llama/config.json")).expect("text");
     let config = config.replace("\"rope_theta\": 10000.0", "\"rope_theta\": 20000.0");
     assert!(refused(&folder(LLAMA, &[("config.json", &config)])).contains("another model"));

@@ -232,7 +232,7 @@ impl Job<'_> {
                 names.join(", ")
             };
             return Err(RunError::request(format!(
-                "the models have no parts in common: {} and {}",
+                "the models do not have common parts: {} and {}",
                 names(&passes[0]),
                 names(&passes[1])
             )));
@@ -462,8 +462,8 @@ fn nothing_paired(pairing: &Pairing) -> RunError {
         names.join(", ")
     };
     RunError::request(format!(
-        "no value of the first model has a counterpart in the second: their graphs have no path in \
-         common (the first begins with {}; the second with {})",
+        "the models can't be compared: their graphs have no path in common (the first begins \
+         with {}; the second with {})",
         names(0),
         names(1)
     ))

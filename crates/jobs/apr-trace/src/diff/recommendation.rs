@@ -34,9 +34,7 @@ pub(super) fn recommended(diff: &TraceDiff) -> String {
         _ if steps().all(|step| step.drift.is_none()) => "No value of both is a float".to_owned(),
         (true, None) => "Nothing to do: no value differs".to_owned(),
         (true, Some(_)) => "Nothing to do: no value that both have differs".to_owned(),
-        (false, _) => {
-            "No step stands out: no step adds more drift than rounding explains".to_owned()
-        }
+        (false, _) => "No divergence: no step adds more drift than rounding explains".to_owned(),
     }
 }
 

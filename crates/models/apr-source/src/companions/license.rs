@@ -124,13 +124,10 @@ pub fn license_warning(license: &str) -> Option<String> {
     // Of several, the strictest binds whoever can't tell which part is under which.
     license.split(", ").find_map(|license| {
         let forbidden = match terms(&license.to_lowercase())? {
-            Terms::NonCommercial => {
-                "forbids commercial use: neither the model nor what is made \
-                from it may serve to earn money"
-            }
+            Terms::NonCommercial => "forbids commercial use of the model and its derivatives",
             Terms::NoDerivatives => {
-                "forbids commercial use, and passing on changed versions: neither the model nor \
-                 what is made from it may serve to earn money"
+                "forbids commercial use of the model and its derivatives, and distribution of \
+                 changed versions"
             }
             Terms::Research => "allows research only, and forbids commercial use",
             Terms::NonProduction => {
@@ -211,7 +208,7 @@ mod tests {
         let warning = license_warning("cc-by-nc-nd-4.0").unwrap();
         assert!(
             warning.starts_with(
-                "the licence cc-by-nc-nd-4.0 forbids commercial use, and passing on changed"
+                "the licence cc-by-nc-nd-4.0 forbids commercial use of the model and its"
             ),
             "{warning}"
         );

@@ -121,9 +121,10 @@ pub(super) fn check_normalizer(context: &mut Context<'_>, normalizer: &Json) -> 
             ));
             Ok(())
         }
-        other => {
-            context.refuse(format!("llama.cpp's BPE has no normalizer {}", Escaped::short(other)))
-        }
+        other => context.refuse(format!(
+            "llama.cpp's BPE does not support the normalizer {}",
+            Escaped::short(other)
+        )),
     }
 }
 

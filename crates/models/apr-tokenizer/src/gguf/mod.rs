@@ -92,7 +92,8 @@ fn from_tokenizer_json(context: &mut Context<'_>, json: &TokenizerJson) -> Resul
         "Unigram" => unigram::from_tokenizer_json(context, json),
         other => {
             let message = format!(
-                "llama.cpp has no tokenizer of the type {other}: it has BPE, WordPiece and Unigram"
+                "llama.cpp does not support tokenizers of the type {other}, only BPE, WordPiece \
+                 and Unigram"
             );
             Err(Error::format(message).in_file("tokenizer.json"))
         }

@@ -74,8 +74,8 @@ pub(super) fn read_metaspace(
     {
         let text = Escaped::short(text).to_string();
         context.warn(format!(
-            "llama.cpp does not split a text at spaces: tokens across them, as \
-            '{text}', form where the tokenizer keeps words apart"
+            "llama.cpp does not split text at spaces: it forms tokens across words, such as \
+             '{text}', unlike the tokenizer"
         ));
     }
     let scheme = step.get("prepend_scheme").and_then(Json::as_str);
@@ -88,7 +88,7 @@ pub(super) fn read_metaspace(
             let first =
                 if scheme == Some("first") { ", and not behind special tokens" } else { "" };
             context.warn(format!(
-                "the tokenizer puts a space before a text that has none{first}; llama.cpp puts one \
+                "the tokenizer puts a space before a text without one{first}; llama.cpp puts one \
                  before every text"
             ));
             true

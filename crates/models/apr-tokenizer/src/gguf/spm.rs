@@ -25,7 +25,7 @@ pub(super) fn from_sentencepiece(context: &mut Context<'_>, bytes: &[u8]) -> Res
 
     if model.kind() != "BPE" {
         context.warn(format!(
-            "llama.cpp has no SentencePiece models of the type {}, and merges pieces instead: \
+            "llama.cpp does not support the SentencePiece type {} and merges pieces instead: \
              most texts get other ids",
             model.kind()
         ));
@@ -33,15 +33,14 @@ pub(super) fn from_sentencepiece(context: &mut Context<'_>, bytes: &[u8]) -> Res
 
     if model.removes_spaces {
         context.warn(
-            "llama.cpp keeps spaces around a text and several in a row, SentencePiece \
-            leaves them out",
+            "llama.cpp keeps leading, trailing and repeated spaces, which SentencePiece removes",
         );
     }
 
     if !model.charsmap.is_empty() {
         context.warn(
-            "llama.cpp does not normalize a text before it merges: one with letters SentencePiece \
-             replaces differs",
+            "llama.cpp does not normalize text: the ids differ for letters that SentencePiece \
+             replaces",
         );
     }
 
@@ -63,8 +62,8 @@ pub(super) fn from_sentencepiece(context: &mut Context<'_>, bytes: &[u8]) -> Res
 pub(super) fn from_tokenizer_json(context: &mut Context<'_>, json: &TokenizerJson) -> Result<()> {
     if json.model.ignore_merges {
         context.warn(
-            "the tokenizer takes a text that is a token whole, llama.cpp merges it: where merges \
-             differ so do ids",
+            "the tokenizer keeps a text that is a token, llama.cpp merges it: ids differ if \
+             merges differ",
         );
     }
 

@@ -126,8 +126,10 @@ fn check_normalizer(context: &mut Context<'_>, normalizer: &Json) -> Result<()> 
         "Lowercase" | "StripAccents" | "NFD" => {}
         "NFC" | "NFKC" | "NFKD" => super::bpe::check_normalizer(context, normalizer)?,
         other => {
-            let message =
-                format!("llama.cpp's WordPiece has no normalizer {}", Escaped::short(other));
+            let message = format!(
+                "llama.cpp's WordPiece does not support the normalizer {}",
+                Escaped::short(other)
+            );
             return Err(Error::format(message).in_file("tokenizer.json"));
         }
     }

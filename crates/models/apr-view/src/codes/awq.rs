@@ -19,7 +19,7 @@ use apr_tensor::grouped::{Code, Decoding, Rule};
 use super::find::{Kind, Tensors, Weight};
 use super::grouped::{Form, Grouped, Numbers};
 use super::qweight::{Layout, Parts, check_stated, exact, padded, parts, stated_group, the_only};
-use super::read::{Tile, code_at, halves_in, scales_in, turned, usize_of, words_for, words_in};
+use super::read::{Tile, halves_in, scales_in, turned, usize_of, words_for, words_in};
 use super::stated::Stated;
 use super::zero::Scaling;
 
@@ -28,7 +28,10 @@ pub(super) const KIND: Kind = Kind { id: "awq", find };
 const BITS: u64 = 4;
 
 /// The nibble of a word, lowest first, of each of eight outputs.
-const NIBBLES: [u64; 8] = [0, 4, 1, 5, 2, 6, 3, 7];
+const NIBBLES: [u8; 8] = [0, 4, 1, 5, 2, 6, 3, 7];
+
+/// The nibbles of codes in their order.
+const IN_ORDER: [u8; 8] = [0, 1, 2, 3, 4, 5, 6, 7];
 
 fn find(tensors: &Tensors<'_>, stated: &Stated, codes: usize) -> Option<Result<Weight>> {
     match parts(tensors, stated, codes)? {
@@ -116,10 +119,10 @@ impl Awq {
     ) -> Result<Vec<f32>> {
         let zeros = match self.layout {
             Layout::GemvFast => return self.scales(base, self.zeros, outputs, groups),
-            Layout::Gemv => unpacked(base, self.zeros, outputs, groups, |group| group)?,
+            Layout::Gemv => unpacked(base, self.zeros, outputs, groups, IN_ORDER)?,
             Layout::Gptq | Layout::Gemm => {
                 let rows = usize_of(outputs.end - outputs.start)?;
-                turned(&unpacked(base, self.zeros, groups, outputs, nibble)?, rows)
+                turned(&unpacked(base, self.zeros, groups, outputs, NIBBLES)?, rows)
             }
         };
         Ok(zeros.into_iter().map(f32::from).collect())
@@ -174,22 +177,16 @@ impl Grouped for Awq {
                 }
             }
             Layout::Gemv => {
-                let codes = unpacked(base, self.codes, outputs, inputs, |input| input)?;
+                let codes = unpacked(base, self.codes, outputs, inputs, IN_ORDER)?;
                 out.copy_from_slice(&codes);
             }
             Layout::Gptq | Layout::Gemm => {
-                let codes = unpacked(base, self.codes, inputs, outputs, nibble)?;
+                let codes = unpacked(base, self.codes, inputs, outputs, NIBBLES)?;
                 out.copy_from_slice(&turned(&codes, tile.rows));
             }
         }
         Ok(())
     }
-}
-
-/// Returns the position of an output's code among the codes of its row of words.
-fn nibble(output: u64) -> u64 {
-    let within = usize::try_from(output % 8).unwrap_or_default();
-    output / 8 * 8 + NIBBLES[within]
 }
 
 /// The column of the word of 16 bits, and the nibble of it, that gemv_fast has a code in.
@@ -198,28 +195,33 @@ fn place(output: u64, input: u64) -> (u64, u64) {
     // Number n of each eight pairs of inputs comes before number n + 1 of any.
     let in_order = 8 * pair + 2 * high + low;
     let within = usize::try_from(in_order % 8).unwrap_or_default();
-    let code = input % 64 / 32 * 32 + in_order / 8 * 8 + NIBBLES[within];
+    let code = input % 64 / 32 * 32 + in_order / 8 * 8 + u64::from(NIBBLES[within]);
     (input / 64 * 64 + output % 4 * 16 + code / 4, code % 4)
 }
 
-/// Returns the codes of a piece of a matrix, row by row; `place` maps a column to its position in
-/// the row.
+/// Returns the codes of a piece of a matrix, row by row; `nibbles` are the places in a word of eight
+/// codes.
 fn unpacked(
     base: &dyn CheckpointReader,
     tensor: usize,
     rows: Range<u64>,
     columns: Range<u64>,
-    place: impl Fn(u64) -> u64 + Copy,
+    nibbles: [u8; 8],
 ) -> Result<Vec<u8>> {
-    // Eight codes in a word, in whatever order.
     let words = words_for(columns.clone(), BITS);
     let width = usize_of(words.end - words.start)?.max(1);
-    let packed = words_in(base, tensor, rows, words.clone())?;
-    let of_row = |packed| {
-        let code = move |column| code_at(packed, words.start, BITS, place(column));
-        columns.clone().map(move |column| code(column).to_le_bytes()[0])
-    };
-    Ok(packed.chunks_exact(width).flat_map(of_row).collect())
+    let skipped = usize_of(columns.start % 8)?;
+    let len = usize_of(columns.end - columns.start)?;
+    let packed = words_in(base, tensor, rows, words)?;
+    let mut codes = Vec::with_capacity(packed.len() / width * len);
+    let mut row = vec![0; width * 8];
+    for packed in packed.chunks_exact(width) {
+        for (codes, word) in row.as_chunks_mut::<8>().0.iter_mut().zip(packed) {
+            *codes = nibbles.map(|nibble| (word >> (4 * nibble) & 15).to_le_bytes()[0]);
+        }
+        codes.extend_from_slice(&row[skipped..skipped + len]);
+    }
+    Ok(codes)
 }
 
 #[cfg(test)]

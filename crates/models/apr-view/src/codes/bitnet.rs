@@ -39,8 +39,8 @@ fn find(tensors: &Tensors<'_>, stated: &Stated, codes: usize) -> Option<Result<W
         // As it would be in BitNet; nothing else has one such scale for a matrix of bytes.
         None if found.dtype == DType::BF16 && found.shape.dims() == [1] => {
             let message = format!(
-                "it may be a weight of BitNet, with '{}' by which some layers multiply and others \
-                 divide: no configuration states which",
+                "it may be a BitNet weight, and the configuration does not state if '{}' \
+                 multiplies or divides",
                 found.name
             );
             Some(Err(Error::version(message).for_tensor(&info.name)))

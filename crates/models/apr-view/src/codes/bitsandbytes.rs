@@ -237,10 +237,14 @@ impl FourBits {
 
 impl Decode for FourBits {
     fn scaling(&self) -> Vec<Scaling> {
-        vec![match &self.nested {
-            None => Scaling { scales: self.absmax, codes: self.codes },
-            Some(nested) => Scaling { scales: nested.absmax, codes: self.absmax },
-        }]
+        let of_codes = |scales: usize| Scaling { scales, codes: self.codes };
+        match &self.nested {
+            None => vec![of_codes(self.absmax), of_codes(self.map)],
+            Some(nested) => {
+                let of_factors = |scales: usize| Scaling { scales, codes: self.absmax };
+                vec![of_factors(nested.absmax), of_factors(nested.map), of_codes(self.map)]
+            }
+        }
     }
 
     fn decode(&self, base: &dyn CheckpointReader, tile: Tile, out: &mut [f32]) -> Result<()> {
@@ -307,6 +311,19 @@ mod tests {
             r#"{{"quant_type":"nf4","blocksize":{block},"dtype":"float32","shape":{shape}{more}}}"#
         );
         text.into_bytes()
+    }
+
+    #[test]
+    fn codes_that_all_represent_zero_are_refused() {
+        let (map, absmax, json) = (f32s(&[0.0; 16]), f32s(&[2.0]), state("[2, 2]", 64, ""));
+        let parts: [Part<'_>; 4] = [
+            ("up.weight", "U8", &[2, 1], &[0xf0, 0xc7]),
+            ("up.weight.absmax", "F32", &[1], &absmax),
+            ("up.weight.quant_map", "F32", &[16], &map),
+            (STATE, "U8", &[json.len() as u64], &json),
+        ];
+        let found = error(&parts, "");
+        assert!(found.contains("E002") && found.contains("up.weight.quant_map"), "{found}");
     }
 
     #[test]

@@ -11,6 +11,9 @@ use crate::renaming::compile;
 /// Keys whose value is a number of bits or of columns.
 const NUMBERS: [&str; 5] = ["bits", "w_bit", "num_bits", "group_size", "q_group_size"];
 
+/// The largest number of bits: modules that stay in floats may have an entry too.
+const MOST_BITS: u64 = 32;
+
 /// Those of them whose value is a number of columns; -1 means all.
 const GROUPS: [&str; 2] = ["group_size", "q_group_size"];
 
@@ -29,7 +32,8 @@ impl Claims {
         // Its groups of 0 columns are whole tensors.
         let has_zero = stated.method().is_some_and(|method| method.contains("round"));
         let number = || wrong_number(stated.entries(), has_zero, LEVELS).filter(|_| !is_gguf);
-        Self(number().or_else(|| no_target(tensors, stated)).or_else(|| no_module(tensors, stated)))
+        let found = stated.contradiction().map(str::to_owned).or_else(number);
+        Self(found.or_else(|| no_target(tensors, stated)).or_else(|| no_module(tensors, stated)))
     }
 
     /// What was found, unless the configuration that says how it is decoded is wrong.
@@ -55,6 +59,11 @@ fn wrong_number(config: &Map<String, Value>, has_zero: bool, levels: usize) -> O
         let is_size = |value: &Value| value.as_i64().is_none_or(|size| size > 0);
         let is_wrong = match &**key {
             key if NUMBERS.contains(&key) && !value.is_number() => Some("a number"),
+            "bits" | "w_bit" | "num_bits" => {
+                let bits = value.as_u64().filter(|bits| (1..=MOST_BITS).contains(bits));
+                bits.is_none().then_some("a number of bits")
+            }
+            "quant_method" if !value.is_string() => Some("the name of a method"),
             key if GROUPS.contains(&key) => {
                 let fits = is_size(value) || value == -1 || value == 0 && has_zero;
                 (!fits).then_some("a number of columns")
@@ -91,7 +100,7 @@ fn no_target(tensors: &Tensors<'_>, stated: &Stated) -> Option<String> {
         return None;
     }
     Some(format!(
-        "no module is named by the configuration's groups, whose first target is '{}'",
+        "the configuration's groups match no module; the first target is '{}'",
         Escaped::short(first)
     ))
 }
@@ -125,7 +134,7 @@ fn has_module(tensors: &Tensors<'_>, name: &str) -> bool {
     modules(tensors).any(|module| ends(module, name) || ends(name, module))
 }
 
-/// Returns the message for an entry about one module, by its name, that is not there.
+/// Returns the message for an entry about one module, by its name, that does not exist.
 fn no_module(tensors: &Tensors<'_>, stated: &Stated) -> Option<String> {
     if tensors.is_shard_alone() {
         return None;
@@ -140,8 +149,54 @@ fn no_module(tensors: &Tensors<'_>, stated: &Stated) -> Option<String> {
         let bits = entry.get("bits").and_then(Value::as_u64);
         is_name(name) && bits.is_some_and(|bits| bits < 16)
     });
-    let (name, _) = named.find(|(name, _)| !has_module(tensors, name))?;
-    Some(format!("the configuration names '{}', which the model lacks", Escaped::short(name)))
+    let first = named.find(|(name, _)| !has_module(tensors, name)).map(|(name, _)| name.as_str());
+    let missing = first.or_else(|| {
+        let mut listed = listed_modules(stated);
+        listed.find(|name| is_name(name) && !has_module(tensors, name))
+    });
+    let name = Escaped::short(missing?).to_string();
+    Some(format!("the configuration names '{name}', which the model lacks"))
+}
+
+/// Modules that a configuration lists as quantized: those of GPTQ's blocks, and modelopt's layers.
+fn listed_modules(stated: &Stated) -> impl Iterator<Item = &str> {
+    let blocks = stated.get("modules_in_block_to_quantize").and_then(Value::as_array);
+    let blocks = blocks.into_iter().flatten().filter_map(Value::as_array).flatten();
+    let layers = stated.get("quantized_layers").and_then(Value::as_object);
+    let layers = layers.into_iter().flat_map(entries).map(|(name, _)| name.as_str());
+    blocks.filter_map(Value::as_str).chain(layers)
+}
+
+/// Returns an error if the configuration states codes of other bits or of another type for all
+/// weights.
+///
+/// # Errors
+/// E001 with the names of the weight and of its codes.
+pub(super) fn check_codes(
+    tensors: &Tensors<'_>,
+    stated: &Stated,
+    (weight, codes): (&str, usize),
+    (bits, kind): (u64, &str),
+) -> Result<()> {
+    let differs = |key: &str, is: &dyn Fn(&Value) -> bool| {
+        let all = stated.of_groups(key);
+        !all.is_empty() && !all.iter().any(|value| is(value))
+    };
+    let algorithm = stated.text("quant_algo").map(str::to_ascii_uppercase);
+    let is_other = |algorithm: &String| {
+        let name = if bits == 4 { "FP4" } else { "FP8" };
+        kind == "float" && !["MIXED", name].iter().any(|part| algorithm.contains(part))
+    };
+    let needed = if differs("num_bits", &|value| value.as_u64() == Some(bits)) {
+        "codes of the bits that the configuration states"
+    } else if differs("type", &|value| value.as_str() == Some(kind)) {
+        "codes of the type that the configuration states"
+    } else if algorithm.as_ref().is_some_and(is_other) {
+        "codes of the algorithm that the configuration states"
+    } else {
+        return Ok(());
+    };
+    Err(tensors.unfit(codes, weight, needed))
 }
 
 #[cfg(test)]
@@ -190,6 +245,50 @@ mod tests {
             mlx(&json!({"quantization": {"bits": 4, "group_size": 32, "w_bit": null}})),
             Ok(())
         );
+    }
+
+    #[test]
+    fn bits_are_a_small_number_and_methods_have_a_name() {
+        for (key, value) in [
+            ("bits", json!(0)),
+            ("bits", json!(-3)),
+            ("bits", json!(1.5)),
+            ("num_bits", json!(64)),
+            ("quant_method", json!(7)),
+        ] {
+            let mut one = json!({"bits": 4, "group_size": 32});
+            one[key] = value;
+            let error = mlx(&json!({ "quantization": one })).expect_err("wrong");
+            let is_named = error.contains(&format!("'{key}'"));
+            assert!(error.contains("E001") && is_named, "{error}");
+        }
+    }
+
+    #[test]
+    fn a_configuration_does_not_state_two_quantizations() {
+        let one = json!({"bits": 4, "group_size": 32});
+        let both = |other: Value| json!({"quantization": one, "quantization_config": other});
+        assert_eq!(mlx(&both(one.clone())), Ok(()));
+        let error = mlx(&both(json!({"bits": 8, "group_size": 32}))).expect_err("two");
+        assert!(error.contains("E001") && error.contains("differ"), "{error}");
+    }
+
+    #[test]
+    fn listed_modules_are_there() {
+        let listed = |key: &str, value: Value| {
+            let mut one = json!({"bits": 4, "group_size": 32});
+            one[key] = value;
+            mlx(&json!({ "quantization": one }))
+        };
+        const BLOCKS: &str = "modules_in_block_to_quantize";
+        assert_eq!(listed(BLOCKS, json!([["model.up"], ["up"]])), Ok(()));
+        assert_eq!(listed("quantized_layers", json!({"model.up": {}})), Ok(()));
+        for error in [
+            listed(BLOCKS, json!([["model.up"], ["mlp.ghost"]])).expect_err("a name"),
+            listed("quantized_layers", json!({"mlp.ghost": {}})).expect_err("a name"),
+        ] {
+            assert!(error.contains("E001") && error.contains("'mlp.ghost'"), "{error}");
+        }
     }
 
     #[test]

@@ -75,8 +75,8 @@ impl Eetq {
             return Ok(());
         }
         Err(Error::version(format!(
-            "the integers of '{}' are not mostly small: they have the order of one kind of GPU, as \
-             EETQ writes them there, which can't be decoded here",
+            "the integers of '{}' are in EETQ's order for one GPU architecture, which can't be \
+             decoded here",
             base.tensors()[self.codes].name
         )))
     }
@@ -183,6 +183,6 @@ mod tests {
         };
         assert!(read(&bytes(0)).is_ok());
         let found = read(&bytes(128)).expect_err("a GPU's").to_string();
-        assert!(found.contains("E003") && found.contains("one kind of GPU"), "{found}");
+        assert!(found.contains("E003") && found.contains("one GPU architecture"), "{found}");
     }
 }

@@ -19,11 +19,24 @@ pub(super) const KIND: Kind = Kind { id: super::MXFP4_EXPERTS, find };
 const BYTES: u64 = 16;
 const BLOCK: u64 = 2 * BYTES;
 
-fn find(tensors: &Tensors<'_>, _: &Stated, blocks: usize) -> Option<Result<Weight>> {
-    let info = tensors.info(blocks);
-    let name = tensors.stem(blocks, "_blocks").filter(|_| info.dtype == DType::U8)?;
-    let &[experts, outputs, along, BYTES] = info.shape.dims() else { return None };
-    Some(weight(tensors, name, blocks, [experts, outputs, along]))
+fn find(tensors: &Tensors<'_>, _: &Stated, part: usize) -> Option<Result<Weight>> {
+    let info = tensors.info(part);
+    if let Some(name) = tensors.stem(part, "_blocks") {
+        return match info.shape.dims() {
+            &[experts, outputs, along, BYTES] if info.dtype == DType::U8 => {
+                Some(weight(tensors, name, part, [experts, outputs, along]))
+            }
+            _ => {
+                tensors.beside(name, &["_scales"])?;
+                Some(Err(tensors.unfit(part, name, "u8 [experts, outputs, blocks, 16]")))
+            }
+        };
+    }
+    let name = tensors.stem(part, "_scales").filter(|name| name.contains(".experts."))?;
+    let is_exponents = matches!(info.dtype, DType::U8 | DType::F8_E8M0);
+    let is_alone = is_exponents && info.shape.dims().len() == 3 && !tensors.is_shard_alone();
+    let blocks = tensors.required_of(name, name, "_blocks");
+    blocks.err().filter(|_| is_alone).map(Err)
 }
 
 fn weight(
@@ -159,6 +172,20 @@ mod tests {
         let config = r#"{"quantization_config":{"quant_method":"mxfp4"}}"#;
         let found = error(&parts(&codes, &[127; 4], &[2, 2, 1])[..1], config);
         assert!(found.contains("E001") && found.contains("e.up_scales"), "{found}");
+    }
+
+    #[test]
+    fn scales_without_blocks_are_refused_by_name() {
+        let codes = codes();
+        let with = |dtype| {
+            let blocks: Part<'_> = ("m.experts.up_blocks", dtype, &[2, 2, 1, 16], &codes);
+            [blocks, ("m.experts.up_scales", "U8", &[2, 2, 1], &[127; 4])]
+        };
+        for (parts, needed) in [(&with("U8")[1..], "is missing"), (&with("BOOL"), "u8 [experts,")] {
+            let found = error(parts, "");
+            assert!(found.contains("E001") && found.contains(needed), "{found}");
+            assert!(found.contains("m.experts.up_blocks"), "{found}");
+        }
     }
 
     #[test]

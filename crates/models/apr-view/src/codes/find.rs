@@ -346,10 +346,8 @@ impl<'a> Tensors<'a> {
     /// Returns the error for a part with another shape or dtype than its weight needs.
     pub(super) fn unfit(&self, part: usize, weight: &str, needed: &str) -> Error {
         let info = &self.tensors[part];
-        let message = format!(
-            "its part '{}' is {} {}, where {needed} is needed",
-            info.name, info.dtype, info.shape
-        );
+        let message =
+            format!("its part '{}' is {} {}, expected {needed}", info.name, info.dtype, info.shape);
         Error::format(message).for_tensor(weight)
     }
 

@@ -14,6 +14,7 @@ use std::ops::Range;
 use apr_core::{CheckpointReader, DType, Error, Result, Shape, TensorInfo};
 use apr_tensor::grouped::{Code, Decoding, Rule, f4_e2m1};
 
+use super::claims::check_codes;
 use super::find::{Decode, Kind, Tensors, Weight};
 use super::grouped::{Form, Grouped, Numbers};
 use super::read::{Groups, Tile, bytes_of, packed_of, scales_of, usize_of};
@@ -35,7 +36,7 @@ fn find(tensors: &Tensors<'_>, stated: &Stated, codes: usize) -> Option<Result<W
     match info.dtype {
         DType::U8 => {
             if let Some(stem) = tensors.stem(codes, ".weight_packed") {
-                return Some(of_compressed_tensors(tensors, stem, codes));
+                return Some(of_compressed_tensors(tensors, stated, stem, codes));
             }
             let stem = tensors.stem(codes, ".weight")?;
             let scale = tensors.beside(stem, &[".weight_scale"])?;
@@ -49,7 +50,7 @@ fn find(tensors: &Tensors<'_>, stated: &Stated, codes: usize) -> Option<Result<W
             let half = |scales: &Shape| scales.row_len().checked_mul(MX_GROUP / 2);
             let is_two_a_byte = half(&scales.shape) == Some(info.shape.row_len());
             (is_two_a_byte && EXPONENTS.contains(&scales.dtype)).then(|| {
-                let parts = Parts { stem, codes, scale, second: None };
+                let parts = Parts { stated, stem, codes, scale, second: None };
                 parts.weight(tensors, (DType::F4_E2M1, MX_GROUP), &EXPONENTS)
             })
         }
@@ -59,7 +60,12 @@ fn find(tensors: &Tensors<'_>, stated: &Stated, codes: usize) -> Option<Result<W
 
 /// Returns a weight of compressed-tensors; the number of codes per scale identifies the element
 /// type.
-fn of_compressed_tensors(tensors: &Tensors<'_>, stem: &str, codes: usize) -> Result<Weight> {
+fn of_compressed_tensors(
+    tensors: &Tensors<'_>,
+    stated: &Stated,
+    stem: &str,
+    codes: usize,
+) -> Result<Weight> {
     let name = format!("{stem}.weight");
     let scale = tensors.required(stem, ".weight_scale")?;
     let scales = tensors.info(scale);
@@ -67,7 +73,7 @@ fn of_compressed_tensors(tensors: &Tensors<'_>, stem: &str, codes: usize) -> Res
     if scales.dtype == DType::F8_E4M3 {
         let global = tensors.required(stem, ".weight_global_scale")?;
         let second = Some(Second { tensor: global, divides: true });
-        let parts = Parts { stem, codes, scale, second };
+        let parts = Parts { stated, stem, codes, scale, second };
         return parts.weight(tensors, (DType::F4_E2M1, NV_GROUP), &[DType::F8_E4M3]);
     }
     if global.is_some() || !EXPONENTS.contains(&scales.dtype) {
@@ -85,7 +91,7 @@ fn of_compressed_tensors(tensors: &Tensors<'_>, stem: &str, codes: usize) -> Res
         let needed = format!("a scale for {MX_GROUP} floats of 4 or 6 bits of {}", info.shape);
         return Err(tensors.unfit(scale, &name, &needed));
     };
-    let parts = Parts { stem, codes, scale, second: None };
+    let parts = Parts { stated, stem, codes, scale, second: None };
     parts.weight(tensors, (dtype, MX_GROUP), &EXPONENTS)
 }
 
@@ -101,7 +107,7 @@ fn of_modelopt(tensors: &Tensors<'_>, stated: &Stated, stem: &str, codes: usize)
     }
     let second = tensors.required(stem, ".weight_scale_2")?;
     let second = Some(Second { tensor: second, divides: false });
-    let parts = Parts { stem, codes, scale, second };
+    let parts = Parts { stated, stem, codes, scale, second };
     parts.weight(tensors, (DType::F4_E2M1, NV_GROUP), &[DType::F8_E4M3])
 }
 
@@ -127,6 +133,7 @@ pub(super) fn of_one_scale(
 
 /// Tensors in which a weight is stored.
 struct Parts<'a> {
+    stated: &'a Stated,
     stem: &'a str,
     codes: usize,
     scale: usize,
@@ -140,7 +147,7 @@ impl Parts<'_> {
         (element, group): (DType, u64),
         scale_dtypes: &[DType],
     ) -> Result<Weight> {
-        let Self { stem, codes, scale, second } = self;
+        let Self { stated, stem, codes, scale, second } = self;
         let name = format!("{stem}.weight");
         let info = tensors.info(codes);
         let unfit = || {
@@ -156,6 +163,14 @@ impl Parts<'_> {
             .ok_or_else(unfit)?;
         let along = columns / group;
         tensors.check(scale, &name, scale_dtypes, &[outer, &[along]].concat())?;
+        if element == DType::F4_E2M1 {
+            check_codes(tensors, stated, (&name, codes), (4, "float"))?;
+        }
+        let sizes = stated.of_groups("group_size");
+        if !sizes.is_empty() && !sizes.iter().any(|size| size.as_u64() == Some(group)) {
+            let needed = "a scale for each group that the configuration states";
+            return Err(tensors.unfit(scale, &name, needed));
+        }
         let of_experts = Shape::from(experts.to_vec());
         if let Some(Second { tensor, .. }) = second {
             let found = tensors.info(tensor);

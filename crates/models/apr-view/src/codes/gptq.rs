@@ -109,8 +109,8 @@ fn zeros_less_one(stated: &Stated, bits: u64) -> Result<bool> {
             return Err(Error::version(message));
         }
         None => {
-            let message = "its parts are GPTQ's, and no configuration states the version of their \
-                           zero points, 1 or 2: config.json or quantize_config.json is needed";
+            let message = "GPTQ weights without a configuration: config.json or \
+                           quantize_config.json must state the version of the zero points, 1 or 2";
             return Err(Error::version(message));
         }
     }
@@ -367,7 +367,7 @@ mod tests {
     fn zero_points_are_not_guessed_if_the_configuration_does_not_state_them() {
         let layer = Layer::new();
         for (config, needed) in [
-            ("", "no configuration"),
+            ("", "without a configuration"),
             (r#"{"quantization_config":{"quant_method":"awq"}}"#, "'awq'"),
             (r#"{"quantization_config":{"bits":4,"checkpoint_format":"marlin"}}"#, "'marlin'"),
             (r#"{"quantization_config":{"bits":4,"checkpoint_format":"gptq_p"}}"#, "'gptq_p'"),

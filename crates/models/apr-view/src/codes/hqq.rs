@@ -68,8 +68,8 @@ impl Layer<'_> {
         for setting in [".quant_scale", ".quant_zero", ".view_as_float"] {
             if self.number(setting)?.is_some_and(|value| value != 0) {
                 let message = format!(
-                    "'{stem}{setting}' is on: scales in codes of their own and bytes that are \
-                     stored as floats can't be decoded here"
+                    "'{stem}{setting}' is on: quantized scales and bytes that are stored as \
+                     floats can't be decoded here"
                 );
                 return Err(Error::version(message).for_tensor(name));
             }

@@ -55,7 +55,7 @@ pub(super) fn fit(
     dtype: DType,
 ) -> Result<BlockFit> {
     let form = of.form();
-    let codes = codes(of.decoding(base)?, &form).filter(|_| has_room(&form, dtype));
+    let codes = codes_of(of.decoding(base)?, &form).filter(|_| has_room(&form, dtype));
     let Some(codes) = codes else {
         return Ok(BlockFit::Narrower);
     };
@@ -141,7 +141,9 @@ fn read_tile(
     let groups: Vec<usize> =
         groups.into_iter().map(|group| usize_of(group - first)).collect::<Result<_>>()?;
 
-    let is_signed = of.decoding(base)?.code == Code::Number(DType::I8);
+    let decoding = of.decoding(base)?;
+    let is_signed = decoding.code == Code::Number(DType::I8);
+    let range = codes_of(decoding, form).unwrap_or_default();
     let len = usize_of(dtype.block_bytes())?;
     let blocks = out.chunks_exact_mut(len).zip(codes.as_chunks::<BLOCK>().0).enumerate();
     for (number, (out, codes)) in blocks {
@@ -149,7 +151,13 @@ fn read_tile(
         let at = row * width + groups[block];
         let scale = numbers.scales[at];
         let zero = numbers.zeros.get(at).copied().unwrap_or_default();
-        write_block(dtype, (codes, is_signed), (scale, zero), out);
+        let group = Group { scale, half: scale, zero };
+        // Where a block has no minimum, its codes are from -8 on.
+        let least = match dtype {
+            DType::Q4_1 => group.least(range).unwrap_or(zero),
+            _ => 8.0,
+        };
+        write_block(dtype, (codes, is_signed), (scale, zero, least), out);
     }
     Ok(())
 }
@@ -158,19 +166,18 @@ fn read_tile(
 fn write_block(
     dtype: DType,
     (codes, is_signed): (&[u8; BLOCK], bool),
-    (scale, zero): (f32, f32),
+    (scale, zero, least): (f32, f32, f32),
     out: &mut [u8],
 ) {
-    let minimum = -(zero * scale);
+    let minimum = -(least * scale);
     let head = if dtype == DType::Q4_1 { &[scale, minimum][..] } else { &[scale] };
     let mut halves = Vec::new();
     cast_values(head, DType::F16, &mut halves);
     let (head, rest) = out.split_at_mut(halves.len());
     head.copy_from_slice(&halves);
 
-    // A zero point is a whole number where a block has none of its own.
     #[expect(clippy::cast_possible_truncation, reason = "a zero point is 256 at most")]
-    let zero = zero as i16;
+    let [zero, least] = [zero, least].map(|number| number as i16);
     let number = |code: u8| {
         if is_signed { i16::from(code.cast_signed()) } else { i16::from(code) }
     };
@@ -182,7 +189,7 @@ fn write_block(
             }
         }
         _ => {
-            let less = if dtype == DType::Q4_1 { 0 } else { zero - 8 };
+            let less = zero - least;
             let (low, high) = codes.split_at(BLOCK / 2);
             for (to, (low, high)) in rest.iter_mut().zip(low.iter().zip(high)) {
                 *to = byte(number(*low) - less) | byte(number(*high) - less) << 4;
@@ -204,20 +211,31 @@ impl Group {
         match dtype {
             DType::Q4_0 => (!spans(-8.0, 7.0)).then_some(MIDDLE),
             DType::Q8_0 => (!spans(-127.0, 127.0)).then_some(RANGE),
-            _ => {
-                let mut minimum = [zero * scale];
-                let exact = minimum[0];
-                round_to(DType::F16, &mut minimum);
-                // A sum of opposites has no sign, where a product with a negative scale has one.
-                let fits = is_whole && scale > 0.0 && is_half(exact, minimum[0]);
-                (!fits).then_some(MINIMUM)
-            }
+            _ => self.least([least, most]).is_none().then_some(MINIMUM),
         }
+    }
+
+    /// Returns what is subtracted from the codes of a block with a minimum, which is a half float:
+    /// the zero point, or the middle of the codes.
+    fn least(&self, [least, most]: [f32; 2]) -> Option<f32> {
+        let Self { scale, zero, .. } = *self;
+        let is_half = |number: f32| {
+            let mut rounded = [number * scale];
+            round_to(DType::F16, &mut rounded);
+            rounded[0].to_bits() == (number * scale).to_bits()
+        };
+        let fits = |number: &f32| {
+            let moved = [least, most].map(|code| code - zero + number);
+            moved[0] >= 0.0 && moved[1] <= 15.0 && is_half(*number)
+        };
+        // A sum of opposites has no sign, where a product with a negative scale has one.
+        let is_whole = zero.fract() == 0.0 && zero.abs() <= 256.0 && scale > 0.0;
+        [zero, 8.0].into_iter().find(fits).filter(|_| is_whole)
     }
 }
 
 /// Returns the smallest and the largest code, or `None` if values are not differences of integers.
-fn codes(decoding: Decoding, form: &Form) -> Option<[f32; 2]> {
+fn codes_of(decoding: Decoding, form: &Form) -> Option<[f32; 2]> {
     if decoding.rule != Rule::Difference(1.0) {
         return None;
     }

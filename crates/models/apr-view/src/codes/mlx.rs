@@ -181,8 +181,8 @@ fn bits_and_group(stated: &Stated, stem: &str, bits_of_group: u64) -> Result<Opt
         [] => Ok(None),
         [only] => Ok(Some(only)),
         _ => the_only(fitting.into_iter().filter(of_group)).map(Some).ok_or_else(|| {
-            let message = "its codes fit several numbers of bits and group sizes, and no \
-                           configuration with 'bits' and 'group_size' states which";
+            let message = "its codes fit several numbers of bits and group sizes: a \
+                           configuration with 'bits' and 'group_size' is required";
             Error::version(message)
         }),
     }

@@ -13,7 +13,6 @@
 
 use std::ops::Range;
 
-use apr_core::json::entries;
 use apr_core::{CheckpointReader, DType, Error, Result, Shape, TensorInfo};
 use apr_tensor::grouped::{Code, Decoding, Rule};
 
@@ -161,7 +160,7 @@ fn columns(tensors: &Tensors<'_>, name: &str, shape: usize, rows: u64) -> Result
         [.., out, columns] if out == rows && columns > 0 => Ok(columns),
         _ => {
             let message = format!(
-                "its part '{}' holds {}, where a shape with {rows} rows is needed",
+                "its part '{}' holds {}, expected a shape with {rows} rows",
                 tensors.info(shape).name,
                 Shape::from(lens)
             );
@@ -204,8 +203,8 @@ fn packing(
         }
         [packing] => Ok(packing),
         _ => {
-            let message = "its codes fit several numbers of bits, and no configuration with \
-                           'config_groups' states which";
+            let message = "its codes fit several numbers of bits: a configuration with \
+                           'config_groups' is required";
             Err(Error::version(message).for_tensor(name))
         }
     }
@@ -213,9 +212,7 @@ fn packing(
 
 /// The numbers of bits that groups of the configuration have.
 fn stated_bits(stated: &Stated) -> impl Iterator<Item = u64> {
-    let groups = stated.get("config_groups").and_then(|groups| groups.as_object());
-    let groups = groups.into_iter().flat_map(entries);
-    groups.filter_map(|(_, group)| group.get("weights")?.get("num_bits")?.as_u64())
+    stated.of_groups("num_bits").into_iter().filter_map(serde_json::Value::as_u64)
 }
 
 struct Packed {

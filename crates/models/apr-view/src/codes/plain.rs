@@ -72,7 +72,7 @@ fn stem<'a>(tensors: &Tensors<'a>, weight: usize) -> Option<&'a str> {
 fn with(tensors: &Tensors<'_>, weight: usize, beside: Vec<usize>) -> Weight {
     let info = tensors.info(weight).clone();
     Weight {
-        description: format!("plain {}, with scales beside it that are not applied", info.dtype),
+        description: format!("plain {}, with scales that are not applied", info.dtype),
         info,
         parts: [weight].into_iter().chain(beside).collect(),
         decode: Box::new(Plain(weight)),
@@ -144,6 +144,36 @@ pub(super) fn refuse(
         parts.retain(|part| !taken.contains(part));
         taken.extend(&parts);
         found.push(Found::Refused(parts, error.for_tensor(&info.name)));
+    }
+    refuse_alone(tensors, stated, found, taken);
+}
+
+/// Adds the scales of modules without any other tensor: the codes are missing.
+fn refuse_alone(
+    tensors: &Tensors<'_>,
+    stated: &Stated,
+    found: &mut Vec<Found>,
+    taken: &mut BTreeSet<usize>,
+) {
+    if !stated.is_any() || tensors.is_shard_alone() {
+        return;
+    }
+    let is_left = |at: &usize| !taken.contains(at);
+    let stem = |at: usize| OF_CODES.iter().find_map(|end| tensors.stem(at, end));
+    let scales = (0..tensors.all().len()).filter(is_left);
+    let scales: Vec<(usize, &str)> = scales.filter_map(|at| Some((at, stem(at)?))).collect();
+    if scales.is_empty() {
+        return;
+    }
+    let others = tensors.all().iter().filter(|info| !is_beside(&info.name));
+    let modules: BTreeSet<&str> =
+        others.filter_map(|info| Some(info.name.rsplit_once('.')?.0)).collect();
+    for (scale, stem) in scales.into_iter().filter(|(_, stem)| !modules.contains(stem)) {
+        let name = &tensors.info(scale).name;
+        let message = format!("its codes are missing: '{name}' is a part of them");
+        let error = Error::format(message).for_tensor(format!("{stem}.weight"));
+        taken.insert(scale);
+        found.push(Found::Refused(vec![scale], error));
     }
 }
 

@@ -56,8 +56,8 @@ fn weight(tensors: &Tensors<'_>, stated: &Stated, name: &str, codes: usize) -> R
     let elements = elements.ok_or_else(unfit)?;
     let bits = bits(stated, packed, rows).ok_or_else(unfit)?;
     let shape = tensors.expected_shape(name).ok_or_else(|| {
-        let message = "its shape is in no file of the model, and its family, whose configuration \
-                       implies one, is not known";
+        let message = "its shape is unknown: the model's files do not state it, and the model \
+                       family is unknown";
         Error::version(message).for_tensor(name)
     })?;
     if shape.elements() != Some(elements) {
@@ -254,7 +254,7 @@ mod tests {
         let has = |found: &str, words: &[&str]| {
             assert!(words.iter().all(|word| found.contains(word)), "{found}");
         };
-        has(&error(&parts, ""), &["E003", "its shape is in no file"]);
+        has(&error(&parts, ""), &["E003", "its shape is unknown"]);
         let wide = CONFIG.replace(r#""intermediate_size":4"#, r#""intermediate_size":8"#);
         has(&error(&parts, &wide), &["E001", "16 elements", "[8, 4]"]);
         has(&error(&parts[..2], CONFIG), &["E001", "_shift' is missing"]);

@@ -96,7 +96,7 @@ fn checked<'a>(
         )),
         Unclear::Many => Error::version(format!(
             "the shapes of its parts fit both GPTQ and AWQ, and {}: a configuration with \
-             'quant_method' is needed next to the weights",
+             'quant_method' is required next to the weights",
             match stated.method() {
                 Some(method) => format!("the method '{}' is neither", Escaped::short(&method)),
                 None => "no configuration states which".to_owned(),

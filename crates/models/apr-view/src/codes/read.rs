@@ -283,10 +283,22 @@ pub(super) fn columns_of_words(
     Ok(turned(&words_in(base, tensor, rows, columns)?, width))
 }
 
-/// A matrix in rows of this length, column by column.
-pub(super) fn turned<T: Copy>(matrix: &[T], width: usize) -> Vec<T> {
-    let column = |column| matrix.iter().skip(column).step_by(width.max(1)).copied();
-    (0..width).flat_map(column).collect()
+/// A matrix in rows of this length, column by column. It is turned a square at a time, which caches
+/// hold.
+pub(super) fn turned<T: Copy + Default>(matrix: &[T], width: usize) -> Vec<T> {
+    const SIDE: usize = 32;
+    let rows = matrix.len() / width.max(1);
+    let mut turned = vec![T::default(); rows * width];
+    for top in (0..rows).step_by(SIDE) {
+        let bottom = rows.min(top + SIDE);
+        for left in (0..width).step_by(SIDE) {
+            for column in left..width.min(left + SIDE) {
+                let to = &mut turned[column * rows..][top..bottom];
+                to.iter_mut().zip(top..).for_each(|(to, row)| *to = matrix[row * width + column]);
+            }
+        }
+    }
+    turned
 }
 
 /// Scales of a piece of a matrix, row by row.

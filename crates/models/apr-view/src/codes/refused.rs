@@ -291,9 +291,9 @@ fn error(method: Option<&Method>, stated: &Stated, parts: &[&str]) -> Error {
     let more = parts.len().saturating_sub(named.len()) as u64;
     let and = if more > 0 { format!(" and {}", counted(more, "more part")) } else { "".into() };
     let message = format!(
-        "the weight is quantized {by}, in {}{and}: this can't be decoded here, and no value was \
-         read; {reader} dequantizes it; the file can be listed, inspected and copied, and its \
-         bytes can be checked, but not its values",
+        "the weight is quantized {by}, in {}{and}: this can't be decoded here; {reader} \
+         dequantizes it. The file can still be listed, inspected and copied, and its bytes can \
+         be checked",
         named.join(", ")
     );
     Error::version(message)
@@ -319,8 +319,8 @@ pub(super) fn checked(tensors: &Tensors<'_>, stated: &Stated, weight: Weight) ->
 /// Returns the error for a weight whose layer's inputs are multiplied by a tensor of their own.
 pub(super) fn factors(name: &str) -> Error {
     Error::version(format!(
-        "the inputs of its layer are multiplied by '{name}', which can't be done here: without it \
-         the layer computes something else"
+        "the inputs of its layer are multiplied by '{name}', which is not supported: the layer's \
+         outputs would be wrong"
     ))
 }
 

@@ -18,6 +18,7 @@ use apr_core::{CheckpointReader, DType, Error, Result, Shape, TensorInfo};
 use apr_tensor::grouped::{Code, Decoding, Rule};
 use serde_json::Value;
 
+use super::claims::check_codes;
 use super::find::{Kind, Tensors, Weight};
 use super::grids::{Grids, Shared, stated_grids};
 use super::grouped::{Form, Grouped, Numbers};
@@ -159,6 +160,9 @@ fn weight(
     let scale_info = tensors.info(scale);
     let is_exponents = matches!(scale_info.dtype, DType::U8 | DType::F8_E8M0);
     let is_bitsandbytes = scale_info.name.ends_with(".SCB");
+    if !scale_info.dtype.is_float() && !is_exponents {
+        return Err(tensors.unfit(scale, &name, "a scale in floats"));
+    }
     if info.dtype == DType::I8 && scale_info.dtype.block_bytes() == 1 {
         // Two 4-bit floats in a byte, as DeepSeek-V4 has its experts.
         return Err(tensors.unfit(scale, &name, "a scale of 16 or 32 bits"));
@@ -169,6 +173,8 @@ fn weight(
 
     let described = in_header(tensors, &name).filter(|_| names.codes == QDATA);
     check_order_of_scales(described.as_ref()).map_err(|error| error.for_tensor(&name))?;
+    let kind = if info.dtype == DType::I8 { "int" } else { "float" };
+    check_codes(tensors, stated, (&name, codes), (8, kind))?;
     let grid = Grid::of(tensors, &name, (info, scale), (stated, names))?;
     if let Some(zero) = zero {
         tensors.check(zero, &name, &[DType::I8, DType::I64], scale_info.shape.dims())?;
@@ -205,8 +211,8 @@ fn check_rows_in_order(tensors: &Tensors<'_>, stem: &str) -> Result<()> {
         [0] => Ok(()),
         [order] => {
             let message = format!(
-                "'{}' is {order}: its integers are in the order of one kind of GPU, not in rows, \
-                 which can't be decoded here",
+                "'{}' is {order}: its integers are in the order of one GPU architecture, not in \
+                 rows, which can't be decoded here",
                 tensors.info(format).name
             );
             Err(Error::version(message).for_tensor(weight))
@@ -226,8 +232,8 @@ fn check_order_of_scales(described: Option<&Value>) -> Result<()> {
     match class.filter(|class| ["MXTensor", "NVFP4Tensor"].contains(class)) {
         None => Ok(()),
         Some(class) => Err(Error::version(format!(
-            "torchao stores the scales of its {class} in the order of one kind of GPU, which can't \
-             be decoded here"
+            "torchao stores the scales of its {class} in the order of one GPU architecture, \
+             which can't be decoded here"
         ))),
     }
 }
@@ -484,6 +490,46 @@ mod tests {
         assert_eq!(found, Ok("8-bit floats (f8_e4m3), a scale for each column".to_owned()));
         let found = with_scales(experts, ("e.up_scale", &[2, 2, 1]), "");
         assert!(found.expect_err("half of the rows").contains("'e.up_scale'"));
+    }
+
+    #[test]
+    fn scales_are_floats() {
+        for (dtype, bytes) in [("I16", 2), ("I8", 1), ("I32", 4), ("BOOL", 1)] {
+            let scales = vec![1; 4 * bytes];
+            let parts: [Part<'_>; 2] = [
+                ("up.weight", "F8_E4M3", &[4, 8], &[0x38; 32]),
+                ("up.weight_scale", dtype, &[4, 1], &scales),
+            ];
+            let found = error(&parts, "");
+            let is_named = found.contains("up.weight_scale") && found.contains("a scale in floats");
+            assert!(found.contains("E001") && is_named, "{dtype}: {found}");
+        }
+    }
+
+    #[test]
+    fn codes_have_the_bits_and_the_type_that_the_configuration_states() {
+        let config = |scheme: &str| {
+            format!(
+                r#"{{"quantization_config":{{"quant_method":"compressed-tensors","config_groups":
+                {{"group_0":{{"weights":{{{scheme}}}}}}}}}}}"#
+            )
+        };
+        let with = |config: &str| {
+            with_scales(("up.weight", &[4, 8]), ("up.weight_scale", &[4, 1]), config)
+        };
+        for right in [r#""num_bits":8"#, r#""type":"float""#, ""] {
+            with(&config(right)).unwrap_or_else(|error| panic!("{right}: {error}"));
+        }
+        let algorithm = |of: &str| format!(r#"{{"quantization_config":{{"quant_algo":"{of}"}}}}"#);
+        for wrong in [
+            config(r#""num_bits":4"#),
+            config(r#""num_bits":8,"type":"int""#),
+            algorithm("NVFP4"),
+            algorithm("zzz"),
+        ] {
+            let error = with(&wrong).expect_err("another scheme");
+            assert!(error.contains("which") || error.contains("states"), "{wrong}: {error}");
+        }
     }
 
     #[test]

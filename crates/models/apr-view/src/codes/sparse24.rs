@@ -210,7 +210,7 @@ impl Sparse {
             if let Some((column, bits)) = wrong {
                 let kept = bits.count_ones();
                 let message = format!(
-                    "row {row} keeps {kept} of the four columns from {column} on, where two are due"
+                    "row {row} keeps {kept} of the four columns from {column} on, expected two"
                 );
                 return Err(Error::corrupt(message));
             }

@@ -1,6 +1,6 @@
 //! What a checkpoint's configuration says of how its weights are stored.
 
-use apr_core::json::{from_python, to_python};
+use apr_core::json::{entries, from_python, to_python};
 use apr_core::{CheckpointReader, Metadata, Result, keys};
 use serde_json::{Map, Value};
 
@@ -17,6 +17,8 @@ pub(super) const ENTRIES: [&str; 2] = ["quantization_config", "quantization"];
 #[derive(Debug, Clone, Default)]
 pub(super) struct Stated {
     entries: Map<String, Value>,
+    /// `true` if one file states the quantization twice, in different ways.
+    is_twofold: bool,
 }
 
 impl Stated {
@@ -28,7 +30,26 @@ impl Stated {
         // Of those, modelopt's has the statement within.
         let of_file = |file: Map<String, Value>| stated_in(&file).unwrap_or(file);
         let beside = || FILES.iter().find_map(|file| companion(reader, file)).map(of_file);
-        Self { entries: of_config.or_else(beside).unwrap_or_default() }
+        let is_twofold = config.as_ref().is_some_and(|config| {
+            let [one, other] = ENTRIES.map(|entry| config.get(entry).and_then(Value::as_object));
+            one.is_some() && other.is_some() && one != other
+        });
+        Self { entries: of_config.or_else(beside).unwrap_or_default(), is_twofold }
+    }
+
+    /// Returns what is wrong with the statement as such.
+    pub(super) fn contradiction(&self) -> Option<&'static str> {
+        self.is_twofold.then_some(
+            "'quantization_config' and 'quantization' of the configuration differ, and programs \
+             read one or the other",
+        )
+    }
+
+    /// Returns the values of a key in the schemes of compressed-tensors for weights.
+    pub(super) fn of_groups(&self, key: &str) -> Vec<&Value> {
+        let groups = self.entries.get("config_groups").and_then(Value::as_object);
+        let groups = groups.into_iter().flat_map(entries);
+        groups.filter_map(|(_, group)| group.get("weights")?.get(key)).collect()
     }
 
     /// The method, in lower case: `gptq`.

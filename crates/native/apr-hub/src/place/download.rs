@@ -117,7 +117,7 @@ impl ResolvedLocation {
             OpenedFile::Remote(source) => source,
         };
         let download = source.download().ok_or_else(|| {
-            let message = "the hub sends no ETag for the file, which the cache needs; other \
+            let message = "the hub sends no ETag for the file, which the cache requires; other \
                            commands read it without the cache";
             Error::io(IoCause::Other, message).in_file(self.name_of(name))
         })?;

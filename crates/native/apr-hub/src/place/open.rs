@@ -233,7 +233,7 @@ fn url_error(answer: &Answer) -> Error {
     let status = answer.status;
     match status {
         404 | 410 => {
-            Error::io(IoCause::NotFound, format!("the server has no such file ({status})"))
+            Error::io(IoCause::NotFound, format!("file not found on the server ({status})"))
         }
         401 | 403 => Error::io(
             IoCause::Other,

@@ -174,7 +174,7 @@ fn other_files_with_the_undo_name_are_not_followed_awaited_or_removed() {
         let kind = undo.symlink_metadata().expect("it was made").file_type();
         assert!(check_readable(&file, &path).is_ok());
         let error = roll_back(&file, &path).expect_err("it is in the way");
-        assert!(error.message().contains("move it away"), "{error}");
+        assert!(error.message().contains("move that file"), "{error}");
         assert!(write(&path, &file, &change.ends()).is_err());
         forget(&path).expect("ours");
         assert_eq!(undo.symlink_metadata().expect("it stays").file_type(), kind, "{at}");

@@ -159,5 +159,5 @@ pub(super) fn gained_head(
 pub(super) fn missing_output(view: &View<'_>, model: &FamilyModel<'_>) -> Option<String> {
     let needs_it = ["phi2", "gptneox"].contains(&model.gguf_architecture()?);
     let has_it = view.tensors().iter().any(|info| info.name == "output.weight");
-    (needs_it && !has_it).then(|| "llama.cpp can't run it: it has no output.weight".to_owned())
+    (needs_it && !has_it).then(|| "llama.cpp can't run it: missing output.weight".to_owned())
 }

@@ -443,8 +443,8 @@ fn rows_after(info: &TensorInfo, skipped: u64) -> Result<(u64, i64)> {
 }
 
 /// Reason why tensors of other parts than the language model are not in the file.
-const OF_ANOTHER_PART: &str = "llama.cpp reads parts for images and audio from a file of their \
-    own; `mmproj` selects the one for images";
+const OF_ANOTHER_PART: &str = "llama.cpp reads vision and audio parts from separate files; \
+                               `mmproj` selects the vision part";
 
 fn is_of_layer(canonical: &str) -> bool {
     canonical

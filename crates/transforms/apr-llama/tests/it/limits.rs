@@ -69,7 +69,7 @@ fn errors_name_missing_configuration_entries() {
     let message = refused("minicpm", without("num_attention_heads"));
     assert_eq!(
         message,
-        "E001: config.json has no 'num_attention_heads', which llama.cpp needs as \
+        "E001: missing 'num_attention_heads' in config.json, which llama.cpp needs as \
          minicpm.attention.head_count"
     );
     // Mistral's class has 32 heads, which these tensors are not of.
@@ -102,7 +102,7 @@ fn an_unknown_family_is_refused() {
         json["config"] = json!({"model_type": "strange"});
         json["tensors"] = json!({"a.weight": [3, 4]});
     });
-    assert_eq!(message, "E001: GGUF needs the model family, and 'strange' is unknown");
+    assert_eq!(message, "E001: GGUF requires the model family, and 'strange' is unknown");
 }
 
 /// Names as LLaVA's models have them.
@@ -114,7 +114,7 @@ fn vision_tensors_are_rejected_or_omitted_by_name() {
         json["tensors"][projector] = json!([3, 4]);
     });
     assert!(
-        message.contains(projector) && message.contains("larger model is of none"),
+        message.contains(projector) && message.contains("part of a larger model does not show"),
         "{message}"
     );
 

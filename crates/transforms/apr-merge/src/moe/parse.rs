@@ -82,7 +82,7 @@ fn recipe(document: &Value, text: &str) -> Result<Recipe> {
 fn expert(value: &Value) -> Result<Expert> {
     let mut keys = Keys::of(value, "an expert")?;
     let source = keys.take("source_model");
-    let source = source.ok_or_else(|| Error::format("an expert has no 'source_model'"))?;
+    let source = source.ok_or_else(|| Error::format("missing 'source_model' of an expert"))?;
     let mut factor = |key: &str| keys.take(key).map(|value| number(&value, key)).transpose();
     let (noise, residual) = (factor("noise_scale")?, factor("residual_scale")?);
     let expert = Expert {
@@ -140,7 +140,7 @@ fn check(recipe: &Recipe) -> Result<()> {
     }
     if let Some(at) = recipe.experts.iter().position(|expert| expert.positive.is_empty()) {
         return Err(Error::format(format!(
-            "expert {at} ('{}') has no positive_prompts, which describe its purpose",
+            "expert {at} ('{}'): missing positive_prompts, which describe its purpose",
             short(&recipe.experts[at].model)
         )));
     }
@@ -181,8 +181,8 @@ mod tests {
         for (text, expected) in [
             (TWO, "'base_model' is missing"),
             ("base_model: a\nexperts: []", "0 entries"),
-            ("base_model: a\nexperts: [{}]", "no 'source_model'"),
-            ("base_model: a\nexperts: [{source_model: b}]", "no positive_prompts"),
+            ("base_model: a\nexperts: [{}]", "missing 'source_model'"),
+            ("base_model: a\nexperts: [{source_model: b}]", "missing positive_prompts"),
             (&format!("base_model: a\n{same}"), "the same prompts"),
             (&format!("{head}gate_mode: best"), "'best'"),
             (&format!("{head}experts_per_token: 3"), "not from 1 to 2"),

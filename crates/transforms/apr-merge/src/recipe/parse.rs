@@ -68,8 +68,8 @@ fn check_stages(recipes: &[Recipe]) -> Result<()> {
         if all > MOST as u64 {
             let name = short(recipe.name.as_deref().unwrap_or_default());
             return Err(Error::memory(format!(
-                "the merge '{name}' would read models {all} times, as it merges merges of merges: \
-                 write earlier ones to files"
+                "the nested merges in '{name}' would read models {all} times: write the inner \
+                 merges to files first"
             )));
         }
         if let Some(name) = &recipe.name {
@@ -190,7 +190,7 @@ fn slice(value: &Value, method: Method) -> Result<Slice> {
 
 fn source(keys: &mut Keys, method: Method, layers: Range<u64>) -> Result<Source> {
     let value = keys.take("model");
-    let value = value.ok_or_else(|| Error::format(format!("{} has no 'model'", keys.place)))?;
+    let value = value.ok_or_else(|| Error::format(format!("{}: missing 'model'", keys.place)))?;
     Ok(Source {
         model: model(&value)?,
         layers,
@@ -234,10 +234,10 @@ pub(crate) fn model(value: &Value) -> Result<String> {
                     let path = inner.text("path")?;
                     let revision = inner.text("revision")?;
                     inner.finish()?;
-                    let path = path.ok_or_else(|| Error::format("a model has no 'path'"))?;
+                    let path = path.ok_or_else(|| Error::format("missing 'path' of a model"))?;
                     revision.map_or(path.clone(), |revision| format!("{path}@{revision}"))
                 }
-                None => return Err(Error::format("a model has no 'path'")),
+                None => return Err(Error::format("missing 'path' of a model")),
             };
             let adapter = keys.take("lora").filter(|lora| !lora.is_null());
             keys.finish()?;
@@ -349,7 +349,7 @@ fn token_choice(value: &Value) -> Result<TokenChoice> {
         Some(value) => number(&value, "force")? != 0.0,
     };
     let source = keys.take("source");
-    let source = source.ok_or_else(|| Error::format("an entry of 'tokens' has no 'source'"))?;
+    let source = source.ok_or_else(|| Error::format("missing 'source' in an entry of 'tokens'"))?;
     keys.finish()?;
     let Value::Object(object) = &source else {
         return Ok(TokenChoice { source: TokenRow::Model(model(&source)?), force });
@@ -361,7 +361,7 @@ fn token_choice(value: &Value) -> Result<TokenChoice> {
             let mut keys = Keys::of(&source, "a token's source")?;
             keys.take("kind");
             let name = keys.take("model");
-            let name = name.ok_or_else(|| Error::format("a token's source has no 'model'"))?;
+            let name = name.ok_or_else(|| Error::format("missing 'model' in a token's source"))?;
             let name = model(&name)?;
             let (token, id) = (keys.text("token")?, keys.take("token_id"));
             keys.finish()?;
@@ -417,7 +417,7 @@ fn choice(value: &Value, name: &str) -> Result<Choice> {
     let mut keys = Keys::of(value, &format!("an entry of '{name}'"))?;
     let values = keys.take("value");
     let values =
-        values.ok_or_else(|| Error::format(format!("an entry of '{name}' has no 'value'")))?;
+        values.ok_or_else(|| Error::format(format!("missing 'value' in an entry of '{name}'")))?;
     let choice = Choice { filter: keys.text("filter")?, values: numbers(&values, name)? };
     keys.finish()?;
     Ok(choice)
@@ -510,7 +510,7 @@ tokenizer_source: union
             (head, "'models' or 'slices' is missing"),
             (&format!("{head}modules: {{}}"), "'modules' is not supported"),
             (&format!("{head}models: []"), "0 entries"),
-            (&format!("{head}models: [{{weight: 1}}]"), "has no 'model'"),
+            (&format!("{head}models: [{{weight: 1}}]"), "missing 'model'"),
             (&format!("{head}{models}chat_template: alpaca"), "'alpaca'"),
             (&format!("{head}{models}modules: {{}}"), "'modules'"),
             (&format!("{head}{models}parameters: {{wieght: 1}}"), "'wieght'"),
@@ -523,7 +523,7 @@ tokenizer_source: union
                 "layer_range",
             ),
             (&format!("{head}slices: [{{sources: [{{model: a}}]}}]"), "layer_range"),
-            (&format!("{head}{models}tokenizer: {{tokens: {{x: {{}}}}}}"), "no 'source'"),
+            (&format!("{head}{models}tokenizer: {{tokens: {{x: {{}}}}}}"), "missing 'source'"),
             (&format!("{head}{models}---\n{head}{models}"), "need a 'name'"),
         ] {
             let error = parse(text).unwrap_err().to_string();

@@ -95,7 +95,7 @@ struct NuSlerp<G> {
 
 pub(super) fn nuslerp<G: Grid>(rule: &Rule, elements: &Elements<'_>) -> Result<Box<dyn Kernel>> {
     let others = rule.others(elements);
-    let &[first, second] = &others[..] else { return Err(rule.lacks("two models beside a base")) };
+    let &[first, second] = &others[..] else { return Err(rule.lacks("two models and a base")) };
     let weights = (rule.of("weight", first), rule.of("weight", second));
     let total = weights.0 + weights.1;
     if total.abs() < 1e-6 {

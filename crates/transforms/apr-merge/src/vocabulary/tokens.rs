@@ -36,7 +36,7 @@ impl Tokens {
     pub(crate) fn of(model: &Model<'_>) -> Result<Self> {
         let named = |error: Error| error.in_file(&model.name);
         let missing = || {
-            let message = format!("it has no {TOKENIZER}, which is needed to compare vocabularies");
+            let message = format!("missing {TOKENIZER}, which is required to compare vocabularies");
             named(Error::format(message))
         };
         let tokens = Self::parse(&bytes(model)?.ok_or_else(missing)?);

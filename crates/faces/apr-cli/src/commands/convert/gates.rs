@@ -153,9 +153,8 @@ fn check_opens(job: &Job, option: &str, context: &Context) -> Outcome {
     match secrets::check_opens(encryption, keys) {
         Ok(()) => Ok(()),
         Err(error) if error.code() == Code::Decrypt => Err(Failure::Usage(format!(
-            "{option} reads the output back, which is encrypted, and no key that opens it was \
-             given: pass --key FILE or --password-file FILE, set APR_PASSWORD, or pass --force to \
-             write it unchecked"
+            "{option} needs a key to read the encrypted output: pass --key FILE or \
+             --password-file FILE, set APR_PASSWORD, or skip the check with --force"
         ))),
         Err(error) => Err(error.into()),
     }

@@ -157,8 +157,8 @@ fn changed_job(args: &ConvertArgs, context: &Context) -> Outcome<ChangedJob> {
     let is_calibrated = args.requantize.options.calibration.is_some();
     if !args.names.is_empty() && (args.changes_model() || is_calibrated) {
         // What changes weights by runs, or reads them again, has the names of the file.
-        let message = "--rename, --drop and --keep don't combine with pruning, factors, \
-                       distillation and --calibration: `apr edit` first";
+        let message = "--rename, --drop and --keep can't be combined with pruning, factors, \
+                       distillation or --calibration: run `apr edit` first";
         return Err(Failure::Usage(message.to_owned()));
     }
     let opened = unchanged_job(args, context)?;
@@ -269,8 +269,8 @@ fn plain_job(args: &ConvertArgs, context: &Context) -> Outcome<(Job, Model)> {
     let has_graph = model.reader.metadata().object(onnx::METADATA).is_some();
     if has_graph && std::ptr::eq(job.target.format, &onnx::FORMAT) {
         if !args.names.drop.is_empty() || !args.names.keep.is_empty() {
-            let message = "--drop and --keep: the graph of an ONNX file refers to its tensors by \
-                           name; --from and --to extract a part of it";
+            let message = "--drop and --keep would break the graph of an ONNX file; --from and \
+                           --to extract a part of it";
             return Err(Failure::Usage(message.to_owned()));
         }
         job.graph.renames = pairs_of(&args.names.rename, "--rename OLD=NEW")?;

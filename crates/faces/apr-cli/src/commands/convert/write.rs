@@ -42,7 +42,7 @@ use crate::{human, model, secrets, signals};
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Destination<'a> {
     pub(crate) output: Option<&'a Path>,
-    /// Replace what is there.
+    /// Overwrite an existing output.
     pub(crate) replace: bool,
     /// `true` for a dry run, which reports what would be written and writes nothing.
     pub(crate) dry_run: bool,

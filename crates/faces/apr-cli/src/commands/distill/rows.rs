@@ -65,13 +65,13 @@ pub(in crate::commands) fn rows(
 ) -> Outcome<(Vec<Row>, usize)> {
     if teacher.parts().len() > 1 {
         return Err(Failure::Usage(
-            "gradients and effects are measured for models of one part, and this one has an \
-             encoder and a decoder that run apart"
+            "gradients and effects can't be measured for a model with a separate encoder and \
+             decoder"
                 .to_owned(),
         ));
     }
     if !InputKind::Text.fits(&teacher.part()?.graph.body) {
-        return Err(Failure::Usage("rows are texts, but the model does not take text".to_owned()));
+        return Err(Failure::Usage("rows are text, but the model does not accept text".to_owned()));
     }
     let is_json = is_json(path);
     let texts = Texts { runner: teacher, tokenizer: teacher.tokenizer()? };

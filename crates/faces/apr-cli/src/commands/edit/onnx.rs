@@ -21,8 +21,8 @@ use crate::signals;
 pub(super) fn run(path: &Path, args: &EditArgs, context: &Context) -> Outcome {
     no_template(args, "an ONNX file")?;
     if changes_tensors(args) {
-        let message = "--rename, --drop, --keep and --add: the graph of an ONNX file refers to \
-                       its tensors by name; --set and --unset edit its properties";
+        let message = "--rename, --drop, --keep and --add would break the graph of an ONNX file; \
+                       --set and --unset edit its properties";
         return Err(Failure::Usage(message.to_owned()));
     }
     let edits =
@@ -45,7 +45,7 @@ pub(super) fn run(path: &Path, args: &EditArgs, context: &Context) -> Outcome {
     context.printer.report(&report, render)
 }
 
-/// Rejects a copy in another folder if the model's weights are in files beside it.
+/// Rejects a copy in another folder if the model's weights are in files next to it.
 fn check_place(
     source: &dyn ByteSource,
     path: &Path,
@@ -65,8 +65,8 @@ fn check_place(
     match found.data.first() {
         None => Ok(()),
         Some(file) => Err(Failure::General(format!(
-            "{}: its weights are in files beside it, such as '{}', which a copy in another folder \
-             ({}) would not find; `apr convert` writes both",
+            "{}: its weights are in files next to it, such as '{}'; a copy in another folder \
+             ({}) would not find them: use `apr convert`",
             path.display(),
             apr_registry::Escaped(file),
             output.display()

@@ -137,7 +137,7 @@ impl OpenedFile {
                 if args.unset.is_empty() && args.set.is_empty() {
                     return Ok(reader.metadata().clone());
                 }
-                let message = format!("--set and --unset: {name} has no metadata to edit");
+                let message = format!("--set and --unset: {name} does not store metadata");
                 Err(Failure::Usage(message))
             }
         }
@@ -159,13 +159,13 @@ pub(super) fn no_template(args: &EditArgs, what: &str) -> Outcome {
         None => Ok(()),
         // A folder does have one, in a file of its own.
         Some(_) if args.model.is_dir() => Err(Failure::Usage(
-            "--chat-template: the template of a folder is its file chat_template.jinja, or in \
-             tokenizer_config.json; edit that file"
+            "--chat-template can't edit a folder: edit its chat_template.jinja or \
+             tokenizer_config.json"
                 .to_owned(),
         )),
         Some(_) => Err(Failure::Usage(format!(
             "--chat-template: {what} has no chat template; it is in chat_template.jinja or \
-             tokenizer_config.json beside it"
+             tokenizer_config.json next to it"
         ))),
     }
 }

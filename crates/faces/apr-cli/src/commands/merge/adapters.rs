@@ -147,8 +147,8 @@ fn base_of<'a>(
             Ok(Arc::new(View::new(&*model.reader)))
         }
         (_, Some(adapter)) => {
-            let message = "an adapter with llama.cpp's names can be merged into a GGUF file only, \
-                           with other such adapters only: convert the base to GGUF first";
+            let message = "an adapter with llama.cpp's names can only be merged into a GGUF \
+                           file, with other such adapters: convert the base to GGUF first";
             Err(Error::format(message).in_file(&adapter.name).into())
         }
         (Convention::Framework, None) => Ok(Arc::new(View::new(&*model.reader))),

@@ -81,8 +81,7 @@ pub(super) fn with_made<R>(
         false => None,
     };
     if args.models_dir.is_some() && matches!(description, None | Some(Description::Options(_))) {
-        let message = "--models-dir is for models that a configuration names, and the command \
-                       names them all";
+        let message = "--models-dir applies to merge configurations only";
         return Err(Failure::Usage(message.to_owned()));
     }
     let Some(description) = description else {
@@ -106,9 +105,11 @@ pub(super) fn with_made<R>(
     let target = target(args, named.first().map(|named: &Location| named.path.as_path()))?;
     let opened = open_all(named, |path| convert::open_for(target.format, path, context), context)?;
     let first = opened.first().map(|first| &first.model);
-    let job = job(first, target, args, context)?;
+    let mut job = job(first, target, args, context)?;
     if let Some(precision) = job.weights.precision {
         recipes.iter_mut().for_each(|recipe| recipe::compute_for(recipe, precision));
+        let is_of = |recipe: &Recipe| recipe.out_dtype == Some(precision);
+        job.weights.is_computed = recipes.iter().any(is_of);
     }
     merge(&recipes, &opened, &job, args, context, then)
 }

@@ -109,7 +109,7 @@ fn of_options(args: &MergeArgs) -> Outcome<Recipe> {
     });
     if method.needs_base() && !method.begins_at_first() && args.base.is_none() {
         return Err(Failure::Usage(format!(
-            "{method} needs the base that the models were trained from: name it with --base MODEL"
+            "{method} needs the base model of the others: pass --base MODEL"
         )));
     }
     if args.base.is_some() && !method.compares() {
@@ -142,7 +142,7 @@ fn of_options(args: &MergeArgs) -> Outcome<Recipe> {
     }
     for name in recipe.settings.keys() {
         if !method.has(name) {
-            return Err(Failure::Usage(format!("{method} has no parameter '{name}'")));
+            return Err(Failure::Usage(format!("unknown parameter '{name}' of {method}")));
         }
     }
     if method == Method::NearSwap && args.t.is_none() {
@@ -189,7 +189,7 @@ fn spread(recipe: &mut Recipe, args: &MergeArgs) -> Outcome {
             if values.is_empty() {
                 continue;
             }
-            return Err(Failure::Usage(format!("{method} has no parameter '{name}'")));
+            return Err(Failure::Usage(format!("unknown parameter '{name}' of {method}")));
         }
         let values: Vec<f64> = match values {
             [] if is_needed => vec![1.0; count],
@@ -270,8 +270,7 @@ fn within(name: &str, folder: Option<&Path>) -> Outcome<PathBuf> {
     let is_elsewhere = matches!(first, Some(Component::RootDir | Component::Prefix(_)));
     if leaves || (is_elsewhere && !is_inside) {
         return Err(Failure::Usage(format!(
-            "the configuration names '{}', outside of the folder of its models: pass --models-dir \
-             DIR",
+            "'{}' is outside the folder of the configuration's models: pass --models-dir DIR",
             Escaped::short(name)
         )));
     }

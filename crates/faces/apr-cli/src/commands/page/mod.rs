@@ -91,12 +91,12 @@ fn render(out: &mut dyn Write, report: &PageReport) -> io::Result<()> {
         let names = if report.hidden_count == 1 { "name" } else { "names" };
         writeln!(
             out,
-            "{DIM}left out: {} {names}: hidden, not UTF-8, not a file, or a link out of the \
+            "{DIM}not served: {} {names}: hidden, not UTF-8, not a file, or a link out of the \
              folder{DIM:#}",
             report.hidden_count
         )?;
     }
-    writeln!(out, "{DIM}only this machine reaches it; Ctrl-C ends it{DIM:#}")
+    writeln!(out, "{DIM}Only this machine can open it. Press Ctrl-C to stop.{DIM:#}")
 }
 
 /// A location as a browser reaches it.

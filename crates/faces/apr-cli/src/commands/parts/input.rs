@@ -3,11 +3,10 @@
 use std::path::{Path, PathBuf};
 use std::time::UNIX_EPOCH;
 
-use apr_core::of_files;
 use apr_io::{FileSource, is_remote};
 use apr_ops::parts::{
     CompanionInput, FileInput, Input, JobWords, SettingsFile, TensorInput, bytes_digest,
-    front_digest, tensor_digests,
+    front_digest, pinned_files, tensor_digests,
 };
 use apr_registry::Serial;
 use apr_registry::{CheckpointReader, Error, FileInfo};
@@ -73,11 +72,11 @@ pub(super) fn describe(
 
     let bar = Bar::new(&context.printer, reader.files().iter().map(|file| file.len).sum());
     let digests = if takes_digests {
-        tensor_digests(of_files(reader), &context.pipeline()?, &bar)?
+        tensor_digests(pinned_files(reader), &context.pipeline()?, &bar)?
     } else {
         Vec::new()
     };
-    let tensors = of_files(reader).tensors().iter().zip(digests);
+    let tensors = pinned_files(reader).tensors().iter().zip(digests);
     let tensors = tensors.map(|(info, digest)| TensorInput {
         name: info.name.clone(),
         blake3: encode_string(&digest),

@@ -32,8 +32,8 @@ impl OpenPlan {
         if plan.apr != VERSION {
             let made = apr_registry::Escaped::short(&plan.apr).to_string();
             let message = format!(
-                "the plan was made by apr {made}, and this is apr {VERSION}; all parts must run \
-                 with one version"
+                "the plan was made by apr {made}, but this is apr {VERSION}: use one version for \
+                 all parts"
             );
             return Err(Error::version(message).in_file(path.display()).into());
         }

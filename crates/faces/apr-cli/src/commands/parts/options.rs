@@ -63,8 +63,8 @@ const fn of(of: &'static [&'static str], declared: Declared) -> Declared {
     Declared { of, ..declared }
 }
 
-const TRAINS: &str =
-    "each part would train again: distil first, and plan what becomes of the result";
+const TRAINS: &str = "distillation can't be split: run `apr distill` first, then plan the \
+    conversion of its output";
 const SEARCHES: &str = "types are chosen by running the model, which parts do not do";
 const RUNS: &str = "parts do not run the model: run `apr validate` in one process for that";
 

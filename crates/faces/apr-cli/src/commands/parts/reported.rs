@@ -76,7 +76,8 @@ pub(super) fn plan_diff(
 }
 
 fn not_planned() -> Failure {
-    Error::format("the plan's command and its options are of different jobs").into()
+    let message = "invalid plan: the command does not match its options; make a new plan";
+    Error::format(message).into()
 }
 
 /// Cuts units into parts of about the same length; `reads` are the reads of each unit.

@@ -74,10 +74,10 @@ pub(super) fn parsed(job: &JobWords, folder: &Path) -> Outcome<Cli> {
     for (key, value) in &job.options {
         let name = apr_registry::Escaped::short(key);
         let is_positional =
-            known.get(key).ok_or_else(|| wrong(format!("the job has no option '{name}'")))?;
+            known.get(key).ok_or_else(|| wrong(format!("unknown option '{name}'")))?;
         check(&job.command, key).map_err(|failure| wrong(failure.message()))?;
         let texts = texts_of(value)
-            .ok_or_else(|| wrong(format!("the option '{name}' has no such value")))?;
+            .ok_or_else(|| wrong(format!("unknown value of the option '{name}'")))?;
         let placed = |text: &str| {
             if is_path(&job.command, key, text) { placed(text, folder) } else { text.to_owned() }
         };

@@ -70,7 +70,7 @@ fn with_writing<R>(
             folder.clone_into(&mut args.plan_folder);
             return with_merge(&args, context, then);
         }
-        _ => return Err(Failure::Usage("this command writes no model".to_owned())),
+        _ => return Err(Failure::Usage("this command does not write a model".to_owned())),
     };
     let files = (0..model.reader.files().len()).map(|file| (0, file)).collect();
     let (job, reader, name) = (&job, &*model.reader, model.name.as_str());
@@ -191,7 +191,7 @@ fn is_merge(plan: &PartsPlan) -> bool {
 /// Returns the path of the output, below the folder of the plan.
 fn output_of(plan: &PartsPlan, job: &Job) -> Outcome<String> {
     if job.target.target()?.sharding != Sharding::Manifest {
-        let message = "parts are shards of an .apr model: name an output that ends in .apr, and \
+        let message = "parts are shards of an .apr model: pass an output that ends in .apr, and \
                        `apr convert` the finished model";
         return Err(Failure::Usage(message.to_owned()));
     }
@@ -200,8 +200,8 @@ fn output_of(plan: &PartsPlan, job: &Job) -> Outcome<String> {
     check_relative(output).map_err(|_| {
         let output = Escaped(output);
         Failure::Usage(format!(
-            "the output '{output}' is not below the folder of the plan: write the plan beside the \
-             output, or above it"
+            "the output '{output}' is not below the folder of the plan: write the plan next to \
+             the output, or above it"
         ))
     })?;
     Ok(output.to_owned())
@@ -289,7 +289,8 @@ fn run_in(open: &OpenPlan, part: usize, writing: &Writing<'_>) -> Outcome<PartRe
         [input] if !is_merge(plan) => input.digests()?,
         _ => Vec::new(),
     };
-    let pinned = Pinned::new(reader, digests);
+    let input = writing.inputs.first().map_or(reader, |model| &*model.reader);
+    let pinned = Pinned::new(reader, input, digests);
     let shard = output.manifest.is_some().then_some(part);
     let target = PlanOptions { shard_size: Some(output.shard_size), shard, ..job.target.clone() };
     let job = Job { target, ..job.clone() };

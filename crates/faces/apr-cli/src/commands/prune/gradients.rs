@@ -20,7 +20,7 @@ pub(in crate::commands) fn of_texts(
     let reader = &*opened.model().reader;
     if reader.format().convention == Convention::LlamaCpp {
         return Err(Failure::Usage(
-            "gradients are of weights in Hugging Face's layout: convert the GGUF file in an \
+            "gradients require weights in Hugging Face's layout: convert the GGUF file in an \
              earlier run"
                 .to_owned(),
         ));

@@ -216,10 +216,9 @@ fn zeroed(
     job.weights.warnings.extend(notes);
     let scheme = job.weights.quantize.as_ref().map(|quantize| quantize.choices.scheme);
     if let Some(scheme) = scheme.filter(|scheme| !scheme.keeps_zeros()) {
-        job.weights.warnings.push(format!(
-            "{scheme} has no exact zero: weights that were pruned become small numbers, in no \
-             pattern"
-        ));
+        job.weights
+            .warnings
+            .push(format!("{scheme} can't represent zero: pruned weights become small numbers"));
     }
     found.pruning = Some(report);
     Ok((job, model))
@@ -246,18 +245,16 @@ fn check(args: &ConvertArgs) -> Outcome {
     }
     if args.prune_method == Some(PruneMethod::Sparsegpt) && requantize.dequantize.is_some() {
         return Err(Failure::Usage(
-            "--prune-method sparsegpt runs the model and prunes floats: dequantize in an earlier \
-             run"
-            .to_owned(),
+            "--prune-method sparsegpt requires float weights: dequantize in an earlier run"
+                .to_owned(),
         ));
     }
     if options.calibration.is_some() && args.has_less() {
         let is_alone = !args.has_zeros() && !units;
         if !(args.counts_layers() && is_alone || args.weighs_units()) {
             return Err(Failure::Usage(
-                "--calibration measures the whole model: drop layers, heads and neurons in a \
-                 separate run; it chooses the layers of --prune-layers N if nothing else is \
-                 pruned, and heads and neurons with --prune-method fisher"
+                "--calibration can't be combined with dropping layers, heads or neurons: use two \
+                 runs (exceptions: --prune-layers N alone, and --prune-method fisher)"
                     .to_owned(),
             ));
         }

@@ -57,7 +57,7 @@ fn text_ids(job: &Job<'_>, texts: &[String]) -> Outcome<Vec<i64>> {
             let host = host(job.context);
             Ok(job.runner.text_ids(&Tokenizer::of(job.runner.reader(), &host)?, text)?)
         }
-        _ => Err(Failure::Usage("--want takes one text at a time".to_owned())),
+        _ => Err(Failure::Usage("--want supports one text at a time".to_owned())),
     }
 }
 
@@ -116,8 +116,8 @@ fn missing_prompt(job: &Job<'_>, part: &Prepared<'_>) -> Failure {
     let message = match (part.generates(), has_chat_template(job.runner)) {
         (true, true) => "missing prompt: pass --prompt TEXT, or --chat to hold a conversation",
         (true, false) => {
-            "missing prompt: pass --prompt TEXT; the model has no chat template, which a \
-             conversation (--chat) needs"
+            "missing prompt: pass --prompt TEXT; for a conversation (--chat), the model needs a \
+             chat template"
         }
         (false, _) => "missing text: pass --prompt TEXT",
     };

@@ -157,8 +157,8 @@ fn all(
     let alone = made.iter().all(|made| made.batch.is_none());
     if alone && job.args.batch.is_some() {
         job.warn(
-            "--batch has no effect: beams, encoders with decoders, and graphs without an attention \
-             mask and positions process one text at a time",
+            "--batch has no effect: beam search, encoder-decoder models, and graphs without \
+             attention mask and position ids run one text at a time",
         );
     }
     Ok(made)

@@ -60,7 +60,7 @@ impl Asked<'_> {
         }
         let lines: Vec<String> = text.lines().map(str::to_owned).collect();
         if lines.is_empty() {
-            return Err(Error::format("the text has no lines").in_file(path.display()).into());
+            return Err(Error::format("the text is empty").in_file(path.display()).into());
         }
         Ok(lines)
     }

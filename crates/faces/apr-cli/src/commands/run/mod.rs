@@ -114,7 +114,7 @@ fn run_reader(
     }
     let media = !(given.sounds.is_empty() && given.pictures.is_empty());
     if media && !args.want.is_empty() && !features::are_wanted(args) {
-        let message = "--want takes arrays and texts: pass audio or an image as an array (--want \
+        let message = "--want does not support audio and image files: pass an array (--want \
                        features -o FILE writes one)";
         return Err(Failure::Usage(message.to_owned()));
     }

@@ -51,7 +51,11 @@ pub(super) fn write(model: &Model, args: &TensorsArgs, context: &Context) -> Out
     let (wanted, others): (Vec<usize>, Vec<usize>) =
         wanted.partition(|at| has_array(tensors[*at].dtype));
     if wanted.is_empty() {
-        let message = format!("{}: no tensor to write as an array", model.name);
+        let what = match args.filter {
+            Some(_) if others.is_empty() => "no tensor matches --filter",
+            _ => "no tensor to write as an array",
+        };
+        let message = format!("{}: {what}", model.name);
         return Err(Failure::General(message));
     }
 
@@ -104,7 +108,11 @@ pub(super) fn render(out: &mut dyn Write, report: &ArraysReport) -> io::Result<(
         Some(first) => {
             let count = counted(report.not_written.len() as u64, "tensor");
             let first = Escaped::short(first);
-            writeln!(out, "{ODD}not written{ODD:#}: {count} that no array holds, such as '{first}'")
+            writeln!(
+                out,
+                "{ODD}not written{ODD:#}: {count} without an array type, such as \
+                           '{first}'"
+            )
         }
     }
 }

@@ -45,11 +45,13 @@ fn render(out: &mut dyn Write, report: &AnomalyReport) -> io::Result<()> {
     let rest = report.steps.saturating_sub(steps.len());
     match (report.anomalies.is_empty(), is_cut) {
         (true, _) => writeln!(out, "{GOOD}✓ No anomalies in {rest} steps{GOOD:#}")?,
-        (false, true) => writeln!(out, "{DIM}what follows NaN is not judged{DIM:#}")?,
+        (false, true) => {
+            writeln!(out, "{DIM}Steps after the first NaN are not checked.{DIM:#}")?;
+        }
         (false, false) => writeln!(out, "{GOOD}✓ No anomalies in remaining {rest} steps{GOOD:#}")?,
     }
     for limit in &report.not_judged {
-        writeln!(out, "{DIM}not judged: {limit}{DIM:#}")?;
+        writeln!(out, "{DIM}not checked: {limit}{DIM:#}")?;
     }
     Ok(())
 }
@@ -60,7 +62,7 @@ fn described(anomaly: &Anomaly) -> String {
             format!("NaN or infinity: {count} elements, first made by {}", Escaped(operator))
         }
         AnomalyKind::Explosion { magnitude, usual, max } => format!(
-            "Activation explosion: max={} (root mean square {} where {} is usual)",
+            "Activation explosion: max={} (root mean square {}, usually {})",
             number(*max),
             number(*magnitude),
             number(*usual)

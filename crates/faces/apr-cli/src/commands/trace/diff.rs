@@ -163,7 +163,7 @@ fn steps(out: &mut dyn Write, pass: &PassDiff) -> io::Result<()> {
         let Some(drift) = &step.drift else { continue };
         write!(out, "{:>4}  {name}{:pad$}  ████████  ", step.number, "")?;
         if let Some(shape) = &drift.other_shape {
-            writeln!(out, "{ODD}{:?} beside {shape:?}: not compared{ODD:#}", drift.shape)?;
+            writeln!(out, "{ODD}{:?} and {shape:?}: not compared{ODD:#}", drift.shape)?;
             continue;
         }
         let relative = drift.relative_l2;
@@ -198,7 +198,7 @@ fn share(drift: f64) -> String {
 
 fn inputs(out: &mut dyn Write, pass: &PassDiff) -> io::Result<()> {
     for name in &pass.not_taken {
-        writeln!(out, "{ODD}the second model does not take the input {}{ODD:#}", Escaped(name))?;
+        writeln!(out, "{ODD}the second model does not have the input {}{ODD:#}", Escaped(name))?;
     }
     for (whose, assumed) in [("", &pass.assumed), (" of the second model", &pass.other_assumed)] {
         for input in assumed {
@@ -232,7 +232,7 @@ fn divergence(out: &mut dyn Write, found: &Divergence) -> io::Result<()> {
     writeln!(out, "  Original mean: {:.4}", found.mean)?;
     writeln!(out, "  Optimized mean: {:.4}", found.other_mean)?;
     let usual = match found.usual {
-        Some(usual) => format!(", where others with weights of its type add {}", share(usual)),
+        Some(usual) => format!("; others with weights of its type add {}", share(usual)),
         None => ", and no other step has weights of its type".to_owned(),
     };
     writeln!(

@@ -9,7 +9,7 @@ use crate::failure::Outcome;
 
 /// Checks that a screen can be shown, before anything runs.
 pub(super) fn check(context: &Context) -> Outcome {
-    screens::check(context, "`apr trace --trace-payload` prints the same")
+    screens::check(context, "--interactive", "apr trace --trace-payload")
 }
 
 pub(super) fn run(

@@ -94,7 +94,7 @@ pub(super) const OUTPUTS: &[Advice] = &[
     (
         "apr convert q.gguf -o q.pt",
         4,
-        "a state dict has no dtype q8_0; --dequantize f16 writes floats",
+        "a state dict does not support q8_0; --dequantize f16 writes floats",
         "apr convert q.gguf -o q.pt --dequantize f16",
     ),
     (
@@ -210,7 +210,7 @@ pub(super) const MODELS: &[Advice] = &[
     (
         "apr import wide -o w.apr",
         5,
-        "--relaxed writes the model nevertheless, --arch NAME sets the family",
+        "--relaxed writes the model anyway, --arch NAME sets the family",
         "apr import wide -o w.apr --relaxed; ! apr import wide -o w2.apr --arch mistral",
     ),
     (
@@ -236,7 +236,7 @@ pub(super) const MODELS: &[Advice] = &[
     (
         "apr convert w.apr -o w.gguf",
         5,
-        "--relaxed writes the model nevertheless",
+        "--relaxed writes the model anyway",
         "apr convert w.apr -o w.gguf --relaxed",
     ),
     (
@@ -314,7 +314,7 @@ pub(super) const HOSTILE: &[Advice] = &[
     (
         "apr convert old.pt -o old.apr",
         4,
-        "`apr scan` lists what it runs",
+        "`apr scan` lists the code that it would run",
         "apr scan old.pt --json > list; grep -q clean list",
     ),
     (

@@ -54,8 +54,8 @@ pub(super) const RUNS: &[Advice] = &[
     (
         "apr run llama",
         2,
-        "missing prompt: pass --prompt TEXT; the model has no chat template, which a conversation \
-         (--chat) needs",
+        "missing prompt: pass --prompt TEXT; for a conversation (--chat), the model needs a chat \
+         template",
         "apr run llama --prompt 1+",
     ),
     (
@@ -142,7 +142,7 @@ pub(super) const RUNS: &[Advice] = &[
     (
         "apr run $FIXTURES/run/tiny-vit -i $FIXTURES/picture/a.png --want logits",
         2,
-        "pass audio or an image as an array (--want features -o FILE writes one)",
+        "audio and image files: pass an array (--want features -o FILE writes one)",
         "apr run $FIXTURES/run/tiny-vit -i $FIXTURES/picture/a.png --want features -o f.npy; \
          apr run $FIXTURES/run/tiny-vit -i pixel_values=f.npy --want logits",
     ),

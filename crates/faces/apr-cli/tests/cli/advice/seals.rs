@@ -219,7 +219,7 @@ pub(super) const JOBS: &[Advice] = &[
     (
         "apr plan --parts 2 -o g.json convert m.apr -o g.gguf",
         2,
-        "name an output that ends in .apr, and `apr convert` the finished model",
+        "pass an output that ends in .apr, and `apr convert` the finished model",
         "apr plan --parts 2 -o g.json convert m.apr -o g.apr; apr run-part g.json 0; \
          apr run-part g.json 1; apr finish g.json; apr convert g.apr -o g.gguf",
     ),

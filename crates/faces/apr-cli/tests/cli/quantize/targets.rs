@@ -53,10 +53,10 @@ fn a_scheme_without_a_type_in_the_format_is_rejected() {
     let sandbox = TinyModel::new("llama").sandbox();
     let files = sandbox.files();
     for (scheme, output, what) in [
-        ("int8", "q.gguf", "GGUF has no type like int8: q8_0"),
-        ("f8_e4m3", "q.gguf", "GGUF has no type like f8_e4m3"),
-        ("q8_0", "q.safetensors", "safetensors has no type like q8_0: write an .apr or .gguf file"),
-        ("int4", "q.pt", "PyTorch has no type like int4"),
+        ("int8", "q.gguf", "GGUF does not support int8: q8_0"),
+        ("f8_e4m3", "q.gguf", "GGUF does not support f8_e4m3"),
+        ("q8_0", "q.safetensors", "safetensors does not support q8_0: write an .apr or .gguf file"),
+        ("int4", "q.pt", "PyTorch does not support int4"),
     ] {
         for line in ["quantize m --type", "convert m --quantize", "export m --quantize"] {
             sandbox.apr(&format!("{line} {scheme} -o {output}")).fails(2, &[what]);

@@ -148,7 +148,7 @@ fn a_conversation_refuses_what_it_does_not_take() {
         rm m/chat_template.jinja; "$APR" run m --chat; echo "code $?""#;
     let tmux = on_terminal(&sandbox, (120, 24), script);
     let _ = tmux.shows(&[
-        "a conversation does not take --separator, --truncate: pass --prompt",
+        "--separator, --truncate can't be used in a conversation; pass --prompt for a single",
         "code 2",
         "missing chat template",
         "code 4",

@@ -365,8 +365,8 @@ fn a_model_is_explored_without_colours_where_that_is_asked_for() {
         let _ = tmux.shows(&["code 0"]);
     }
     let line = format!("tui {LLAMA}");
-    sandbox.apr(&line).fails(1, &["not a terminal", "`apr inspect`", "`apr tensors`"]);
-    sandbox.apr(&format!("{line} --json")).fails(2, &["`apr inspect`"]);
+    sandbox.apr(&line).fails(1, &["not a terminal", "`apr inspect`"]);
+    sandbox.apr(&format!("{line} --json")).fails(2, &["`apr inspect --json`"]);
     sandbox.apr("tui absent.apr").fails(1, &["not a terminal"]);
     let tmux = on_terminal(&sandbox, (80, 24), r#""$APR" tui absent.apr; echo "code $?""#);
     let _ = tmux.shows(&["absent.apr", "code 3"]);

@@ -36,7 +36,7 @@ fn a_prompt_can_be_typed_and_each_step_matches_the_trace() {
     with_screen(&[model.reader()], |screen| {
         screen.settle();
         press(screen, "i");
-        assert!(drawn(screen, SIZE).contains("Enter types a prompt"));
+        assert!(drawn(screen, SIZE).contains("Press Enter to type a prompt"));
         press(screen, "\n12+34=\n");
         assert_eq!(screen.view, View::Trace, "letters of the prompt are no keys");
         let trace = screen.trace.ready().expect("a trace").trace();

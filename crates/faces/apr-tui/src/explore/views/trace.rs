@@ -85,8 +85,8 @@ impl Explorer<'_> {
             }
             _ if !self.takes_text() => (without_text(self.job.model.name), self.palette.faint()),
             _ => {
-                let text = "Enter types a prompt: the model runs with it, and each step is shown \
-                            with its values";
+                let text = "Press Enter to type a prompt. The model runs with it and shows the \
+                            values of each step.";
                 (text.to_owned(), self.palette.faint())
             }
         };

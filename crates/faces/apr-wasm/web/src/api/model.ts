@@ -87,39 +87,39 @@ export class Model implements AsyncDisposable {
     return this.#call("histogram", [name, bins], options);
   }
 
-  /** Whether it is sound: structure, checksums, values. Reads every byte. */
+  /** Validates the model: structure, checksums, values. Reads every byte. */
   validate(options: CallOptions & { strict?: boolean } = {}): Promise<R.ValidateReport> {
     return this.#call("validate", [options.strict ?? false], options);
   }
 
   /**
-   * Who signed it, by the fingerprints of their keys. `trusted` are public keys in PEM.
+   * Returns the fingerprints of the keys that signed the model. `trusted` are public keys in PEM.
    *
-   * @throws AprError `E006` where it is not signed, or by none of them.
+   * @throws AprError `E006` if the model is not signed by one of them.
    */
   verify(trusted: string[]): Promise<string[]> {
     return this.#call("verify", [trusted]);
   }
 
-  /** What loading its files would execute. Executes nothing. */
+  /** Finds code that loading its files would run. Runs nothing. */
   scan(options: CallOptions = {}): Promise<R.ScanSummary> {
     return this.#call("scan", [], options);
   }
 
-  /** What could be better about it. */
+  /** Checks best practices. Reads no weights. */
   lint(): Promise<R.LintReport> {
     return this.#call("lint");
   }
 
-  /** What its family is and does. */
+  /** Describes the model's family. */
   explain(): Promise<R.ModelExplanation>;
-  /** What a tensor is for, and what reads it. */
+  /** Describes a tensor: its role, and the operators that read it. */
   explain(tensor: string, options?: CallOptions): Promise<R.TensorExplanation>;
   explain(tensor?: string, options: CallOptions = {}): Promise<unknown> {
     return tensor === undefined ? this.#call("explain") : this.#call("explainTensor", [tensor], options);
   }
 
-  /** Compares it with another model, tensor by tensor, whatever the formats are. */
+  /** Compares two models of any formats, tensor by tensor. */
   diff(other: Model, options: CallOptions = {}): Promise<R.DiffReport> {
     return this.#call("diff", [other.#reference()], options);
   }
@@ -137,17 +137,17 @@ export class Model implements AsyncDisposable {
     return this.#call("vocabulary", [text, start]);
   }
 
-  /** Files that travel with the weights: configuration, tokenizer, licence. */
+  /** Companion files: configuration, tokenizer, licence. */
   companions(): Promise<{ name: string; bytes: number }[]> {
     return this.#call("companions");
   }
 
-  /** The bytes of one of them. */
+  /** The bytes of a companion file. */
   companion(name: string): Promise<Uint8Array> {
     return this.#call("companion", [name]);
   }
 
-  /** What it computes: parts, operators, costs. */
+  /** Summarizes the graphs: parts, operators, costs. */
   graph(): Promise<R.GraphSummary> {
     return this.#call("graph");
   }

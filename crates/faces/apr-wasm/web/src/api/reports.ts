@@ -362,7 +362,7 @@ export interface ConvertReport {
   [more: string]: unknown;
 }
 
-/** What goes into a model. */
+/** Inputs and options of a run. */
 export interface RunWishes {
   text?: string;
   /** The text is a message of a chat, written by the model's own template. */

@@ -150,7 +150,7 @@ class Page {
     const scan = h("div");
     const view = h("main.view", { tabindex: -1, "aria-label": "Checks" },
       h("h2", "This can’t be opened as a model"), failure(why),
-      h("section.card", h("h2", "What loading it would execute"), scan));
+      h("section.card", h("h2", "Code that loading would run"), scan));
     fill(this.#root, h("div.shell.refused", this.#header(model.title), view));
     void scanning(model, this.#left.signal, scan);
   }
@@ -239,7 +239,7 @@ class Page {
   }
 
   #themeButton(): HTMLElement {
-    return h("button.theme", { onclick: nextTheme, title: "Light, dark, or as the system is", "aria-label": "Change the theme" }, "◐");
+    return h("button.theme", { onclick: nextTheme, title: "Light, dark or system theme", "aria-label": "Change the theme" }, "◐");
   }
 }
 

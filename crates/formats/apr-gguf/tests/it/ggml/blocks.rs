@@ -51,7 +51,7 @@ fn blocks_with_f32_scales_are_read_as_f32_with_ggmls_values() {
         assert_eq!(reader.stored(2).range.len, 20);
         assert_eq!(reader.warnings().len(), 1);
         assert!(
-            reader.warnings()[0].starts_with("1 tensors are q4_0 in the layout of "),
+            reader.warnings()[0].starts_with("1 tensors have the q4_0 layout of "),
             "{:?}",
             reader.warnings()
         );

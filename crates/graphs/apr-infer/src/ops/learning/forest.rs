@@ -92,8 +92,7 @@ impl Forest {
             |branch: &Branch| branch.feature < features && leads(branch.yes) && leads(branch.no);
         if let Some(at) = self.branches.iter().position(|branch| !fits(branch)) {
             return Err(Error::format(format!(
-                "node {at} of the trees names a node, a leaf or one of {features} features that is \
-                 not there"
+                "node {at} of the trees refers to a missing node, leaf or feature (of {features})"
             )));
         }
         if !self.roots.iter().all(|root| leads(*root)) {
@@ -164,7 +163,7 @@ impl Listed {
     ///
     /// # Errors
     /// E001 for lists that are not as long as each other, nodes that are there twice, and branches
-    /// to nodes that are not there.
+    /// to missing nodes.
     pub(super) fn forest(&self, votes: &ListedVotes) -> Result<Forest> {
         let len = self.nodes.len();
         let lists = [self.trees.len(), self.features.len(), self.modes.len(), self.values.len()];

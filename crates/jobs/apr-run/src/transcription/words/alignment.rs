@@ -33,7 +33,7 @@ impl Attention {
     /// E001 for another shape, or a head that the layer does not have.
     pub(super) fn add(&mut self, shares: &Tensor, head: usize) -> RunResult<()> {
         let &[1, heads, tokens, all] = shares.shape() else {
-            return Err(Error::format("the attention of the decoder is not that of heads").into());
+            return Err(Error::format("the decoder's attention is not split into heads").into());
         };
         if head >= heads || tokens != self.tokens {
             let message = format!("head {head} of alignment_heads: the layer has {heads} heads");

@@ -44,8 +44,8 @@ pub(super) fn bytes<'a>(
 
     if name.is_none_or(|name| name == "default") {
         warnings.push(
-            "tokenizer.ggml.pre is missing: a text is split as llama.cpp does then, not as the \
-             model's"
+            "tokenizer.ggml.pre is missing: text is split by llama.cpp's default, not as the \
+             model's tokenizer does"
                 .to_owned(),
         );
     }

@@ -78,7 +78,7 @@ fn file_of<'a>(keys: &TokenizerKeys<'a>) -> Result<(TokenizerFile<'a>, Vec<Strin
         "t5" => kinds::unigram(keys, &mut warnings)?,
         other => {
             let message = format!(
-                "there is no tokenizer.json for llama.cpp's tokenizer '{}'",
+                "missing tokenizer.json for llama.cpp's tokenizer '{}'",
                 Escaped::short(other)
             );
             return Err(Error::format(message));

@@ -114,7 +114,10 @@ fn check(job: &Job<'_>) -> Outcome {
     ];
     let idle: Vec<&str> = idle.iter().filter(|(_, given)| *given).map(|(name, _)| *name).collect();
     if !idle.is_empty() {
-        let message = format!("a conversation does not take {}: pass --prompt", idle.join(", "));
+        let message = format!(
+            "{} can't be used in a conversation; pass --prompt for a single answer",
+            idle.join(", ")
+        );
         return Err(Failure::Usage(message));
     }
     super::check_options(args, false, true)

@@ -1,4 +1,4 @@
-// Whether the model is sound, and what loading it would execute.
+// Validation, and code that loading the model would run.
 
 import type { LintReport, Model, PickleFinding, ScanSummary, ValidateReport } from "../../api/index.js";
 import { fill, h, type Child } from "../dom.js";
@@ -14,9 +14,9 @@ const MOST = 200;
 export function checks(session: Session, place: HTMLElement): void {
   const [scan, validation, lint] = [h("div"), h("div"), h("div")];
   fill(place, h("div.cards.wide",
-    h("section.card", h("h2", "What loading it would execute"), scan),
+    h("section.card", h("h2", "Code that loading would run"), scan),
     h("section.card", h("h2", "Every byte"), validation),
-    h("section.card", h("h2", "What could be better"), lint)));
+    h("section.card", h("h2", "Suggestions"), lint)));
   const { open: { model }, left } = session;
   void scanning(model, left, scan);
   void validating(session, validation);

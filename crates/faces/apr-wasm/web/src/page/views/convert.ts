@@ -81,7 +81,7 @@ function form(session: Session, formats: readonly WrittenFormat[]): Child {
     h("div.options", field("Format", format), field("Weights", weights)),
     h("label.check", compress, "Compress tensors without loss (APR only)"),
     h("label.check", relaxed, "Report errors and continue"),
-    h("p.tools", h("button.primary", "Convert"), h("button", { type: "button", onclick: () => void plan() }, "What would be written?")),
+    h("p.tools", h("button.primary", "Convert"), h("button", { type: "button", onclick: () => void plan() }, "Preview")),
     result);
 }
 

@@ -31,12 +31,12 @@ class Runner {
   readonly #context = h("textarea", { rows: 3, "aria-label": "The text for a question, or candidate texts for an image, one per line", placeholder: "Only for questions about a text, or candidate texts for an image, one per line" });
   readonly #file = h("input", { type: "file", "aria-label": "Audio or image file", accept: "audio/*,image/*,.flac,.wav" });
   readonly #arrays = h("textarea", { rows: 3, "aria-label": "Arrays as JSON, by the names of the inputs", placeholder: '{"x": [[1, 2, 3]]}' });
-  readonly #want = h("input", { type: "text", "aria-label": "Values of the graph that are wanted", placeholder: "all outputs" });
+  readonly #want = h("input", { type: "text", "aria-label": "Activations to return", placeholder: "all outputs" });
   readonly #chat = h("input", { type: "checkbox", onchange: () => this.#name() });
   readonly #system = h("textarea", { rows: 2, "aria-label": "System message of the conversation", placeholder: "None" });
   readonly #start = h("button.primary", "Run");
   readonly #conversation: Conversation;
-  readonly #tokens = h("input", { type: "number", min: 1, max: 4096, value: 64, "aria-label": "Most tokens that are generated" });
+  readonly #tokens = h("input", { type: "number", min: 1, max: 4096, value: 64, "aria-label": "Maximum tokens" });
   readonly #temperature = h("input", { type: "number", min: 0, max: 2, step: 0.1, value: 0, "aria-label": "Sampling temperature; 0 = greedy" });
 
   constructor(session: Session, parts: readonly PartSummary[], meanings: ReadonlySet<string>) {
@@ -57,10 +57,10 @@ class Runner {
         takesMedia && field("Audio or image", this.#file),
         !takesText && !takesMedia && field("Inputs", this.#arrays),
         takesText && h("details", h("summary", "Options"), h("div.options",
-          field("Most tokens", this.#tokens), field("Sampling temperature", this.#temperature),
+          field("Maximum tokens", this.#tokens), field("Sampling temperature", this.#temperature),
           h("label.check", { title: "Apply the model's chat template and keep the history" }, this.#chat, "Conversation")),
           field("System message of a conversation", this.#system)),
-        h("details", { open: session.place.want !== undefined }, h("summary", "Values of the graph"), field("Names, separated by commas", this.#want)),
+        h("details", { open: session.place.want !== undefined }, h("summary", "Activations to return"), field("Names, separated by commas", this.#want)),
         h("p", this.#start)),
       this.#answer);
     this.#text.addEventListener("keydown", (event) => {

@@ -8,7 +8,7 @@ import { failure, show } from "../waiting.js";
 
 export function vocabulary(session: Session, place: HTMLElement): void {
   void show(place, session.open.model.vocabulary(), (first) => {
-    if (!first) return h("p.notice", "The model carries no vocabulary.");
+    if (!first) return h("p.notice", "The model does not have a vocabulary.");
     const list = h("div.tokens");
     const count = h("span.dim", { role: "status" });
     const search = debounced(150, (text: string) => {
