@@ -98,7 +98,8 @@ impl Mixtures {
                 let of_piece = |(indices, weights): (&[f32], &[f32])| {
                     let last = 1.0 - weights.iter().sum::<f32>();
                     let weights = weights.iter().copied().chain([last]);
-                    // Numbers of vectors are small.
+                    #[expect(clippy::cast_possible_truncation, reason = "the bank is in memory")]
+                    #[expect(clippy::cast_sign_loss, reason = "below 0, it is the first")]
                     let numbers = indices.iter().map(|index| *index as usize);
                     let vectors: Vec<(usize, f32)> = numbers.zip(weights).collect();
                     mixed(&vectors).ok_or_else(wrong)
@@ -139,7 +140,9 @@ impl Tensors {
         else {
             return Err(first);
         };
-        if along.checked_mul(length) != Some(inputs) || rank == 0 {
+        // A larger rank than the weight has would be more than its elements.
+        let has_rank = (1..=inputs.max(outputs)).contains(&rank);
+        if along.checked_mul(length) != Some(inputs) || !has_rank {
             return Err(first);
         }
         if tiles.checked_mul(length) != Some(outputs) || also != rank {

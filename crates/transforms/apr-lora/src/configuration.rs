@@ -131,7 +131,10 @@ impl Configuration {
             |error| Error::format(format!("{ADAPTER_CONFIG}: {}", apr_core::foreign(&error)));
         let config: Map<String, Value> = from_python(text).map_err(wrong)?;
         if config.contains_key("peft_type") {
-            Self::peft(&config, &from_python(text).map_err(wrong)?, work)
+            match config.get("peft_type").and_then(Value::as_str).filter(|kind| !is_scaled(kind)) {
+                Some(kind) => Self::of_kind(kind, &config, work),
+                None => Self::peft(&config, &from_python(text).map_err(wrong)?, work),
+            }
         } else {
             Self::mlx(&config, work)
         }
@@ -160,9 +163,6 @@ impl Configuration {
     fn peft(config: &Map<String, Value>, in_order: &InOrder, work: Work) -> Result<Self> {
         let kind = config.get("peft_type").and_then(Value::as_str).unwrap_or_default();
         let is_lora = kind.eq_ignore_ascii_case("lora");
-        if !is_lora && !["LOHA", "LOKR"].iter().any(|known| kind.eq_ignore_ascii_case(known)) {
-            return Self::of_kind(kind, config, work);
-        }
         let is_set = |value: &Value| match value {
             Value::Null | Value::Bool(false) => false,
             Value::Array(values) => !values.is_empty(),
@@ -210,7 +210,11 @@ impl Configuration {
     /// Reads the configuration of PEFT's other kinds, whose scale does not depend on the module.
     fn of_kind(kind: &str, config: &Map<String, Value>, work: Work) -> Result<Self> {
         let flag = |key: &str| config.get(key).and_then(Value::as_bool).unwrap_or(false);
-        let count = |key: &str| Ok::<_, Error>(number(config, key)?.max(0.0) as u64);
+        let count = |key: &str| {
+            let found = config.get(key).and_then(Value::as_u64);
+            let wrong = || format!("{ADAPTER_CONFIG}: {key} must be a whole number");
+            found.ok_or_else(|| Error::format(wrong()))
+        };
         let (mut scale, mut method) = (1.0, Method::Named);
         match kind.to_ascii_uppercase().as_str() {
             "IA3" | "LN_TUNING" => {}
@@ -299,6 +303,12 @@ impl Configuration {
         let rank = rank.or(told).unwrap_or(1.0).max(1.0);
         Ok(alpha / if self.is_root { libm::sqrt(rank) } else { rank })
     }
+}
+
+/// Returns `true` if the scale of a kind follows from ranks and alphas, of which patterns state
+/// some.
+fn is_scaled(kind: &str) -> bool {
+    ["LORA", "LOHA", "LOKR"].iter().any(|known| kind.eq_ignore_ascii_case(known))
 }
 
 fn parameters(config: &Map<String, Value>) -> Vec<String> {

@@ -460,6 +460,11 @@ impl Planner<'_> {
         if all.is_none_or(|all| count > all) || orientation.inputs_first {
             return Err(self.unfit_part(spectrum));
         }
+        let in_memory = rows.saturating_add(columns).saturating_mul(2).saturating_mul(count);
+        if in_memory > fourier::IN_MEMORY {
+            let message = format!("{count} frequencies are more than memory is taken for");
+            return Err(Error::memory(message).for_tensor(&self.infos[spectrum].name));
+        }
         Ok(self.of(Kind::Fourier { spectrum, seed, rows }, None))
     }
 

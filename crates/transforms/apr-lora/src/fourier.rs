@@ -9,6 +9,9 @@ use crate::matrix::{Matrix, Product};
 /// The most elements of a weight: torch draws places of larger ones in another way.
 pub(crate) const MOST: u64 = u32::MAX as u64 / 20 - 1;
 
+/// The most numbers of waves in memory: 256 MiB.
+pub(crate) const IN_MEMORY: u64 = 1 << 26;
+
 /// Returns the real part of the inverse transform of a matrix that is zero but for `spectrum`, as a
 /// product: the wave of a frequency is the sum of two products of a column and a row.
 pub(crate) fn product(spectrum: &[f32], [rows, columns]: [u64; 2], seed: u64) -> Option<Product> {
@@ -23,17 +26,19 @@ pub(crate) fn product(spectrum: &[f32], [rows, columns]: [u64; 2], seed: u64) ->
         let turns = (u128::from(number) * at as u128 % u128::from(size)) as f64;
         (TAU * turns / size as f64).sin_cos()
     };
+    #[expect(clippy::cast_possible_truncation, reason = "PEFT computes in single precision")]
+    let single = |number: f64| number as f32;
     for (number, (place, value)) in places.into_iter().zip(spectrum).enumerate() {
         let factor = f64::from(*value) / all as f64;
         for row in 0..high {
             let (sin, cos) = wave(place / columns, row, rows);
             let of_row = &mut left.values[row * rank + 2 * number..][..2];
-            of_row.copy_from_slice(&[(factor * cos) as f32, (-factor * sin) as f32]);
+            of_row.copy_from_slice(&[single(factor * cos), single(-factor * sin)]);
         }
         for column in 0..wide {
             let (sin, cos) = wave(place % columns, column, columns);
-            right.values[2 * number * wide + column] = cos as f32;
-            right.values[(2 * number + 1) * wide + column] = sin as f32;
+            right.values[2 * number * wide + column] = single(cos);
+            right.values[(2 * number + 1) * wide + column] = single(sin);
         }
     }
     Product::new(left, right)
@@ -69,11 +74,12 @@ impl Mt19937 {
     const LEN: usize = 624;
 
     fn new(seed: u64) -> Self {
-        let mut state = vec![(seed & u64::from(u32::MAX)) as u32];
-        for at in 1..Self::LEN {
-            let last = state[at - 1];
-            let mixed = (last ^ last >> 30).wrapping_mul(1_812_433_253);
-            state.push(mixed.wrapping_add(at as u32));
+        let [a, b, c, d, ..] = seed.to_le_bytes();
+        let mut last = u32::from_le_bytes([a, b, c, d]);
+        let mut state = vec![last];
+        for at in (1..).take(Self::LEN - 1) {
+            last = (last ^ last >> 30).wrapping_mul(1_812_433_253).wrapping_add(at);
+            state.push(last);
         }
         Self { state, at: Self::LEN }
     }

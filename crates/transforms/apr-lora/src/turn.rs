@@ -183,7 +183,7 @@ fn orthogonal(skew: &Matrix, terms: Option<u64>) -> Option<Matrix> {
         added(&mut sum, skew, 1.0);
         added(&mut difference, skew, -1.0);
         // X (I + Q) = I - Q, turned: (I + Q)^T X^T = (I - Q)^T.
-        return solved(sum.transposed(), difference.transposed()).map(Matrix::transposed);
+        return solved(&sum.transposed(), &difference.transposed()).map(Matrix::transposed);
     };
     let mut made = identity;
     if terms > 1 {
@@ -203,7 +203,7 @@ fn orthogonal(skew: &Matrix, terms: Option<u64>) -> Option<Matrix> {
 }
 
 /// Returns X of `left` X = `right`, by elimination with row exchanges in double precision.
-fn solved(left: Matrix, right: Matrix) -> Option<Matrix> {
+fn solved(left: &Matrix, right: &Matrix) -> Option<Matrix> {
     let (size, width) = (left.rows, right.columns);
     let row = |at: usize| {
         let values =
