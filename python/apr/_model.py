@@ -66,7 +66,9 @@ def open(
     path = os.fspath(source)
     model = Model(_apr.Model.open(path, password, max_memory))
     if password is None:
-        model._again = functools.partial(open, path, max_memory=max_memory)
+        # A process that loads the pickle can be in another folder.
+        again = os.path.abspath(path) if os.path.exists(path) else path
+        model._again = functools.partial(open, again, max_memory=max_memory)
     return model
 
 
@@ -115,7 +117,10 @@ class Model(Mapping[str, Tensor]):
     def __repr__(self) -> str:
         if isinstance(self._model, _Closed):
             return "<apr.Model, closed>"
-        return f"<apr.Model {self.format}, {len(self)} tensors>"
+        return f"<apr.Model {self.format}, {self._count()}>"
+
+    def _count(self) -> str:
+        return f"{len(self)} tensor{'' if len(self) == 1 else 's'}"
 
     def _repr_html_(self) -> str:
         """Returns a table of the tensors for notebooks."""
@@ -130,7 +135,7 @@ class Model(Mapping[str, Tensor]):
         if len(self) > _SHOWN:
             rows.append(row(f"and {len(self) - _SHOWN} more", "", ""))
         head = "<tr><th>Tensor</th><th>Dtype</th><th>Shape</th></tr>"
-        title = html.escape(f"{self.format}, {len(self)} tensors")
+        title = html.escape(f"{self.format}, {self._count()}")
         return f"<table><caption>{title}</caption>{head}{''.join(rows)}</table>"
 
     def __enter__(self) -> "Model":

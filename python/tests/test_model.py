@@ -201,11 +201,20 @@ class Opening(Folder):
         safetensors.numpy.save_file({"<b>": np.zeros(2, np.float32)}, path)
         shown = apr.open(path)._repr_html_()
         self.assertIn("&lt;b&gt;", shown)
+        self.assertIn("safetensors, 1 tensor<", shown)
+        self.assertEqual(repr(apr.open(path)), "<apr.Model safetensors, 1 tensor>")
         self.assertNotIn("<b>", shown)
 
     def test_a_model_is_pickled_by_its_path(self):
         model = pickle.loads(pickle.dumps(apr.open(places.TINY_LLAMA, max_memory=1 << 30)))
         self.assertEqual(model.inspect()["parameters"], 361856)
+        # A relative path holds wherever the pickle is loaded.
+        before = os.getcwd()
+        self.addCleanup(os.chdir, before)
+        os.chdir(places.TINY_LLAMA.parent)
+        pickled = pickle.dumps(apr.open(places.TINY_LLAMA.name))
+        os.chdir(before)
+        self.assertEqual(len(pickle.loads(pickled)), 21)
         bytes = io.BytesIO((places.TINY_LLAMA / "model.safetensors").read_bytes())
         with self.assertRaisesRegex(TypeError, "opened by a path"):
             pickle.dumps(apr.open(bytes))

@@ -1,7 +1,7 @@
-"""Packs a built binary with what belongs to it: `package.py BINARY --target T --out FOLDER --epoch SECONDS`.
+"""Packs built binaries with what belongs to them: `package.py APR APR-QA --target T --out FOLDER --epoch SECONDS`.
 
-The archive `apr-VERSION-TARGET.tar.gz`, or `.zip` for Windows, has the binary, the documents of FOLDER/pages (manual
-pages and completions), the licences of all crates in it, and a bill of materials in CycloneDX 1.6. Beside it are the
+The archive `apr-VERSION-TARGET.tar.gz`, or `.zip` for Windows, has the binaries, the documents of FOLDER/pages (manual
+pages and completions), the licences of all crates in them, and a bill of materials in CycloneDX 1.6. Beside it are the
 bill, and a line for it in SHA256SUMS. Nothing depends on when or where it is packed: two builds of the same bits make
 the same archive.
 """
@@ -45,11 +45,12 @@ def metadata(target):
 
 
 def crates_of(found):
-    """The crates that the binary consists of, and what each depends on: not what only builds or tests use."""
+    """The crates that the binaries consist of, and what each depends on: not what only builds or tests use."""
     nodes = {node["id"]: node for node in found["resolve"]["nodes"]}
     packages = {package["id"]: package for package in found["packages"]}
-    root = next(package["id"] for package in found["packages"] if package["name"] == "apr-cli")
-    edges, rest = {}, [root]
+    by_name = {package["name"]: package["id"] for package in found["packages"] if package["source"] is None}
+    root = by_name["apr-cli"]
+    edges, rest = {}, [root, by_name["apr-qa"]]
     while rest:
         current = rest.pop()
         if current in edges:
@@ -151,21 +152,22 @@ def pack_zip(path, folder, files, epoch):
 
 def main():
     parser = argparse.ArgumentParser()
-    parser.add_argument("binary", type=Path)
+    parser.add_argument("binaries", type=Path, nargs="+")
     parser.add_argument("--target", required=True)
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--epoch", type=int, required=True)
     arguments = parser.parse_args()
 
-    binary = arguments.binary.read_bytes()
-    if has_symbols(binary):
-        parser.error(f"{arguments.binary} has symbols: it was not stripped")
+    binaries = [(path.name, path.read_bytes(), 0o755) for path in arguments.binaries]
+    for name, binary, _ in binaries:
+        if has_symbols(binary):
+            parser.error(f"{name} has symbols: it was not stripped")
     root, packages, edges = crates_of(metadata(arguments.target))
     name = f"apr-{packages[root]['version']}-{arguments.target}"
     document = json.dumps(bill(root, packages, edges, arguments.epoch), indent=1, sort_keys=True).encode() + b"\n"
     (arguments.out / f"{name}.cdx.json").write_bytes(document)
     files = [
-        (arguments.binary.name, binary, 0o755),
+        *binaries,
         ("apr.cdx.json", document, 0o644),
         ("THIRD-PARTY.txt", licences(root, packages, edges).encode(), 0o644),
     ]
@@ -183,8 +185,8 @@ def main():
     made = sorted(file for end in ("tar.gz", "zip", "cdx.json") for file in arguments.out.glob(f"*.{end}"))
     lines = [f"{hashlib.sha256(file.read_bytes()).hexdigest()}  {file.name}\n" for file in made]
     (arguments.out / "SHA256SUMS").write_text("".join(lines))
-    megabytes = len(binary) / 1e6, path.stat().st_size / 1e6
-    print(f"{path.name}: {len(edges)} crates, binary {megabytes[0]:.1f} MB, archive {megabytes[1]:.1f} MB")
+    sizes = ", ".join(f"{name} {len(binary) / 1e6:.1f} MB" for name, binary, _ in binaries)
+    print(f"{path.name}: {len(edges)} crates, {sizes}, archive {path.stat().st_size / 1e6:.1f} MB")
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-//! What people download: static binaries for Linux, and one for Windows, in archives with the page,
+//! What people download: static binaries for Linux, and for Windows, in archives with the page,
 //! manual pages, completions, the licences of all that is in them, a bill of materials and sums.
 //!
 //! The standard library for musl and what links it come with the toolchain. BLAKE3's vectors and
@@ -21,8 +21,8 @@ struct Platform {
     toolchain: Toolchain,
     /// Program that runs the binaries on other systems and processors, and its Debian package.
     emulator: Option<(&'static str, &'static str)>,
-    /// The name of the binary.
-    binary: &'static str,
+    /// The names of the binaries: the command, and the one that judges it.
+    binaries: [&'static str; 2],
 }
 
 /// C compiler and linker.
@@ -40,25 +40,25 @@ const PLATFORMS: [Platform; 4] = [
         triple: "x86_64-unknown-linux-musl",
         toolchain: Toolchain::Static("x86_64-linux-musl"),
         emulator: Some(("qemu-x86_64-static", "qemu-user-static")),
-        binary: "apr",
+        binaries: ["apr", "apr-qa"],
     },
     Platform {
         triple: "aarch64-unknown-linux-musl",
         toolchain: Toolchain::Static("aarch64-linux-musl"),
         emulator: Some(("qemu-aarch64-static", "qemu-user-static")),
-        binary: "apr",
+        binaries: ["apr", "apr-qa"],
     },
     Platform {
         triple: "x86_64-pc-windows-gnu",
         toolchain: Toolchain::MinGw,
         emulator: Some(("wine", "wine")),
-        binary: "apr.exe",
+        binaries: ["apr.exe", "apr-qa.exe"],
     },
     Platform {
         triple: "aarch64-apple-darwin",
         toolchain: Toolchain::Zig("aarch64-macos"),
         emulator: None,
-        binary: "apr",
+        binaries: ["apr", "apr-qa"],
     },
 ];
 
@@ -122,23 +122,24 @@ pub(crate) fn run(steps: &mut Steps, arguments: &[&str]) -> Result<(), String> {
     let Some(zig) = zig else { return Ok(()) };
     for platform in platforms {
         let triple = platform.triple;
-        let built = steps.run(&format!("apr for {triple}"), || {
+        let built = steps.run(&format!("apr and apr-qa for {triple}"), || {
             install_std(triple)?;
             build(platform, &zig, &target_dir().join("dist-build"))
         });
-        let Some(binary) = built else { continue };
+        let Some(binaries) = built else { continue };
+        let binary = &binaries[0];
         if platform.emulator.is_none() {
             say(format_args!("    {}: linked; not run, and not packed", binary.display()));
             continue;
         }
         if matches!(platform.toolchain, Toolchain::MinGw) {
-            steps.run("a library that old versions of Wine lack", || stand_in(&binary));
+            steps.run("a library that old versions of Wine lack", || stand_in(binary));
         }
-        steps.run(&format!("the binary for {triple} runs"), || try_out(platform, &binary));
-        steps.run(&format!("the archive for {triple}"), || package(platform, &binary, &packages));
+        steps.run(&format!("the binaries for {triple} run"), || try_out(platform, &binaries));
+        steps.run(&format!("the archive for {triple}"), || package(platform, &binaries, &packages));
         if options.contains(&"--test") {
             steps.run(&format!("the tests of the command line, of {triple}"), || {
-                test(platform, &binary)
+                test(platform, binary)
             });
         }
         if options.contains(&"--twice") {
@@ -146,9 +147,17 @@ pub(crate) fn run(steps: &mut Steps, arguments: &[&str]) -> Result<(), String> {
                 let folder = target_dir().join("dist-again");
                 let again = build(platform, &zig, &folder)?;
                 let read = |path: &Path| fs::read(path).map_err(Stop::failed);
-                let same = read(&binary)? == read(&again)?;
+                let mut differing = Vec::new();
+                for (binary, again) in binaries.iter().zip(&again) {
+                    if read(binary)? != read(again)? {
+                        differing.push(binary.display().to_string());
+                    }
+                }
                 fs::remove_dir_all(folder).map_err(Stop::failed)?;
-                if same { Ok(()) } else { Err(Stop::failed("the two binaries differ")) }
+                match differing.is_empty() {
+                    true => Ok(()),
+                    false => Err(Stop::failed(format!("differs: {}", differing.join(", ")))),
+                }
             });
         }
     }
@@ -178,8 +187,8 @@ pub(crate) fn install_std(triple: &str) -> Outcome {
         .map_err(|_| Stop::skipped(format!("no standard library for {triple}"), advice))
 }
 
-/// Builds the binary without build paths and times in it.
-fn build(platform: &Platform, zig: &Path, folder: &Path) -> Outcome<PathBuf> {
+/// Builds the binaries without build paths and times in them.
+fn build(platform: &Platform, zig: &Path, folder: &Path) -> Outcome<[PathBuf; 2]> {
     let Platform { triple, .. } = platform;
     fs::create_dir_all(folder).map_err(Stop::failed)?;
     let (compiler, linking) = match platform.toolchain {
@@ -203,19 +212,24 @@ fn build(platform: &Platform, zig: &Path, folder: &Path) -> Outcome<PathBuf> {
     let strip = if matches!(platform.toolchain, Toolchain::Zig(_)) { "none" } else { "symbols" };
     let flags = format!("{linking} -Cstrip={strip} {}", without_places()?);
     let variable = triple.replace('-', "_");
-    let mut command = cargo("build", ["--profile", "dist", "--package", "apr-cli", "--bin", "apr"]);
-    command
-        .args(["--target", triple])
-        .arg("--target-dir")
-        .arg(folder)
-        .env(format!("CARGO_TARGET_{}_RUSTFLAGS", variable.to_uppercase()), flags)
-        .env(format!("CC_{variable}"), &compiler)
-        .env("SOURCE_DATE_EPOCH", epoch()?);
-    if let Some(commit) = commit() {
-        command.env("APR_COMMIT", commit);
+    // One after the other: each with its own features of the libraries that both consist of.
+    for (package, binary) in [("apr-cli", "apr"), ("apr-qa", "apr-qa")] {
+        let mut command =
+            cargo("build", ["--profile", "dist", "--package", package, "--bin", binary]);
+        command
+            .args(["--target", triple])
+            .arg("--target-dir")
+            .arg(folder)
+            .env(format!("CARGO_TARGET_{}_RUSTFLAGS", variable.to_uppercase()), &flags)
+            .env(format!("CC_{variable}"), &compiler)
+            .env("SOURCE_DATE_EPOCH", epoch()?);
+        if let Some(commit) = commit() {
+            command.env("APR_COMMIT", commit);
+        }
+        run_program(&mut command)?;
     }
-    run_program(&mut command)?;
-    Ok(folder.join(triple).join("dist").join(platform.binary))
+    let built = folder.join(triple).join("dist");
+    Ok(platform.binaries.map(|binary| built.join(binary)))
 }
 
 /// Returns compiler flags that remove the paths of the sources from the binary.
@@ -293,8 +307,8 @@ fn stand_in(binary: &Path) -> Outcome {
     run_program(command.arg(library))
 }
 
-/// Lets the binary look at a model, check it and convert it.
-fn try_out(platform: &Platform, binary: &Path) -> Outcome {
+/// Lets the command look at a model, check it and convert it, and the other binary judge it.
+fn try_out(platform: &Platform, [binary, judge]: &[PathBuf; 2]) -> Outcome {
     let copy = target_dir().join("packages/tried.apr");
     fs::create_dir_all(target_dir().join("packages")).map_err(Stop::failed)?;
     let copy = copy.to_string_lossy();
@@ -306,6 +320,7 @@ fn try_out(platform: &Platform, binary: &Path) -> Outcome {
     ] {
         run_program(runner(platform, binary)?.args(line))?;
     }
+    run_program(runner(platform, judge)?.args(["verify", "--category", "physics", &copy]))?;
     fs::remove_file(&*copy).map_err(Stop::failed)
 }
 
@@ -331,8 +346,9 @@ fn test(platform: &Platform, binary: &Path) -> Outcome {
     run_program(command.env("APR_TEST_BINARY", script))
 }
 
-/// Packs the binary into an archive with its companion files.
-fn package(platform: &Platform, binary: &Path, packages: &Path) -> Outcome {
+/// Packs the binaries into an archive with their companion files.
+fn package(platform: &Platform, binaries: &[PathBuf; 2], packages: &Path) -> Outcome {
+    let binary = &binaries[0];
     let pages = packages.join("pages");
     if pages.exists() {
         fs::remove_dir_all(&pages).map_err(Stop::failed)?;
@@ -346,7 +362,7 @@ fn package(platform: &Platform, binary: &Path, packages: &Path) -> Outcome {
     }
     web::copy(&web::site(), &pages.join("page"))?;
     let mut pack = program("python3");
-    pack.arg("xtask/dist/package.py").arg(binary).args(["--target", platform.triple]);
+    pack.arg("xtask/dist/package.py").args(binaries).args(["--target", platform.triple]);
     run_program(pack.arg("--out").arg(packages).args(["--epoch", &epoch()?]))?;
     say(format_args!("    {}", packages.display()));
     Ok(())

@@ -201,6 +201,15 @@ impl Error {
         self
     }
 
+    /// Names the file `name`, which an inner layer knows without its folder, by its path.
+    #[must_use]
+    pub fn placing(mut self, name: &str, path: impl fmt::Display) -> Self {
+        if self.0.file.as_deref() == Some(name) {
+            self.0.file = Some(path.to_string());
+        }
+        self
+    }
+
     /// Names the tensor, unless an inner layer already did.
     #[must_use]
     pub fn for_tensor(mut self, tensor: impl fmt::Display) -> Self {

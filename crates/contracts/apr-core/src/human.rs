@@ -53,7 +53,7 @@ pub fn shortened(name: &str, width: usize) -> String {
 /// Returns the names in at most `width` characters each.
 ///
 /// The middle of a long name is left out, as by [`shortened`]. Names that this makes equal lose
-/// their beginning instead, if that tells them apart.
+/// their beginning instead, if that tells them apart, and otherwise stay whole.
 #[must_use]
 pub fn shortened_apart(names: &[String], width: usize) -> Vec<String> {
     let count = |names: &[String]| {
@@ -64,12 +64,14 @@ pub fn shortened_apart(names: &[String], width: usize) -> Vec<String> {
     let cut: Vec<String> = names.iter().map(|name| shortened(name, width)).collect();
     let tails: Vec<String> = names.iter().map(|name| tail(name, width)).collect();
     let (of_cut, of_tails) = (count(&cut), count(&tails));
-    let is_equal = |counts: &BTreeMap<String, usize>, name: &str| counts.get(name) > Some(&1);
+    let is_single = |counts: &BTreeMap<String, usize>, name: &str| counts.get(name) == Some(&1);
     cut.into_iter()
         .zip(tails)
-        .map(|(cut, tail)| match is_equal(&of_cut, &cut) && !is_equal(&of_tails, &tail) {
-            true => tail,
-            false => cut,
+        .zip(names)
+        .map(|((cut, tail), name)| match () {
+            () if is_single(&of_cut, &cut) => cut,
+            () if is_single(&of_tails, &tail) => tail,
+            () => name.clone(),
         })
         .collect()
 }
@@ -124,6 +126,8 @@ mod tests {
             shortened_apart(&names, 16),
             ["…input_layernorm", "….post_layernorm", "layers.0.mlp"]
         );
+        let alike = ["model.layers.0.a.weight", "model.layers.1.a.weight"].map(ToOwned::to_owned);
+        assert_eq!(shortened_apart(&alike, 12), alike);
         let again = [names[0].clone(), names[0].clone()];
         assert_eq!(shortened_apart(&again, 40), again);
     }

@@ -9,7 +9,7 @@ use core::fmt::Display;
 
 /// The names that messages have between backquotes: of options, fields and methods of the
 /// libraries.
-pub const SETTINGS: [&str; 44] = [
+pub const SETTINGS: [&str; 49] = [
     // Limits.
     "max_memory",
     "max_metadata",
@@ -19,12 +19,13 @@ pub const SETTINGS: [&str; 44] = [
     "config",
     "family_table",
     "file",
+    "mmproj",
     // The network.
     "insecure",
     "no_cache",
     "offline",
     "timeout",
-    // Types of tensors.
+    // Tensors that are chosen, and their types.
     "dequantize",
     "embedding_type",
     "output_type",
@@ -33,6 +34,7 @@ pub const SETTINGS: [&str; 44] = [
     "quantize",
     "requantize",
     "tensor_type",
+    "tensors",
     // Graphs.
     "exclude_node",
     "exclude_op",
@@ -42,11 +44,15 @@ pub const SETTINGS: [&str; 44] = [
     "matmul_nbits",
     "merged",
     "opset",
+    "rename",
     "shape",
     "simplify",
     "task",
     "to",
     "with_past",
+    // Generated text.
+    "ignore_eos",
+    "min_tokens",
     // The output.
     "alignment",
     "compress",

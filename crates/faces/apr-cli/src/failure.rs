@@ -9,10 +9,11 @@ use apr_ops::command::{GENERAL, VALIDATION, exit_code};
 use apr_ops::inline::ValidationError;
 use apr_ops::job::{JobError, misfit_title};
 use apr_registry::{Code, DType, Error, Escaped, IoCause};
-use apr_view::nearest;
+use apr_view::nearest_files;
 use serde::Serialize;
 use serde_json::{Map, Value, json};
 
+use crate::args::names_model;
 use crate::documents::FailureDocument;
 use crate::options::in_options;
 
@@ -330,7 +331,7 @@ fn advice_about(error: &Error) -> Option<String> {
         (_, Some(IoCause::NotFound)) => {
             let name = error.file()?;
             if !apr_io::is_remote(Path::new(name)) {
-                return advice_about_location(name).or_else(|| similar(name));
+                return advice_about_location(name).or_else(|| similar_file(name));
             }
             // The error of a server says what is missing.
             let is_of_system = error.message().contains("os error");
@@ -352,19 +353,19 @@ fn advice_about(error: &Error) -> Option<String> {
 }
 
 /// Returns advice on a file that does not exist, if its folder has a similar name.
-fn similar(name: &str) -> Option<String> {
+pub(crate) fn similar_file(name: &str) -> Option<String> {
     let path = Path::new(name);
     let folder = path.parent()?;
     let listed = if folder.as_os_str().is_empty() { Path::new(".") } else { folder };
     let names = apr_platform::list_folder(listed).ok()?;
     let names: Vec<&str> = names.iter().filter_map(|name| name.to_str()).collect();
-    let near = nearest(path.file_name()?.to_str()?, names, 1);
+    let near = nearest_files(path.file_name()?.to_str()?, names, 1);
     let near = folder.join(near.first()?);
     Some(format!("did you mean {}?", quoted(near.to_str()?)?))
 }
 
 /// Returns advice on a file that does not exist, if its name looks like a location.
-fn advice_about_location(name: &str) -> Option<String> {
+fn advice_about_location(typed: &str) -> Option<String> {
     let is_name = |part: &str| {
         let mut letters = part.chars();
         letters.next().is_some_and(char::is_alphanumeric)
@@ -378,9 +379,10 @@ fn advice_about_location(name: &str) -> Option<String> {
         let is_file =
             end.is_some_and(|end| end.starts_with(|c: char| c.is_lowercase()) && end != "en");
         let is_repository = is_name(model) && !has_folder && !is_file;
+        let is_repository = is_repository && names_model(typed);
         is_repository.then(|| format!("for a model of the hub: hf://{name}"))
     };
-    match name.split_once(':') {
+    match typed.split_once(':') {
         Some(("file", path)) => {
             let path = path.strip_prefix("//").unwrap_or(path);
             Some(format!("pass the path of a file: {}", quoted(path)?))
@@ -390,7 +392,7 @@ fn advice_about_location(name: &str) -> Option<String> {
             Some("locations begin with hf://, https://, http:// or s3://".to_owned())
         }
         Some(_) => None,
-        None => as_repository(name),
+        None => as_repository(typed),
     }
 }
 

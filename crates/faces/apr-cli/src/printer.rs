@@ -2,6 +2,7 @@
 
 use std::io::{BufWriter, Write};
 use std::mem::take;
+use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, MutexGuard, OnceLock};
 
@@ -75,6 +76,9 @@ static SHARED: Mutex<Vec<String>> = Mutex::new(Vec::new());
 /// Folders that were made for outputs, for reports that do not list them by themselves.
 static MADE_FOLDERS: Mutex<Vec<String>> = Mutex::new(Vec::new());
 
+/// Files and folders that were written beside a report that does not list them by itself.
+static OUTPUTS: Mutex<Vec<String>> = Mutex::new(Vec::new());
+
 /// `true` if weights are used in computations without being compared with their checksums.
 static UNVERIFIED: AtomicBool = AtomicBool::new(false);
 
@@ -96,6 +100,12 @@ struct Enveloped<'r, R> {
     warnings: Vec<String>,
     #[serde(skip_serializing_if = "Vec::is_empty")]
     made_folders: Vec<String>,
+    /// The written file or folder.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    output: Option<String>,
+    /// The second of two.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    other_output: Option<String>,
     /// Data that were not compared with the checksums in their files.
     #[serde(skip_serializing_if = "Option::is_none")]
     unverified: Option<&'static str>,
@@ -104,8 +114,9 @@ struct Enveloped<'r, R> {
 impl<'r, R> Enveloped<'r, R> {
     /// Returns the same envelope for another report.
     fn around<S>(self, report: &'r S) -> Enveloped<'r, S> {
-        let Self { headed, warnings, made_folders, unverified } = self;
-        Enveloped { headed: headed.around(report), warnings, made_folders, unverified }
+        let Self { headed, warnings, made_folders, output, other_output, unverified } = self;
+        let headed = headed.around(report);
+        Enveloped { headed, warnings, made_folders, output, other_output, unverified }
     }
 }
 
@@ -144,10 +155,13 @@ pub(crate) fn write_document<R: Document>(
         }
     };
     let command = COMMAND.get().map_or("", String::as_str);
+    let mut outputs = OUTPUTS.lock().map(|outputs| outputs.clone()).unwrap_or_default().into_iter();
     let envelope = Enveloped {
         headed: Headed::new(R::SCHEMA, R::VERSION, command, report),
         warnings,
         made_folders,
+        output: outputs.next(),
+        other_output: outputs.next(),
         unverified: UNVERIFIED.load(Ordering::Relaxed).then_some("tensors"),
     };
     let write = |out: &mut dyn Write| match (own, is_line) {
@@ -345,8 +359,15 @@ impl Printer {
         self.made(&report.made_folders);
     }
 
+    /// Adds a file or a folder that was written to a report that has no key for it.
+    pub(crate) fn wrote(&self, output: &Path) {
+        if let Ok(mut outputs) = OUTPUTS.lock() {
+            outputs.push(output.display().to_string());
+        }
+    }
+
     /// Reports folders that were made, from the outermost on.
-    fn made(&self, folders: &[String]) {
+    pub(crate) fn made(&self, folders: &[String]) {
         let Some(last) = folders.last() else { return };
         if self.level >= Level::Info {
             let _ = writeln!(anstream::stderr(), "made the folder {}", Escaped(last));

@@ -88,7 +88,8 @@ impl Model {
 
     /// Explains the purpose of a tensor, with its statistics.
     ///
-    /// If there is no tensor of this name, the result contains the most similar names.
+    /// If there is no tensor of this name, the result contains similar names, or
+    /// names as examples.
     ///
     /// # Errors
     /// E002 and E007 when its bytes can't be read.

@@ -49,7 +49,7 @@ use crate::writer::Writer;
 
 pub use crate::blocks::activation::activate;
 pub use crate::kinds::image_features::IMAGE_FEATURES;
-pub use crate::task::{class_for, task_asks_past};
+pub use crate::task::{check_task, class_for, task_asks_past};
 pub use crate::unused::UnusedTensor;
 
 /// The part of a model that makes vectors of images for its decoder. It takes `pixel_values` and

@@ -103,6 +103,27 @@ pub fn class_for<'a>(asked: &'a str, own: Option<&str>) -> Cow<'a, str> {
     Cow::Borrowed(class.copied().unwrap_or_default())
 }
 
+/// Checks that a text is a task of Optimum or can be the end of a class.
+///
+/// # Errors
+/// E001 with the tasks that there are.
+pub fn check_task(asked: &str) -> Result<()> {
+    // Ends of classes are written with capitals, and no text is no head.
+    let is_class = asked.is_empty() || asked.starts_with(|c: char| c.is_ascii_uppercase());
+    if is_class || named(asked).is_some() {
+        return Ok(());
+    }
+    let names = TASKS.map(|task| match task.goes_on {
+        true => format!("{0}, {0}{WITH_PAST}", task.name),
+        false => task.name.to_owned(),
+    });
+    let message = format!(
+        "unknown task '{asked}'; tasks are {}, or the end of a class such as CausalLM",
+        names.join(", ")
+    );
+    Err(Error::format(message))
+}
+
 /// The end of a class that a model of a family has for a task.
 ///
 /// # Errors
@@ -110,21 +131,10 @@ pub fn class_for<'a>(asked: &'a str, own: Option<&str>) -> Cow<'a, str> {
 /// E003 for one that the family has no head for, with those that it has.
 pub(crate) fn class_of<'a>(model: &FamilyModel<'_>, asked: &'a str) -> Result<Cow<'a, str>> {
     let Some((task, _)) = named(asked) else {
-        // Ends of classes are written with capitals, and no text is no head.
-        if asked.is_empty() || asked.starts_with(|c: char| c.is_ascii_uppercase()) {
-            return has(model, asked)
-                .then_some(Cow::Borrowed(asked))
-                .ok_or_else(|| lacks(model, asked));
-        }
-        let names = TASKS.map(|task| match task.goes_on {
-            true => format!("{0}, {0}{WITH_PAST}", task.name),
-            false => task.name.to_owned(),
-        });
-        let message = format!(
-            "unknown task '{asked}'; tasks are {}, or the end of a class such as CausalLM",
-            names.join(", ")
-        );
-        return Err(Error::format(message));
+        check_task(asked)?;
+        return has(model, asked)
+            .then_some(Cow::Borrowed(asked))
+            .ok_or_else(|| lacks(model, asked));
     };
 
     let own = model.graph_settings(None).map(|settings| settings.task().to_owned());

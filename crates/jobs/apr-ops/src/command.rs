@@ -36,6 +36,9 @@ pub fn exit_code(error: &Error) -> u8 {
 /// A sentence for people, where it is no size or too large.
 pub fn parse_size(text: &str) -> Result<u64, String> {
     let text = text.trim();
+    if text.starts_with('-') {
+        return Err(format!("'{text}' is below zero; try 512M, 2GB or 1073741824"));
+    }
     let digits = text.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(text.len());
     let (number, unit) = text.split_at(digits);
     let factor: u64 = match unit.trim().to_ascii_lowercase().as_str() {
@@ -99,6 +102,7 @@ mod tests {
         assert_eq!(parse_size("1.5 GiB"), Ok(3 << 29));
         assert_eq!(parse_size("64m"), Ok(64 << 20));
         assert!(parse_size("lots").is_err());
+        assert!(parse_size("-1").is_err_and(|why| why.contains("below zero")));
         assert!(parse_size("5 parsecs").is_err());
         assert!(parse_size("99999999999G").is_err());
     }

@@ -71,7 +71,8 @@ fn judged(
         pairing.pairs.is_empty() && pairing.removed.is_empty() && pairing.added.is_empty();
     if let Some(filter) = options.filter.as_ref().filter(|_| is_empty) {
         // A gate that compares nothing must not pass.
-        let message = format!("no tensor matches `tensors` {}", Escaped::short(filter.text()));
+        let (what, filter) = (DiffOptions::NOTHING, Escaped::short(filter.text()));
+        let message = format!("{what} {filter}");
         return Err(Error::format(message));
     }
 

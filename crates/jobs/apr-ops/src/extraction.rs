@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use apr_core::{Escaped, Result};
 use apr_graph::{Body, Dim, Graph, NodeId, ValueId, ValueOrigin, ValueType, infer};
-use apr_view::closest;
+use apr_view::nearest_or_first;
 use serde::Serialize;
 
 use crate::simplify::{prepare, remove_dead};
@@ -74,11 +74,12 @@ impl Extraction<'_> {
             let is_made = |id: &&ValueId| {
                 matches!(body.value(**id).origin, ValueOrigin::Node(_) | ValueOrigin::Input)
             };
-            let near = reached.iter().filter(is_made).map(|id| body.value(*id).name.as_str());
+            let others = reached.iter().filter(is_made).map(|id| body.value(*id).name.as_str());
+            let others = nearest_or_first(name, others.filter(|other| other != name), SHOWN);
             return Err(format!(
-                "`from`: no output depends on '{}'{}",
+                "`from`: no output depends on '{}'; outputs depend on {}",
                 Escaped::short(name),
-                nearest(name, near.filter(|near| near != name))
+                listed(&others)
             ));
         }
         let mut inputs = starts.clone();
@@ -285,11 +286,14 @@ fn names(body: &Body, ids: &[ValueId]) -> Vec<String> {
 
 /// Returns the end of a message with the names nearest to an unknown one.
 fn nearest<'n>(name: &str, all: impl IntoIterator<Item = &'n str>) -> String {
-    let near: Vec<String> = closest(name, all, SHOWN)
-        .into_iter()
-        .map(|near| format!("'{}'", Escaped::short(near)))
-        .collect();
-    if near.is_empty() { String::new() } else { format!("; nearest names: {}", near.join(", ")) }
+    let near = apr_view::nearest(name, all, SHOWN);
+    if near.is_empty() { String::new() } else { format!("; nearest names: {}", listed(&near)) }
+}
+
+fn listed(names: &[&str]) -> String {
+    let names: Vec<String> =
+        names.iter().map(|name| format!("'{}'", Escaped::short(name))).collect();
+    names.join(", ")
 }
 
 #[cfg(test)]
@@ -347,9 +351,10 @@ mod tests {
     #[test]
     fn unknown_and_unconnected_names_list_the_nearest() {
         for (from, to, expected) in [
-            ("bb", "y", "`from`: no value or node 'bb'; nearest names: 'b'"),
-            ("a", "yy", "`to`: no value or node 'yy'; nearest names: 'y'"),
-            ("c", "b", "`from`: no output depends on 'c'"),
+            ("mas", "y", "`from`: no value or node 'mas'; nearest names: 'mask'"),
+            ("a", "maks", "`to`: no value or node 'maks'; nearest names: 'mask'"),
+            ("zzz", "y", "`from`: no value or node 'zzz'"),
+            ("c", "b", "`from`: no output depends on 'c'; outputs depend on '"),
             ("w", "y", "`from`: 'w' is a tensor of the file"),
             ("a", "a", "`to`: no node of the part computes 'a'"),
             ("z", "y", "`from`: no output depends on 'z'"),

@@ -8,7 +8,7 @@ use apr_registry::{CheckpointReader, DType, Pipeline, Result, Shape};
 use apr_tensor::stats::{Histogram, Moments, Stats};
 use apr_view::NamePattern;
 use apr_view::chunks::{Chunk, chunks, take};
-use apr_view::closest;
+use apr_view::nearest_or_first;
 use apr_view::values::{self, Buffers};
 use base16ct::lower::encode_string;
 use serde::Serialize;
@@ -216,11 +216,11 @@ pub fn measured<P: Pipeline>(
 /// Returns the position of the tensor with this name.
 ///
 /// # Errors
-/// Returns the most similar names if there is no such tensor.
+/// Returns similar names, or if there are none, the first as examples, if there is no such tensor.
 pub fn find<'a>(reader: &'a dyn CheckpointReader, name: &str) -> Result<usize, Vec<&'a str>> {
     let tensors = reader.tensors();
     let found = tensors.iter().position(|info| info.name == name);
-    found.ok_or_else(|| closest(name, tensors.iter().map(|info| info.name.as_str()), 5))
+    found.ok_or_else(|| nearest_or_first(name, tensors.iter().map(|info| info.name.as_str()), 5))
 }
 
 /// Returns the distribution of a tensor of the model at `path`, in at most `bins` bins.

@@ -70,7 +70,7 @@ pub use filter::{NamePattern, named, parse_filter, parse_search};
 pub use first_use::sort_by_first_use;
 pub use joined::Joined;
 pub use mapped::Formula;
-pub use nearest::{closest, meant, nearest};
+pub use nearest::{meant, nearest, nearest_files, nearest_or_first, slips};
 pub use renaming::Renamings;
 pub use rows::{Cut, Turned};
 pub use transform::Change;

@@ -12,7 +12,7 @@ use apr_core::{Companion, Error, IoCause, Result};
 use globset::{Glob, GlobSet, GlobSetBuilder};
 
 use crate::hub::{RemoteFile, did_you_mean};
-use apr_view::nearest;
+use apr_view::nearest_files;
 
 /// The user's selection of files.
 #[derive(Debug, Clone, Default)]
@@ -154,7 +154,7 @@ fn check_there(file: &str, names: &[&str]) -> Result<()> {
     if names.contains(&file) {
         return Ok(());
     }
-    let near = nearest(file, names.iter().copied(), 5);
+    let near = nearest_files(file, names.iter().copied(), 5);
     let message = format!("no file '{file}'{}", did_you_mean(&near));
     Err(Error::io(IoCause::NotFound, message))
 }

@@ -19,7 +19,7 @@ use crate::lookup::{Hub, LocationKind};
 use crate::notes::Notes;
 use crate::source::{Reading, RemoteSource};
 use crate::url_cache::UrlCache;
-use apr_view::nearest;
+use apr_view::nearest_files;
 
 pub use download::Downloaded;
 use verify::CachedFile;
@@ -294,7 +294,7 @@ fn within(path: &str, files: &[RemoteFile]) -> Option<(String, Option<String>)> 
 
 fn no_file(location: &HubLocation, repository: &Repository) -> Error {
     let path = &location.path;
-    let near = nearest(path, repository.files.iter().map(|file| file.name.as_str()), 5);
+    let near = nearest_files(path, repository.files.iter().map(|file| file.name.as_str()), 5);
     let message = format!(
         "{}: file '{path}' not found at {}{}",
         repository.id,

@@ -41,7 +41,7 @@ pub fn create_folders(folder: &Path) -> Result<()> {
 ///
 /// # Errors
 /// E007.
-pub(crate) fn check_folders(folder: &Path) -> Result<()> {
+pub fn check_folders(folder: &Path) -> Result<()> {
     let nearest = folder.ancestors().find(|path| path.symlink_metadata().is_ok());
     let Some(path) = nearest.filter(|path| !path.is_dir()) else { return Ok(()) };
     let what = match path.exists() {

@@ -63,7 +63,7 @@ pub use apr_hub as hub;
 pub use atomic::{AtomicOutput, Committed, Target};
 #[cfg(feature = "infer")]
 pub use crew::Crew;
-pub use error::{create_folders, io_error};
+pub use error::{check_folders, create_folders, io_error};
 pub use file::FileSource;
 pub use folder::ModelFolder;
 #[cfg(feature = "infer")]

@@ -69,7 +69,8 @@ impl Sources {
 
         if is_index(path) || is_part(path) {
             let (folder, file) = self.neighbourhood(path)?;
-            return apr_registry::open_in(&folder, &file, options);
+            let opened = apr_registry::open_in(&folder, &file, options);
+            return opened.map_err(|error| error.placing(&file, name));
         }
 
         let source = self.open_file(path)?;
@@ -83,7 +84,8 @@ impl Sources {
             .is_some_and(apr_registry::may_span_files)
         {
             let (folder, file) = self.neighbourhood(path)?;
-            return apr_registry::open_in(&folder, &file, options);
+            let opened = apr_registry::open_in(&folder, &file, options);
+            return opened.map_err(|error| error.placing(&file, name));
         }
         let reader = apr_registry::open(source, &name.to_string(), options)?;
         let is_shard = path
@@ -124,8 +126,9 @@ impl Sources {
             .limits
             .check_metadata(source.len())
             .and_then(|()| read_vec(source, 0, source.len()));
-        let json = json.map_err(|error| error.in_file(&file))?;
+        let json = json.map_err(|error| error.in_file(path.display()))?;
         apr2::open_manifest(&json, &file, &folder, &options.limits, &options.keys)
+            .map_err(|error| error.placing(&file, path.display()))
     }
 
     /// Opens the same models as [`open_model_with_companions`](crate::open_model_with_companions).

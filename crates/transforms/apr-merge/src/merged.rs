@@ -253,7 +253,11 @@ impl<'a> Merged<'a> {
 
     fn merged_models(&self) -> Vec<MergedModel> {
         let base = self.recipe.base.as_deref();
-        let models = self.models.iter().map(|model| MergedModel {
+        let each = self
+            .models
+            .iter()
+            .flat_map(|model| std::iter::repeat_n(model, self.recipe.times(&model.name)));
+        let models = each.map(|model| MergedModel {
             name: model.name.clone(),
             bytes: model.reader.files().iter().map(|file| file.len).fold(0, u64::saturating_add),
             base: base == Some(model.name.as_str()),

@@ -6,7 +6,7 @@ use apr_core::{DType, DTypeKind};
 
 use apr_tensor::block::can_quantize;
 
-use apr_view::closest;
+use apr_view::{meant, nearest};
 
 /// Method by which a scheme chooses the dtype of each tensor.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -236,24 +236,22 @@ const DTYPE_ALIASES: &[(&str, DType)] = &[
 pub struct UnknownType {
     /// Name that the user passed.
     pub name: String,
-    /// Names most like it, best first.
+    /// Names like it, best first; empty if there is none.
     pub nearest: Vec<&'static str>,
+    /// All names.
+    known: Vec<&'static str>,
 }
 
 impl UnknownType {
     fn new(name: &str, known: impl Iterator<Item = &'static str>) -> Self {
-        Self { name: name.to_owned(), nearest: closest(&name.to_ascii_lowercase(), known, 3) }
+        let known: Vec<&str> = known.collect();
+        Self { name: name.to_owned(), nearest: nearest(name, known.iter().copied(), 3), known }
     }
 }
 
 impl fmt::Display for UnknownType {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(
-            f,
-            "unknown quantization type '{}'; did you mean {}?",
-            self.name,
-            self.nearest.join(", ")
-        )
+        write!(f, "unknown quantization type '{}'; {}", self.name, meant(&self.name, &self.known))
     }
 }
 
@@ -270,7 +268,7 @@ impl Scheme {
     /// ```
     ///
     /// # Errors
-    /// With the nearest names, for an unknown name.
+    /// With the names like it, for an unknown name.
     pub fn parse(name: &str) -> Result<Self, UnknownType> {
         Self::names()
             .find(|(known, _)| known.eq_ignore_ascii_case(name))
@@ -305,7 +303,7 @@ const fn is_target(dtype: DType) -> bool {
 /// Unlike with [`Scheme::parse`], `q4_k` is the bare type here.
 ///
 /// # Errors
-/// With the nearest names, for an unknown name.
+/// With the names like it, for an unknown name.
 pub fn parse_dtype(name: &str) -> Result<DType, UnknownType> {
     let known = || {
         let types = DType::ALL.iter().copied().filter(|&dtype| is_target(dtype));

@@ -21,23 +21,30 @@ pub const MAX_ID: usize = 64 - CHECK;
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Frame(Vec<u8>);
 
+/// Checks that a text can be an id.
+///
+/// # Errors
+/// E001 for an empty text, one of more than [`MAX_ID`] bytes of UTF-8, and control characters.
+pub fn check_id(id: &str) -> Result<()> {
+    if id.is_empty() || id.chars().any(char::is_control) {
+        return Err(Error::format("an id is one line of text without control characters"));
+    }
+    if id.len() > MAX_ID {
+        let message = format!("the id has {} bytes; a watermark holds {MAX_ID} at most", id.len());
+        return Err(Error::format(message));
+    }
+    Ok(())
+}
+
 impl Frame {
     /// The shortest frame that holds an id.
     ///
     /// # Errors
-    /// E001 for an empty id, one of more than [`MAX_ID`] bytes of UTF-8, and control characters.
+    /// Those of [`check_id`].
     pub fn new(key: &MarkKey, id: &str) -> Result<Self> {
-        if id.is_empty() || id.chars().any(char::is_control) {
-            return Err(Error::format("an id is one line of text without control characters"));
-        }
-
-        let length =
-            LENGTHS.into_iter().find(|length| id.len() + CHECK <= *length).ok_or_else(|| {
-                Error::format(format!(
-                    "the id has {} bytes; a watermark holds {MAX_ID} at most",
-                    id.len()
-                ))
-            })?;
+        check_id(id)?;
+        let length = LENGTHS.into_iter().find(|length| id.len() + CHECK <= *length);
+        let length = length.unwrap_or(MAX_ID + CHECK);
         let mut padded = id.as_bytes().to_vec();
         padded.resize(length - CHECK, 0);
         let check = check(key, &padded);

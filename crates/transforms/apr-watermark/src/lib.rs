@@ -62,5 +62,5 @@ pub use chips::Chips;
 pub use correlation::{Correlation, Reading, SymbolScore};
 pub use detect::{DetectReport, MAX_CHANCE, detect};
 pub use embed::{EmbedReport, Marked};
-pub use frame::{Frame, MAX_ID};
+pub use frame::{Frame, MAX_ID, check_id};
 pub use key::MarkKey;

@@ -211,6 +211,10 @@ pub(crate) struct IssueArgs {
 
 /// Arguments of `edit`.
 #[derive(Debug, Args)]
+#[command(mut_arg("rename", |arg| arg.help(
+    "Rename tensors by name or by regular expression (groups: \\1); for ONNX files, `apr convert \
+     --rename`"
+)))]
 pub(crate) struct EditArgs {
     /// The .apr, GGUF, safetensors, ONNX or PyTorch file, or a folder of safetensors
     pub(crate) model: PathBuf,

@@ -1,226 +1,46 @@
 //! What users of other tools type, and what it is called here.
 
+mod words;
+
 use std::ffi::OsString;
 use std::path::Path;
 
+use apr_view::slips;
 use clap::builder::StyledStr;
 use clap::error::{ContextKind, ContextValue, ErrorKind};
-use clap::{CommandFactory, Error};
+use clap::{Command, CommandFactory, Error};
 
+use self::words::{COMMANDS, INNER, OPTIONS};
 use super::groups::GROUPS;
-
-/// Options of llama.cpp, hf, ffmpeg and others, and what does the same; the name is the one that
-/// was typed.
-const OPTIONS: [(&[&str], &str); 16] = [
-    (
-        &[
-            "--outfile",
-            "--out",
-            "--out-file",
-            "--output-file",
-            "--outdir",
-            "--output-dir",
-            "--dest",
-            "--local-dir",
-        ],
-        "-o PATH (--output) names the output",
-    ),
-    (
-        &["--outtype", "--dtype", "--torch-dtype", "--fp16", "--f16", "--bf16", "--half"],
-        "--precision f16 casts floats (bf16, f32 ...); `apr quantize --type q8_0` and --quantize \
-         make blocks",
-    ),
-    (
-        &["--target", "--output-format", "--to-format"],
-        "the output's extension sets the format; otherwise pass --format",
-    ),
-    (
-        &["--input", "-i", "--model", "-m", "--in"],
-        "pass the model without an option: `apr \
-         COMMAND MODEL`",
-    ),
-    (
-        &["--qtype", "--quant", "--quantization-type", "--bits", "--nbits", "--ftype"],
-        "--quantize TYPE, or `apr quantize --type TYPE`",
-    ),
-    (
-        &["--force", "--yes", "-y", "--clobber", "--replace"],
-        "-f (--overwrite) overwrites an existing output",
-    ),
-    (&["--max-shard-size", "--split-max-size"], "--shard-size SIZE cuts the output into files"),
-    (&["--leave-output-tensor"], "--output-type TYPE sets the type of the output projection"),
-    (
-        &["--token-embedding-type", "--output-tensor-type"],
-        "--embedding-type and --output-type set these types",
-    ),
-    (
-        &["--pattern", "--grep"],
-        "--filter of `apr tensors` and --tensors of `apr diff` select by name",
-    ),
-    (
-        &["--stat", "--statistics", "--histogram"],
-        "`apr tensors --stats` and --hist NAME show values",
-    ),
-    (&["--no-color", "--no-colour", "--colour"], "--color never, or NO_COLOR"),
-    (&["--jobs", "-t", "--nthreads", "--num-threads"], "--threads N, or APR_THREADS"),
-    (&["-j"], "--json prints the report as JSON; --threads N sets the number of threads"),
-    (&["--parents", "--mkdir"], "apr creates the missing folders of an output"),
-    (&["--recursive", "-R"], "folders are read with all folders below them"),
-];
-
-/// Commands of other tools.
-const COMMANDS: [(&[&str], &str); 40] = [
-    (&["list", "dir", "layers", "weights"], "`apr tensors MODEL` lists the tensors"),
-    (
-        &[
-            "show",
-            "cat",
-            "view",
-            "open",
-            "describe",
-            "head",
-            "header",
-            "metadata",
-            "stat",
-            "summary",
-            "summarize",
-            "size",
-            "du",
-            "params",
-            "parameters",
-            "details",
-            "file",
-        ],
-        "`apr inspect MODEL` shows family, size, dtypes and metadata",
-    ),
-    (
-        &["chat", "talk", "repl"],
-        "`apr run MODEL --chat` holds a conversation, if the model has a chat template; --prompt \
-         TEXT is a single prompt",
-    ),
-    (
-        &[
-            "infer",
-            "inference",
-            "generate",
-            "predict",
-            "prompt",
-            "embed",
-            "embedding",
-            "embeddings",
-            "transcribe",
-            "translate",
-            "exec",
-        ],
-        "`apr run MODEL` runs a model: --prompt TEXT, or --input FILE",
-    ),
-    (
-        &["pull", "fetch", "get", "clone"],
-        "`apr download hf://ORG/REPO` downloads a model; other commands read hf:// themselves",
-    ),
-    (
-        &["perplexity", "ppl", "eval", "evaluate", "score", "quality", "benchmark-quality"],
-        "`apr validate MODEL --quality --text FILE` measures perplexity, `apr validate MODEL \
-         --quality` scores a model",
-    ),
-    (
-        &["vocab", "vocabulary", "encode", "decode", "tokens", "tokenizer"],
-        "`apr tokenize MODEL --prompt TEXT` shows tokens and their ids",
-    ),
-    (&["licence", "licences", "licenses"], "`apr license` issues, shows and verifies licences"),
-    (
-        &["sha256", "sha256sum", "digest", "blake3", "md5", "hash", "checksum"],
-        "`apr validate MODEL --sha256 HEX` checks the digest of a file; `apr tensors MODEL \
-         --digest` lists the digests of its tensors",
-    ),
-    (&["search", "find", "grep"], "`apr tensors MODEL --filter NAME` selects tensors by name"),
-    (&["finetune", "train"], "apr trains students only: `apr distill MODEL -o OUT --data TEXT`"),
-    (&["svd", "lowrank", "low-rank"], "`apr factorize MODEL --rank R -o OUT`"),
-    (&["time", "profile", "speed", "benchmark", "perf"], "`apr bench MODEL`, or `apr trace MODEL`"),
-    (&["topology", "netgraph", "plot", "draw"], "`apr graph MODEL` draws the graph"),
-    (&["stats", "hist", "histogram"], "`apr tensors MODEL --stats`, or --hist NAME"),
-    (&["check", "test", "doctor", "fsck", "repair", "fix"], "`apr validate MODEL` checks a model"),
-    (
-        &["serve", "server", "web", "browse", "browser", "gui", "netron"],
-        "`apr page MODEL` opens a model in the browser",
-    ),
-    (&["compare", "cmp"], "`apr diff A B` compares two models"),
-    (&["pack", "add"], "`apr import SOURCE -o OUT.apr` packs a model"),
-    (&["unpack", "extract", "save"], "`apr export MODEL -o FOLDER` writes the files back"),
-    (
-        &["transcode", "cast", "compress", "decompress", "copy", "cp"],
-        "`apr convert MODEL -o OUT`, with --precision or --compress",
-    ),
-    (
-        &["gguf", "safetensors", "onnx", "to-gguf", "hf-to-gguf", "convert-hf-to-gguf"],
-        "`apr convert MODEL -o OUT` converts by the extension of the output",
-    ),
-    (
-        &["login", "auth", "whoami"],
-        "`hf auth login` stores the token that apr sends to the hub, or set HF_TOKEN",
-    ),
-    (&["push", "upload", "publish"], "`apr export MODEL -o FOLDER` writes a folder to upload"),
-    (&["dequantize"], "`apr convert MODEL --dequantize f16 -o OUT`"),
-    (
-        &["split", "gguf-split"],
-        "`apr shard MODEL --size 5GB -o OUT.apr`, or `apr convert --shard-size`",
-    ),
-    (
-        &["concat", "cat-shards", "unsplit", "unshard"],
-        "`apr join MANIFEST -o OUT.apr` puts shards together",
-    ),
-    (&["rename", "set", "drop"], "`apr edit MODEL --rename OLD=NEW`, --set, --drop"),
-    (
-        &["rm", "remove", "delete", "uninstall"],
-        "`apr cache clear` removes downloads; `apr edit MODEL --drop GLOB` removes tensors",
-    ),
-    (&["quant", "quants"], "`apr quantize MODEL --type TYPE -o OUT` quantizes a model"),
-    (
-        &["optimize", "optimise", "shrink"],
-        "`apr quantize MODEL --type TYPE -o OUT` makes a model smaller; so do `apr prune` and \
-         `apr factorize`",
-    ),
-    (
-        &["memory", "mem", "vram", "ram"],
-        "`apr inspect MODEL --memory` estimates the memory that a run requires",
-    ),
-    (
-        &["template", "chat-template"],
-        "`apr run MODEL --chat` applies the chat template; `apr edit MODEL --chat-template FILE` \
-         replaces it",
-    ),
-    (&["config", "configuration"], "`apr inspect MODEL --full` shows all metadata"),
-    (&["safe", "safety", "security", "picklescan"], "`apr scan MODEL` looks for malicious code"),
-    (&["lora-extract", "extract-lora"], "`apr lora extract` extracts an adapter"),
-    (&["sparsify", "sparse"], "`apr prune MODEL --prune 0.5 -o OUT` sets weights to zero"),
-    (&["dump", "hexdump", "xxd", "hex", "strings"], "`apr debug FILE --hex`, or --strings"),
-    (&["key", "genkey", "gen-key", "key-gen"], "`apr keygen -o KEY` makes a key pair"),
-    (&["completion", "complete"], "`apr completions SHELL` prints a completion script"),
-];
 
 /// Adds the hint for what was typed, in place of clap's list of similar names.
 pub(super) fn advised(mut error: Error) -> Error {
+    blame_environment(&mut error);
     if let Some(other) = of_zero(&error).or_else(|| of_number(&error)) {
         return other;
     }
     let args: Vec<OsString> = crate::arguments().skip(1).collect();
     let hint = hint(&error, &args);
-    if error.kind() == ErrorKind::UnknownArgument {
-        // clap's advice to pass an unknown option as a value behind `--` has no use here, and its
-        // usage has the option that it takes for similar.
-        drop(error.remove(ContextKind::Suggested));
-        if let Some(usage) = usage(&args) {
-            error.insert(ContextKind::Usage, ContextValue::StyledStr(usage));
-        }
-    }
     let typed = error.get(ContextKind::InvalidSubcommand);
     let is_command = matches!(typed, Some(ContextValue::String(typed))
         if command_or_topic(&args) == Some(typed.as_str()));
-    if hint.is_some() || is_command || is_far(&error) {
-        // Names that are only similar would mislead.
-        [ContextKind::SuggestedArg, ContextKind::SuggestedSubcommand]
+    if [ErrorKind::UnknownArgument, ErrorKind::InvalidSubcommand].contains(&error.kind()) {
+        // clap calls names similar that are far off. Its advice to pass an unknown option as a
+        // value behind `--` has no use here, and its usage has the option that it takes for
+        // similar.
+        [ContextKind::SuggestedArg, ContextKind::SuggestedSubcommand, ContextKind::Suggested]
             .into_iter()
             .for_each(|kind| drop(error.remove(kind)));
+    }
+    if error.kind() == ErrorKind::UnknownArgument {
+        if let Some(usage) = usage(&args) {
+            error.insert(ContextKind::Usage, ContextValue::StyledStr(usage));
+        }
+        if let Some(name) = hint.is_none().then(|| similar_option(&error, &args)).flatten() {
+            error.insert(ContextKind::SuggestedArg, ContextValue::String(name));
+        }
+    } else if let Some(name) = hint.is_none().then(|| similar_inner(&error, &args)).flatten() {
+        error.insert(ContextKind::SuggestedSubcommand, ContextValue::String(name));
     }
     let hint = hint.or_else(|| is_command.then(|| "`apr help` lists all commands".to_owned()));
     if let Some(hint) = hint {
@@ -263,35 +83,51 @@ fn of_number(error: &Error) -> Option<Error> {
     Some(Error::raw(ErrorKind::ValueValidation, message))
 }
 
-/// Returns the usage of the command that was typed.
-fn usage(args: &[OsString]) -> Option<StyledStr> {
+/// Names the environment variable that has an invalid value, in place of the option that it sets.
+fn blame_environment(error: &mut Error) {
+    let Some(ContextValue::String(arg)) = error.get(ContextKind::InvalidArg) else { return };
+    let option = arg.split(' ').next().unwrap_or(arg);
+    let command = super::Cli::command();
+    let found = command
+        .get_arguments()
+        .find(|arg| arg.get_long().is_some_and(|long| option.strip_prefix("--") == Some(long)));
+    let variable = found.and_then(clap::Arg::get_env).and_then(|name| name.to_str());
+    let is_typed = crate::arguments().any(|arg| {
+        let arg = arg.to_string_lossy();
+        arg == option || arg.strip_prefix(option).is_some_and(|value| value.starts_with('='))
+    });
+    if let Some(variable) = variable.filter(|name| !is_typed && std::env::var_os(name).is_some()) {
+        error.insert(ContextKind::InvalidArg, ContextValue::String(variable.to_owned()));
+    }
+}
+
+/// Returns the command that was typed, as far as its words are known.
+fn typed_command(args: &[OsString]) -> Option<Command> {
     let mut all = super::Cli::command();
     all.build();
-    let words = args.iter().filter_map(|arg| arg.to_str()).filter(|arg| !arg.starts_with('-'));
-    let mut typed = None;
-    for word in words {
-        let inner = typed.as_ref().unwrap_or(&all).find_subcommand(word).cloned();
-        match inner {
+    let mut typed: Option<Command> = None;
+    for word in words(args) {
+        match typed.as_ref().unwrap_or(&all).find_subcommand(word).cloned() {
             Some(inner) => typed = Some(inner),
             None => break,
         }
     }
-    Some(typed?.render_usage())
+    typed
 }
 
-/// Returns `true` if clap takes a name for similar that is more than a slip of the keys away.
-fn is_far(error: &Error) -> bool {
-    let texts = |kind| match error.get(kind) {
-        Some(ContextValue::String(text)) => vec![text.as_str()],
-        Some(ContextValue::Strings(texts)) => texts.iter().map(String::as_str).collect(),
-        _ => Vec::new(),
-    };
-    let typed = texts(ContextKind::InvalidArg);
-    let similar_to = |typed: &str| {
-        let typed = typed.split('=').next().unwrap_or(typed);
-        similar(typed, texts(ContextKind::SuggestedArg).into_iter()).is_some()
-    };
-    error.kind() == ErrorKind::UnknownArgument && !typed.iter().any(|typed| similar_to(typed))
+/// Returns the usage of the command that was typed.
+fn usage(args: &[OsString]) -> Option<StyledStr> {
+    Some(typed_command(args)?.render_usage())
+}
+
+/// Returns the option of the command that was typed with a slip of the keys.
+fn similar_option(error: &Error, args: &[OsString]) -> Option<String> {
+    let Some(ContextValue::String(typed)) = error.get(ContextKind::InvalidArg) else { return None };
+    let typed = typed.split('=').next()?.strip_prefix("--")?;
+    let command = typed_command(args)?;
+    let names = command.get_arguments().flat_map(clap::Arg::get_long_and_visible_aliases);
+    let names: Vec<&str> = names.flatten().collect();
+    Some(format!("--{}", slips(typed, names, 1).first()?))
 }
 
 fn hint(error: &Error, args: &[OsString]) -> Option<String> {
@@ -302,7 +138,10 @@ fn hint(error: &Error, args: &[OsString]) -> Option<String> {
     match error.kind() {
         ErrorKind::InvalidSubcommand => {
             let typed = text(ContextKind::InvalidSubcommand)?;
-            if command_or_topic(args) == Some(typed) { of_command(typed) } else { None }
+            match command_or_topic(args) {
+                Some(outer) if outer != typed => of_inner_command(outer, typed),
+                _ => of_command(typed),
+            }
         }
         ErrorKind::UnknownArgument => {
             let arg = text(ContextKind::InvalidArg)?;
@@ -334,28 +173,33 @@ fn find(table: &[(&[&str], &str)], typed: &str) -> Option<String> {
 fn of_command(typed: &str) -> Option<String> {
     let is_path = Path::new(typed).exists() || typed.contains(['/', '.']);
     let of_path = || is_path.then(|| format!("the command must be first: `apr inspect {typed}`"));
-    let of_similar = || {
-        let name = similar(typed, GROUPS.iter().flat_map(|(_, names)| *names).copied())?;
-        Some(format!("did you mean `apr {name}`?"))
+    let of_code = || {
+        let code = apr_ops::explain::error_code(typed)?.code;
+        Some(format!("`apr explain {code}` explains the error code"))
     };
-    let typed = typed.to_lowercase();
-    find(&COMMANDS, &typed).or_else(of_path).or_else(of_similar)
+    let of_similar = || {
+        let names = GROUPS.iter().flat_map(|(_, names)| *names).copied();
+        Some(format!("did you mean `apr {}`?", slips(typed, names, 1).first()?))
+    };
+    let lower = typed.to_lowercase();
+    find(&COMMANDS, &lower).or_else(of_path).or_else(of_code).or_else(of_similar)
 }
 
-/// Returns the name that a slip of the keys away is: one edit, or two in a long word.
-fn similar<'n>(typed: &str, names: impl Iterator<Item = &'n str>) -> Option<&'n str> {
-    const LONG: usize = 6;
-    /// Words of two letters are all near each other.
-    const SHORT: usize = 2;
-    let most = match typed.chars().count() {
-        0..=SHORT => 0,
-        len if len < LONG => 1,
-        _ => 2,
+/// Returns the hint for a word after a command that has commands of its own.
+fn of_inner_command(outer: &str, typed: &str) -> Option<String> {
+    let typed = typed.to_lowercase();
+    let known = |(of, names, _): &&(&str, &[&str], &str)| *of == outer && names.contains(&&*typed);
+    INNER.iter().find(known).map(|(_, _, hint)| (*hint).to_owned())
+}
+
+/// Returns the command within the command that was typed that a slip of the keys away is.
+fn similar_inner(error: &Error, args: &[OsString]) -> Option<String> {
+    let Some(ContextValue::String(typed)) = error.get(ContextKind::InvalidSubcommand) else {
+        return None;
     };
-    let names = names.filter(|name| name.chars().count() > SHORT);
-    let distances = names.map(|name| (strsim::damerau_levenshtein(typed, name), name));
-    let nearest = distances.min_by_key(|(distance, _)| *distance);
-    nearest.filter(|(distance, _)| *distance <= most).map(|(_, name)| name)
+    let command = typed_command(args)?;
+    let names: Vec<&str> = command.get_subcommands().map(Command::get_name).collect();
+    slips(typed, names, 1).first().map(|name| (*name).to_owned())
 }
 
 fn of_option(typed: &str, args: &[OsString]) -> Option<String> {
@@ -391,8 +235,18 @@ fn of_option(typed: &str, args: &[OsString]) -> Option<String> {
         {
             Some("--max-tokens N sets the maximum number of tokens".to_owned())
         }
-        ("shard", "--shard-size" | "--max-shard-size") => {
+        ("shard", "--shard-size" | "--max-shard-size" | "--max-size") => {
             Some("--size SIZE sets the maximum size of a shard".to_owned())
+        }
+        ("inspect", "--tensors") => Some("`apr tensors MODEL` lists the tensors".to_owned()),
+        ("inspect", "--metadata" | "--all") => {
+            Some("--full shows all metadata and companion files".to_owned())
+        }
+        (command, "--filter" | "--include" | "--only") if has_option(command, "keep") => {
+            Some("--keep GLOB and --drop GLOB choose tensors by name".to_owned())
+        }
+        (_, "--revision" | "--branch") => {
+            Some("the location has the revision: hf://ORG/REPO@REVISION".to_owned())
         }
         ("upgrade", "-o" | "--output") => {
             Some("pass the output without an option: `apr upgrade OLD NEW`".to_owned())
@@ -490,7 +344,8 @@ mod tests {
     #[test]
     fn hints_name_commands_that_exist() {
         let cli = crate::args::Cli::command();
-        let texts = OPTIONS.iter().chain(&COMMANDS).map(|(_, hint)| *hint);
+        let inner = INNER.iter().map(|(_, _, hint)| *hint);
+        let texts = OPTIONS.iter().chain(&COMMANDS).map(|(_, hint)| *hint).chain(inner);
         let code = texts.flat_map(|hint| hint.split('`').skip(1).step_by(2));
         let named = code.filter_map(|code| code.strip_prefix("apr ")?.split(' ').next());
         for name in named.filter(|name| *name != "COMMAND") {
@@ -509,6 +364,7 @@ mod tests {
             ("ps", None),
             ("lx", None),
             ("lss", None),
+            ("e002", Some("`apr explain E002` explains the error code")),
             ("unshard", Some("`apr join MANIFEST -o OUT.apr` puts shards together")),
         ];
         for (typed, expected) in cases {

@@ -7,6 +7,7 @@ use clap_complete::engine::ArgValueCompleter;
 
 use super::completion;
 use super::convert::{Sha256, parse_sha256};
+use super::onnx::parse_task;
 use super::run::{CacheTypeName, parse_token};
 
 /// Arguments of `inspect`.
@@ -395,7 +396,7 @@ pub(crate) struct GraphArgs {
     #[arg(long, value_name = "N")]
     pub(crate) opset: Option<i64>,
     /// Task of the head, such as text-generation or CausalLM [default: by the configuration]
-    #[arg(long, value_name = "TASK")]
+    #[arg(long, value_name = "TASK", value_parser = parse_task)]
     pub(crate) task: Option<String>,
 }
 

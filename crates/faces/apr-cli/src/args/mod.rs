@@ -16,6 +16,7 @@ mod look;
 mod lora;
 mod lowrank;
 mod merge;
+mod models;
 mod onnx;
 mod page;
 mod parts;
@@ -57,6 +58,7 @@ pub(crate) use look::{
 pub(crate) use lora::{ConvertAdapterArgs, ExtractArgs, LoraAction};
 pub(crate) use lowrank::LowRankArgs;
 pub(crate) use merge::MergeArgs;
+pub(crate) use models::names_model;
 pub(crate) use onnx::OnnxArgs;
 pub(crate) use page::PageArgs;
 pub(crate) use parts::{FinishArgs, PlanArgs, RunPartArgs};
@@ -101,9 +103,13 @@ fn words(matches: &clap::ArgMatches) -> String {
 impl Cli {
     /// Parses the command line. Errors have the hint for the word that was typed, if there is one.
     pub(crate) fn read() -> Result<Self, clap::Error> {
-        let arguments: Vec<OsString> = crate::arguments().collect();
+        let mut arguments: Vec<OsString> = crate::arguments().collect();
+        if arguments.get(1).is_some_and(|word| word == "help") {
+            // Help is the same with any option.
+            arguments.retain(|word| !word.as_encoded_bytes().starts_with(b"-"));
+        }
         let is_help = |typed: &[OsString]| typed == ["help", "all"] || typed == ["--help", "all"];
-        let mut command = hyphens::with_hyphens(Self::command());
+        let mut command = with_name(hyphens::with_hyphens(Self::command()));
         let matches = if arguments.get(1..).is_some_and(is_help) {
             Self::command_for_help(true).try_get_matches_from(["apr", "--help"])
         } else {
@@ -168,8 +174,13 @@ impl Cli {
             })
         });
         let command = groups::with_groups(command);
-        hyphens::with_hyphens(examples::with_examples(command, lists_all))
+        with_name(hyphens::with_hyphens(examples::with_examples(command, lists_all)))
     }
+}
+
+/// A command whose inner commands print the version under the name of the binary.
+fn with_name(command: clap::Command) -> clap::Command {
+    command.mut_subcommands(|inner| with_name(inner.display_name("apr")))
 }
 
 /// A command that takes the options of `convert`: its help has its own options first, those that

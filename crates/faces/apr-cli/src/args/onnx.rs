@@ -6,6 +6,12 @@ use apr_ops::simplify::NamedShape;
 use apr_registry::onnx::write::ExternalData;
 use clap::{Args, ValueEnum};
 
+/// A task of Optimum, or the end of a class.
+pub(super) fn parse_task(text: &str) -> Result<String, String> {
+    apr_blocks::check_task(text).map_err(|error| error.message().to_owned())?;
+    Ok(text.to_owned())
+}
+
 /// Options of output that says what the model computes.
 #[derive(Debug, Clone, Default, Args)]
 #[command(next_help_heading = "Options of ONNX output")]
@@ -64,7 +70,7 @@ pub(crate) struct OnnxArgs {
     )]
     pub(crate) latent_cache: Option<LatentCache>,
     /// Task of the head, such as fill-mask or CausalLM; empty for no head [default: as configured]
-    #[arg(long, hide_short_help = true, value_name = "TASK")]
+    #[arg(long, hide_short_help = true, value_name = "TASK", value_parser = parse_task)]
     pub(crate) task: Option<String>,
     /// Use onnxruntime's MatMulNBits for quantized matrices, without a dequantized copy
     #[arg(long, hide_short_help = true)]

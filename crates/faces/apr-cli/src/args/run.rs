@@ -7,6 +7,7 @@ use clap::{Args, ValueEnum};
 
 use super::look::parse_named_file;
 use super::merge::parse_adapter;
+use super::onnx::parse_task;
 use super::sampling::SamplingArgs;
 use crate::engine::MOST_BEAMS;
 
@@ -230,7 +231,7 @@ pub(crate) struct RunArgs {
     #[arg(long, value_name = "N", value_parser = parse_steps)]
     pub(crate) max_work: Option<u64>,
     /// Task of the head, such as text-generation or CausalLM [default: by the configuration]
-    #[arg(long, value_name = "TASK")]
+    #[arg(long, value_name = "TASK", value_parser = parse_task)]
     pub(crate) task: Option<String>,
     /// Dtype of the KV cache
     #[arg(long, value_name = "TYPE", conflicts_with = "want")]

@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use clap::{ArgGroup, Args, ValueEnum};
 
 use super::look::parse_named_file;
+use super::onnx::parse_task;
 use super::run::{parse_steps, parse_token};
 
 /// Arguments of `trace`.
@@ -105,7 +106,7 @@ pub(crate) struct TraceArgs {
     #[arg(long, value_name = "N", value_parser = parse_steps)]
     pub(crate) max_work: Option<u64>,
     /// Task of the head, such as text-generation or CausalLM [default: by the configuration]
-    #[arg(long, value_name = "TASK")]
+    #[arg(long, value_name = "TASK", value_parser = parse_task)]
     pub(crate) task: Option<String>,
 }
 

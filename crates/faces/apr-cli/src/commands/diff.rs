@@ -55,7 +55,10 @@ pub(super) fn run(args: &DiffArgs, context: &Context) -> Outcome {
 
         // Where a file changed meanwhile, neither the report nor its error means anything.
         context.sources.check_unchanged()?;
-        Ok(report?)
+        report.map_err(|error| match error.message().starts_with(DiffOptions::NOTHING) {
+            true => Failure::Usage(error.message().to_owned()),
+            false => error.into(),
+        })
     })?;
     drop(bar);
     show(&report, args, &options, context)

@@ -18,7 +18,7 @@ use super::tensors::unknown_tensor;
 use crate::args::ExplainArgs;
 use crate::context::Context;
 use crate::documents::Document;
-use crate::failure::{Failure, Outcome};
+use crate::failure::{Failure, Outcome, similar_file};
 use crate::options::in_options;
 use crate::printer::{BAD, BOLD, DIM, GOOD, ODD, strong};
 use crate::progress::Bar;
@@ -54,14 +54,24 @@ fn is_code(subject: &Path) -> bool {
     !subject.exists() && text != "-" && !text.contains(['.', '/'])
 }
 
+/// Returns `true` for what looks like a code, or a part of one: the letter and a number.
+fn is_like_code(text: &str) -> bool {
+    let number = text.strip_prefix(['E', 'e']).unwrap_or(text);
+    number.bytes().all(|byte| byte.is_ascii_digit())
+}
+
 fn explain_code(id: &str, context: &Context) -> Outcome {
     let Some(explanation) = error_code(id) else {
         let codes: Vec<_> = Code::ALL.iter().map(|code| code.id()).collect();
-        return Err(Failure::General(format!(
-            "Unknown Error Code '{}'; the codes are {}",
-            Escaped(id),
-            codes.join(", ")
-        )));
+        let (id, codes) = (Escaped(id), codes.join(", "));
+        return Err(Failure::General(match is_like_code(&id.to_string()) {
+            true => format!("Unknown Error Code '{id}'; the codes are {codes}"),
+            false => {
+                let similar = similar_file(&id.to_string());
+                let similar = similar.map(|similar| format!("; {similar}")).unwrap_or_default();
+                format!("'{id}' is neither a file nor an error code ({codes}){similar}")
+            }
+        }));
     };
     let in_options = |texts: &[&str]| texts.iter().map(|text| in_options(text)).collect();
     let (causes, steps): (Vec<_>, Vec<_>) =

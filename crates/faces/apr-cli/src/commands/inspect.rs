@@ -512,10 +512,9 @@ fn render_vocabulary(
 ) -> io::Result<()> {
     let (size, source) = (counted(vocabulary.size as u64, "token"), &vocabulary.source);
     writeln!(out, "\n{BOLD}Vocabulary{BOLD:#} ({size}, from {source})")?;
-    vocabulary
-        .tokens
-        .iter()
-        .try_for_each(|token| writeln!(out, "  {:>6}  {}", token.id, Escaped(&token.text)))?;
+    vocabulary.tokens.iter().try_for_each(|token| {
+        writeln!(out, "  {:>6}  {}", token.id, Escaped(&vocabulary.readable(token)))
+    })?;
     match vocabulary.size - vocabulary.tokens.len() {
         0 => {}
         more => writeln!(out, "  {DIM}and {} more{DIM:#}", human::count(more as u64))?,

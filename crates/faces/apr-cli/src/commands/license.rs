@@ -20,6 +20,9 @@ use crate::{revise, secrets};
 struct LicenceReport {
     /// Path of the model, as given.
     path: String,
+    /// The written file; absent if the model was changed in place or only read.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    output: Option<String>,
     /// UUID of the licence.
     uuid: String,
     /// Digest of the licensee; `None` for any licensee.
@@ -49,6 +52,7 @@ impl LicenceReport {
     fn new(file: &Path, licence: &Licence) -> Self {
         Self {
             path: file.display().to_string(),
+            output: None,
             uuid: licence.uuid.clone(),
             licensee_hash: licence.licensee_hash.clone(),
             expires: licence.expires.map(|time| time.to_string()),
@@ -94,7 +98,8 @@ fn issue(args: &IssueArgs, context: &Context) -> Outcome {
     let key = secrets::read_signing(key)?;
     let output = args.output.as_deref();
     let file = revise::open_to_change(&args.model, output, context)?;
-    let mut report = LicenceReport::new(output.unwrap_or(&args.model), &licence);
+    let mut report = LicenceReport::new(&args.model, &licence);
+    report.output = output.map(|output| output.display().to_string());
     let changes = Changes { licence: Some((licence, key)), ..Changes::default() };
     let revision = revise::revise(&file.reader, &changes)?;
     if revision.dropped_signatures > 0 {
@@ -153,7 +158,8 @@ fn check(
 }
 
 fn render(out: &mut dyn Write, report: &LicenceReport) -> io::Result<()> {
-    writeln!(out, "{BOLD}Licence of {}{BOLD:#}", Escaped(&report.path))?;
+    let place = report.output.as_ref().unwrap_or(&report.path);
+    writeln!(out, "{BOLD}Licence of {}{BOLD:#}", Escaped(place))?;
     writeln!(out, "  Id:       {}", report.uuid)?;
     writeln!(out, "  Licensee: {}", report.licensee_hash.as_deref().unwrap_or("anybody"))?;
     writeln!(out, "  Expires:  {}", report.expires.as_deref().unwrap_or("never"))?;

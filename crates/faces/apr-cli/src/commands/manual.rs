@@ -110,7 +110,7 @@ fn write_page(
     let has_more = command.get_after_help().is_some();
     let version = command.get_version().unwrap_or_default();
     let source = format!("apr {version}");
-    let page = Man::new(command).source(source);
+    let page = Man::new(command).source(&source);
     let mut text = Vec::new();
     page.render_title(&mut text)?;
     page.render_name_section(&mut text)?;
@@ -125,7 +125,9 @@ fn write_page(
     }
 
     sections(words).to_writer(&mut text)?;
-    page.render_version_section(&mut text)?;
+    let mut version = Roff::default();
+    version.control("SH", ["VERSION"]).text([roman(source)]);
+    version.to_writer(&mut text)?;
     let name = page.get_filename();
     output.next_file(&name)?;
     output.write_all(&text)?;

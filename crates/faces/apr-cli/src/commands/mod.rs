@@ -70,6 +70,8 @@ mod several;
 mod shard;
 #[cfg(feature = "seals")]
 mod sign;
+#[cfg(feature = "infer")]
+mod temporary;
 mod tensor_edits;
 mod tensors;
 #[cfg(feature = "infer")]

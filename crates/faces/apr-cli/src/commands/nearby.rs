@@ -3,7 +3,7 @@
 use apr_graph::Graph;
 use apr_graph::outline::NodeView;
 use apr_registry::Escaped;
-use apr_view::closest;
+use apr_view::{nearest, nearest_or_first};
 
 use crate::failure::Failure;
 
@@ -27,15 +27,17 @@ pub(super) fn unknown<'g>(
         NodeView::paths(graph, COMPARED).into_iter().chain(outputs).collect::<Vec<_>>()
     };
     let names: Vec<String> = graphs.flat_map(names).collect();
-    failure(what, name, &closest(name, names.iter().map(String::as_str), SHOWN))
+    failure(what, name, &nearest_or_first(name, names.iter().map(String::as_str), SHOWN))
 }
 
-/// Returns the error for an unknown name, with similar names.
-pub(super) fn failure(what: &str, name: &str, similar: &[&str]) -> Failure {
+/// Returns the error for an unknown name, with similar names, or names that are examples.
+pub(super) fn failure(what: &str, name: &str, known: &[&str]) -> Failure {
     let mut message = format!("no {what} '{}'", Escaped(name));
-    if !similar.is_empty() {
+    if !nearest(name, known.iter().copied(), 1).is_empty() {
         message.push_str("; nearest names:");
+    } else if !known.is_empty() {
+        message.push_str(" and no similar name; names that exist:");
     }
-    similar.iter().for_each(|name| message.push_str(&format!("\n  {}", Escaped(name))));
+    known.iter().for_each(|name| message.push_str(&format!("\n  {}", Escaped(name))));
     Failure::General(message)
 }

@@ -217,13 +217,8 @@ fn render_not_run(out: &mut dyn Write, summary: &ScanSummary) -> io::Result<()> 
     const NAMES: usize = 4;
 
     let files = || summary.files.iter().filter(|file| file.verdict == FileVerdict::NotRun);
-    let mut names: Vec<String> = files()
-        .take(NAMES)
-        .map(|file| {
-            let name = file.path.rsplit('/').next().unwrap_or_default();
-            Escaped::short(name).to_string()
-        })
-        .collect();
+    let mut names: Vec<String> =
+        files().take(NAMES).map(|file| Escaped::short(&file.path).to_string()).collect();
     let more = files().count().saturating_sub(NAMES);
     if more > 0 {
         names.push(format!("{more} more"));

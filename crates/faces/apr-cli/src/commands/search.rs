@@ -17,6 +17,7 @@ use tempfile::TempDir;
 
 use super::run::{read_media, read_text, terse_host};
 use super::running;
+use super::temporary::temporary_folder;
 use crate::args::SearchArgs;
 use crate::context::Context;
 use crate::failure::{Failure, Outcome};
@@ -154,10 +155,7 @@ impl Reference {
         if model.reader.format() == layout.format {
             return Ok(Self { model: None, _folder: None });
         }
-        let parent = output.and_then(Path::parent).filter(|path| !path.as_os_str().is_empty());
-        let parent = parent.unwrap_or(Path::new("."));
-        let folder = tempfile::Builder::new().prefix(".search-").tempdir_in(parent);
-        let folder = folder.map_err(|error| apr_io::io_error(&error, parent))?;
+        let folder = temporary_folder(output.unwrap_or(Path::new("model")), ".search-")?;
         let path: PathBuf = match layout.folder {
             true => folder.path().join("model"),
             false => folder.path().join(&layout.file_name),

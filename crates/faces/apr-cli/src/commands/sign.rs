@@ -23,6 +23,9 @@ use crate::{revise, secrets, signals};
 struct SignReport {
     /// Path of the model, as given.
     path: String,
+    /// The written file; absent if the model was changed in place.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    output: Option<String>,
     /// Fingerprint of the key.
     signer: String,
     /// Number of signatures in the file now.
@@ -59,7 +62,8 @@ pub(super) fn sign(args: &SignArgs, context: &Context) -> Outcome {
         sign_file(args, key, context)
     }?;
     context.printer.report(&report, |out, report| {
-        writeln!(out, "{}: signed by {}", Escaped(&report.path), report.signer)?;
+        let place = report.output.as_ref().unwrap_or(&report.path);
+        writeln!(out, "{}: signed by {}", Escaped(place), report.signer)?;
         writeln!(
             out,
             "The file has {}.",
@@ -83,7 +87,8 @@ fn sign_file(args: &SignArgs, key: SigningKey, context: &Context) -> Outcome<Sig
     let revision = revise::revise(&file.reader, &changes)?;
     let unverified = file.write(args.output.as_deref(), args.overwrite, &revision, context)?;
     Ok(SignReport {
-        path: args.output.as_ref().unwrap_or(&args.model).display().to_string(),
+        path: args.model.display().to_string(),
+        output: args.output.as_ref().map(|output| output.display().to_string()),
         signer,
         signatures: revision.signatures,
         dropped_signatures: revision.dropped_signatures,
@@ -117,6 +122,7 @@ fn sign_manifest(args: &SignArgs, key: SigningKey, context: &Context) -> Outcome
     context.printer.committed(&file.commit()?);
     Ok(SignReport {
         path: args.model.display().to_string(),
+        output: None,
         signer,
         signatures: block.signatures().len(),
         dropped_signatures,

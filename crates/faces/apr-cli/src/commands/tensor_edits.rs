@@ -5,7 +5,7 @@ use std::fs::File;
 use std::path::Path;
 
 use apr_io::io_error;
-use apr_registry::{CheckpointReader, Error, Limits, TensorInfo};
+use apr_registry::{CheckpointReader, Error, Escaped, Limits, TensorInfo};
 use apr_view::{Checked, NamePattern, Renamings, Verified, View, parse_filter};
 
 use crate::args::TensorNames;
@@ -121,7 +121,12 @@ impl TensorEdits {
     ) -> Outcome<BTreeMap<String, String>> {
         let names = reader.tensors().iter().map(|info| info.name.as_str());
         let names: Vec<&str> = names.filter(|name| !self.is_dropped(name)).collect();
-        Ok(self.renamings.of(&names).map_err(|error| error.in_file(model.display()))?)
+        self.renamings.of(&names).map_err(|error| {
+            let (model, message) = (model.display(), error.message());
+            let of = error.tensor().map(|name| format!(" {}", Escaped::short(name)));
+            let of = of.unwrap_or_default();
+            Failure::Usage(format!("{model}: --rename{of}: {message}"))
+        })
     }
 
     /// Returns the number of tensors to remove.

@@ -33,6 +33,10 @@ const LINE: usize = 100;
 const INDEX: usize = 8;
 /// Width of a value.
 const CELL: usize = 10;
+/// Width of a size in a list of tensors.
+const SIZE: usize = 8;
+/// Width of an offset in a list of tensors.
+const OFFSET: usize = 14;
 /// Rows of a histogram.
 const BIN_HEIGHT: u64 = 10;
 
@@ -206,7 +210,8 @@ struct Columns {
     shortens: bool,
     dtype: usize,
     shape: usize,
-    compressed: bool,
+    /// Width of the codec, if tensors are compressed.
+    codec: Option<usize>,
 }
 
 impl Columns {
@@ -223,18 +228,14 @@ impl Columns {
         };
         let dtype = widest(|row| row.dtype.to_string(), "Dtype");
         let shape = widest(|row| row.shape.to_string(), "Shape");
-        let compressed = report.tensors.iter().any(|row| row.codec.is_some());
-        let others =
-            dtype + shape + 14 + if compressed { 26 } else { 0 } + if args.offset { 16 } else { 0 };
+        let is_compressed = report.tensors.iter().any(|row| row.codec.is_some());
+        let codec = is_compressed.then(|| widest(|row| codec_of(row).to_owned(), "Codec"));
+        let stored = codec.map_or(0, |codec| 2 + SIZE + 2 + codec);
+        let offset = if args.offset { 2 + OFFSET } else { 0 };
+        let others = 2 + dtype + 2 + shape + 2 + SIZE + stored + offset;
         let name = widest(|row| Escaped(&row.name).to_string(), "Name");
         let room = columns().map(|columns| columns.saturating_sub(others).max(LEAST));
-        Self {
-            name: name.min(room.unwrap_or(name)),
-            shortens: room.is_some(),
-            dtype,
-            shape,
-            compressed,
-        }
+        Self { name: name.min(room.unwrap_or(name)), shortens: room.is_some(), dtype, shape, codec }
     }
 }
 
@@ -243,7 +244,7 @@ fn render(out: &mut dyn Write, report: &TensorsReport, args: &TensorsArgs) -> io
 
     // Where statistics don't fit beside it, they stand below.
     let is_narrow = printer::columns()
-        .is_some_and(|width| width < columns.name + columns.dtype + columns.shape + 74);
+        .is_some_and(|width| width < columns.name + columns.dtype + columns.shape + 14 + 60);
     render_heading(out, &columns, args, is_narrow)?;
     let names: Vec<String> =
         report.tensors.iter().map(|row| Escaped(&row.name).to_string()).collect();
@@ -277,17 +278,17 @@ fn render_heading(
     args: &TensorsArgs,
     is_narrow: bool,
 ) -> io::Result<()> {
-    let &Columns { name, dtype, shape, compressed, .. } = columns;
+    let &Columns { name, dtype, shape, codec, .. } = columns;
     write!(
         out,
-        "{BOLD}{:<name$}  {:<dtype$}  {:<shape$}  {:>8}",
+        "{BOLD}{:<name$}  {:<dtype$}  {:<shape$}  {:>SIZE$}",
         "Name", "Dtype", "Shape", "Size"
     )?;
-    if compressed {
-        write!(out, "  {:>8}  {:<14}", "Stored", "Codec")?;
+    if let Some(codec) = codec {
+        write!(out, "  {:>SIZE$}  {:<codec$}", "Stored", "Codec")?;
     }
     if args.offset {
-        write!(out, "  {:>14}", "Offset")?;
+        write!(out, "  {:>OFFSET$}", "Offset")?;
     }
 
     if args.stats {
@@ -308,17 +309,22 @@ fn render_row(
     columns: &Columns,
     args: &TensorsArgs,
 ) -> io::Result<()> {
-    let &Columns { name, dtype, shape, compressed, .. } = columns;
+    let &Columns { name, dtype, shape, codec, .. } = columns;
     let (dims, size) = (row.shape.to_string(), human::bytes(row.bytes));
-    write!(out, "{shown:<name$}  {:<dtype$}  {dims:<shape$}  {size:>8}", row.dtype)?;
-    if compressed {
+    write!(out, "{shown:<name$}  {:<dtype$}  {dims:<shape$}  {size:>SIZE$}", row.dtype)?;
+    if let Some(codec) = codec {
         let stored = human::bytes(row.stored_bytes.unwrap_or(row.bytes));
-        write!(out, "  {stored:>8}  {:<14}", row.codec.as_deref().unwrap_or("-"))?;
+        write!(out, "  {stored:>SIZE$}  {:<codec$}", codec_of(row))?;
     }
     if args.offset {
-        write!(out, "  {:>14}", row.offset)?;
+        write!(out, "  {:>OFFSET$}", row.offset)?;
     }
     Ok(())
+}
+
+/// Returns the codec of a tensor, or a dash if it is not compressed.
+fn codec_of(row: &TensorRow) -> &str {
+    row.codec.as_deref().unwrap_or("-")
 }
 
 fn render_stats(out: &mut dyn Write, row: &TensorRow) -> io::Result<()> {

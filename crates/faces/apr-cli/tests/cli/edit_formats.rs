@@ -79,8 +79,8 @@ fn tensors_are_renamed_by_expression_and_chosen_by_glob() {
     sandbox.apr("edit tiny.safetensors --keep nothing*").fails(2, &["no tensor matches --keep"]);
     sandbox
         .apr("edit tiny.safetensors --rename lm_haed.weight=x")
-        .fails(4, &["no such tensor", "lm_head.weight"]);
-    sandbox.apr("edit tiny.safetensors --rename (x=y").fails(4, &["not a regular expression"]);
+        .fails(2, &["no such tensor", "lm_head.weight"]);
+    sandbox.apr("edit tiny.safetensors --rename (x=y").fails(2, &["not a regular expression"]);
 }
 
 #[test]

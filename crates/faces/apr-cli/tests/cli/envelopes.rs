@@ -37,6 +37,64 @@ fn commands_that_write_text_have_a_report() {
     let plan = sandbox.apr("plan -o p.json --parts 2 validate m.safetensors --json").ok();
     let plan = document(&plan.stdout);
     assert_eq!((&plan["output"], &plan["part_count"]), (&"p.json".into(), &2.into()));
+    assert_eq!(plan["path"], "m.safetensors");
+    let diff = format!("plan -o d.json --parts 2 diff m.safetensors {FIXTURES}/tiny-llama --json");
+    let plan = document(&sandbox.apr(&diff).ok().stdout);
+    assert_eq!(plan["path"], "m.safetensors");
+    assert_eq!(plan["other_path"], format!("{FIXTURES}/tiny-llama"));
+}
+
+/// `path` is the model and `output` what was written, whatever the command.
+#[test]
+fn reports_of_commands_that_write_have_the_model_and_the_output() {
+    let sandbox = Sandbox::new().with("m.safetensors", small_safetensors());
+    sandbox.apr("convert m.safetensors -o m.apr").ok();
+    sandbox.apr("keygen -o key").ok();
+    let llama = format!("{FIXTURES}/tiny-llama");
+    let licensed = "license issue m.apr --licensee A --expires 2099-01-31 --key key";
+    for (line, path, output) in [
+        ("edit m.apr --set a=1 -o e.apr", "m.apr", "e.apr"),
+        ("edit m.safetensors --set a=1 -o e.safetensors", "m.safetensors", "e.safetensors"),
+        ("sign m.apr --key key -o s.apr", "m.apr", "s.apr"),
+        (&format!("{licensed} -o l.apr"), "m.apr", "l.apr"),
+        ("tensors m.apr -o arrays", "m.apr", "arrays"),
+        (&format!("run {llama} --tokens 1 --want logits -o l.npy"), &llama, "l.npy"),
+        (&format!("run {llama} --prompt 1 --want features -o f.npz"), &llama, "f.npz"),
+        (&format!("trace {llama} --tokens 1 --export t.json"), &llama, "t.json"),
+        (&format!("trace {llama} --tokens 1 --dump-activations d"), &llama, "d"),
+    ] {
+        let report = document(&sandbox.apr(&format!("{line} --json")).ok().stdout);
+        assert_eq!((&report["path"], &report["output"]), (&json!(path), &json!(output)), "{line}");
+        assert!(report.get("folder").is_none(), "{report}");
+    }
+    let both = format!("trace {llama} --tokens 1 --export u.json --dump-activations v --json");
+    let report = document(&sandbox.apr(&both).ok().stdout);
+    assert_eq!((&report["output"], &report["other_output"]), (&json!("v"), &json!("u.json")));
+    // In place, nothing else is written.
+    for line in ["edit m.apr --set a=1", "sign m.apr --key key", licensed] {
+        let report = document(&sandbox.apr(&format!("{line} --force --json")).stdout);
+        let report = match report.get("error") {
+            // Only some have --force.
+            Some(_) => document(&sandbox.apr(&format!("{line} --json")).ok().stdout),
+            None => report,
+        };
+        assert_eq!(report["path"], "m.apr", "{line}");
+        assert!(report.get("output").is_none(), "{report}");
+    }
+}
+
+#[test]
+fn runs_and_traces_report_the_peak_memory_of_the_process() {
+    let sandbox = Sandbox::new();
+    for line in ["run $L --tokens 1 --max-tokens 1", "run $L --tokens 1 --want logits", "trace $L"]
+    {
+        let line = line.replace("$L", &format!("{FIXTURES}/tiny-llama"));
+        let more = if line.starts_with("trace") { "--tokens 1 --json" } else { "--json" };
+        let report = sandbox.apr(&format!("{line} {more}")).ok().json();
+        if cfg!(target_os = "linux") {
+            assert!(report["peak_memory_bytes"].as_u64() > Some(1 << 20), "{report}");
+        }
+    }
 }
 
 #[test]

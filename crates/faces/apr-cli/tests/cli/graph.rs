@@ -26,7 +26,7 @@ fn a_tree_folds_layers_and_a_picture_shows_them_once() {
         "std",
     ]);
     sandbox.apr(&line("--node attention/querie")).fails(1, &["no node", "attention/query"]);
-    sandbox.apr(&line("--node nosuch")).fails(1, &["no node 'nosuch'; nearest names:\n  "]);
+    sandbox.apr(&line("--node nosuch")).fails(1, &["no node 'nosuch' and no similar name;"]);
     for typed in ["layers.1/attention/querie", "layer.1/attention/query"] {
         let expected = ["no node", "nearest names:\n  layers.1/attention/query\n"];
         sandbox.apr(&line(&format!("--node {typed}"))).fails(1, &expected);

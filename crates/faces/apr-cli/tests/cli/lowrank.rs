@@ -219,6 +219,19 @@ fn weights_are_dequantized_then_pruned_then_factorized() {
 }
 
 #[test]
+fn factors_are_multiplied_again() {
+    let sandbox = with_llama();
+    sandbox.apr("factorize llama -o small.apr --rank 16").ok();
+    assert_eq!(factors(&sandbox, "small.apr").len(), 14);
+    sandbox.apr("factorize small.apr -o dense.apr --dense").ok();
+    assert_eq!(factors(&sandbox, "dense.apr").len(), 0);
+    let report = sandbox.apr("diff small.apr dense.apr --json").ok().json();
+    assert_eq!(report["same"], true, "{report}");
+    let idle = sandbox.apr("factorize dense.apr --dense -o again.apr").ok();
+    idle.says(&["--dense has no effect: the model has no sparse tensors and no factors"]);
+}
+
+#[test]
 fn parts_of_a_factorized_model_equal_the_whole() {
     let sandbox = with_llama();
     sandbox.apr("factorize llama -o whole.apr --rank 16").ok();

@@ -9,6 +9,7 @@ mod adapters;
 #[cfg(unix)]
 mod advice;
 mod anomalies;
+mod arguments;
 mod bad_input;
 mod canary;
 mod changes;

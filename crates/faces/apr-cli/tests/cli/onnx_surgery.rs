@@ -78,7 +78,10 @@ fn names_that_a_graph_lacks_or_does_not_connect_list_the_nearest() {
     for (arguments, expected) in [
         ("--from flatt", "--from: no value or node 'flatt'; nearest names: 'flat'"),
         ("--to hiden", "--to: no value or node 'hiden'; nearest names: 'hidden'"),
-        ("--from head --to hidden", "--from: no output depends on 'head'; nearest names: "),
+        (
+            "--from head --to hidden",
+            "--from: no output depends on 'head'; outputs depend on 'x', 'first'",
+        ),
         ("--from hidden.bias", "--from: 'hidden.bias' is a tensor of the file"),
         ("--to x", "--to: no node of the part computes 'x'"),
     ] {
@@ -86,7 +89,7 @@ fn names_that_a_graph_lacks_or_does_not_connect_list_the_nearest() {
     }
     sandbox
         .apr("convert net.onnx -o p.safetensors --from flat")
-        .fails(2, &["--from, --to, --keep-io and --exclude-op apply to ONNX"]);
+        .fails(2, &["--from applies to ONNX and TorchScript output only"]);
     assert!(!sandbox.path("p.onnx").exists());
     // The residual needs both values.
     let kept = sandbox.apr("convert net.onnx -o p.onnx --from second --to sum");
@@ -159,14 +162,14 @@ fn excluded_nodes_keep_their_types_and_weights() {
     }
     run(&sandbox, "e.onnx", "x=x.npy", "y");
     for (arguments, expected) in [
-        ("--precision fp16 --exclude-node nothere", "matches no node; nearest names: "),
+        ("--precision fp16 --exclude-node nothere", "--exclude-node nothere matches no node"),
         ("--precision fp16 --exclude-op Gelu", "unknown operator Gelu; the graph has Add, Conv"),
-        ("--precision bf16 --keep-io", "--keep-io, --exclude-op and --exclude-node apply to"),
-        ("--exclude-node hidden", "--keep-io, --exclude-op and --exclude-node apply to"),
+        ("--precision bf16 --keep-io", "--keep-io applies to --precision fp16 of a file"),
+        ("--exclude-node hidden", "--exclude-node applies to --precision fp16 of a file"),
     ] {
         sandbox.apr(&format!("convert net.onnx -o p.onnx {arguments}")).fails(2, &[expected]);
     }
     sandbox
         .apr("convert net.onnx -o p.safetensors --precision fp16 --keep-io")
-        .fails(2, &["apply to ONNX"]);
+        .fails(2, &["--keep-io applies to ONNX"]);
 }

@@ -148,7 +148,7 @@ fn any_value_within_the_blocks_is_shown_by_its_path() {
     let run = |rest: &str| sandbox.apr(&format!("run {FOLDER} --prompt 12 {rest}"));
     run("--want layers.1/attention/prob").fails(1, &[similar]);
     run("--want lgits").fails(1, &["no value 'lgits'; nearest names:\n  logits\n"]);
-    run("--want nosuch").fails(1, &["no value 'nosuch'; nearest names:\n  "]);
+    run("--want nosuch").fails(1, &["no value 'nosuch' and no similar name;"]);
     run("--want logits --chat").fails(2, &["apply to text generation, which --want does not do"]);
     run("--want logits --max-tokens 3").fails(2, &["--max-tokens"]);
     run("--want logits --prompt 34").fails(2, &["one text at a time"]);

@@ -500,3 +500,18 @@ fn a_t5_answers_what_it_answers_in_transformers() {
         .fails(2, &["tokens long, beyond the model's context of 64"]);
     sandbox.apr(&format!("run {folder} --prompt a --timestamps")).fails(2, &["--timestamps"]);
 }
+
+/// Bytes of tokens, spaces and new lines are shown as such, as in the terminal view and on the page.
+#[test]
+fn tokens_are_shown_alike_by_all_commands() {
+    let sandbox = Sandbox::new();
+    let named = sandbox.apr(&format!("tokenize {LLAMA} --tokens 9,10,32,195")).clean();
+    assert_eq!(named.text(), "  9  ⇥\n 10  ⏎\n 32  ␣\n195  <0xC3>\n");
+    let cut = sandbox.run(&["tokenize", LLAMA, "--prompt", "a b"]).clean();
+    cut.says(&["␣  1..2"]);
+    let listed = sandbox.apr(&format!("inspect {LLAMA} --vocab")).ok();
+    listed.says(&["     0  <0x00>\n", "     9  ⇥\n", "    10  ⏎\n"]);
+    // Reports have the vocabulary's own spelling.
+    let report = sandbox.apr(&format!("tokenize {LLAMA} --tokens 32 --json")).clean().json();
+    assert_eq!(report["results"][0]["tokens"][0]["token"], "Ġ");
+}

@@ -201,7 +201,7 @@ fn a_model_folder_is_clean_and_its_scripts_are_reported_as_not_examined() {
     let folder = folder.to_str().expect("plain");
     let sandbox = Sandbox::new();
     let run = sandbox.run(&["scan", folder]);
-    run.clean().says(&["not run: check.py, train.py (", "2 not run"]);
+    run.clean().says(&[&format!("not run: {folder}/check.py, {folder}/train.py ("), "2 not run"]);
     let report = sandbox.run(&["scan", folder, "--json"]).clean().json();
     assert_eq!((&report["verdict"], &report["not_run"]), (&"clean".into(), &2.into()));
     sandbox.run(&["scan", folder, "--strict"]).fails(5, &["2 not run"]);

@@ -205,7 +205,7 @@ fn an_unknown_tensor_gets_the_nearest_names() {
         assert!(run.stdout.is_empty(), "{run}");
     }
     let run = sandbox.apr("tensors m.safetensors --hist quux").fails(1, &["no tensor 'quux'"]);
-    assert!(run.stderr.contains("nearest names:\n  "), "{run}");
+    assert!(run.stderr.contains("no similar name; names that exist:\n  "), "{run}");
 }
 
 #[test]

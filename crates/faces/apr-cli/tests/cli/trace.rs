@@ -159,6 +159,25 @@ fn activations_are_what_run_returns_under_their_paths() {
 }
 
 #[test]
+fn missing_folders_of_a_dump_are_made_and_a_file_in_their_place_is_named() {
+    let sandbox = Sandbox::new().with("file", "mine");
+    let line = format!("trace {FIXTURES}/tiny-llama --tokens 1,5");
+    let run = sandbox.apr(&format!("{line} --dump-activations new/er/d --json")).ok();
+    assert!(run.stderr.contains("made the folder new/er\n"), "{run}");
+    let report = run.json();
+    assert_eq!(report["made_folders"], serde_json::json!(["new", "new/er"]));
+    assert_eq!(report["output"], "new/er/d");
+    assert!(sandbox.path("new/er/d/model/layers.0/mlp_sum.npy").exists());
+    let run = sandbox.apr(&format!("{line} --dump-activations file/d"));
+    let run = run.fails(1, &["E007: file: this is a file, not a folder"]);
+    assert!(!run.stderr.contains("hf://"), "{run}");
+    // Nothing stays of a run that failed.
+    let line = format!("trace {FIXTURES}/tiny-llama --tokens 999999 --dump-activations more/d");
+    assert_ne!(sandbox.apr(&line).code, Some(0));
+    assert!(!sandbox.path("more").exists());
+}
+
+#[test]
 fn every_kind_of_model_and_input_is_traced() {
     let sandbox = Sandbox::new();
     let sound = format!("{FIXTURES}/sound/kinds");

@@ -223,11 +223,11 @@ fn options_without_effect_are_refused() {
     for (line, said) in [
         (
             format!("convert {llama} -o t.pt --format torchscript --opset 17"),
-            "--opset and --matmul-nbits apply to ONNX only",
+            "--opset applies to ONNX only",
         ),
         (
             format!("convert {llama} -o t.pt --format torchscript --matmul-nbits"),
-            "--opset and --matmul-nbits apply to ONNX only",
+            "--matmul-nbits applies to ONNX only",
         ),
         (format!("convert {llama} -o t.apr --analyze-source"), "leave out -o"),
         (

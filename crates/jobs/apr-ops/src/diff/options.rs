@@ -19,6 +19,11 @@ pub struct DiffOptions {
     pub max_l2: Option<f64>,
 }
 
+impl DiffOptions {
+    /// Beginning of the error about a filter that no tensor matches.
+    pub const NOTHING: &str = "no tensor matches `tensors`";
+}
+
 impl Default for DiffOptions {
     fn default() -> Self {
         Self { tolerance: 1e-6, filter: None, mapping: Vec::new(), read: false, max_l2: None }

@@ -6,7 +6,7 @@ use apr_graph::Use;
 use apr_registry::{CheckpointReader, DType, Format, Pipeline, Result, Shape, keys};
 use apr_source::adapter::Adapter;
 use apr_tensor::stats::Stats;
-use apr_view::{closest, named};
+use apr_view::{named, nearest_or_first};
 use serde::Serialize;
 
 use super::stored::StoredQuantization;
@@ -141,15 +141,6 @@ pub(crate) fn explain_tensor<P: Pipeline>(
         Ok(position) => position,
         Err(similar) => match canonical_position(reader, model, name) {
             Some(position) => position,
-            // Whoever asks for an explanation does not know the names yet: far-off ones are better
-            // than none.
-            None if similar.is_empty() => {
-                let names = reader.tensors().iter().map(|info| info.name.as_str());
-                return Ok(Err(closest(name, names, SIMILAR)
-                    .into_iter()
-                    .map(str::to_owned)
-                    .collect()));
-            }
             None => return Ok(Err(similar.into_iter().map(str::to_owned).collect())),
         },
     };
@@ -235,7 +226,8 @@ pub struct KnownTensor {
 /// Returns what the families know about a tensor of this name.
 ///
 /// # Errors
-/// Returns the most similar canonical names when no family knows the name.
+/// Returns similar canonical names, or if there are none, some as examples, when no family knows
+/// the name.
 pub fn known_tensor(families: &Families, name: &str) -> Result<Vec<KnownTensor>, Vec<String>> {
     let of = |family: &apr_arch::Family| {
         let canonical = family.map_name(name)?;
@@ -251,7 +243,7 @@ pub fn known_tensor(families: &Families, name: &str) -> Result<Vec<KnownTensor>,
         families.iter().flat_map(apr_arch::Family::example_names).collect();
     names.sort_unstable();
     names.dedup();
-    Err(closest(name, names.iter().map(String::as_str), SIMILAR)
+    Err(nearest_or_first(name, names.iter().map(String::as_str), SIMILAR)
         .into_iter()
         .map(str::to_owned)
         .collect())

@@ -4,7 +4,7 @@ use apr_registry::{CheckpointReader, Computes, Convention, Metadata, PlanOptions
 
 use super::error::JobError;
 use super::weights::Weights;
-use super::wishes::GraphWishes;
+use super::wishes::{GraphWishes, applying};
 use crate::inline::ValidationConfig;
 
 /// Description of a conversion of a model.
@@ -100,18 +100,16 @@ impl Job {
                 "a copy can't change weights",
             ),
             (
-                !self.graph.is_empty() && self.computes() == Computes::Nothing,
-                "`opset`, `with_past`, `merged`, `latent_cache`, `task`, `matmul_nbits`, \
-                 `simplify`, `shape`, `from`, `to`, `keep_io` and `exclude_op` apply to ONNX and \
-                 TorchScript output only",
-            ),
-            (
                 quantize.is_some() && dequantize.is_some(),
                 "quantize and dequantize exclude each other",
             ),
         ];
         match wrong.iter().find(|(is_wrong, _)| *is_wrong) {
             Some((_, message)) => Err(JobError::Request((*message).to_owned())),
+            None if !self.graph.is_empty() && self.computes() == Computes::Nothing => {
+                let to = "ONNX and TorchScript output only";
+                Err(JobError::Request(applying(&self.graph.asked(), to)))
+            }
             None => self.check_simplification(),
         }
     }

@@ -5,21 +5,30 @@ use std::collections::BTreeSet;
 use apr_core::Escaped;
 use apr_graph::{Graph, Node, inline};
 use apr_registry::{CheckpointReader, Computes, DType};
-use apr_view::closest;
+use apr_view::nearest;
 
 use super::description::Job;
 use super::error::JobError;
+use super::wishes::applying;
 use crate::halves::{Choices, Halves, halve};
 
 /// A report, and the tensors that only nodes in single precision read.
 pub(super) type Halved = (Halves, BTreeSet<String>);
 
-/// Message about exclusions that have no effect.
-pub(super) const IDLE_EXCLUSIONS: &str = "`keep_io`, `exclude_op` and `exclude_node` apply to \
-                                          `precision` fp16 of a file with its own graph, and \
-                                          `exclude_node` to w8a8 in ONNX";
-
 impl Job {
+    /// Returns the error about exclusions that have no effect.
+    pub(super) fn idle_exclusions(&self) -> JobError {
+        let of_halves = |name: &&str| ["keep_io", "exclude_op"].contains(name);
+        let mut asked: Vec<_> = self.graph.asked().into_iter().filter(of_halves).collect();
+        let excludes = !self.weights.exclude_nodes.is_empty();
+        asked.extend(excludes.then_some("exclude_node"));
+        let mut message = applying(&asked, "`precision` fp16 of a file with its own graph");
+        if excludes {
+            message.push_str(", and `exclude_node` to w8a8 in ONNX");
+        }
+        JobError::Request(message)
+    }
+
     /// Returns `true` if exclusions are requested, and the job neither computes in halves nor in
     /// integers.
     pub(super) fn has_idle_exclusions(&self) -> bool {
@@ -47,7 +56,7 @@ impl Job {
         if !is_own {
             let is_asked = asked.keep_io || !asked.exclude_ops.is_empty();
             return match is_asked || !exclude_nodes.is_empty() {
-                true => Err(JobError::Request(IDLE_EXCLUSIONS.to_owned())),
+                true => Err(self.idle_exclusions()),
                 false => Ok(None),
             };
         }
@@ -81,14 +90,15 @@ impl Job {
             .find(|pattern| !nodes().any(|node| pattern.is_match(&node.name)));
         let Some(pattern) = idle else { return Ok(()) };
         let names = nodes().map(|node| node.name.as_str()).filter(|name| !name.is_empty());
-        let near: Vec<String> = closest(pattern.text(), names, 3)
+        let near: Vec<String> = nearest(pattern.text(), names, 3)
             .into_iter()
             .map(|name| format!("'{}'", Escaped::short(name)))
             .collect();
-        Err(JobError::Request(format!(
-            "`exclude_node` {} matches no node; nearest names: {}",
-            Escaped::short(pattern.text()),
-            near.join(", ")
-        )))
+        let near = match near.is_empty() {
+            true => String::new(),
+            false => format!("; nearest names: {}", near.join(", ")),
+        };
+        let pattern = Escaped::short(pattern.text());
+        Err(JobError::Request(format!("`exclude_node` {pattern} matches no node{near}")))
     }
 }

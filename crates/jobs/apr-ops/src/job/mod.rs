@@ -99,7 +99,7 @@ impl Job {
     }
 
     /// The tensors that are meant, in the order in which they are written.
-    fn selected<'a>(&self, source: &Source<'a>) -> Result<View<'a>, Error> {
+    fn selected<'a>(&self, source: &Source<'a>) -> Result<View<'a>, JobError> {
         let reader = source.reader();
         let mut selected = match self.part_for_images {
             true => part_for_images(source)?,
@@ -111,7 +111,8 @@ impl Job {
             drop_statement(&mut selected)?;
         }
         if let Some(prefix) = &self.prefix {
-            selected.select(prefix)?;
+            let unsuited = |error: Error| JobError::Request(error.message().to_owned());
+            selected.select(prefix).map_err(unsuited)?;
         }
         if self.target.streaming && self.naming == Naming::OfTarget {
             // Before the tensors are judged, which goes by their positions.

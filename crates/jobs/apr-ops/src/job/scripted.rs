@@ -3,7 +3,6 @@
 
 use std::collections::HashMap;
 
-use apr_bind::Blocks;
 use apr_core::counted;
 use apr_graph::{
     AttributeValue, Body, Graph, ValueOrigin, View as Look, WeightRef, infer, inline, upgrade,
@@ -19,6 +18,7 @@ use apr_view::{Base, View};
 use super::description::Job;
 use super::error::JobError;
 use super::planned::{Parts, Planned};
+use super::wishes::applying;
 
 use crate::convert::Fixed;
 use crate::graph::{bound_graphs, unknown_family, unreadable};
@@ -43,10 +43,11 @@ impl Job {
             return Err(JobError::Request(message));
         }
 
-        if self.graph.opset.is_some() || self.graph.blocks != Blocks::default() {
-            let message = "`opset` and `matmul_nbits` apply to ONNX only: TorchScript has \
-                           operators of its own";
-            return Err(JobError::Request(message.to_owned()));
+        let of_onnx = |name: &&str| ["opset", "matmul_nbits"].contains(name);
+        let asked: Vec<_> = self.graph.asked().into_iter().filter(of_onnx).collect();
+        if !asked.is_empty() {
+            let message = applying(&asked, "ONNX only: TorchScript has operators of its own");
+            return Err(JobError::Request(message));
         }
         if self.graph.merged {
             let message = "`merged` applies to ONNX only: a TorchScript program has all parts as \

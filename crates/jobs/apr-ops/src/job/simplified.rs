@@ -9,8 +9,7 @@ use apr_view::View;
 use super::computed::{WITH_FREE_WEIGHTS, properties, release_weights};
 use super::description::Job;
 use super::error::JobError;
-use super::halves::IDLE_EXCLUSIONS;
-use super::wishes::GraphWishes;
+use super::wishes::{GraphWishes, applying};
 use crate::extraction::{Extracted, extract};
 use crate::renames::rename;
 use crate::simplify::{NamedShape, Simplified, set_shapes, simplify, used};
@@ -164,10 +163,14 @@ impl Job {
 
     /// Rejects outputs and options that do not combine with reworking the graph.
     pub(super) fn check_simplification(&self) -> Result<(), JobError> {
-        let message = if self.graph.reworks() && self.computes() != Computes::Always {
-            "`simplify`, `shape`, `from` and `to` apply to ONNX output only"
-        } else if self.has_idle_exclusions() {
-            IDLE_EXCLUSIONS
+        if self.graph.reworks() && self.computes() != Computes::Always {
+            let reworks =
+                |name: &&str| ["simplify", "shape", "from", "to", "rename"].contains(name);
+            let asked: Vec<_> = self.graph.asked().into_iter().filter(reworks).collect();
+            return Err(JobError::Request(applying(&asked, "ONNX output only")));
+        }
+        let message = if self.has_idle_exclusions() {
+            return Err(self.idle_exclusions());
         } else if self.graph.simplify && self.weights.quantize.is_some() {
             "`simplify` does not combine with `quantize`: write the simplified model first, and \
              quantize that"

@@ -44,6 +44,15 @@ pub struct GraphWishes {
     pub simplify: bool,
 }
 
+/// Returns a message about settings that apply to something else only.
+pub(super) fn applying(settings: &[&str], to: &str) -> String {
+    let mut names: Vec<String> = settings.iter().map(|name| format!("`{name}`")).collect();
+    match (names.pop(), names.is_empty()) {
+        (Some(last), false) => format!("{} and {last} apply to {to}", names.join(", ")),
+        (last, _) => format!("{} applies to {to}", last.unwrap_or_default()),
+    }
+}
+
 /// The parts of a model by name, and a warning if merging had no effect.
 pub(super) type Merged = (Vec<(String, Graph)>, Option<String>);
 
@@ -51,6 +60,26 @@ impl GraphWishes {
     /// Returns `true` if there are no requirements, so that any format is suitable.
     pub(super) fn is_empty(&self) -> bool {
         *self == Self::default()
+    }
+
+    /// Returns the settings that are requested.
+    pub(super) fn asked(&self) -> Vec<&'static str> {
+        let asked = [
+            ("opset", self.opset.is_some()),
+            ("with_past", self.with_past),
+            ("merged", self.merged),
+            ("latent_cache", self.latent_cache.is_some()),
+            ("task", self.task.is_some()),
+            ("matmul_nbits", self.blocks != Blocks::default()),
+            ("simplify", self.simplify),
+            ("shape", !self.shapes.is_empty()),
+            ("from", !self.from.is_empty()),
+            ("to", !self.to.is_empty()),
+            ("rename", !self.renames.is_empty()),
+            ("keep_io", self.keep_io),
+            ("exclude_op", !self.exclude_ops.is_empty()),
+        ];
+        asked.into_iter().filter(|(_, asked)| *asked).map(|(name, _)| name).collect()
     }
 
     /// Returns `true` if graphs are changed before weights are bound to them.
@@ -101,12 +130,16 @@ impl GraphWishes {
     /// # Errors
     /// [`JobError::Request`].
     pub(super) fn check_own(&self) -> Result<(), JobError> {
-        if self.with_past || self.merged || self.task.is_some() || self.latent_cache.is_some() {
-            let message = "the file has its own graph: `with_past`, `merged`, `task` and \
-                           `latent_cache` apply to graphs of model families";
-            return Err(JobError::Request(message.to_owned()));
+        let of_families = ["with_past", "merged", "task", "latent_cache"];
+        let asked: Vec<_> =
+            self.asked().into_iter().filter(|name| of_families.contains(name)).collect();
+        match asked.is_empty() {
+            true => Ok(()),
+            false => Err(JobError::Request(format!(
+                "the file has its own graph: {}",
+                applying(&asked, "graphs of model families")
+            ))),
         }
-        Ok(())
     }
 
     /// Returns a warning if `matmul_nbits` was requested but no product has weights in blocks.

@@ -17,7 +17,7 @@ use crate::s3::Store;
 use crate::settings::Token;
 use crate::source::RemoteSource;
 use crate::url_cache::{ListedEntry, UrlCache};
-use apr_view::nearest;
+use apr_view::nearest_files;
 
 /// A file of a place.
 pub enum OpenedFile {
@@ -179,7 +179,7 @@ impl ResolvedLocation {
     }
 
     fn absent(&self, name: &str) -> Error {
-        let near = nearest(name, self.files.iter().map(|file| file.name.as_str()), 3);
+        let near = nearest_files(name, self.files.iter().map(|file| file.name.as_str()), 3);
         Error::io(IoCause::NotFound, format!("no such file{}", did_you_mean(&near)))
             .in_file(self.name_of(name))
     }

@@ -202,6 +202,17 @@ impl Recipe {
         let mut seen = BTreeSet::new();
         all.filter(|model| seen.insert(*model)).collect()
     }
+
+    /// Returns the number of times that a model of the recipe is merged: more than once if it is
+    /// listed again.
+    #[must_use]
+    pub fn times(&self, model: &str) -> usize {
+        let listed = match &self.parts {
+            Parts::Models(sources) => sources.iter().filter(|source| source.model == model).count(),
+            Parts::Slices(_) => 1,
+        };
+        listed.max(1)
+    }
 }
 
 #[cfg(test)]

@@ -89,7 +89,7 @@ pub(super) fn convert(args: &ConvertArgs, context: &Context) -> Outcome {
         let reader = edited(model.reader, &args.names, &args.model)?;
         let mut view = View::new(&*reader);
         if let Some(prefix) = &args.prefix {
-            view.select(prefix)?;
+            view.select(prefix).map_err(|error| Failure::Usage(error.message().to_owned()))?;
         }
         return analyze::run(&view, &model.name, context);
     }
@@ -118,10 +118,12 @@ pub(super) fn prune(args: &ConvertArgs, context: &Context) -> Outcome {
     convert(args, context)
 }
 
-/// Converts what is factorized.
+/// Converts what is factorized, or stored without factors again.
 pub(super) fn factorize(args: &ConvertArgs, context: &Context) -> Outcome {
-    if !args.lowrank.is_asked() {
-        return Err(Failure::Usage("nothing to factorize: pass --rank R or --energy E".to_owned()));
+    if !args.lowrank.is_asked() && !args.lowrank.dense {
+        return Err(Failure::Usage(
+            "nothing to factorize: pass --rank R, --energy E or --dense".to_owned(),
+        ));
     }
     convert(args, context)
 }

@@ -44,7 +44,7 @@ pub(super) fn run(path: &Path, args: &EditArgs, context: &Context) -> Outcome {
         changed: moves || changes.metadata.is_some() || !changes.renames.is_empty(),
         written: true,
         dropped_tensors: dropped,
-        ..EditReport::of(args.output.as_deref().unwrap_or(path))
+        ..EditReport::of(path, args.output.as_deref())
     };
 
     if !report.changed && args.output.is_none() {

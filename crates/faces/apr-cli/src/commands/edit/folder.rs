@@ -73,7 +73,11 @@ pub(super) fn run(args: &EditArgs, context: &Context) -> Outcome {
     // Weights in codes are edited as one tensor each, and stay in codes.
     let apart = Apart::new(Base::Borrowed(&view))?;
     write(&View::new(&apart), &name, target, create, context)?;
-    let report =
-        EditReport { changed, written: true, dropped_tensors: dropped, ..EditReport::of(output) };
+    let report = EditReport {
+        changed,
+        written: true,
+        dropped_tensors: dropped,
+        ..EditReport::of(&args.model, Some(output))
+    };
     context.printer.report(&report, render)
 }

@@ -21,8 +21,9 @@ use crate::signals;
 pub(super) fn run(path: &Path, args: &EditArgs, context: &Context) -> Outcome {
     no_template(args, "an ONNX file")?;
     if changes_tensors(args) {
-        let message = "--rename, --drop, --keep and --add would break the graph of an ONNX file; \
-                       --set and --unset edit its properties";
+        let message = "--rename, --drop, --keep and --add: the graph of an ONNX file refers to \
+                       its tensors by name; --set and --unset edit its properties, and `apr \
+                       convert MODEL --rename OLD=NEW -o OUT` renames values and tensors";
         return Err(Failure::Usage(message.to_owned()));
     }
     let edits =
@@ -40,8 +41,7 @@ pub(super) fn run(path: &Path, args: &EditArgs, context: &Context) -> Outcome {
         context.sources.check_unchanged()?;
         context.printer.committed(&sink.commit()?);
     }
-    let place = args.output.as_deref().unwrap_or(path);
-    let report = EditReport { changed, written, ..EditReport::of(place) };
+    let report = EditReport { changed, written, ..EditReport::of(path, args.output.as_deref()) };
     context.printer.report(&report, render)
 }
 

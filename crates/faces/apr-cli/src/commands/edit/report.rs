@@ -14,6 +14,9 @@ use crate::revise::render_unverified;
 pub(super) struct EditReport {
     /// Path of the model, as given.
     pub(super) path: String,
+    /// The written file or folder; absent if the model was changed in place or not at all.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) output: Option<String>,
     /// `true` if the edit changed the model.
     pub(super) changed: bool,
     /// `true` if a file was written.
@@ -39,9 +42,10 @@ impl Document for EditReport {
 
 impl EditReport {
     /// Returns the report of an edit that changed nothing.
-    pub(super) fn of(path: &Path) -> Self {
+    pub(super) fn of(path: &Path, output: Option<&Path>) -> Self {
         Self {
             path: path.display().to_string(),
+            output: output.map(|output| output.display().to_string()),
             changed: false,
             written: false,
             in_place: false,
@@ -56,7 +60,7 @@ impl EditReport {
     /// Returns the report of an edit that undid an interrupted change and requested no change
     /// itself.
     pub(super) fn undone(model: &Path) -> Self {
-        Self { changed: true, written: true, in_place: true, undone: true, ..Self::of(model) }
+        Self { changed: true, written: true, in_place: true, undone: true, ..Self::of(model, None) }
     }
 }
 
@@ -67,7 +71,8 @@ pub(super) fn render(out: &mut dyn Write, report: &EditReport) -> io::Result<()>
         EditReport { in_place: true, .. } => "changed in place",
         _ => "written",
     };
-    write!(out, "{}: {how}", Escaped(&report.path))?;
+    let place = report.output.as_ref().unwrap_or(&report.path);
+    write!(out, "{}: {how}", Escaped(place))?;
     if report.dropped_tensors > 0 {
         write!(out, ", without {}", apr_core::counted(report.dropped_tensors as u64, "tensor"))?;
     }

@@ -50,7 +50,7 @@ pub(super) fn run(path: &Path, args: &EditArgs, context: &Context) -> Outcome {
         written,
         in_place: written && front.is_some(),
         dropped_tensors: dropped,
-        ..EditReport::of(args.output.as_deref().unwrap_or(path))
+        ..EditReport::of(path, args.output.as_deref())
     };
 
     match (front, lock) {

@@ -230,7 +230,9 @@ fn merge<R>(
         let title = output.and_then(title_of).unwrap_or_else(|| "merged".to_owned());
         merged = merged.with_card(&title)?;
     }
-    let name = last.models().join(" + ");
+    let each = last.models().into_iter();
+    let each = each.flat_map(|model| std::iter::repeat_n(model, last.times(model)));
+    let name = each.collect::<Vec<_>>().join(" + ");
     let report = || merged.report();
     let adapters = || adapted.iter().map(|adapted| adapted.report()).collect();
     let extras = Extras { merge: Some(&report), adapters: Some(&adapters), ..Extras::default() };

@@ -10,7 +10,7 @@ use serde::Serialize;
 
 use super::draft::Draft;
 use super::on_disk::{self, VERSION};
-use super::words::{portable, real, typed};
+use super::words::{portable, real, typed, values};
 use super::{input, reported, written};
 use crate::args::PlanArgs;
 use crate::context::Context;
@@ -22,6 +22,12 @@ use crate::printer::{BOLD, DIM};
 /// Report of a plan.
 #[derive(Serialize)]
 struct PlanReport {
+    /// The model of the job, as given; of several the first.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    path: Option<String>,
+    /// The second of two models that the job compares.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    other_path: Option<String>,
     /// The plan that was written.
     output: String,
     /// Number of parts.
@@ -49,6 +55,10 @@ pub(in crate::commands) fn plan(args: &PlanArgs, context: &Context) -> Outcome {
     let given = args.output.parent().unwrap_or(Path::new(""));
     let folder = real(if given.as_os_str().is_empty() { Path::new(".") } else { given })?;
     let (job, _) = typed(&args.job, &|path| portable(path, &folder))?;
+    let (words, _) = typed(&args.job, &|path| Ok(path.to_owned()))?;
+    let first = |key| values(&words, key).first().map(|path| (*path).to_owned());
+    let path = first("model").or_else(|| first("models")).or_else(|| first("left"));
+    let other_path = first("right");
     if args.parts.is_none() && args.max_part.is_none() {
         let message = "pass --parts N for a number of parts, or --max-part SIZE for their size";
         return Err(Failure::Usage(message.to_owned()));
@@ -78,7 +88,8 @@ pub(in crate::commands) fn plan(args: &PlanArgs, context: &Context) -> Outcome {
         } else {
             "a part would be too large otherwise"
         };
-        let warning = format!("{} parts instead of {asked}: {why}", plan.parts.len());
+        let parts = counted(plan.parts.len() as u64, "part");
+        let warning = format!("{parts} instead of {asked}: {why}");
         context.printer.warn(&warning);
         warnings.push(warning);
     }
@@ -86,6 +97,8 @@ pub(in crate::commands) fn plan(args: &PlanArgs, context: &Context) -> Outcome {
     on_disk::write(&args.output, &plan.encode(), args.overwrite, context)?;
     let reads = plan.parts.iter().map(|part| part.reads.iter().map(|read| read.len).sum());
     let report = PlanReport {
+        path,
+        other_path,
         output: args.output.display().to_string(),
         part_count: plan.parts.len(),
         shard_size: plan.output.as_ref().map(|output| output.shard_size),
@@ -108,8 +121,12 @@ fn render(out: &mut dyn Write, report: &PlanReport) -> io::Result<()> {
         writeln!(out, "{DIM}same files as one process with --shard-size {size}{DIM:#}")?;
     }
 
-    let last = report.part_count - 1;
+    let others = match report.part_count {
+        0 | 1 => String::new(),
+        count => format!("     up to {}, in any order, on any machine", count - 1),
+    };
     let typed = quoted(&report.output).unwrap_or_else(|| plan.to_string());
-    writeln!(out, "  apr run-part {typed} 0     up to {last}, in any order, on any machine")?;
-    writeln!(out, "  apr finish {typed}         when all parts are finished")
+    let done = if report.part_count > 1 { "all parts are" } else { "the part is" };
+    writeln!(out, "  apr run-part {typed} 0{others}")?;
+    writeln!(out, "  apr finish {typed}         when {done} finished")
 }

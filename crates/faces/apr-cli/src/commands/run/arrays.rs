@@ -13,6 +13,7 @@ use apr_run::{
 use super::host;
 use super::job::{Job, outputs};
 use super::output::Output;
+use super::timing::WithMemory;
 use crate::args::RunArgs;
 use crate::commands::nearby;
 use crate::documents::Document;
@@ -26,7 +27,7 @@ const LISTED: usize = 20;
 /// Elements of an output that fit the terminal.
 const SHOWN: usize = 12;
 
-impl Document for RunReport {
+impl Document for WithMemory<RunReport> {
     const SCHEMA: &'static str = "run.arrays";
 }
 
@@ -100,7 +101,7 @@ fn show(job: &Job<'_>, mut inputs: Vec<(String, Value)>, part: &Prepared<'_>) ->
     }
 
     let report = RunReport { assumed, ..report(job.name, part.name(), &wanted, &outcome)? };
-    job.context.printer.report(&report, |out, report| {
+    job.context.printer.report(&WithMemory::of(report), |out, WithMemory { report, .. }| {
         render_assumed(out, &report.assumed)?;
         report.outputs.iter().try_for_each(|output| render(out, output))?;
         writeln!(out, "{DIM}peak memory of values {}{DIM:#}", human::bytes(report.peak_bytes))

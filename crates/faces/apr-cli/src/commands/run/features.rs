@@ -11,6 +11,7 @@ use super::arrays;
 use super::given::{Given, read_media};
 use super::job::Job;
 use super::output::Output;
+use super::timing::WithMemory;
 use crate::args::RunArgs;
 use crate::failure::{Failure, Outcome};
 
@@ -51,7 +52,7 @@ pub(super) fn run(job: &Job<'_>, given: &Given) -> Outcome {
     let outcome = apr_infer::Outcome { outputs, peak_bytes: 0, work: 0, stopped: false };
     let names: Vec<&str> = names.iter().map(String::as_str).collect();
     let report = report(job.name, &part.name, &names, &outcome)?;
-    job.context.printer.report(&report, |out, report| {
+    job.context.printer.report(&WithMemory::of(report), |out, WithMemory { report, .. }| {
         report.outputs.iter().try_for_each(|output| arrays::render(out, output))
     })
 }

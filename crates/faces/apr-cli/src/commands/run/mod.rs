@@ -35,21 +35,26 @@ use std::time::Instant;
 use apr_graph::{Body, Meaning};
 use apr_io::NativeHost;
 use apr_llama::with_images;
-use apr_registry::CheckpointReader;
+use apr_registry::{CheckpointReader, Error};
 use apr_run::{
     Arithmetic, Facts, Host, Pooling, Prepared, RunOptions, Transcriber, inputs_of, with_runner,
 };
+use apr_source::Source;
 
 use self::given::{Asked, Given};
 pub(super) use self::given::{read_media, read_text};
 use self::job::Job;
 use self::messages::Chat;
+pub(super) use self::timing::WithMemory;
 use crate::args::{PoolingWay, RunArgs};
 use crate::commands::merge::with_adapted;
 use crate::commands::running::warn_of_idle_exact;
 use crate::context::Context;
 use crate::failure::{Failure, Outcome};
 use crate::model;
+
+/// Beginning of the errors about --regex.
+const OF_REGEX: &str = "the regular expression: ";
 
 /// Runs a model.
 pub(super) fn run(args: &RunArgs, context: &Context) -> Outcome {
@@ -84,8 +89,28 @@ fn run_reader(
     begun: Instant,
     context: &Context,
 ) -> Outcome {
-    let source = context.source(reader, name)?;
-    let facts = Facts::of_source(&source)?;
+    let outcome = run_source(args, &context.source(reader, name)?, name, begun, context);
+    let is_about = |error: &Error| {
+        args.regex.is_some() && error.file().is_none() && error.message().starts_with(OF_REGEX)
+    };
+    match outcome {
+        Err(Failure::Model(error)) if is_about(&error) => {
+            let why = error.message().trim_start_matches(OF_REGEX);
+            Err(Failure::Usage(format!("--regex: {why}")))
+        }
+        outcome => outcome,
+    }
+}
+
+fn run_source(
+    args: &RunArgs,
+    source: &Source<'_>,
+    name: &str,
+    begun: Instant,
+    context: &Context,
+) -> Outcome {
+    let reader = source.reader();
+    let facts = Facts::of_source(source)?;
 
     check_vocabulary("--tokens", &args.tokens, &facts)?;
     check_vocabulary("--logit-bias", &args.sampling.biased_ids(), &facts)?;
@@ -133,7 +158,7 @@ fn run_reader(
         options.arithmetic = Arithmetic::Fast;
     }
     let host = host(context);
-    with_runner(&source, &facts, &options, &host, |runner| {
+    with_runner(source, &facts, &options, &host, |runner| {
         let grammar = grammar.as_ref();
         let job = Job { args, context, runner, name, begun, chat: &chat, grammar };
         if options.images {

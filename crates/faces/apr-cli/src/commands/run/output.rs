@@ -48,6 +48,8 @@ impl<'a> Output<'a> {
 
     /// Writes the outputs of a graph: all of them or none.
     pub(super) fn write_values(&self, arrays: &[(String, Value)]) -> Outcome {
-        write_text(self.path, &self.kind.bytes(arrays)?, self.overwrite, self.printer)
+        write_text(self.path, &self.kind.bytes(arrays)?, self.overwrite, self.printer)?;
+        self.printer.wrote(self.path);
+        Ok(())
     }
 }

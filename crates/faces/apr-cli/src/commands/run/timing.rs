@@ -84,6 +84,22 @@ impl Loaded {
     }
 }
 
+/// Report on a run with the memory of the process.
+#[derive(Serialize)]
+pub(in crate::commands) struct WithMemory<R> {
+    #[serde(flatten)]
+    pub(in crate::commands) report: R,
+    /// Peak memory of the process so far, if the system reports it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    peak_memory_bytes: Option<u64>,
+}
+
+impl<R> WithMemory<R> {
+    pub(in crate::commands) fn of(report: R) -> Self {
+        Self { report, peak_memory_bytes: peak_memory() }
+    }
+}
+
 /// Returns the peak memory of the process in bytes: `VmHWM` on Linux.
 fn peak_memory() -> Option<u64> {
     let status = std::fs::read_to_string("/proc/self/status").ok()?;

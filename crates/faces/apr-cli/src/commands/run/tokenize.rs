@@ -5,6 +5,7 @@ use std::io::{self, IsTerminal, Write};
 use apr_inputs::text::Piece;
 use apr_registry::Escaped;
 use apr_run::Tokenizer;
+use apr_tokenizer::{Spelling, vocabulary};
 use serde::Serialize;
 
 use super::given::{piped_text, read_text};
@@ -69,6 +70,7 @@ pub(in crate::commands) fn run(args: &TokenizeArgs, context: &Context) -> Outcom
         vec![named(&tokens, args)?]
     };
 
+    let spelling = vocabulary(&*model.reader, 0)?.map(|found| found.spelling).unwrap_or_default();
     let report = TokenizeReport { path: model.name, results };
     context.printer.report(&report, |out, report| {
         let several = report.results.len() > 1;
@@ -76,7 +78,7 @@ pub(in crate::commands) fn run(args: &TokenizeArgs, context: &Context) -> Outcom
             if number > 0 {
                 writeln!(out)?;
             }
-            render(out, result, several)
+            render(out, result, spelling, several)
         })
     })
 }
@@ -127,7 +129,12 @@ fn decoded(tokens: &Tokenizer<'_>, ids: &[i64], args: &TokenizeArgs) -> Outcome<
 
 /// Renders the decoded text byte for byte if it is written to a file or program, or one token per
 /// line.
-fn render(out: &mut dyn Write, result: &Tokenized, several: bool) -> io::Result<()> {
+fn render(
+    out: &mut dyn Write,
+    result: &Tokenized,
+    spelling: Spelling,
+    several: bool,
+) -> io::Result<()> {
     if let Some(text) = &result.decoded {
         if io::stdout().is_terminal() {
             return writeln!(out, "{}", Escaped(text));
@@ -138,14 +145,15 @@ fn render(out: &mut dyn Write, result: &Tokenized, several: bool) -> io::Result<
         writeln!(out, "{DIM}{}{DIM:#}", Escaped::short(text))?;
     }
     let width = result.ids.iter().map(|id| id.to_string().len()).max().unwrap_or(1);
+    let shown = |token: &str| Escaped(&spelling.readable(token)).to_string();
     result.tokens.iter().try_for_each(|token| match token {
-        Shown::Alone { id, token } => writeln!(out, "{id:>width$}  {}", Escaped(token)),
+        Shown::Alone { id, token } => writeln!(out, "{id:>width$}  {}", shown(token)),
         Shown::Placed(piece) => {
             let place = match piece.start == piece.end {
                 true => String::new(),
                 false => format!("  {DIM}{}..{}{DIM:#}", piece.start, piece.end),
             };
-            writeln!(out, "{:>width$}  {}{place}", piece.id, Escaped(&piece.token))
+            writeln!(out, "{:>width$}  {}{place}", piece.id, shown(&piece.token))
         }
     })
 }

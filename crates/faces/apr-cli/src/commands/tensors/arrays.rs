@@ -2,7 +2,6 @@
 
 use std::collections::BTreeSet;
 use std::io::{self, Write};
-use std::path::PathBuf;
 
 use apr_core::counted;
 use apr_io::{AtomicOutput, Target};
@@ -26,8 +25,8 @@ use crate::signals;
 pub(super) struct ArraysReport {
     /// Path or location of the model, as given.
     path: String,
-    /// Folder of the arrays.
-    folder: PathBuf,
+    /// The written folder.
+    output: String,
     /// Arrays that were written.
     arrays: Vec<ArrayRow>,
     /// Tensors that were not written because an array cannot hold their elements.
@@ -74,7 +73,7 @@ pub(super) fn write(model: &Model, args: &TensorsArgs, context: &Context) -> Out
     context.printer.committed(&output.commit()?);
     Ok(ArraysReport {
         path: model.name.clone(),
-        folder,
+        output: folder.display().to_string(),
         arrays,
         not_written: others.iter().map(|at| tensors[*at].name.clone()).collect(),
     })
@@ -94,8 +93,7 @@ fn file_of(name: &str, taken: &mut BTreeSet<String>) -> String {
 pub(super) fn render(out: &mut dyn Write, report: &ArraysReport) -> io::Result<()> {
     let bytes = report.arrays.iter().map(|row| row.bytes).sum();
     let arrays = counted(report.arrays.len() as u64, "array");
-    let folder = report.folder.display().to_string();
-    writeln!(out, "{}: {arrays}, {}", Escaped(&folder), human::bytes(bytes))?;
+    writeln!(out, "{}: {arrays}, {}", Escaped(&report.output), human::bytes(bytes))?;
     let decoded = report.arrays.iter().filter(|row| row.dtype != row.array_dtype);
     let mut kinds: Vec<&str> = decoded.map(|row| row.dtype.name()).collect();
     kinds.sort_unstable();

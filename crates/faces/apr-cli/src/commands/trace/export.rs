@@ -14,6 +14,8 @@ use tempfile::TempDir;
 use crate::args::TraceArgs;
 use crate::commands::beside::write_text;
 use crate::commands::file_name::component;
+use crate::commands::run::WithMemory;
+use crate::commands::temporary::temporary_folder;
 use crate::failure::{Failure, Outcome};
 use crate::printer::{Printer, write_document};
 
@@ -55,23 +57,25 @@ impl<'a> Export<'a> {
     }
 
     /// Writes the trace, either completely or not at all.
-    pub(super) fn write(&self, trace: &Trace, printer: &Printer) -> Outcome {
+    pub(super) fn write(&self, trace: &WithMemory<Trace>, printer: &Printer) -> Outcome {
         let bytes = match self.kind {
-            TraceFormat::Perfetto => perfetto(trace),
+            TraceFormat::Perfetto => perfetto(&trace.report),
             TraceFormat::Json => {
                 let mut bytes = Vec::new();
                 write_document(&mut bytes, trace, false)?;
                 bytes
             }
         };
-        write_text(self.path, &bytes, self.overwrite, printer)
+        write_text(self.path, &bytes, self.overwrite, printer)?;
+        printer.wrote(self.path);
+        Ok(())
     }
 }
 
 /// Activations on their way into a folder, which gets them when all are there.
 pub(super) struct Activations {
     target: PathBuf,
-    /// Temporary folder beside the target, so that files can be moved there.
+    /// Temporary folder on the target's file system, so that files can be moved there.
     made: TempDir,
     written: Vec<PathBuf>,
     /// Values that are not arrays.
@@ -92,10 +96,7 @@ impl Activations {
                 return Err(error.in_file(target.display()).into());
             }
         }
-        let parent = target.parent().filter(|parent| !parent.as_os_str().is_empty());
-        let parent = parent.unwrap_or(Path::new("."));
-        let made = tempfile::Builder::new().prefix(".activations-").tempdir_in(parent);
-        let made = made.map_err(wrong)?;
+        let made = temporary_folder(&target, ".activations-")?;
         Ok(Some(Self { target, made, written: Vec::new(), left_out: Vec::new() }))
     }
 
@@ -133,6 +134,11 @@ impl Activations {
     /// Moves all of them into the folder.
     pub(super) fn finish(self, printer: &Printer) -> Outcome {
         let held = count_files(&self.target);
+        let folders = self.target.ancestors().skip(1);
+        let is_missing = |folder: &&Path| !folder.as_os_str().is_empty() && !folder.exists();
+        let missing = folders.take_while(is_missing);
+        let mut missing: Vec<String> = missing.map(|folder| folder.display().to_string()).collect();
+        missing.reverse();
         for place in &self.written {
             let target = self.target.join(place);
             let folder = target.parent().unwrap_or(&self.target);
@@ -140,6 +146,8 @@ impl Activations {
             fs::rename(self.made.path().join(place), &target)
                 .map_err(|error| io_error(&error, &target))?;
         }
+        printer.made(&missing);
+        printer.wrote(&self.target);
         let stayed = count_files(&self.target).saturating_sub(self.written.len());
         if held > 0 && stayed > 0 {
             printer.warn(&format!(

@@ -12,11 +12,11 @@ pub(super) mod payload;
 mod render;
 
 use apr_run::{Facts, RunOptions};
-use apr_trace::{Subject, TraceOptions, ValueSink, trace};
+use apr_trace::{Subject, Trace, TraceOptions, ValueSink, trace};
 
 use self::export::{Activations, Export};
 use crate::args::TraceArgs;
-use crate::commands::run::host;
+use crate::commands::run::{WithMemory, host};
 use crate::context::Context;
 use crate::documents::Document;
 use crate::failure::Outcome;
@@ -25,7 +25,7 @@ use crate::model;
 /// Default number of predictions to show if `--top` is not given.
 const TOP: usize = 5;
 
-impl Document for apr_trace::Trace {
+impl Document for WithMemory<Trace> {
     const SCHEMA: &'static str = "trace";
 }
 
@@ -72,19 +72,20 @@ fn of_one(args: &TraceArgs, context: &Context) -> Outcome {
         }
     };
     context.sources.check_unchanged()?;
+    let traced = WithMemory::of(traced);
     if let Some(export) = export {
         export.write(&traced, &context.printer)?;
     }
 
     if args.interactive {
-        return interactive::run(traced, None, !args.no_mouse, context);
+        return interactive::run(traced.report, None, !args.no_mouse, context);
     }
     if args.detect_anomalies {
-        return anomalies::report(&traced, &context.printer);
+        return anomalies::report(&traced.report, &context.printer);
     }
-    context.printer.report(&traced, |out, traced| match args.trace_payload {
-        true => render::payload(out, traced),
-        false => render::table(out, traced),
+    context.printer.report(&traced, |out, WithMemory { report, .. }| match args.trace_payload {
+        true => render::payload(out, report),
+        false => render::table(out, report),
     })
 }
 

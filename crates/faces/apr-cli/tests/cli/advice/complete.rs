@@ -57,6 +57,9 @@ const ELSEWHERE: &[(&str, &str)] = &[
         "--drop and --keep would break the graph of an ONNX file",
         "names_of_a_graph_are_not_changed_by_a_conversion",
     ),
+    ("no tensor matches --tensors", "wrong_values_are_errors_in_the_arguments"),
+    ("--rename{of}: {message}", "wrong_values_are_errors_in_the_arguments"),
+    ("--regex: {why}", "wrong_values_are_errors_in_the_arguments"),
     ("writes nothing: leave out -o", "options_without_effect_are_refused"),
     ("exceeds --max-tokens", "samplers_of_llama_cpp_are_options"),
     ("does not store metadata", "what_can_not_be_edited_is_refused_with_the_reason"),
@@ -260,6 +263,14 @@ const ELSEWHERE: &[(&str, &str)] = &[
 
 /// Parts of texts that name a command or an option without advice that a test can follow.
 const STATEMENTS: &[&str] = &[
+    // Options that were given, and what they apply to.
+    "--precision fp16 of a file with its own graph",
+    ", and --exclude-node to w8a8 in ONNX",
+    "needs --opset {WITH_CHANNELS} or later",
+    // What a grammar ends, and what decides nothing then.
+    "which --ignore-eos does not prevent",
+    "fewer than the {least} of --min-tokens",
+    "--mmproj selects the one for images",
     "in a clone, `cargo install --locked --profile local",
     "a command is missing: `apr help` lists all",
     "--input NAME=FILE passes an array, an image or audio",
@@ -295,13 +306,10 @@ const STATEMENTS: &[&str] = &[
     "--tokens: {id} is not in",
     "are two types for the same tensors",
     "--precision changed the type",
-    "apply to ONNX and TorchScript output only",
-    "--simplify, --shape, --from and --to apply to ONNX output only",
     "--from and --to support models of one graph",
     "inputs of the model kept in addition to --from",
     "--from: ",
     "--to: ",
-    "--keep-io, --exclude-op and --exclude-node apply to",
     "--exclude-op: unknown operator",
     "--exclude-node {} matches no node",
     "--exclude-node keeps it",
@@ -309,10 +317,8 @@ const STATEMENTS: &[&str] = &[
     "--simplify does not combine with --quantize",
     "--shape: unknown input",
     "--merged applies to ONNX only",
-    "--opset and --matmul-nbits apply to ONNX only",
     "--max-tokens: --diff compares at least 1 generated token",
     "--exact has no effect",
-    "apply to graphs of model families",
     "is not supported in parts: {advice}",
     "same files as one process with --shard-size",
     " works",
@@ -406,6 +412,51 @@ fn every_text_that_names_a_command_or_an_option_is_tested_or_a_statement() {
     for (_, test) in ELSEWHERE {
         assert!(tests.contains(&format!("fn {test}(")), "there is no test {test}");
     }
+}
+
+/// Words between backquotes in messages of libraries that are no settings.
+const NO_SETTINGS: &[&str] = &[
+    // Features of builds.
+    "audio", "chat", "grammar", "hub", "images", "linalg", "signing", "text", "tui",
+    // Programs, and commands that are options nowhere.
+    "apr", "gunzip", "tar", "validate", // Keys of a file.
+    "messages", // Functions of libraries, in messages to their users.
+    "as", "convert", "finish", "to_bytes", "write",
+];
+
+#[test]
+fn every_setting_that_a_library_names_is_known_to_the_command() {
+    let crates = Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../..")).canonicalize();
+    let crates = &crates.expect("the folder of all");
+    let of_others = ["/tests/", "tests.rs", "development/", "/examples/", "faces/apr-cli/"];
+    let mut unknown = Vec::new();
+    for file in rust_files(crates) {
+        let path = file.strip_prefix(crates).expect("within").display().to_string();
+        let text = fs::read_to_string(&file).expect("UTF-8");
+        // What TypeScript is told is in Rust, too.
+        if of_others.iter().any(|part| path.contains(part)) || text.contains("typescript_custom") {
+            continue;
+        }
+        let code = text.split("#[cfg(test)]").next().unwrap_or_default();
+        // Texts in several lines are templates, or code that looks like a text.
+        for literal in literals(code).filter(|text| !text.contains('\n') && !text.contains("```")) {
+            let words = literal.split('`').skip(1).step_by(2);
+            let is_name = |word: &&str| {
+                let plain = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '_';
+                word.starts_with(|c: char| c.is_ascii_lowercase()) && word.chars().all(plain)
+            };
+            let is_known = |word: &&str| {
+                apr_core::setting::SETTINGS.contains(word) || NO_SETTINGS.contains(word)
+            };
+            let new = words.filter(is_name).filter(|word| !is_known(word));
+            unknown.extend(new.map(|word| format!("{path}: `{word}` in {literal}")));
+        }
+    }
+    assert!(
+        unknown.is_empty(),
+        "SETTINGS of apr-core lacks, or NO_SETTINGS here:\n{}",
+        unknown.join("\n")
+    );
 }
 
 fn names_something(literal: &str) -> bool {

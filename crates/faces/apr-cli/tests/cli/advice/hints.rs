@@ -91,6 +91,124 @@ fn hints_name_commands_that_work() {
     assert!(sandbox.path("w.apr").exists() && sandbox.path("b.apr").exists());
 }
 
+/// A tip names what serves, and no tip is better than one that is merely the least unlike.
+#[test]
+fn tips_are_what_serves_or_a_slip_of_the_keys() {
+    let sandbox = with_llama();
+    for (line, tip) in [
+        // Slips.
+        ("run m.apr --top_k 5", "a similar argument exists: '--top-k'"),
+        ("convert m.apr -o x.apr --percision f16", "a similar argument exists: '--precision'"),
+        ("license ckeck m.apr", "a similar subcommand exists: 'check'"),
+        // Options of other tools.
+        ("convert m.apr -o x.apr --revision main", "hf://ORG/REPO@REVISION"),
+        ("convert m.apr -o x.apr --filter a", "--keep GLOB and --drop GLOB"),
+        ("convert m.apr -o x.apr --stats", "`apr tensors --stats`"),
+        ("convert m.apr -o x.apr --type q8_0", "--quantize TYPE"),
+        ("run m.apr --temp 1", "--temperature T"),
+        ("run m.apr --ctx-size 9", "the context is the model's"),
+        ("run m.apr --system-prompt x", "--system TEXT"),
+        ("run m.apr --num-beams 2", "--beams N"),
+        ("run m.apr --do-sample", "--temperature T"),
+        ("run m.apr --n-gpu-layers 9", "apr has no GPU support"),
+        ("run m.apr --ngl 9", "apr has no GPU support"),
+        ("run m.apr --device cuda", "apr has no GPU support"),
+        ("run m.apr --trust-remote-code", "apr runs no code of a model"),
+        ("run m.apr --cache-dir x", "APR_CACHE"),
+        ("run m.apr --chat-template x", "`apr edit MODEL --chat-template FILE`"),
+        ("run m.apr --grammar-file x", "--grammar FILE"),
+        ("shard m.apr -o x.apr --max-size 1GB", "--size SIZE"),
+        ("inspect m.apr --tensors", "`apr tensors MODEL`"),
+        ("inspect m.apr --metadata", "--full shows all metadata"),
+        ("edit m.apr --add-metadata a=1", "--set KEY=VALUE"),
+        ("validate m.apr --ppl", "`apr validate MODEL --quality --text FILE`"),
+        // Commands within commands.
+        ("license verify m.apr", "`apr license check MODEL --trusted PUB`"),
+        ("watermark find m.apr", "`apr watermark detect MODEL --key SECRET`"),
+        ("cache list", "`apr cache info`"),
+        ("cache rm x", "`apr cache clear`"),
+        ("canary test m.apr", "`apr canary check MODEL --canary FILE`"),
+        ("lora merge m.apr", "`apr merge MODEL --lora ADAPTER -o OUT`"),
+        // Commands.
+        ("meta m.apr", "`apr inspect MODEL`"),
+        ("visualize m.apr", "`apr graph MODEL`"),
+        ("ui m.apr", "`apr tui MODEL`"),
+        ("kl m.apr m.apr", "`apr validate A B --quality --text FILE`"),
+        ("fuse m.apr", "`apr merge MODEL --lora ADAPTER -o OUT`"),
+        ("merge-lora m.apr", "`apr merge MODEL --lora ADAPTER -o OUT`"),
+        ("convert-hf llama", "`apr convert MODEL -o OUT`"),
+        ("join-shards x", "`apr join MANIFEST -o OUT.apr`"),
+        ("license-check m.apr", "`apr license check MODEL --trusted PUB`"),
+        ("install", "`apr download hf://ORG/REPO`"),
+        ("update", "apr does not update itself"),
+        ("slim m.apr", "`apr quantize MODEL --type TYPE -o OUT`"),
+        ("debugger m.apr", "`apr debug FILE`"),
+        ("decompile m.apr", "`apr debug FILE`"),
+    ] {
+        sandbox.apr(line).fails(2, &["tip: ", tip]);
+    }
+    for line in [
+        "convert m.apr -o x.apr --top 5",
+        "convert m.apr -o x.apr --topk 5",
+        "convert m.apr -o x.apr --name x",
+        "convert m.apr -o x.apr --scale x",
+    ] {
+        let run = sandbox.apr(line).fails(2, &["unexpected argument"]);
+        assert!(!run.stderr.contains("tip:"), "{run}");
+    }
+    for name in ["one.safetensors", "di.apr", "bom.json", "p.json", "merged.apr"] {
+        sandbox.write(name, "x");
+    }
+    for name in ["none.safetensors", "wm.apr", "ids.json", "nope.json", "merge.yml"] {
+        let run = sandbox.apr(&format!("inspect {name}")).fails(3, &["E007"]);
+        assert!(!run.stderr.contains("did you mean"), "{run}");
+    }
+    sandbox.apr("inspect mergde.apr").fails(3, &["did you mean merged.apr?"]);
+    let run = sandbox.apr("convert m.apr -o x.apr --quantize foo").fails(2, &["one of: "]);
+    assert!(!run.stderr.contains("did you mean"), "{run}");
+    for line in [
+        "tensors m.apr --values foo",
+        "explain m.apr --tensor zzz",
+        "graph llama --node foo",
+        "run llama --prompt 1 --want foo",
+    ] {
+        let run = sandbox.apr(line).fails(1, &["no similar name; names that exist:"]);
+        assert!(!run.stderr.contains("nearest"), "{run}");
+    }
+}
+
+/// A location of the hub is advised for a model that is missing, and for nothing else.
+#[test]
+fn the_hub_is_advised_for_models_alone() {
+    let sandbox = with_llama();
+    let hub = "for a model of the hub: hf://a/b";
+    for line in [
+        "inspect a/b",
+        "convert a/b -o x.apr",
+        "diff m.apr a/b",
+        "merge m.apr a/b -o x.apr",
+        "lora extract m.apr --base a/b --rank 4 -o x",
+        "run m.apr --prompt 1 --lora a/b:0.5",
+        "plan --parts 2 -o p.json convert a/b -o x.apr",
+    ] {
+        sandbox.apr(line).fails(3, &[hub]);
+    }
+    for line in [
+        "validate m.apr --quality --text a/b",
+        "quantize m.apr -t q4_0 -o x.gguf --imatrix a/b",
+        "sign m.apr --key a/b",
+        "run-part a/b 0",
+        "finish a/b",
+        "scan m.apr --baseline a/b",
+        "edit m.apr --chat-template a/b -o x.apr",
+        "run m.apr --prompt 1 --grammar a/b",
+    ] {
+        let run = sandbox.apr(line);
+        assert!(run.code != Some(0) && run.stderr.contains("a/b"), "{line}: {run}");
+        assert!(!run.stderr.contains("hf://"), "{line}: {run}");
+    }
+}
+
 /// Options that other tools call otherwise: the words of a hint are appended.
 #[test]
 fn hints_name_options_that_work() {

@@ -9,7 +9,7 @@ use serde_json::Value;
 use super::published;
 
 /// Reports that are not about one model or one plan.
-const WITHOUT_PATH: [&str; 11] = [
+const WITHOUT_PATH: [&str; 10] = [
     "cache",
     "cache.verify",
     "completions",
@@ -18,7 +18,6 @@ const WITHOUT_PATH: [&str; 11] = [
     "keygen",
     "man",
     "page",
-    "plan",
     "scan",
     "version",
 ];

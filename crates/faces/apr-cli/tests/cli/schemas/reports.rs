@@ -65,6 +65,15 @@ fn schema(sources: &Sources, kind: &str, types: &[(&Place, &Type)]) -> Value {
             });
             form.put("made_folders", folders, false);
         }
+        // Runs and traces write files beside their reports.
+        let writes = kind == "run" || kind.starts_with("run.") || kind.starts_with("trace");
+        for (key, description) in
+            [("output", "The written file or folder"), ("other_output", "The second of two")]
+        {
+            if writes && !form.properties.contains_key(key) {
+                form.put(key, json!({ "type": "string", "description": description }), false);
+            }
+        }
         if !form.properties.contains_key("unverified") {
             let unverified = "What `--no-verify` left unchecked";
             form.put("unverified", json!({ "const": "tensors", "description": unverified }), false);

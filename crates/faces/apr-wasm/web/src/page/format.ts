@@ -25,6 +25,11 @@ export function whole(count: number): string {
   return WHOLE.format(count);
 }
 
+/** A count and the noun of what is counted: `1 tensor`, `1,234 tensors`. */
+export function counted(count: number, noun: string): string {
+  return `${whole(count)} ${noun}${count === 1 ? "" : "s"}`;
+}
+
 /** A value in four significant digits, or what it is instead of a number. */
 export function value(number: number | string | null | undefined): string {
   if (number === null || number === undefined) return "–";

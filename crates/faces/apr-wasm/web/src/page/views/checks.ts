@@ -2,7 +2,7 @@
 
 import type { LintReport, Model, PickleFinding, ScanSummary, ValidateReport } from "../../api/index.js";
 import { fill, h, type Child } from "../dom.js";
-import { bytes, visible, whole } from "../format.js";
+import { bytes, counted, visible, whole } from "../format.js";
 import { jsonButton } from "../save.js";
 import type { Session } from "../session.js";
 import { Bar, failure, isEnded, show } from "../waiting.js";
@@ -106,7 +106,7 @@ function scanned(report: ScanSummary): Child {
       h("ul.remarks",
         file.pickles.flatMap(({ entry, findings }) => findings.map((found) => imported(found, entry))).slice(0, MOST),
         [...file.warnings, ...file.problems].slice(0, MOST).map((remark) => h("li", visible(text(remark.message ?? remark))))))),
-    h("p.dim", `${whole(report.files.length)} file${report.files.length === 1 ? "" : "s"}`),
+    h("p.dim", counted(report.files.length, "file")),
   ];
 }
 

@@ -3,7 +3,7 @@
 import { open, type DiffReport, type DiffRow } from "../../api/index.js";
 import { histogram } from "../charts.js";
 import { fill, h, isShown, type Child } from "../dom.js";
-import { shape, value, visible, whole } from "../format.js";
+import { counted, shape, value, visible, whole } from "../format.js";
 import { pick } from "../pick.js";
 import { jsonButton } from "../save.js";
 import { OpenModel, type Session } from "../session.js";
@@ -53,7 +53,7 @@ function summary(report: DiffReport): Child {
   const changed = report.tensors.filter((pair) => pair.verdict !== "identical");
   const apart = changed.filter((pair) => pair.verdict === "incomparable");
   const line = report.same
-    ? h("p.good", `All ${whole(report.tensors.length)} tensors are identical.`)
+    ? h("p.good", report.tensors.length === 1 ? "The tensor is identical." : `All ${whole(report.tensors.length)} tensors are identical.`)
     : h("p", [
         `${whole(changed.length)} of ${whole(report.tensors.length)} pairs differ.`,
         // The report's largest difference is of those that can be compared.
@@ -85,7 +85,7 @@ function tokenizer({ vocab }: DiffReport): string[] {
   if (!vocab) return [];
   const counts: [string, number][] = [["only in the first", vocab.removed_count], ["only in the second", vocab.added_count], ["with other ids", vocab.moved]];
   return [
-    ...counts.filter(([, count]) => count > 0).map(([what, count]) => `${whole(count)} tokens ${what}`),
+    ...counts.filter(([, count]) => count > 0).map(([what, count]) => `${counted(count, "token")} ${what}`),
     ...(vocab.examples ?? []).map((token) => `${token.token}: ${token.ids.join("+")} → ${token.other_ids.join("+")}`),
     ...(vocab.rules ?? []).map((rule) => `${rule.name}: ${rule.detail}`),
   ];

@@ -3,7 +3,7 @@
 import type { InspectReport } from "../../api/index.js";
 import { shares } from "../charts.js";
 import { fill, h, type Child } from "../dom.js";
-import { amount, bytes, visible, whole, words } from "../format.js";
+import { amount, bytes, counted, visible, whole, words } from "../format.js";
 import type { Session } from "../session.js";
 import { failure, show } from "../waiting.js";
 import { leftOut } from "./left-out.js";
@@ -15,7 +15,7 @@ export function overview(session: Session, place: HTMLElement): void {
       card("Weights", shares(report.dtypes.map((share) => ({
         label: share.dtype,
         share: share.bytes / Math.max(1, report.tensor_bytes),
-        detail: `${bytes(share.bytes)} in ${whole(share.tensor_count)} tensors`,
+        detail: `${bytes(share.bytes)} in ${counted(share.tensor_count, "tensor")}`,
       })))),
       memory(report),
       health(session),

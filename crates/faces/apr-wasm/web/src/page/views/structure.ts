@@ -2,7 +2,7 @@
 
 import type { DrawnBox, NodeCost, NodeValue, NodeView, PartSummary, TensorRow } from "../../api/index.js";
 import { debounced, fill, h, type Child } from "../dom.js";
-import { amount, bytes, shape, visible, whole } from "../format.js";
+import { amount, bytes, counted, shape, visible, whole } from "../format.js";
 import { GraphCanvas } from "../graph-canvas.js";
 import { save } from "../save.js";
 import type { Follow, Session } from "../session.js";
@@ -117,7 +117,7 @@ class StructureView {
       this.#open = drawing.open;
       this.#boxes = drawing.boxes;
       this.#canvas.show(drawing, this.#parts[this.#part]!.cost.flops, keep);
-      this.#status.textContent = `${whole(drawing.boxes.length)} boxes`;
+      this.#status.textContent = drawing.boxes.length === 1 ? "1 box" : `${whole(drawing.boxes.length)} boxes`;
     } catch (thrown) {
       this.#status.textContent = "";
       fill(this.#side, failure(thrown));
@@ -186,7 +186,7 @@ class StructureView {
       ["Operations", cost.flops === 0 ? "none" : `${amount(cost.flops)}FLOP${all > 0 ? `, ${(100 * cost.flops / all).toFixed(1)} % of a run` : ""}`],
       ["Weights read", bytes(cost.weight_bytes)], ["Values read", bytes(cost.read_bytes)], ["Written", bytes(cost.written_bytes)],
     ];
-    if (cost.unknown > 0) rows.push(["Not counted", `${whole(cost.unknown)} nodes of unknown sizes`]);
+    if (cost.unknown > 0) rows.push(["Not counted", `${counted(cost.unknown, "node")} of unknown sizes`]);
     return [h("h3", "Cost"), h("table.lines", h("tbody", rows.map(([what, much]) => h("tr", h("th", { scope: "row" }, what), h("td.value", much)))))];
   }
 
@@ -227,7 +227,7 @@ class StructureView {
     const operators = Object.entries(part.operators).sort((one, other) => other[1] - one[1]);
     fill(this.#side,
       h("h2", visible(part.name)),
-      h("p", `${whole(part.node_count)} operators, ${amount(part.parameters)} parameters, ${amount(part.cost.flops)}FLOP a run`),
+      h("p", `${counted(part.node_count, "operator")}, ${amount(part.parameters)} parameters, ${amount(part.cost.flops)}FLOP a run`),
       h("p.dim", "Click a box to see what it reads and makes; double-click a group to open it."),
       ends("Inputs", part.inputs), ends("Outputs", part.outputs),
       h("h3", "Operators"),
@@ -312,7 +312,7 @@ function branches(session: Session, branch: Branch, depth = 0): HTMLElement {
   const list = h("ul");
   const open = depth < 3 && branch.children.size <= 3;
   for (const [name, inner] of branch.children) {
-    const details = h("details", { open }, h("summary", h("strong", visible(name)), h("span.dim", ` ${whole(inner.count)} tensor${inner.count === 1 ? "" : "s"}, ${bytes(inner.bytes)}`)));
+    const details = h("details", { open }, h("summary", h("strong", visible(name)), h("span.dim", ` ${counted(inner.count, "tensor")}, ${bytes(inner.bytes)}`)));
     // What is in it is made when it is opened.
     details.addEventListener("toggle", () => details.append(branches(session, inner, depth + 1)), { once: true });
     list.append(h("li", details));

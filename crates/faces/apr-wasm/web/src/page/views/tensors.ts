@@ -3,7 +3,7 @@
 import type { HistogramReport, TensorRow, ValuesReport } from "../../api/index.js";
 import { heatmap, histogram } from "../charts.js";
 import { debounced, fill, h, isShown, type Child } from "../dom.js";
-import { bytes, shape, value, visible, whole, words } from "../format.js";
+import { bytes, counted, shape, value, visible, whole, words } from "../format.js";
 import { jsonButton } from "../save.js";
 import type { Follow, Session } from "../session.js";
 import { Table } from "../table.js";
@@ -40,7 +40,7 @@ export function tensors(session: Session, place: HTMLElement): Follow {
         return wanted.every((word) => all.includes(word));
       });
       table.rows = rows;
-      count.textContent = rows.length === report.tensor_count ? `${whole(report.tensor_count)} tensors` : `${whole(rows.length)} of ${whole(report.tensor_count)}`;
+      count.textContent = rows.length === report.tensor_count ? counted(report.tensor_count, "tensor") : `${whole(rows.length)} of ${whole(report.tensor_count)}`;
     };
     const later = debounced(100, filter);
     const main = h("div.main",
@@ -100,7 +100,7 @@ function one(session: Session, row: TensorRow, side: HTMLElement, left: AbortSig
   fill(side,
     h("button.back", { onclick: () => session.go({ tensor: undefined }) }, "← All tensors"),
     h("h2", visible(row.name)),
-    h("p", `${row.dtype} ${shape(row.shape)}, ${whole(row.elements)} elements, ${bytes(row.bytes)}`),
+    h("p", `${row.dtype} ${shape(row.shape)}, ${counted(row.elements, "element")}, ${bytes(row.bytes)}`),
     row.file !== undefined && h("p.dim", `in ${visible(row.file)}${row.offset === undefined ? "" : ` at byte ${whole(row.offset)}`}`),
     about, remarks,
     h("h3", "Distribution"), spread,

@@ -2,7 +2,7 @@
 
 import type { FoundTokens } from "../../api/index.js";
 import { debounced, fill, h, type Child } from "../dom.js";
-import { visible, whole } from "../format.js";
+import { counted, visible, whole } from "../format.js";
 import type { Session } from "../session.js";
 import { failure, show } from "../waiting.js";
 
@@ -15,7 +15,7 @@ export function vocabulary(session: Session, place: HTMLElement): void {
       void session.open.model.vocabulary(text).then((found) => found && draw(found, text), (thrown: unknown) => fill(list, failure(thrown)));
     });
     const draw = (found: FoundTokens, text: string) => {
-      count.textContent = text === "" ? `${whole(found.total)} tokens, from ${found.source}` : `${whole(found.found)} of ${whole(found.total)}`;
+      count.textContent = text === "" ? `${counted(found.total, "token")}, from ${found.source}` : `${whole(found.found)} of ${whole(found.total)}`;
       fill(list, tokens(found, session, text, list));
     };
     draw(first, "");
@@ -53,7 +53,7 @@ function tokenizer(session: Session): HTMLElement {
     }
     try {
       const cut = await session.open.model.tokenize(text);
-      fill(result, h("span.dim", `${whole(cut.length)} tokens `), cut.map(({ id, text, shown }, index) => h(`span.piece.piece-${index % 4}`, { title: `token ${id}` }, seen(shown ?? text))));
+      fill(result, h("span.dim", `${counted(cut.length, "token")} `), cut.map(({ id, text, shown }, index) => h(`span.piece.piece-${index % 4}`, { title: `token ${id}` }, seen(shown ?? text))));
     } catch (thrown) {
       fill(result, failure(thrown));
     }
