@@ -332,10 +332,10 @@ mod tests {
             "{error}"
         );
         let error = find_weights(&names[..1]).expect_err("no name that a folder's weights have");
-        assert!(error.message().ends_with("no supported weights file; it has 00.pt"), "{error}");
+        assert!(error.message().ends_with("weights file in the folder; it has 00.pt"), "{error}");
         assert!(
             find_weights(&[])
-                .is_err_and(|error| error.message().ends_with("no supported weights file"))
+                .is_err_and(|error| error.message().ends_with("weights file in the folder"))
         );
     }
 

@@ -427,7 +427,7 @@ fn ids_keys_strengths_and_models_that_do_not_do_are_refused() {
         assert!(mark(&*base, Some(strength)).is_err(), "{strength}");
     }
     let few = mark(&*base, None).expect_err("too few weights");
-    assert!(few.message().contains("pass a strength of 0.07"), "{few}");
+    assert!(few.message().contains("pass `strength` 0.07"), "{few}");
     let large =
         file(&[("w", DType::F32, vec![2048, 1024], stored(DType::F32, &normals(1 << 21, 1)))]);
     let strength = mark(&*large, None).expect("weights enough");

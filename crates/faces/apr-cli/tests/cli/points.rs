@@ -144,7 +144,7 @@ fn a_model_that_predicts_nothing_is_unfit() {
     });
     let shown = sandbox.apr("validate broken --quality").ok();
     shown.says(&[
-        "UNFIT: Language (101): of 9 built-in texts, the one that it predicts best is less likely",
+        "UNFIT: Language (101): the best predicted of 9 built-in texts is less likely",
         "SCORE: 60/100 (FAIR)",
         "FAIL 101  Language: ",
     ]);

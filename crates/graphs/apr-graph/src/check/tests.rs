@@ -115,7 +115,7 @@ fn unsupported_inputs_and_attributes_of_an_operator_are_reported() {
             "error: node 'layers.0': it has 2 inputs, and Relu of version 14 has 1",
             "error: node 'layers.1': attribute 'axis' is FLOAT, but Softmax of version 13 \
              expects INT",
-            "error: node 'layers.1': Softmax of version 13 has no attribute 'angle'",
+            "error: node 'layers.1': Softmax of version 13: unknown attribute 'angle'",
             "error: node 'layers.2': Concat needs the attribute 'axis'",
         ]
     );

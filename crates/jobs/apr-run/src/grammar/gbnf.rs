@@ -391,7 +391,7 @@ mod tests {
     fn errors_contain_the_line() {
         for (text, expected) in [
             ("a ::= \"b\"", "no rule 'root'"),
-            ("root ::= b\n", "line 1: there is no rule 'b'"),
+            ("root ::= b\n", "line 1: unknown rule 'b'"),
             ("root ::= \"a\"\nroot ::= \"b\"", "line 2: the rule 'root' is defined twice"),
             ("root ::= \"a", "line 1: '\"' is not closed"),
             ("root ::= [a", "line 1: '[' is not closed"),

@@ -274,7 +274,7 @@ mod tests {
             assert!(words.iter().all(|word| found.contains(word)), "{found}");
         };
         let codes = [0b1001_0010, 0b0001_0101];
-        has(&error(&parts(&codes, &FOUR), ""), &["E003", "multiply", "'up.weight_scale'"]);
+        has(&error(&parts(&codes, &FOUR), ""), &["E003", "multiplies", "'up.weight_scale'"]);
         let other = MULTIPLIES.replace("auto", "other");
         has(&error(&parts(&codes, &FOUR), &other), &["E003", "'otherbitlinear'"]);
         has(&error(&parts(&[0xff; 2], &FOUR), DIVIDES), &["E002", "row 0, column 0 is 3"]);

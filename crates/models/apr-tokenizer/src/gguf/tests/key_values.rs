@@ -225,7 +225,7 @@ fn equivalent_files_have_the_same_key_values() {
         (
             "xlm_roberta",
             |json| json["pre_tokenizer"] = json!({ "type": "Digits" }),
-            "does not split text",
+            "does not split a text",
         ),
     ];
     for (name, change, words) in refused {
