@@ -9,7 +9,7 @@ use core::fmt::Display;
 
 /// The names that messages have between backquotes: of options, fields and methods of the
 /// libraries.
-pub const SETTINGS: [&str; 49] = [
+pub const SETTINGS: [&str; 50] = [
     // Limits.
     "max_memory",
     "max_metadata",
@@ -58,6 +58,7 @@ pub const SETTINGS: [&str; 49] = [
     "compress",
     "encrypt",
     "external_data",
+    "strength",
     "format",
     "output",
     "overwrite",

@@ -270,7 +270,7 @@ const STATEMENTS: &[&str] = &[
     // What a grammar ends, and what decides nothing then.
     "which --ignore-eos does not prevent",
     "fewer than the {least} of --min-tokens",
-    "--mmproj selects the one for images",
+    "--mmproj selects the vision part",
     "in a clone, `cargo install --locked --profile local",
     "a command is missing: `apr help` lists all",
     "--input NAME=FILE passes an array, an image or audio",
