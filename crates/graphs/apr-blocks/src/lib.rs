@@ -167,7 +167,7 @@ pub fn graphs(
     options: &GraphOptions,
 ) -> Result<Graphs> {
     let without_graph =
-        || Error::version(format!("the family {} does not have a [graph]", model.family().name()));
+        || Error::version(format!("the family {} has no [graph]", model.family().name()));
     model.graph_settings(None).ok_or_else(without_graph)?;
     let asked = options.task.as_deref();
     let class = asked.map(|asked| task::class_of(model, asked)).transpose()?;

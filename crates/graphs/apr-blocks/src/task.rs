@@ -155,7 +155,7 @@ pub(crate) fn lacks(model: &FamilyModel<'_>, asked: &str) -> Error {
         known => format!("; it has {}", known.join(", ")),
     };
     let family = model.family().name();
-    Error::version(format!("family {family} does not support the task '{asked}'{known}"))
+    Error::version(format!("family {family} has no graph for the task '{asked}'{known}"))
 }
 
 /// Returns `true` if a family has a graph and a head for this end of a class name.

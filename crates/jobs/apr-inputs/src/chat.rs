@@ -244,7 +244,7 @@ mod tests {
 
         let all = "{% for message in messages %}{{ 'x' + message['content'] }}{% endfor %}";
         let error = written(all, &messages).unwrap_err();
-        assert!(error.message().ends_with("the content of message 2 is no text"), "{error}");
+        assert!(error.message().ends_with("the content of message 2 is not text"), "{error}");
     }
 
     #[test]

@@ -91,7 +91,8 @@ mod tests {
     #[test]
     fn every_setting_that_libraries_name_is_an_option() {
         let cli = Cli::command();
-        let commands = || std::iter::once(&cli).chain(cli.get_subcommands());
+        let inner = || cli.get_subcommands().flat_map(clap::Command::get_subcommands);
+        let commands = || std::iter::once(&cli).chain(cli.get_subcommands()).chain(inner());
         for setting in SETTINGS {
             let option = option(setting);
             let is_known = commands().any(|command| {

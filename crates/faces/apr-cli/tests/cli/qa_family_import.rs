@@ -188,9 +188,15 @@ fn qa_90_a_shard_without_its_index_is_not_taken_for_the_model() {
         Sandbox::new().with("m/config.json", "{}").with("m/README.md", "---\nlicense: mit\n---\n");
     sandbox.write("m/model-00001-of-00003.safetensors", crate::support::small_safetensors());
     for line in ["import m -o m.apr", "inspect m", "validate m"] {
-        sandbox
-            .apr(line)
-            .fails(3, &["E007", "model-00001-of-00003.safetensors", "shard 1 of 3", "no index"]);
+        sandbox.apr(line).fails(
+            3,
+            &[
+                "E007",
+                "model-00001-of-00003.safetensors",
+                "shard 1 of 3",
+                "does not contain the index",
+            ],
+        );
     }
     let run = sandbox.apr("import m/model-00001-of-00003.safetensors -o m.apr").ok();
     assert!(run.to_string().contains("only shard 1 of 3"), "{run}");

@@ -95,7 +95,7 @@ fn parts_that_do_not_fit_together_are_refused() {
     let b = || GgufEntry::i8("b", &[2]);
     let error = refused(
         &with(1, part(2, 3, 3).entry(b())),
-        "this is part 2 of 3, by split.no and split.count part 3 of 3",
+        "part 2 of 3, but split.no and split.count state part 3 of 3",
     );
     assert_eq!(error.file(), Some("m-00002-of-00003.gguf"));
     refused(&with(1, part(1, 4, 3).entry(b())), "part 2 of 4");

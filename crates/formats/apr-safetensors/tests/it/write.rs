@@ -173,7 +173,11 @@ fn tensors_that_the_format_cannot_hold_are_rejected() {
         "safetensors.metadata.k is not a string",
     );
     let zero = WriteOptions { shard_size: Some(0), ..WriteOptions::default() };
-    assert_refused(plan(&[], &Metadata::new(), &zero), format, "shard size of 0");
+    assert_refused(
+        plan(&[], &Metadata::new(), &zero),
+        format,
+        "the shard size must be 1 byte or more",
+    );
     let outside = WriteOptions {
         file_name: "../m.safetensors".into(),
         named_files: true,

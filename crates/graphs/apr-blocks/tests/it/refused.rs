@@ -60,7 +60,7 @@ fn an_unknown_activation_is_rejected_by_name() {
 fn a_task_without_a_head_is_rejected_by_name() {
     let case = Case::named("llama").with("architectures", json!(["LlamaForMindReading"]));
     let said = error(&case);
-    let expected = "E003: family llama does not support the task 'MindReading'; it has ";
+    let expected = "E003: family llama has no graph for the task 'MindReading'; it has ";
     assert!(said.starts_with(expected), "{said}");
     assert!(said.contains("question-answering"), "{said}");
 }
@@ -68,7 +68,7 @@ fn a_task_without_a_head_is_rejected_by_name() {
 #[test]
 fn a_backbone_is_rejected_as_a_task() {
     let case = Case::named("resnet").with("architectures", json!(["ResNetBackbone"]));
-    let expected = "E003: family resnet does not support the task 'Backbone'; it has ";
+    let expected = "E003: family resnet has no graph for the task 'Backbone'; it has ";
     let said = error(&case);
     assert!(said.starts_with(expected), "{said}");
 }
@@ -103,7 +103,7 @@ fn a_missing_tensor_is_reported_by_name() {
 
 #[test]
 fn a_family_without_a_graph_is_rejected() {
-    assert_eq!(error_of_family(OWN), "E003: the family own does not have a [graph]");
+    assert_eq!(error_of_family(OWN), "E003: the family own has no [graph]");
 }
 
 #[test]

@@ -21,6 +21,10 @@ const FOLLOWED: [&[Advice]; 7] = [
 
 /// Parts of texts whose advice other tests follow, and those tests.
 const ELSEWHERE: &[(&str, &str)] = &[
+    (
+        "too few for this id at the default strength: pass --strength",
+        "invalid_keys_and_models_that_cannot_be_marked_are_rejected",
+    ),
     ("--tensor-type {pattern} matches no tensor", "weights_that_stay_in_floats_are_named"),
     (
         "--pure and --requantize do not apply to {scheme} in a graph",
@@ -44,7 +48,7 @@ const ELSEWHERE: &[(&str, &str)] = &[
         "files_are_copied_into_a_folder_and_chosen_among_all",
     ),
     (
-        "would break the graph of an ONNX file; --set and --unset edit its",
+        "its tensors by name; --set and --unset edit its properties",
         "properties_of_an_onnx_model_are_those_that_onnx_writes",
     ),
     ("would not find them: use `apr convert`", "a_copy_of_an_onnx_model_stays_with_its_weights"),
