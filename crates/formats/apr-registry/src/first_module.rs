@@ -64,7 +64,8 @@ pub(crate) struct FirstModule<'s> {
 }
 
 impl<'s> FirstModule<'s> {
-    /// Returns the view of a folder without weights at its top. Returns `None` if the first module has no folder, or no weights in it.
+    /// Returns the view of a folder without weights at its top, or `None` if the first module has
+    /// no folder, or no weights in it.
     ///
     /// # Errors
     /// E007 if `modules.json` can't be read, E008 if it exceeds the limits.

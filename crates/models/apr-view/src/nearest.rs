@@ -5,8 +5,8 @@
 const LONGEST: usize = 300;
 
 /// Returns the candidates that `name` may mean, best first, at most `count`: [`slips`] of the keys,
-/// names that begin with it or contain it, and paths that end with a slip of it or have its words in
-/// this order.
+/// names that begin with it or contain it, and paths that end with a slip of it or have its words
+/// in this order.
 ///
 /// It returns nothing instead of names that are merely the least unlike.
 ///

@@ -501,7 +501,7 @@ fn a_t5_answers_what_it_answers_in_transformers() {
     sandbox.apr(&format!("run {folder} --prompt a --timestamps")).fails(2, &["--timestamps"]);
 }
 
-/// Bytes of tokens, spaces and new lines are shown as such, as in the terminal view and on the page.
+/// Bytes of tokens, spaces and new lines are shown as in the terminal view and on the page.
 #[test]
 fn tokens_are_shown_alike_by_all_commands() {
     let sandbox = Sandbox::new();

@@ -199,8 +199,8 @@ fn place(output: u64, input: u64) -> (u64, u64) {
     (input / 64 * 64 + output % 4 * 16 + code / 4, code % 4)
 }
 
-/// Returns the codes of a piece of a matrix, row by row; `nibbles` are the places in a word of eight
-/// codes.
+/// Returns the codes of a piece of a matrix, row by row; `nibbles` are the places of eight codes in
+/// their word.
 fn unpacked(
     base: &dyn CheckpointReader,
     tensor: usize,
