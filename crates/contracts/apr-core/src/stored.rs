@@ -358,14 +358,10 @@ impl<'a> Stored<'a> {
     ) -> Self {
         let mut derived = Self::derived(StoredRange { file: 0, offset: 0, len: 0 });
         for (at, (reader, tensor, first_file)) in inputs.into_iter().enumerate() {
-            let moved = |range: StoredRange| StoredRange { file: range.file + first_file, ..range };
-            let stored = Self::derived_from(reader, &[tensor]);
-            derived.range = if at == 0 { moved(stored.range) } else { derived.range };
-            derived.sources.extend(stored.sources.into_iter().map(moved));
-            derived.parts.extend(stored.parts.into_iter().map(|part| {
-                let (range, place) = (moved(part.range), moved(part.place));
-                StoredPart { range, place, ..part }
-            }));
+            let stored = Self::derived_from(reader, &[tensor]).behind_files(first_file);
+            derived.range = if at == 0 { stored.range } else { derived.range };
+            derived.sources.extend(stored.sources);
+            derived.parts.extend(stored.parts);
         }
         derived
     }

@@ -1,4 +1,4 @@
-//! A model that is judged, and what it makes of a sample.
+//! A model under test, and its outputs for a sample.
 
 use apr_core::Escaped;
 use apr_graph::{Body, Meaning, ValueOrigin};

@@ -56,7 +56,7 @@ pub struct GgufExport<'a> {
 ///
 /// # Errors
 /// E001 when the family is not known, when llama.cpp has no such models, lacks a place for a tensor
-/// of a layer, or needs a hyperparameter that is not there; when a tensor is stored so that its
+/// of a layer, or needs a missing hyperparameter; when a tensor is stored so that its
 /// layout can't be changed. E007 and E008 when a companion can't be read. E001, too, when a
 /// hyperparameter is a number that llama.cpp can't compute with, or `rope_scaling` is malformed.
 pub fn export<'a>(source: &Source<'a>, tokenizer: Vec<KeyValue>) -> Result<GgufExport<'a>> {

@@ -68,10 +68,10 @@ impl Mixtures {
                 let vector = bank.values.get(at..at + bank.columns)?;
                 piece.iter_mut().zip(vector).for_each(|(sum, value)| *sum += weight * value);
             }
-            Some(piece)
+            piece.iter().all(|value| value.is_finite()).then_some(piece)
         };
         let name = &reader.tensors()[self.shown()].name;
-        let wrong = || Error::corrupt("a vector that the bank lacks").for_tensor(name);
+        let wrong = || Error::corrupt("no mixtures of vectors of the bank").for_tensor(name);
         match self {
             Self::Logits(logits) => {
                 let (logits, width) = values(logits)?;
@@ -90,12 +90,15 @@ impl Mixtures {
                 logits.chunks_exact(width).map(of_piece).collect()
             }
             Self::Chosen { indices, weights } => {
-                let ((indices, count), (weights, others)) = (values(indices)?, values(weights)?);
-                if others + 1 != count {
+                let ((indices, count), (weights, _)) = (values(indices)?, values(weights)?);
+                // Of one vector, no weight is stored.
+                let others = count - 1;
+                let pieces = indices.chunks_exact(count).enumerate();
+                if weights.len() != pieces.len() * others {
                     return Err(wrong());
                 }
-                let pieces = indices.chunks_exact(count).zip(weights.chunks_exact(others.max(1)));
-                let of_piece = |(indices, weights): (&[f32], &[f32])| {
+                let of_piece = |(number, indices): (usize, &[f32])| {
+                    let weights = &weights[number * others..][..others];
                     let last = 1.0 - weights.iter().sum::<f32>();
                     let weights = weights.iter().copied().chain([last]);
                     #[expect(clippy::cast_possible_truncation, reason = "the bank is in memory")]

@@ -15,7 +15,7 @@ use crate::inspect::inspect;
 use crate::physics::{Physics, Violation, expectation};
 use crate::tensors::{TensorsOptions, find, list};
 
-/// Names that are offered in place of one that is not there.
+/// Number of similar names that an error lists for an unknown one.
 const SIMILAR: usize = 5;
 
 /// A model, explained.

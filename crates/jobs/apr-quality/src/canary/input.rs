@@ -1,4 +1,4 @@
-//! What goes in: texts, tokens, and files that are there or named.
+//! Inputs of a canary: texts, tokens, and files, by their content or their names.
 
 use apr_registry::{Error, Limits, Result, open};
 use apr_run::{Given, arrays_of};

@@ -5,8 +5,8 @@
 //! X.weight_scales  f16 [out]
 //! ```
 //!
-//! What the library writes on a GPU has the same names, dtypes and shapes, but the order of that
-//! GPU's matrix product, and 128 is added to each integer. The file does not say which it is; the
+//! Files written on a GPU have the same names, dtypes and shapes, but the order of that GPU's
+//! matrix product, and 128 is added to each integer. The file does not say which it is; the
 //! values do. Most integers of a row of weights are small, because the largest is 127 or 128; with
 //! 128 added, most are far from 0. So a few thousand of them are counted before the first is used.
 

@@ -78,12 +78,16 @@ impl Planner {
     ) -> Result<()> {
         let is_of_outputs = info.shape.dims().first() != Some(&1);
         let bias = targets.tensor(&format!("{module}.bias")).filter(|_| is_of_outputs);
-        let fits = |slot: &usize| self.slots[*slot].info.shape.elements() == info.shape.elements();
-        if let Some(slot) = bias.filter(fits) {
-            self.check_dtype(slot)?;
-            let stage = Stage::Factors { adapter, tensor, by_column: false, each: 1 };
-            self.slots[slot].stages.push(stage);
+        let Some(slot) = bias else { return Ok(()) };
+        if self.slots[slot].info.shape.elements() != info.shape.elements() {
+            let bias = &self.slots[slot].info;
+            let message =
+                format!("{} of the adapter does not fit the bias {}", info.shape, bias.shape);
+            return Err(Error::format(message).for_tensor(&info.name));
         }
+        self.check_dtype(slot)?;
+        let stage = Stage::Factors { adapter, tensor, by_column: false, each: 1 };
+        self.slots[slot].stages.push(stage);
         Ok(())
     }
 }
