@@ -65,7 +65,8 @@
 //! they stand for. Either way any range is computed when it is asked for; of a sparse tensor the
 //! sorted indices are held in memory, of a quantized one the scales.
 //!
-//! Quantized tensors of torchao (`AffineQuantizedTensor` in its plain layout) are listed as the
+//! Quantized tensors of torchao (`AffineQuantizedTensor` in its plain layout, `Int8Tensor`,
+//! `Float8Tensor`) are listed as the
 //! parts that they are stored in, under the names that torchao gives them in safetensors files.
 //!
 //! # Trainers' checkpoints

@@ -85,9 +85,10 @@ impl Vm<'_> {
             Meaning::JoblibArray => self.heap.add(Node::FileArray),
             Meaning::Inert => Ok(OPAQUE),
             Meaning::Storage(_) | Meaning::DType(_) => Err(self.bad("calls a type")),
-            Meaning::Wrapper | Meaning::AffineTensor | Meaning::AffineParts => {
-                Err(self.bad("makes a tensor of torchao without its parts"))
-            }
+            Meaning::Wrapper
+            | Meaning::AffineTensor
+            | Meaning::AffineParts
+            | Meaning::CodesTensor => Err(self.bad("makes a tensor of torchao without its parts")),
             Meaning::Forbidden => Ok(OPAQUE),
         }
     }

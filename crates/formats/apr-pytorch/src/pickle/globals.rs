@@ -25,6 +25,8 @@ pub(crate) enum Meaning {
     Wrapper,
     /// torchao's `AffineQuantizedTensor`.
     AffineTensor,
+    /// torchao's `Int8Tensor` and `Float8Tensor`, which replace it.
+    CodesTensor,
     /// The codes, scales and zero points of one, in the order of the weight.
     AffineParts,
     /// `_rebuild_qtensor`: storage, offset, size, stride, quantizer.
@@ -173,16 +175,27 @@ pub(crate) fn allowed(module: &str, name: &str) -> Option<Meaning> {
         ("torchao.dtypes.affine_quantized_tensor", "AffineQuantizedTensor") => {
             Meaning::AffineTensor
         }
-        (
-            "torchao.quantization",
-            "Float8Tensor" | "Int4Tensor" | "Int8Tensor" | "IntxUnpackedToInt8Tensor",
-        ) => Meaning::Unsupported(
-            "a quantized tensor of torchao's second version, which is read from safetensors alone",
-        ),
+        ("torchao.quantization", "Int8Tensor" | "Float8Tensor") => Meaning::CodesTensor,
+        ("torchao.quantization", "Int4Tensor" | "IntxUnpackedToInt8Tensor") => {
+            Meaning::Unsupported("a quantized tensor of torchao in a packed layout")
+        }
         ("torchao.dtypes.uintx.plain_layout", "PlainAQTTensorImpl") => Meaning::AffineParts,
         ("torchao.dtypes.utils", "PlainLayout") => Meaning::Class,
         // An enumeration: the argument is the number of its member.
-        ("torchao.quantization.quant_primitives", "ZeroPointDomain") => Meaning::First,
+        ("torchao.quantization.quant_primitives", "ZeroPointDomain" | "MappingType")
+        | ("torchao.quantization.quantize_.common.kernel_preference", "KernelPreference") => {
+            Meaning::First
+        }
+        // How activations are quantized during a run.
+        ("torchao.quantization.granularity", "PerRow" | "PerTensor")
+        | (
+            "torchao.quantization.quantize_.workflows.int8.int8_tensor",
+            "QuantizeTensorToInt8Kwargs",
+        )
+        | (
+            "torchao.quantization.quantize_.workflows.float8.float8_tensor",
+            "QuantizeTensorToFloat8Kwargs",
+        ) => Meaning::Class,
         ("torch._utils", "_rebuild_qtensor") => Meaning::Quantized,
         ("torch._utils", "_rebuild_sparse_tensor" | "_rebuild_sparse_csr_tensor") => {
             Meaning::Sparse

@@ -79,6 +79,33 @@ fn a_quantized_tensor_is_its_parts_under_the_names_of_safetensors_files() {
 }
 
 #[test]
+fn tensors_of_later_versions_are_their_parts_too() {
+    for class in ["Int8Tensor", "Float8Tensor"] {
+        let class = format!("ctorchao.quantization\n{class}\n");
+        let of = |shape: &str, more: &str| {
+            let state = format!(
+                "S'qdata'\n{}sS'scale'\n{}s{more}",
+                tensor("CharStorage", 0, 2, "I1\nI2\n", "I2\nI1\n"),
+                tensor("BFloat16Storage", 1, 1, "I1\nI1\n", "I1\nI1\n"),
+            );
+            let pickle = format!("}}S'up.weight'\n{}s.", wrapper(&class, shape, &state));
+            zip(&[
+                Entry::new("m/data.pkl", pickle.as_bytes()),
+                Entry::new("m/data/0", &[3, 0xfd]),
+                Entry::new("m/data/1", &[0x80, 0x3f]),
+            ])
+        };
+        for more in ["", "S'zero_point'\nNs", "S'mm_config'\nNs"] {
+            let reader = open(of("I1\nI2\n", more)).expect("a good file");
+            let names: Vec<_> = reader.tensors().iter().map(|info| &*info.name).collect();
+            assert_eq!(names, ["up._weight_qdata", "up._weight_scale"]);
+        }
+        let error = refused(of("I2\nI1\n", ""));
+        assert!(error.to_string().contains("another layout"), "{error}");
+    }
+}
+
+#[test]
 fn other_wrappers_are_refused_by_name() {
     for (file, code, expected) in [
         (file(TENSOR, "I1\nI2\n", 2, ""), Code::Version, "zero points that are not integers"),
