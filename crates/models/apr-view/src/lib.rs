@@ -61,8 +61,9 @@ pub use affine::{AffineQuantization, AffineUnit};
 pub use arranged::Deal;
 pub use base::Base;
 pub use codes::{
-    Apart, Blocks, Coded, Factors, MXFP4_EXPERTS, NVFP4_BLOCKS, PartOrigin, UNDECODABLE,
-    check_decodable, drop_statement, is_of_activations, stated_method, states_quantization,
+    Apart, Blocks, Coded, Factors, MLX_CODES, MXFP4_EXPERTS, NVFP4_BLOCKS, PartOrigin, UNDECODABLE,
+    check_decodable, drop_statement, is_of_activations, module_of_mlx, stacked_for_mlx,
+    stated_method, states_quantization,
 };
 pub use companions::Companions;
 pub use derived::{Computation, Derived, Target};

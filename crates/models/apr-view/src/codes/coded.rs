@@ -11,6 +11,7 @@ use apr_tensor::cast::cast_values;
 use serde_json::Value;
 
 use super::find::{Decode, Found, Tensors, Weight, find};
+use super::mlx_lm::taken_apart;
 use super::read::{Tile, usize_of};
 use super::stated::{self, Stated};
 use super::{grouped, integers, plain};
@@ -106,7 +107,9 @@ impl Coded {
     /// in codes and scales.
     #[must_use]
     pub fn over(base: Box<dyn CheckpointReader>) -> Box<dyn CheckpointReader> {
-        let Some(stated) = may_be_coded(&*base) else { return base };
+        let base = taken_apart(base);
+        let Some(mut stated) = may_be_coded(&*base) else { return base };
+        stated.name_experts(base.metadata());
         let tensors = Tensors::of(&*base);
         let found = find(&tensors, &stated);
         drop(tensors);

@@ -31,7 +31,7 @@ use super::read::{Groups, Tile, codes_from, scales_in, usize_of, words_for, word
 use super::stated::Stated;
 use super::zero::Scaling;
 
-pub(super) const KIND: Kind = Kind { id: "mlx", find };
+pub(super) const KIND: Kind = Kind { id: super::MLX_CODES, find };
 
 /// Bits of integers to try; columns per scale to try if the configuration does not state them.
 const BITS: [u64; 6] = [2, 3, 4, 5, 6, 8];

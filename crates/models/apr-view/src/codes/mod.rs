@@ -36,6 +36,7 @@ mod hqq;
 mod integers;
 mod marlin24;
 mod mlx;
+mod mlx_lm;
 mod onnx;
 mod own;
 mod packed;
@@ -57,8 +58,12 @@ pub const NVFP4_BLOCKS: &str = "nvfp4-blocks";
 /// The kind of the experts of gpt-oss, which GGUF has in blocks of the same numbers.
 pub const MXFP4_EXPERTS: &str = "mxfp4-experts";
 
+/// Kind of MLX's weights, whose experts are in one tensor.
+pub const MLX_CODES: &str = "mlx";
+
 pub use apart::{Apart, PartOrigin};
 pub use blocks::{Blocks, Factors};
 pub use coded::{Coded, UNDECODABLE, check_decodable};
 pub use find::is_of_activations;
+pub use mlx_lm::{module_of_mlx, stacked_for_mlx};
 pub use stated::{drop_statement, stated_method, states_quantization};

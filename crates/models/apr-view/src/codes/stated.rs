@@ -5,6 +5,7 @@ use apr_core::{CheckpointReader, Metadata, Result, keys};
 use serde_json::{Map, Value};
 
 use super::coded::CONFIG;
+use super::mlx_lm;
 use crate::{SCALES_FILE, View};
 
 /// Files that state a quantization beside or in place of `config.json`.
@@ -19,6 +20,8 @@ pub(super) struct Stated {
     entries: Map<String, Value>,
     /// `true` if one file states the quantization twice, in different ways.
     is_twofold: bool,
+    /// `true` if the statement about the first expert of a layer is about all of them.
+    has_experts: bool,
 }
 
 impl Stated {
@@ -34,7 +37,20 @@ impl Stated {
             let [one, other] = ENTRIES.map(|entry| config.get(entry).and_then(Value::as_object));
             one.is_some() && other.is_some() && one != other
         });
-        Self { entries: of_config.or_else(beside).unwrap_or_default(), is_twofold }
+        let entries = of_config.or_else(beside).unwrap_or_default();
+        Self { entries, is_twofold, has_experts: false }
+    }
+
+    /// Names MLX's modules of all experts of a layer as the first one.
+    pub(super) fn name_experts(&mut self, metadata: &Metadata) {
+        let of = |module: &String| Some((module.clone(), mlx_lm::first_expert(metadata, module)?));
+        let modules: Vec<_> = self.entries.keys().filter_map(of).collect();
+        for (module, name) in modules {
+            if let Some(entry) = self.entries.remove(&module) {
+                self.entries.insert(name, entry);
+                self.has_experts = true;
+            }
+        }
     }
 
     /// Returns what is wrong with the statement as such.
@@ -71,12 +87,16 @@ impl Stated {
         let ends = |long: &str, short: &str| {
             long.strip_suffix(short).is_some_and(|front| front.ends_with('.'))
         };
-        let is_same = |key: &str| key.contains('.') && (ends(key, name) || ends(name, key));
-        let entry = self.entries.get(name).filter(|entry| entry.is_object());
-        entry.or_else(|| {
-            let mut entries = self.entries.iter().filter(|(_, entry)| entry.is_object());
-            entries.find(|(key, _)| is_same(key)).map(|(_, entry)| entry)
-        })
+        let is_same =
+            |key: &str, name: &str| key.contains('.') && (ends(key, name) || ends(name, key));
+        let of = |name: &str| {
+            let entry = self.entries.get(name).filter(|entry| entry.is_object());
+            entry.or_else(|| {
+                let mut entries = self.entries.iter().filter(|(_, entry)| entry.is_object());
+                entries.find(|(key, _)| is_same(key, name)).map(|(_, entry)| entry)
+            })
+        };
+        of(name).or_else(|| of(&first_expert(name).filter(|_| self.has_experts)?))
     }
 
     /// Returns `true` if there is a statement.
@@ -101,6 +121,13 @@ impl Stated {
     pub(super) fn get(&self, key: &str) -> Option<&Value> {
         self.entries.get(key)
     }
+}
+
+/// Returns the name of the module that the first expert has in place of this one.
+fn first_expert(module: &str) -> Option<String> {
+    let (front, rest) = module.rsplit_once(".experts.")?;
+    let (_, matrix) = rest.split_once('.')?;
+    Some(format!("{front}.experts.0.{matrix}"))
 }
 
 /// Returns the method of quantization that a checkpoint's configuration states, in lower case:
