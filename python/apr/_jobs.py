@@ -128,6 +128,8 @@ def convert(
     *,
     format: Optional[str] = None,
     quantize: Optional[str] = None,
+    tensor_types: Sequence[str] = (),
+    requantize: bool = False,
     dequantize: Optional[str] = None,
     precision: Optional[str] = None,
     simplify: bool = False,
@@ -151,8 +153,10 @@ def convert(
 ) -> Dict[str, Any]:
     """Converts a model in bounded memory, and checks every tensor on the way.
 
-    ``quantize`` is a type or mix, such as ``q4_k_m`` (:func:`schemes` lists them). ``dequantize``
-    and ``precision`` are floats, such as ``f16``. ``simplify`` simplifies the graph of an ONNX
+    ``quantize`` is a type or mix, such as ``q4_k_m`` (:func:`schemes` lists them). ``tensor_types``
+    are types of single tensors by their names, such as ``["*ffn_down*=q6_k"]``; the first match
+    counts. ``requantize`` allows to quantize quantized tensors again. ``dequantize`` and
+    ``precision`` are floats, such as ``f16``. ``simplify`` simplifies the graph of an ONNX
     output and compares its outputs before and after. ``shapes`` are new shapes of its inputs, such
     as ``["x=1,3,224,224"]``. ``from_nodes`` and ``to_nodes`` extract the part of the graph between
     values or nodes. ``precision="f16"`` makes an ONNX file compute in halves, except the operators
@@ -169,6 +173,8 @@ def convert(
     wishes = {
         "format": format,
         "quantize": quantize,
+        "tensor_types": list(tensor_types),
+        "requantize": requantize,
         "dequantize": dequantize,
         "precision": precision,
         "simplify": simplify,

@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use apr::job::{NamedShape, parse_filter};
 use apr::run::RunError;
 use apr::{Compression, DType, Error, Format, Scheme};
-use apr_quantize::parse_dtype;
+use apr_quantize::{Quantization, TensorType, parse_dtype};
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use pyo3::types::PyBytes;
@@ -46,6 +46,8 @@ pub(crate) fn schemes() -> Vec<&'static str> {
 pub(crate) struct Wishes {
     format: Option<String>,
     quantize: Option<String>,
+    tensor_types: Vec<String>,
+    requantize: bool,
     dequantize: Option<String>,
     precision: Option<String>,
     simplify: bool,
@@ -79,6 +81,12 @@ pub(crate) fn convert(
 ) -> PyResult<String> {
     let format = wishes.format.as_deref().map(format_named).transpose()?;
     let scheme = wishes.quantize.as_deref().map(Scheme::parse).transpose().map_err(unknown)?;
+    let quantization = scheme.map(|scheme| quantization(scheme, &wishes)).transpose()?;
+    let is_idle = wishes.requantize || !wishes.tensor_types.is_empty();
+    if quantization.is_none() && is_idle {
+        let message = "tensor_types and requantize have no effect without quantize";
+        return Err(PyValueError::new_err(message));
+    }
     let dtype = |name: &Option<String>| name.as_deref().map(parse_dtype).transpose();
     let dequantize = dtype(&wishes.dequantize).map_err(unknown)?;
     let precision = dtype(&wishes.precision).map_err(unknown)?;
@@ -96,8 +104,8 @@ pub(crate) fn convert(
         if let Some(format) = format {
             job = job.format(format);
         }
-        if let Some(scheme) = scheme {
-            job = job.quantize(scheme);
+        if let Some(quantization) = quantization {
+            job = job.quantize(quantization);
         }
         if let Some(dtype) = dequantize {
             job = job.dequantize(dtype);
@@ -146,6 +154,20 @@ pub(crate) fn convert(
         }
         Ok(apr_core::json::to_string(&job.write(output)?)?)
     })
+}
+
+/// Returns the quantization to a scheme, with the types of single tensors.
+fn quantization(scheme: Scheme, wishes: &Wishes) -> PyResult<Quantization> {
+    let mut found = Quantization::to(scheme);
+    found.choices.requantize = wishes.requantize;
+    for rule in &wishes.tensor_types {
+        let invalid = |what: &str| PyValueError::new_err(format!("tensor_types: {rule}: {what}"));
+        let (pattern, name) = rule.rsplit_once('=').ok_or_else(|| invalid("not PATTERN=TYPE"))?;
+        let pattern = parse_filter(pattern).map_err(unknown)?;
+        let wanted = TensorType::parse(name).map_err(unknown)?;
+        found.choices.overrides.push((pattern, wanted));
+    }
+    Ok(found)
 }
 
 fn compression(name: &str) -> PyResult<Compression> {

@@ -272,9 +272,20 @@ class Failing(Folder):
         apr.save(path, {"a": np.ones(3)}, replace=True)
         self.assertNotEqual(path.read_bytes(), before)
 
+    def test_types_of_single_tensors(self):
+        output = self.folder / "a.gguf"
+        apr.convert(places.TINY_LLAMA, output, quantize="q4_0", tensor_types=["ffn_down=q8_0"])
+        types = {tensor.dtype for name, tensor in apr.open(output).items() if "ffn_down" in name}
+        self.assertEqual(types, {"q8_0"})
+        again = self.folder / "b.gguf"
+        with self.assertRaisesRegex(apr.Error, "requantize"):
+            apr.convert(output, again, quantize="q5_0")
+        apr.convert(output, again, quantize="q5_0", requantize=True)
+
     def test_requests_that_mean_nothing_are_refused(self):
         output = self.folder / "a.gguf"
-        for options in ({"quantize": "q99"}, {"format": "exe"}, {"compress": "rar"}):
+        idle = ({"tensor_types": ["*=q8_0"]}, {"requantize": True})
+        for options in (*idle, {"quantize": "q99"}, {"format": "exe"}, {"compress": "rar"}):
             with self.assertRaises(ValueError):
                 apr.convert(places.WEIGHTS, output, **options)
         with self.assertRaises(TypeError):

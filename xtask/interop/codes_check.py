@@ -36,6 +36,10 @@ SERVERS = ["fp8", "w8a8", "w4a16", "mxfp4", "nvfp4"]
 UNLOADED = ["w4a16-asym"]
 GPTQ = ["gptq-4"]
 MLX = ["mlx-4", "mlx-6", "mlx-8"]
+# Weights of a second layout, and some in floats, beside the first.
+MIXED = ["--tensor-type", "*layers.0.mlp*=fp8", "--tensor-type", "*layers.1.self_attn*=bf16"]
+MIXED_MLX = ["--tensor-type", "*layers.0.mlp*=mlx-8", "--tensor-type", "*layers.1.self_attn*=mlx-6",
+             "--tensor-type", "*layers.1.mlp.up*=bf16"]
 
 
 def of_transformers(folder, plain, prompt):
@@ -44,9 +48,14 @@ def of_transformers(folder, plain, prompt):
     tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
     ids = tokenizer(prompt, return_tensors="pt").input_ids
     answer = tokenizer.decode(model.generate(ids, max_new_tokens=3, do_sample=False)[0][ids.shape[1]:])
-    dense = transformers.AutoModelForCausalLM.from_pretrained(
-        folder, dtype=torch.bfloat16, quantization_config=transformers.CompressedTensorsConfig(dequantize=True))
-    theirs, ours = dense.state_dict(), load_file(plain / "model.safetensors")
+    ours = load_file(plain / "model.safetensors")
+    stated = json.loads((folder / "config.json").read_text())["quantization_config"]
+    if len(stated["config_groups"]) > 1:
+        # transformers dequantizes with the first group alone; to compute, compressed-tensors does it by each module's.
+        theirs = model.state_dict()
+    else:
+        theirs = transformers.AutoModelForCausalLM.from_pretrained(
+            folder, dtype=torch.bfloat16, quantization_config=transformers.CompressedTensorsConfig(dequantize=True)).state_dict()
     assert ours.keys() <= theirs.keys(), ours.keys() - theirs.keys()
     return answer, len(ours), [name for name in ours if not torch.equal(theirs[name].float(), ours[name].float())]
 
@@ -124,9 +133,11 @@ def main():
     failed = 0
     with tempfile.TemporaryDirectory() as folder:
         ways = [(SERVERS, of_transformers), (UNLOADED, of_compressed_tensors), (GPTQ, of_gptq), (MLX, of_mlx)]
-        for layout, ask in [(layout, ask) for layouts, ask in ways for layout in layouts]:
-            coded, plain = Path(folder) / layout, Path(folder) / f"{layout}-plain"
-            run = [apr, "quantize", model, "--type", layout, "--format", "safetensors", "-o", coded]
+        cases = [(layout, [], ask) for layouts, ask in ways for layout in layouts]
+        cases += [("w4a16", MIXED, of_transformers), ("nvfp4", MIXED, of_transformers), ("mlx-4", MIXED_MLX, of_mlx)]
+        for number, (layout, mixed, ask) in enumerate(cases):
+            coded, plain = Path(folder) / f"{number}", Path(folder) / f"{number}-plain"
+            run = [apr, "quantize", model, "--type", layout, *mixed, "--format", "safetensors", "-o", coded]
             subprocess.run(run, check=True, capture_output=True)
             dtype = "f16" if layout in GPTQ else "bf16"
             run = [apr, "convert", coded, "--dequantize", dtype, "--format", "safetensors", "-o", plain]
@@ -135,7 +146,8 @@ def main():
             good = answer.strip() == expected and compared > 0 and not others
             failed += not good
             said = "" if good else f", {others[:4]} differ, answer {answer!r}"
-            print(f"{layout:10} {compared} weights compared{said}", flush=True)
+            layout = f"{layout} mixed" if mixed else layout
+            print(f"{layout:11} {compared} weights compared{said}", flush=True)
     sys.exit(failed)
 
 

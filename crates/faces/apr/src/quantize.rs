@@ -3,6 +3,6 @@
 pub use apr_quantize::{
     Candidate, ColumnStatistics, Decision, DecisionReason, Degradation, Imatrix, Importance, Kept,
     Measured, Quality, QualityGate, Quantization, QuantizationPlan, QuantizationReport, Role,
-    Scheme, SchemeKind, TensorQuality, TypeQuality, UnknownType, importance_from_csv, parse_dtype,
-    plan,
+    Scheme, SchemeKind, TensorQuality, TensorType, TypeQuality, UnknownType, importance_from_csv,
+    parse_dtype, plan,
 };

@@ -3,6 +3,7 @@
 use apr_core::DType;
 use apr_view::NamePattern;
 
+use super::layout::TensorType;
 use super::scheme::Scheme;
 
 /// Tensors that a cast to another float dtype applies to.
@@ -28,7 +29,8 @@ pub struct Choices {
     /// Type of the output matrix, or of the token embeddings if they serve as the output matrix.
     pub output_type: Option<DType>,
     /// Types of tensors whose name, as the candidates have it, matches; the first match counts.
-    pub overrides: Vec<(NamePattern, DType)>,
+    /// Blocks have no layouts.
+    pub overrides: Vec<(NamePattern, TensorType)>,
     /// `true` if a search found the overrides.
     ///
     /// Reports then do not list an override as a reason, or as a choice without effect.

@@ -2,10 +2,13 @@
 
 use std::collections::BTreeMap;
 
-use apr_core::{DType, Error, Result};
+use apr_core::{Error, Result};
 use apr_view::NamePattern;
 
-use super::{Candidate, Choices, Decision, DecisionReason, ModelFacts, Scheme, SchemeKind, assign};
+use super::{
+    Candidate, Choices, Decision, DecisionReason, ModelFacts, Scheme, SchemeKind, TensorType,
+    assign,
+};
 
 /// Reasons that an error names before the rest is left out.
 const SHOWN: usize = 4;
@@ -51,7 +54,10 @@ pub fn nothing_changes(scheme: Scheme, all: impl Iterator<Item = String>) -> Err
 }
 
 /// Patterns that no name matches, which are misspelt more often than not.
-pub(super) fn idle_patterns(overrides: &[(NamePattern, DType)], names: &[String]) -> Vec<String> {
+pub(super) fn idle_patterns(
+    overrides: &[(NamePattern, TensorType)],
+    names: &[String],
+) -> Vec<String> {
     let idle =
         overrides.iter().filter(|(pattern, _)| !names.iter().any(|name| pattern.is_match(name)));
     idle.map(|(pattern, _)| format!("no tensor's name matches {}", pattern.text())).collect()

@@ -71,8 +71,8 @@ pub use imatrix::{
     layer_statistics,
 };
 pub use layout::{
-    Chosen, Laid, LaidErrors, Layout, LeftReason, LeftWeight, Rounded, Rounding, Scale,
-    global_scale,
+    Chosen, Laid, LaidErrors, Layout, LayoutRule, LeftReason, LeftWeight, Rounded, Rounding, Scale,
+    TensorType, global_scale, joined,
 };
 pub use like::QuantizedLike;
 pub use mix::{Decision, DecisionReason, assign, check_again};

@@ -210,7 +210,7 @@ fn asked(
         true => DecisionReason::AsAsked,
         false => DecisionReason::Override(glob.text().to_owned()),
     };
-    let overridden = named.map(|(glob, dtype)| (*dtype, reason(glob)));
+    let overridden = named.and_then(|(glob, wanted)| Some((wanted.dtype()?, reason(glob))));
     match category {
         Category::TokenEmbedding => {
             let embedding = choices.embedding_type.map(|dtype| (dtype, DecisionReason::Embedding));

@@ -2,8 +2,9 @@
 
 use std::sync::Arc;
 
+use crate::TensorType;
 use apr_arch::FamilyModel;
-use apr_registry::{CheckpointReader, Convention, DType, Error, Result, TensorInfo, keys};
+use apr_registry::{CheckpointReader, Convention, Error, Result, TensorInfo, keys};
 use apr_view::{NamePattern, named, parse_search};
 
 use super::idle::{changes_something, idle_choices, idle_patterns};
@@ -158,32 +159,38 @@ fn facts(
     Ok(ModelFacts::from_dimensions(architecture, |name| model.dimension(name)))
 }
 
-/// Resolves override patterns, which match GGUF names and the tensors' own names.
-///
-/// A pattern that is not a whole name matches part of a name, as in llama-quantize: `attn_q`
-/// selects all tensors with `attn_q` in their names.
+/// Returns the pattern, or one for parts of names if only that matches any, as in llama-quantize:
+/// `attn_q` selects all tensors with `attn_q` in their names.
+pub(crate) fn widened(
+    pattern: &NamePattern,
+    matches: impl Fn(&NamePattern) -> bool,
+) -> NamePattern {
+    let part = parse_search(pattern.text()).ok().filter(|_| !matches(pattern));
+    part.filter(|part| matches(part)).unwrap_or_else(|| pattern.clone())
+}
+
+/// Resolves override patterns, which match GGUF names and the tensors' own names, or parts of them.
 fn overrides(
     reader: &dyn CheckpointReader,
     names: &[String],
-    rules: &[(NamePattern, DType)],
-) -> Vec<(NamePattern, DType)> {
+    rules: &[(NamePattern, TensorType)],
+) -> Vec<(NamePattern, TensorType)> {
     let mut result = Vec::new();
-    for (pattern, dtype) in rules {
+    for (pattern, wanted) in rules {
         let own = reader.tensors().iter().zip(names);
         let matches = |pattern: &NamePattern| {
             let mut own = own.clone();
             own.any(|(info, name)| pattern.is_match(&info.name) || pattern.is_match(name))
         };
-        let part = parse_search(pattern.text()).ok().filter(|_| !matches(pattern));
-        let pattern = part.as_ref().filter(|part| matches(part)).unwrap_or(pattern);
+        let pattern = &widened(pattern, matches);
         // Candidates go by GGUF's names: a match of a tensor's own name becomes a pattern for it
         // alone.
         for (_, name) in
             own.filter(|(info, name)| pattern.is_match(&info.name) && !pattern.is_match(name))
         {
-            result.push((named(name), *dtype));
+            result.push((named(name), *wanted));
         }
-        result.push((pattern.clone(), *dtype));
+        result.push((pattern.clone(), *wanted));
     }
     result
 }

@@ -42,16 +42,22 @@ pub struct TensorQuality {
     pub name: String,
     /// New dtype of the tensor.
     pub dtype: DType,
+    /// Layout of its codes and scales, such as `w4a16`; `None` for blocks.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub layout: Option<&'static str>,
     /// Quantization error of the tensor.
     #[serde(flatten)]
     pub quality: Quality,
 }
 
-/// All tensors of one new dtype.
+/// All tensors of one new type.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct TypeQuality {
     /// New dtype of the tensors.
     pub dtype: DType,
+    /// Layout of their codes and scales, which no dtype names; `None` for blocks.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub layout: Option<LayoutOfWeights>,
     /// Tensors that became it.
     pub tensor_count: usize,
     /// Number of elements of these tensors.
@@ -66,10 +72,7 @@ pub struct TypeQuality {
 /// Quantization errors of a model.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct QuantizationReport {
-    /// Layout of codes and scales that the weights have, which no dtype names; `None` for blocks.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub layout: Option<LayoutOfWeights>,
-    /// Each new dtype, the one with most elements first.
+    /// Each new type, the one with most elements first.
     pub by_type: Vec<TypeQuality>,
     /// All quantized tensors together.
     pub total: Quality,
@@ -164,6 +167,8 @@ pub struct Measured {
     pub name: String,
     /// New dtype of the tensor.
     pub dtype: DType,
+    /// Layout of its codes and scales; `None` for blocks.
+    pub layout: Option<Layout>,
     /// Size in the new dtype, in bytes.
     pub bytes: u64,
     /// Quantization error of the tensor.
@@ -176,7 +181,7 @@ pub struct QualityLog {
     tensors: Vec<Measured>,
 }
 
-/// Sums over the tensors of one new dtype.
+/// Sums over the tensors of one new type.
 #[derive(Default)]
 struct TypeSums {
     tensors: usize,
@@ -188,7 +193,14 @@ struct TypeSums {
 impl QualityLog {
     /// A tensor that is done.
     pub fn add(&mut self, name: &str, dtype: DType, bytes: u64, drift: &Drift) {
-        self.tensors.push(Measured { name: name.to_owned(), dtype, bytes, drift: *drift });
+        let (name, layout) = (name.to_owned(), None);
+        self.tensors.push(Measured { name, dtype, layout, bytes, drift: *drift });
+    }
+
+    /// Adds a weight in codes and scales.
+    pub(crate) fn add_laid(&mut self, name: &str, layout: Layout, bytes: u64, drift: &Drift) {
+        let (name, dtype) = (name.to_owned(), layout.reported());
+        self.tensors.push(Measured { name, dtype, layout: Some(layout), bytes, drift: *drift });
     }
 
     /// Returns the tensors measured so far, in order.
@@ -207,13 +219,14 @@ impl QualityLog {
         }
 
         let mut total = Drift::default();
-        let mut types: Vec<(DType, TypeSums)> = Vec::new();
+        let mut types: Vec<((DType, Option<Layout>), TypeSums)> = Vec::new();
         let mut tensors = Vec::with_capacity(self.tensors.len());
-        for Measured { name, dtype, bytes, drift } in self.tensors {
+        for Measured { name, dtype, layout, bytes, drift } in self.tensors {
             total.merge(&drift);
             // The list keeps the order of types, which decides among those of as many elements.
-            let known = types.iter().position(|entry| entry.0 == dtype).unwrap_or_else(|| {
-                types.push((dtype, TypeSums::default()));
+            let of = (dtype, layout);
+            let known = types.iter().position(|entry| entry.0 == of).unwrap_or_else(|| {
+                types.push((of, TypeSums::default()));
                 types.len() - 1
             });
             let sums = &mut types[known].1;
@@ -221,11 +234,13 @@ impl QualityLog {
             sums.elements += drift.count;
             sums.bytes += bytes;
             sums.drift.merge(&drift);
-            tensors.push(TensorQuality { name, dtype, quality: (&drift).into() });
+            let layout = layout.map(Layout::name);
+            tensors.push(TensorQuality { name, dtype, layout, quality: (&drift).into() });
         }
 
-        let of_type = |(dtype, sums): (DType, TypeSums)| TypeQuality {
+        let of_type = |((dtype, layout), sums): ((DType, Option<Layout>), TypeSums)| TypeQuality {
             dtype,
+            layout: layout.map(LayoutOfWeights::of),
             tensor_count: sums.tensors,
             elements: sums.elements,
             bits_per_weight: sums.bytes as f64 * 8.0 / sums.elements.max(1) as f64,
@@ -239,7 +254,7 @@ impl QualityLog {
         let worst = worst.into_iter().take(WORST).cloned().collect();
         let total = Quality::from(&total);
         let degradation = Degradation::of(&total, &tensors);
-        Some(QuantizationReport { layout: None, by_type, total, degradation, worst, tensors })
+        Some(QuantizationReport { by_type, total, degradation, worst, tensors })
     }
 }
 

@@ -89,7 +89,7 @@ fn choices(run: &str, options: &Json) -> Choices {
     let glob = |pair: &Json| {
         (
             parse_filter(pair[0].as_str().expect("text")).expect("a glob"),
-            dtype(&pair[1]).expect("a type"),
+            dtype(&pair[1]).expect("a type").into(),
         )
     };
     Choices {
@@ -242,7 +242,7 @@ fn reasons_describe_the_decisions() {
     ];
     let choices = Choices {
         embedding_type: Some(DType::Q8_0),
-        overrides: vec![(parse_filter("*attn_q*").expect("a glob"), DType::F16)],
+        overrides: vec![(parse_filter("*attn_q*").expect("a glob"), DType::F16.into())],
         ..Choices::new(Scheme::Q4_K_M)
     };
     let decisions =

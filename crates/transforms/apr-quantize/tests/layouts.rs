@@ -104,7 +104,7 @@ fn laid(scheme: Scheme, dtype: (&str, DType), rows: &[Vec<f32>]) -> Laid<'static
     let base = model(&[tensor(NAME, dtype, rows)], &json!({ "model_type": "llama" }));
     let layout = Layout::of(scheme).expect("a layout");
     let mut chosen = Chosen::default();
-    chosen.weights = vec![true];
+    chosen.weights = vec![Some(layout)];
     Laid::new(base.into(), layout, chosen).expect("a layout")
 }
 
@@ -189,7 +189,8 @@ fn values_that_were_rounded_are_stored_exactly() {
         for dtype in [named, ("F32", DType::F32)] {
             let base = model(&[tensor(NAME, dtype, &rows)], &json!({ "model_type": "llama" }));
             let mut chosen = Chosen::default();
-            chosen.weights = vec![true];
+            let layout = Layout::of(scheme).expect("a layout");
+            chosen.weights = vec![Some(layout)];
             let drift = Drift::of(&[1.0, 2.0], &[1.0, 1.5]);
             chosen.rounded.insert(0, Rounded { rounding, drift });
             let layout = Layout::of(scheme).expect("a layout");
@@ -226,7 +227,7 @@ fn sums_of_products_and_biases_that_were_rounded_are_stored_exactly() {
         assert!(rows.len() > 300, "{scheme:?} {named:?}: {}", rows.len());
         let base = model(&[tensor(NAME, DTYPES[0], &rows)], &json!({ "model_type": "llama" }));
         let mut chosen = Chosen::default();
-        chosen.weights = vec![true];
+        chosen.weights = vec![Some(layout)];
         let drift = Drift::of(&[1.0, 2.0], &[1.0, 1.5]);
         chosen.rounded.insert(0, Rounded { rounding, drift });
         let laid = Laid::new(base.into(), layout, chosen).expect("a layout");
@@ -464,7 +465,7 @@ fn dense_tensors_are_listed_and_the_configuration_is_complete() {
         let mut metadata = base.metadata().clone();
         metadata.set(keys::MODEL_TYPE, "llama");
         let model = families.identify(base.tensors(), &metadata);
-        let chosen = layout.choose(&*base, model.as_ref(), BTreeMap::new());
+        let chosen = layout.choose(&*base, model.as_ref(), BTreeMap::new(), &[]);
         let names = base.tensors().iter().map(|info| info.name.clone()).collect::<Vec<_>>();
         let laid = Laid::new(base.into(), layout, chosen).expect("a layout");
         let config = laid.companions().iter().position(|companion| companion.name == "config.json");
@@ -518,7 +519,7 @@ fn left(config: &Value, shapes: &[(&str, usize, usize)], scheme: Scheme) -> (Val
     metadata.set(keys::MODEL_TYPE, config["model_type"].clone());
     let model = families.identify(base.tensors(), &metadata);
     let layout = Layout::of(scheme).expect("a layout");
-    let chosen = layout.choose(&*base, model.as_ref(), BTreeMap::new());
+    let chosen = layout.choose(&*base, model.as_ref(), BTreeMap::new(), &[]);
     let reasons = chosen.left.iter().map(|left| format!("{}: {}", left.module, left.why)).collect();
     let laid = Laid::new(base.into(), layout, chosen).expect("a layout");
     let config: Value =

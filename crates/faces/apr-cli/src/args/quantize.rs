@@ -2,7 +2,7 @@ use std::num::NonZeroUsize;
 use std::path::PathBuf;
 
 use apr_ops::products::Calibration;
-use apr_quantize::Scheme;
+use apr_quantize::{Scheme, TensorType};
 use apr_registry::{DType, Format};
 use apr_view::{NamePattern, parse_filter};
 use clap::{Args, ValueEnum};
@@ -18,11 +18,12 @@ fn parse_dtype(name: &str) -> Result<DType, String> {
     apr_quantize::parse_dtype(name).map_err(|error| error.to_string())
 }
 
-/// A pattern of tensor names and the dtype that they get.
-fn parse_rule(rule: &str) -> Result<(String, DType), String> {
-    let (pattern, dtype) =
+/// A pattern of tensor names and the type that they get.
+fn parse_rule(rule: &str) -> Result<(String, TensorType), String> {
+    let (pattern, wanted) =
         rule.rsplit_once('=').ok_or("expected PATTERN=TYPE, such as '*.ffn_down.weight=q6_k'")?;
-    Ok((pattern.to_owned(), parse_dtype(dtype)?))
+    let wanted = TensorType::parse(wanted).map_err(|error| error.to_string())?;
+    Ok((pattern.to_owned(), wanted))
 }
 
 /// A limit for an error.
@@ -56,7 +57,7 @@ pub(crate) struct QuantizeOptions {
     pub(crate) output_type: Option<DType>,
     /// Type of tensors whose names match; may be given several times, the first match counts
     #[arg(long, value_name = "GLOB=TYPE", value_parser = parse_rule, hide_short_help = true)]
-    pub(crate) tensor_type: Vec<(String, DType)>,
+    pub(crate) tensor_type: Vec<(String, TensorType)>,
     /// One type for all tensors, without the mix's exceptions
     #[arg(long, hide_short_help = true)]
     pub(crate) pure: bool,
@@ -146,10 +147,10 @@ pub(crate) struct QuantizeArgs {
 #[derive(Debug, Args)]
 pub(crate) struct SearchArgs {
     /// Choose the type of each tensor by its measured effect on the outputs: on --calibration, for
-    /// --bits-per-weight or --max-size
+    /// --bits-per-weight or --max-size; in folders, --type names the smallest
     #[arg(
         long, requires = "calibration", conflicts_with_all = [
-            "scheme", "embedding_type", "output_type", "tensor_type", "pure", "imatrix", "prefix",
+            "embedding_type", "output_type", "tensor_type", "pure", "imatrix", "prefix",
             "calibration_method", "exclude_node",
         ]
     )]

@@ -5,8 +5,7 @@ use apr_quantize::SchemeKind;
 use apr_registry::{Format, safetensors};
 
 use super::convert::{
-    self, Changed, ChangedJob, Destination, Extras, contain, layout, rounded_job, target,
-    validation,
+    self, ChangedJob, Destination, Extras, contain, layout, rounded_job, target, validation,
 };
 use super::search;
 use super::weights::{chosen, quantized};
@@ -35,7 +34,7 @@ fn found(args: &QuantizeArgs, context: &Context) -> Outcome<(ChangedJob, Option<
     let asked = args.format.or_else(|| format_of_folder(args));
     let layout = layout(target(&args.model, asked, &args.write)?, None, args.shard_size)?;
     if args.search.search {
-        search::check_layout(&layout)?;
+        search::check_layout(&layout, args.scheme)?;
     }
     let QuantizeArgs { model, options, write, container, .. } = args;
     let weights = match args.scheme {
@@ -56,13 +55,18 @@ fn found(args: &QuantizeArgs, context: &Context) -> Outcome<(ChangedJob, Option<
         && args.shard_size.is_none()
         && container.is_empty()
         && convert::is_one_file(&opened);
-    let (None, Some(data)) = (weights, &options.calibration) else {
+    let (true, Some(data)) = (args.search.search, &options.calibration) else {
         return Ok((rounded_job((job, opened), model, options, context)?, None));
     };
-    let (quantization, report) =
-        search::found(&args.search, data, &opened, &job, write.output.as_deref(), context)?;
+    let output = write.output.as_deref();
+    let (mut quantization, report) =
+        search::found(&args.search, data, &opened, &job, output, context)?;
+    if job.weights.layout(job.target.format).is_some() {
+        // The weights are rounded by their inputs, which needs no other importance.
+        quantization.weighting = None;
+    }
     job.weights = chosen(quantization, options, write, container);
-    Ok((ChangedJob { job, model: opened, changed: Changed::default(), origin: None }, Some(report)))
+    Ok((rounded_job((job, opened), model, options, context)?, Some(report)))
 }
 
 /// Returns the format of an output without an extension, if the type determines it.

@@ -6,7 +6,6 @@ use std::path::Path;
 use apr_lowrank::RoundingReport;
 use apr_lowrank::second_order::RoundingWork;
 use apr_ops::job::{Job, LaidWeights};
-use apr_quantize::Layout;
 
 use super::second_order::Calibration;
 use crate::context::Context;
@@ -18,15 +17,15 @@ use crate::model::Model;
 pub(super) fn rounded(
     (mut job, mut model): (Job, Model),
     path: &Path,
-    (layout, data): (Layout, &Path),
+    data: &Path,
     context: &Context,
 ) -> Outcome<(Job, Model, RoundingReport)> {
     let calibration = Calibration::new(path, data, context)?;
     let source = context.source(calibration.reader(), &model.name)?;
-    let LaidWeights { sets, idle, .. } = job.laid_weights(&source)?;
+    let LaidWeights { weights, idle, .. } = job.laid_weights(&source)?;
     drop(source);
-    let mut layers = calibration.layers(sets.keys().copied(), "calibrate")?;
-    let mut work = RoundingWork::new(layout, sets);
+    let mut layers = calibration.layers(weights.keys().copied(), "calibrate")?;
+    let mut work = RoundingWork::new(weights);
     let rewrites = calibration.rewrite(&mut layers, |matrix, gram, rewrites| {
         Ok(work.round(calibration.reader(), matrix, gram, rewrites)?)
     })?;

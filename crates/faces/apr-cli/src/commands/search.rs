@@ -6,12 +6,14 @@ use std::path::{Path, PathBuf};
 
 use apr::job::Output;
 use apr_core::{QuantizedTypes, counted};
-use apr_importance::{Budget, CurvePoint, SearchData, SearchGoal, SearchReport, Unchosen, search};
+use apr_importance::{
+    Budget, ChosenType, CurvePoint, SearchData, SearchGoal, SearchReport, Unchosen, search,
+};
 use apr_ops::inline::ValidationConfig;
-use apr_ops::job::{Job, Weights};
+use apr_ops::job::{Job, Weights, layout_of};
 use apr_quality::{Sample, WindowOptions};
 use apr_quantize::{Imatrix, Quantization, Scheme, Weighting};
-use apr_registry::{Error, Escaped, PlanOptions};
+use apr_registry::{DType, Error, Escaped, PlanOptions, safetensors};
 use apr_run::Facts;
 use tempfile::TempDir;
 
@@ -40,6 +42,7 @@ pub(super) fn found(
     output: Option<&Path>,
     context: &Context,
 ) -> Outcome<(Quantization, SearchReport)> {
+    let layout = job.weights.layout(job.target.format);
     let budget = match (args.bits_per_weight, args.max_size) {
         (Some(bits), _) => Budget::BitsPerWeight(bits),
         (None, Some(bytes)) => Budget::Bytes(bytes),
@@ -53,7 +56,7 @@ pub(super) fn found(
     check_idle(args, is_text, continues)?;
     signals::stop_cleanly(&context.interrupt)?;
     let unchosen = unchosen(job, model, data, context)?;
-    let reference = Reference::of(model, &job.target, output, context)?;
+    let reference = Reference::of(model, job, output, context)?;
     let model = reference.model.as_ref().unwrap_or(model);
     let source = context.source(&*model.reader, &model.name)?;
 
@@ -81,7 +84,7 @@ pub(super) fn found(
     };
     let host = terse_host(context);
     let name = data.display().to_string();
-    let goal = SearchGoal { dataset: &name, budget, unchosen };
+    let goal = SearchGoal { dataset: &name, budget, unchosen, layout };
     let found = search(&source, used, goal, &options, &host, &mut done)?;
     Ok((found.quantization(&name), found.report))
 }
@@ -113,18 +116,28 @@ pub(super) fn lines(text: &str, most: usize) -> Outcome<Vec<Sample>> {
 fn unchosen(job: &Job, model: &Model, data: &Path, context: &Context) -> Outcome<Unchosen> {
     const GGUF_ALIGNMENT: u64 = 32;
     const APR_ALIGNMENT: u64 = 64;
-    let mut quantization = Quantization::to(Scheme::Q8_0);
-    // The file says what importance it was made with.
-    let mut matrix = Imatrix::default();
-    (matrix.datasets, matrix.chunk_count) = (vec![data.display().to_string()], 1);
-    let file = data.display().to_string();
-    quantization.weighting = Some(Weighting::Matrix { matrix, file });
-    let weights = Weights { quantize: Some(quantization), ..Weights::default() };
-    let job = Job { weights, ..job.clone() };
+    let layout = job.weights.layout(job.target.format);
+    let job = match layout {
+        Some(_) => job.clone(),
+        None => {
+            let mut quantization = Quantization::to(Scheme::Q8_0);
+            // The file says what importance it was made with.
+            let mut matrix = Imatrix::default();
+            (matrix.datasets, matrix.chunk_count) = (vec![data.display().to_string()], 1);
+            let file = data.display().to_string();
+            quantization.weighting = Some(Weighting::Matrix { matrix, file });
+            let weights = Weights { quantize: Some(quantization), ..Weights::default() };
+            Job { weights, ..job.clone() }
+        }
+    };
     let source = context.source(&*model.reader, &model.name)?;
     let planned = job.plan(&source)?;
     let report = planned.report();
-    let alignment = if planned.target().target()?.seals { APR_ALIGNMENT } else { GGUF_ALIGNMENT };
+    let alignment = match layout {
+        _ if planned.target().target()?.seals => APR_ALIGNMENT,
+        None => GGUF_ALIGNMENT,
+        Some(_) => 1,
+    };
     let (mut tensors, mut overhead) = (0, report.bytes_out);
     for tensor in &report.tensors {
         let stored = tensor.bytes_after.next_multiple_of(alignment);
@@ -146,12 +159,8 @@ struct Reference {
 }
 
 impl Reference {
-    fn of(
-        model: &Model,
-        layout: &PlanOptions,
-        output: Option<&Path>,
-        context: &Context,
-    ) -> Outcome<Self> {
+    fn of(model: &Model, job: &Job, output: Option<&Path>, context: &Context) -> Outcome<Self> {
+        let layout = &job.target;
         if model.reader.format() == layout.format {
             return Ok(Self { model: None, _folder: None });
         }
@@ -161,9 +170,12 @@ impl Reference {
             false => folder.path().join(&layout.file_name),
         };
         let plain = PlanOptions { shard_size: None, ..Output::layout(layout.format, Some(&path)) };
-        let job = Job { validation: ValidationConfig::relaxed(), ..Job::new(plain) };
+        let mut plain = Job { validation: ValidationConfig::relaxed(), ..Job::new(plain) };
+        // Layouts are of floats.
+        let is_laid = job.weights.layout(layout.format).is_some();
+        plain.weights.dequantize = is_laid.then_some(DType::F32);
         let source = context.source(&*model.reader, &model.name)?;
-        let planned = job.plan(&source)?;
+        let planned = plain.plan(&source)?;
         planned.check()?;
         let files = &planned.report().files;
         let output = Output::create(&path, planned.target(), files, false, &context.interrupt)?;
@@ -174,14 +186,29 @@ impl Reference {
     }
 }
 
-/// Rejects a search for an output format whose tensors have no types to choose.
-pub(super) fn check_layout(layout: &PlanOptions) -> Outcome {
+/// Rejects a search for an output format whose tensors have no types to choose, and a type that the
+/// search would replace.
+pub(super) fn check_layout(layout: &PlanOptions, scheme: Option<Scheme>) -> Outcome {
     let target = layout.target()?;
+    if let Some(scheme) = scheme {
+        return match layout_of(scheme, layout.format) {
+            Some(_) => Ok(()),
+            None => Err(Failure::Usage(format!(
+                "--search chooses the types of {} files itself: leave out --type {scheme}",
+                layout.format.name
+            ))),
+        };
+    }
+    if *layout.format == safetensors::FORMAT {
+        let message = "--search in a safetensors folder takes the smallest layout to choose: \
+                       --type mlx-4, or --type w4a16 for vLLM";
+        return Err(Failure::Usage(message.to_owned()));
+    }
     if target.seals || target.quantized == QuantizedTypes::Ggml {
         return Ok(());
     }
     let message = format!(
-        "--search writes GGUF or .apr, which have such types; {} has not",
+        "--search writes GGUF, .apr and safetensors folders, which have such types; {} has not",
         layout.format.name
     );
     Err(Error::version(message).into())
@@ -211,7 +238,9 @@ pub(super) fn render(out: &mut dyn Write, report: &SearchReport) -> io::Result<(
             more => format!(", and {more} more (--json lists them)"),
         };
         let names = names.join(", ");
-        writeln!(out, "  {ODD}not reached by the data, so q8_0: {names}{more}{ODD:#}")?;
+        let first = |chosen: &&ChosenType| chosen.tensor == report.unreached[0];
+        let wanted = report.types.iter().find(first).map_or("q8_0", |found| found.wanted);
+        writeln!(out, "  {ODD}not reached by the data, so {wanted}: {names}{more}{ODD:#}")?;
     }
     Ok(())
 }

@@ -120,11 +120,9 @@ pub(super) fn activations<'o>(job: &Job, options: &'o QuantizeOptions) -> Option
     measured(options).filter(|_| multiplies_integers(scheme, job.target.format))
 }
 
-/// Returns the layout and the data for calibrated rounding of a job's weights, or `None` without
-/// it.
-pub(super) fn rounding<'o>(job: &Job, options: &'o QuantizeOptions) -> Option<(Layout, &'o Path)> {
-    let layout = job.weights.layout(job.target.format)?;
-    Some((layout, measured(options)?))
+/// Returns the data for calibrated rounding of a job's weights, or `None` without it.
+pub(super) fn rounding<'o>(job: &Job, options: &'o QuantizeOptions) -> Option<&'o Path> {
+    job.weights.layout(job.target.format).and(measured(options))
 }
 
 /// Rejects calibrated rounding if the model is changed beforehand.
@@ -182,7 +180,7 @@ fn quantize(
     let usage = |error: Error| Failure::Usage(error.message().to_owned());
     let overrides = options.tensor_type.iter();
     let overrides =
-        overrides.map(|(pattern, dtype)| Ok((parse_filter(pattern).map_err(usage)?, *dtype)));
+        overrides.map(|(pattern, wanted)| Ok((parse_filter(pattern).map_err(usage)?, *wanted)));
     let mut notes = Vec::new();
     let weighting = match (&options.imatrix, &options.calibration) {
         _ if scheme.kind() != SchemeKind::Blocks && layout.is_none() => None,

@@ -1,19 +1,22 @@
 //! Types of tensors, chosen by what they do to the outputs.
 
 mod choose;
+mod member;
 mod trial;
 mod units;
 
-use apr_core::{CheckpointReader, DType};
+use std::collections::BTreeSet;
+
+use apr_core::{CheckpointReader, DType, Error, TensorInfo};
 use apr_quality::{Sample, WindowOptions};
-use apr_quantize::{Imatrix, Quantization, Scheme, Weighting};
+use apr_quantize::{Imatrix, Layout, Quantization, Scheme, TensorType, Weighting};
 use apr_run::{Host, RunError, RunOptions, RunResult};
 use apr_source::Source;
 use serde::Serialize;
 
 use self::choose::{choose, swapped};
 use self::trial::{CountedMeasure, Effect, Trials};
-use self::units::{Unit, fixed, units};
+use self::units::{Storage, Unit, fixed, units};
 
 /// Inputs on which a model runs while types are tried.
 #[derive(Debug, Clone, Copy)]
@@ -43,7 +46,7 @@ pub enum Budget {
 /// Contents of a file whose types are not chosen, in bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Unchosen {
-    /// Tensors that are not quantized.
+    /// Tensors that are not quantized, of a file of blocks.
     pub tensors: u64,
     /// All contents that are not tensors.
     pub overhead: u64,
@@ -60,6 +63,8 @@ pub struct SearchGoal<'g> {
     pub budget: Budget,
     /// Contents of the file whose types are not chosen.
     pub unchosen: Unchosen,
+    /// The layout of codes and scales with the fewest bits, for folders; `None` for blocks.
+    pub layout: Option<Layout>,
 }
 
 /// A point of the curve of size against effect.
@@ -88,9 +93,11 @@ pub struct CurvePoint {
 pub struct ChosenType {
     /// The tensor, by the name that the model has it under.
     pub tensor: String,
-    /// Type of the tensor.
-    pub dtype: DType,
-    /// Effect on the outputs of quantizing only this tensor, in the unit of the curve.
+    /// Type of the tensor: a dtype or a layout.
+    #[serde(rename = "type")]
+    pub wanted: &'static str,
+    /// Effect on the outputs of quantizing only this tensor, and those that servers join to it, in
+    /// the unit of the curve.
     pub effect: f64,
 }
 
@@ -107,7 +114,7 @@ pub struct SearchReport {
     pub curve: Vec<CurvePoint>,
     /// Types, in the order of the model's tensors.
     pub types: Vec<ChosenType>,
-    /// Tensors that the data do not reach, which are stored as `q8_0`.
+    /// Tensors that the data do not reach, which have a type of 8 bits.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub unreached: Vec<String>,
 }
@@ -120,6 +127,10 @@ pub struct SearchOutcome {
     pub report: SearchReport,
     /// Importance, as the types were tried with.
     pub matrix: Imatrix,
+    /// The layout with the fewest bits, for folders.
+    layout: Option<Layout>,
+    /// The types, in the order of the report's.
+    types: Vec<TensorType>,
 }
 
 /// Sizes on the curve besides the requested one, as factors of it.
@@ -172,14 +183,15 @@ pub fn search(
     host: &dyn Host,
     done: &mut dyn FnMut(usize, usize),
 ) -> RunResult<SearchOutcome> {
-    let SearchGoal { dataset, budget, unchosen } = goal;
+    let SearchGoal { dataset, budget, unchosen, layout } = goal;
     if matches!(data, SearchData::Samples([])) {
         return Err(RunError::request("there are no inputs to measure effects on"));
     }
     let trials = Trials::new(source, data, options, host)?;
     let matrix = trials.importance(dataset)?;
-    let mut units = units(source, &matrix, unchosen.alignment, options.max_memory, host)?;
-    let sizes = Sizes::of(source.reader(), &units, unchosen);
+    let storage = Storage { layout, alignment: unchosen.alignment };
+    let mut units = units(source, &matrix, storage, options.max_memory, host)?;
+    let sizes = Sizes::of(source.reader(), &units, storage, unchosen)?;
     let budget = sizes.budget(budget);
     sizes.check(&units, budget)?;
 
@@ -188,19 +200,19 @@ pub fn search(
     let average = budget as f64 * 8.0 / sizes.quantized_elements as f64;
     trials.with_effect(|measure| {
         let (mut runs, mut unreached) = (0, Vec::new());
-        let mut measure = |types: &[(&Unit, DType)]| {
+        let mut measure = |types: &[(&Unit, TensorType)]| {
             let effect = measure(types)?;
             runs += 1;
             done(runs, all);
             Ok(effect)
         };
         for unit in &mut units {
-            let (dtype, error) = unit.near(average);
-            let effect = measure(&[(unit, dtype)])?.objective;
+            let (wanted, error) = unit.near(average);
+            let effect = measure(&[(unit, wanted)])?.objective;
             unit.scale(effect, error);
             if effect == 0.0 && error > 0.0 {
                 unit.keep_safe();
-                unreached.push(unit.name.clone());
+                unreached.extend(unit.members.iter().map(|member| member.info.name.clone()));
             }
         }
         let least = sizes.check(&units, budget)?;
@@ -213,7 +225,7 @@ pub fn search(
         }
 
         let mut best = Trial::of(&units, choose(&units, budget), &mut measure)?;
-        let fixed = fixed(source, &mut units)?;
+        let fixed = fixed(source, layout, &mut units)?;
         let within = fixed.into_iter().filter(|(_, bytes)| *bytes <= budget);
         let mut near: Vec<_> = within.collect();
         near.sort_by_key(|(_, bytes)| std::cmp::Reverse(*bytes));
@@ -239,18 +251,26 @@ pub fn search(
         curve.dedup_by_key(|point| point.bytes);
         let chosen = best.chosen;
 
-        let types = units.iter().zip(&chosen).map(|(unit, at)| ChosenType {
-            tensor: unit.name.clone(),
-            dtype: unit.choices[*at].dtype,
-            effect: unit.choices[*at].effect,
+        let types = units.iter().zip(&chosen).flat_map(|(unit, at)| {
+            let choice = &unit.choices[*at];
+            unit.members.iter().map(|member| ChosenType {
+                tensor: member.info.name.clone(),
+                wanted: choice.wanted.name(),
+                effect: choice.effect,
+            })
         });
+        let wanted = units
+            .iter()
+            .zip(&chosen)
+            .flat_map(|(unit, at)| unit.members.iter().map(|_| unit.choices[*at].wanted));
+        let wanted = wanted.collect();
         let effect = match data {
             SearchData::Text { .. } => "softened_divergence",
             SearchData::Samples(_) => "squared_distance",
         };
         let report =
             SearchReport { effect, trials: runs, curve, types: types.collect(), unreached };
-        Ok(SearchOutcome { report, matrix: matrix.clone() })
+        Ok(SearchOutcome { report, matrix: matrix.clone(), layout, types: wanted })
     })
 }
 
@@ -259,9 +279,10 @@ impl SearchOutcome {
     #[must_use]
     pub fn quantization(&self, data: &str) -> Quantization {
         let mut found = Quantization::to(self.scheme());
-        let rule = |chosen: &ChosenType| (apr_view::named(&chosen.tensor), chosen.dtype);
-        found.choices.overrides = self.report.types.iter().map(rule).collect();
         found.choices.searched = true;
+        for (ChosenType { tensor, .. }, wanted) in self.report.types.iter().zip(&self.types) {
+            found.choices.overrides.push((apr_view::named(tensor), *wanted));
+        }
         found.weighting =
             Some(Weighting::Matrix { matrix: self.matrix.clone(), file: data.to_owned() });
         found
@@ -269,9 +290,14 @@ impl SearchOutcome {
 
     /// The scheme of the type that most of the tensors have.
     fn scheme(&self) -> Scheme {
-        let count = |(dtype, _): &&(DType, Scheme)| {
-            self.report.types.iter().filter(|chosen| chosen.dtype == *dtype).count()
-        };
+        let count =
+            |wanted: TensorType| self.types.iter().filter(|chosen| **chosen == wanted).count();
+        if let Some(layout) = self.layout {
+            let layouts = [layout].into_iter().chain(layout.larger().iter().copied());
+            let most = layouts.max_by_key(|layout| count(TensorType::Layout(*layout)));
+            return Scheme::parse(most.unwrap_or(layout).name()).unwrap_or(Scheme::Fp8);
+        }
+        let count = |(dtype, _): &&(DType, Scheme)| count(TensorType::Dtype(*dtype));
         SCHEMES.iter().max_by_key(count).map_or(Scheme::Q8_0, |(_, scheme)| *scheme)
     }
 }
@@ -294,9 +320,8 @@ struct Trial {
 
 impl Trial {
     fn of(units: &[Unit], chosen: Vec<usize>, measure: &mut CountedMeasure<'_>) -> RunResult<Self> {
-        let types: Vec<(&Unit, DType)> =
-            units.iter().zip(&chosen).map(|(unit, at)| (unit, unit.choices[*at].dtype)).collect();
-        let effect = measure(&types)?;
+        let types = units.iter().zip(&chosen).map(|(unit, at)| (unit, unit.choices[*at].wanted));
+        let effect = measure(&types.collect::<Vec<_>>())?;
         Ok(Self { chosen, effect })
     }
 
@@ -322,14 +347,29 @@ struct Sizes {
 }
 
 impl Sizes {
-    fn of(reader: &dyn CheckpointReader, units: &[Unit], unchosen: Unchosen) -> Self {
-        let elements = |at: usize| reader.tensors()[at].shape.elements().unwrap_or_default();
-        let quantized = units.iter().map(|unit| elements(unit.position)).sum::<u64>();
-        Self {
-            unchosen,
-            elements: (0..reader.tensors().len()).map(elements).sum::<u64>().max(1),
-            quantized_elements: quantized.max(1),
+    fn of(
+        reader: &dyn CheckpointReader,
+        units: &[Unit],
+        storage: Storage,
+        mut unchosen: Unchosen,
+    ) -> Result<Self, Error> {
+        let elements = |info: &TensorInfo| info.shape.elements().unwrap_or_default();
+        let members = || units.iter().flat_map(|unit| &unit.members);
+        let quantized = members().map(|member| member.elements).sum::<u64>();
+        if storage.layout.is_some() {
+            // They stay as they are.
+            let chosen: BTreeSet<usize> = members().map(|member| member.position).collect();
+            let tensors = reader.tensors().iter().enumerate();
+            let others = tensors.filter(|(at, _)| !chosen.contains(at)).map(|(_, info)| {
+                Ok::<u64, Error>(info.byte_len()?.next_multiple_of(storage.alignment.max(1)))
+            });
+            unchosen.tensors = others.sum::<Result<u64, Error>>()?;
         }
+        Ok(Self {
+            unchosen,
+            elements: reader.tensors().iter().map(elements).sum::<u64>().max(1),
+            quantized_elements: quantized.max(1),
+        })
     }
 
     /// Refuses a budget that the smallest types exceed; their bytes.

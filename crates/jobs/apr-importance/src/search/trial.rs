@@ -1,13 +1,14 @@
 //! A model with some tensors of other types, beside the model as it is.
 
-use apr_core::{CheckpointReader, DType, Error};
+use apr_core::{CheckpointReader, Error};
 use apr_quality::{Predictions, Subject, Thresholds, Windows, compare};
-use apr_quantize::Imatrix;
+use apr_quantize::{Imatrix, TensorType};
 use apr_run::{Facts, Host, RunOptions, RunResult, Runner, with_runner};
 use apr_source::Source;
 use apr_view::{TensorOrigin, View};
 
 use super::SearchData;
+use super::member::Encoded;
 use super::units::{Unit, check_not_cancelled};
 use crate::measure::{Inputs, MeasureOptions, measure};
 
@@ -33,9 +34,9 @@ pub(crate) struct Effect {
 }
 
 /// Measures what it does to store tensors as these types.
-pub(crate) type Measure<'e> = dyn Fn(&[(&Unit, DType)]) -> RunResult<Effect> + 'e;
+pub(crate) type Measure<'e> = dyn Fn(&[(&Unit, TensorType)]) -> RunResult<Effect> + 'e;
 /// Same as [`Measure`], for a function that counts its calls.
-pub(crate) type CountedMeasure<'e> = dyn FnMut(&[(&Unit, DType)]) -> RunResult<Effect> + 'e;
+pub(crate) type CountedMeasure<'e> = dyn FnMut(&[(&Unit, TensorType)]) -> RunResult<Effect> + 'e;
 
 impl<'t, 's> Trials<'t, 's> {
     pub(crate) fn new(
@@ -139,7 +140,7 @@ impl<'t, 's> Trials<'t, 's> {
     /// Measures the model with some of its tensors as other types.
     fn with_types(
         &self,
-        types: &[(&Unit, DType)],
+        types: &[(&Unit, TensorType)],
         measure: impl FnOnce(&Subject<'_>) -> RunResult<Effect>,
     ) -> RunResult<Effect> {
         let view = stored_as(self.source.reader(), types, self.host)?;
@@ -162,17 +163,20 @@ fn first<'s, 'p>(subject: &'s Subject<'p>) -> RunResult<&'s apr_run::Prepared<'p
 /// A model with tensors stored as other types.
 fn stored_as<'a>(
     base: &'a dyn CheckpointReader,
-    types: &[(&Unit, DType)],
+    types: &[(&Unit, TensorType)],
     host: &dyn Host,
 ) -> RunResult<View<'a>> {
     let infos = base.tensors().iter().cloned().enumerate();
     let mut tensors: Vec<_> =
         infos.map(|(position, info)| (info, TensorOrigin::Base(position))).collect();
-    for (unit, dtype) in types {
-        check_not_cancelled(host)?;
-        let (info, origin) = &mut tensors[unit.position];
-        info.dtype = *dtype;
-        *origin = TensorOrigin::Own(unit.as_type(base, *dtype)?);
+    for (unit, wanted) in types {
+        for encoded in unit.as_type(base, *wanted) {
+            check_not_cancelled(host)?;
+            let (position, Encoded { dtype, bytes }) = encoded?;
+            let (info, origin) = &mut tensors[position];
+            info.dtype = dtype;
+            *origin = TensorOrigin::Own(bytes);
+        }
     }
     Ok(View::of(base, tensors))
 }

@@ -6,7 +6,9 @@ use apr_core::{Coding, Convention};
 use apr_registry::{
     CheckpointReader, Computes, DType, Format, QuantizedTypes, Result as ModelResult,
 };
-use apr_view::{Apart, Base, Blocks, MXFP4_EXPERTS, View, is_of_activations};
+use apr_view::{
+    Apart, Base, Blocks, MLX_CODES, MXFP4_EXPERTS, View, is_of_activations, stacked_for_mlx,
+};
 use serde::Serialize;
 
 use super::planned::Parts;
@@ -143,6 +145,7 @@ pub(super) fn with_codes<'a>(
     content: View<'a>,
     source: &dyn CheckpointReader,
     mut parts: Parts,
+    format: &Format,
 ) -> ModelResult<(View<'a>, Parts, Option<CodedWeights>)> {
     if !parts.options.keeps_codes || !Apart::is_needed(&content) {
         let target = |at: usize| parts.options.targets.get(at).and_then(Option::as_ref);
@@ -158,6 +161,8 @@ pub(super) fn with_codes<'a>(
         return Ok((content, parts, coded));
     }
     let coded = CodedWeights::of(Found::of(&content, |_| true), Found::default(), true);
+    let mut codings = (0..content.tensors().len()).filter_map(|at| content.stored(at).coding());
+    let is_mlx = codings.any(|coding| coding.kind == MLX_CODES);
     let apart = Apart::new(Base::owning(content))?;
     let targets = std::mem::take(&mut parts.options.targets);
     let infos = apart.tensors().iter().zip(apart.origins());
@@ -165,9 +170,18 @@ pub(super) fn with_codes<'a>(
         let whole = || targets.get(origin.tensor).cloned().flatten();
         if origin.part.is_some() { Some(info.dtype.into()) } else { whole() }
     });
-    parts.options.targets = targets.collect();
+    let mut targets: Vec<_> = targets.collect();
     let places = apart.origins().iter().map(|origin| (origin.tensor, origin.part.is_some()));
-    parts.validator = parts.validator.placed(places);
+    let mut places: Vec<_> = places.collect();
     let mapping = View::new(&apart).into_mapping();
-    Ok((mapping.over(Base::owning(apart)), parts, coded))
+    let mut content = mapping.over(Base::owning(apart));
+    if is_mlx && format.convention == Convention::Framework {
+        let (stacked, origins) = stacked_for_mlx(Base::owning(content))?;
+        content = stacked;
+        targets = origins.iter().map(|tensor| targets[*tensor].take()).collect();
+        places = origins.into_iter().map(|tensor| places[tensor]).collect();
+    }
+    parts.options.targets = targets;
+    parts.validator = parts.validator.placed(places.into_iter());
+    Ok((content, parts, coded))
 }

@@ -6,15 +6,15 @@ use std::sync::Arc;
 use apr_arch::FamilyModel;
 use apr_llama::is_in_gguf_layout;
 use apr_quantize::{
-    Choices, Chosen, Laid, Layout, LeftReason, LeftWeight, Quantization, Scheme, Weighting,
-    idle_requantize, note_of_unweighted, place,
+    Choices, Chosen, Laid, Layout, LayoutRule, LeftReason, LeftWeight, Quantization, Scheme,
+    Weighting, idle_requantize, joined, note_of_unweighted, place,
 };
 use apr_registry::{
-    CheckpointReader, Computes, Convention, DType, Error, Format, PlanOptions, QuantizedTypes,
-    Result as ModelResult, TensorInfo, safetensors,
+    CheckpointReader, Computes, Convention, DType, Error, Escaped, Format, PlanOptions,
+    QuantizedTypes, Result as ModelResult, TensorInfo, safetensors,
 };
 use apr_source::Source;
-use apr_view::{Base, Blocks, Change, Unpacked, View};
+use apr_view::{Base, Blocks, Change, Unpacked, View, stacked_for_mlx};
 
 use super::blocks::{InBlocks, with_blocks, with_experts};
 use super::description::Job;
@@ -71,21 +71,57 @@ fn nothing_to_quantize(scheme: Scheme, left: &[LeftWeight]) -> JobError {
     JobError::Request(message)
 }
 
-/// Refuses choices of types for single tensors: a layout has one.
-fn check_choices(choices: &Choices, format: &Format) -> Result<(), JobError> {
+/// Returns the layouts of single weights.
+///
+/// # Errors
+/// Returns an error for choices that a layout does not have: types of blocks, and layouts that no
+/// library reads beside it.
+fn rules_of(
+    choices: &Choices,
+    layout: Layout,
+    format: &Format,
+) -> Result<Vec<LayoutRule>, JobError> {
     let given = [
         ("`embedding_type`", choices.embedding_type.is_some()),
         ("`output_type`", choices.output_type.is_some()),
-        ("`tensor_type`", !choices.overrides.is_empty()),
         ("`pure`", choices.pure),
     ];
-    match given.iter().find(|(_, given)| *given) {
-        Some((choice, _)) => Err(JobError::Request(format!(
-            "{choice} chooses types of blocks: {} in {} is one layout for all matrices",
+    if let Some((choice, _)) = given.iter().find(|(_, given)| *given) {
+        return Err(JobError::Request(format!(
+            "{choice} chooses types of blocks: {} in {} is a layout of codes and scales",
             choices.scheme, format.name
-        ))),
-        None => Ok(()),
+        )));
     }
+    let is_strange = |rule: &&LayoutRule| rule.to.is_ok_and(|other| !layout.mixes_with(other));
+    let rules = choices.overrides.iter().map(|(pattern, wanted)| LayoutRule::new(pattern, *wanted));
+    let rules: Vec<LayoutRule> = rules
+        .collect::<ModelResult<_>>()
+        .map_err(|error| JobError::Request(error.message().to_owned()))?;
+    match rules.iter().find(is_strange) {
+        Some(rule) => Err(JobError::Request(format!(
+            "`tensor_type` {rule}: no library reads this type beside {}",
+            choices.scheme
+        ))),
+        None => Ok(rules),
+    }
+}
+
+/// Rejects different types of weights that libraries join to one.
+fn check_joined(layout: Layout, content: &View<'_>, chosen: &Chosen) -> Result<(), JobError> {
+    let sets = joined(layout, content, &chosen.names);
+    let mut first: HashMap<usize, usize> = HashMap::new();
+    for (tensor, set) in sets.into_iter().enumerate() {
+        let other = *first.entry(set).or_insert(tensor);
+        if chosen.weights[other] != chosen.weights[tensor] {
+            let name = |tensor: usize| Escaped::short(&content.tensors()[tensor].name).to_string();
+            return Err(JobError::Request(format!(
+                "`tensor_type`: {} and {} need one type, because libraries join them",
+                name(other),
+                name(tensor)
+            )));
+        }
+    }
+    Ok(())
 }
 
 /// Importance weights of each tensor's columns, and a note about them for the report.
@@ -116,7 +152,7 @@ fn importance(
         }
     };
     let laid = content.tensors().iter().zip(&found).zip(&chosen.weights);
-    let laid: Vec<_> = laid.filter_map(|(tensor, is_laid)| is_laid.then_some(tensor)).collect();
+    let laid: Vec<_> = laid.filter_map(|(tensor, layout)| layout.and(Some(tensor))).collect();
     let without = laid.iter().filter(|(_, found)| found.is_none());
     let without: Vec<&str> = without.map(|(info, _)| info.name.as_str()).collect();
     if without.len() == laid.len() {
@@ -155,8 +191,9 @@ fn check_again<'t>(
 #[derive(Debug, Clone, Default)]
 #[non_exhaustive]
 pub struct LaidWeights {
-    /// Number of the set that servers join, by the position of the weight in the source.
-    pub sets: BTreeMap<usize, usize>,
+    /// Layout of each weight and number of the set that servers join, by the position of the weight
+    /// in the source.
+    pub weights: BTreeMap<usize, (Layout, usize)>,
     /// Warning that the permission to requantize the weights was not needed.
     pub idle: Option<String>,
 }
@@ -396,11 +433,17 @@ impl Job {
             );
             return Err(JobError::Request(message));
         }
-        check_choices(&asked.choices, self.target.format)?;
+        let rules = rules_of(&asked.choices, layout, self.target.format)?;
         let family = source.family_in(&content)?;
-        let mut chosen = layout.choose(&content, family.as_ref(), names);
-        if !chosen.weights.contains(&true) {
+        let mut chosen = layout.choose(&content, family.as_ref(), names, &rules);
+        if chosen.weights.iter().all(Option::is_none) {
             return Err(nothing_to_quantize(scheme, &chosen.left));
+        }
+        if !rules.is_empty() {
+            check_joined(layout, &content, &chosen)?;
+        }
+        if !asked.choices.searched {
+            parts.warnings.append(&mut chosen.warnings);
         }
         parts.warnings.extend(left_in_floats(&chosen.left));
         let weighed = importance(asked, layout, &content, family.as_ref(), &chosen)?;
@@ -411,7 +454,7 @@ impl Job {
         let origins = self.origins(&content, source.reader());
         // Weights that were rounded before the job are floats by now, and were checked before.
         let idle = if self.weights.rounded.is_empty() {
-            let laid = origins.iter().zip(&chosen.weights).filter(|(_, is_laid)| **is_laid);
+            let laid = origins.iter().zip(&chosen.weights).filter(|(_, laid)| laid.is_some());
             let tensors = laid.flat_map(|(origins, _)| origins);
             check_again(&asked.choices, source.reader(), tensors)?
         } else {
@@ -421,23 +464,32 @@ impl Job {
         let mut laid_of = Vec::new();
         for (tensor, origin) in origins.iter().enumerate() {
             let &[origin] = &origin[..] else { continue };
-            if !chosen.weights[tensor] {
-                continue;
-            }
-            laid_of.push((origin, tensor));
+            let Some(layout) = chosen.weights[tensor] else { continue };
+            laid_of.push((origin, (layout, tensor)));
             let name = &source.reader().tensors()[origin].name;
             chosen.rounded.extend(self.weights.rounded.get(name).map(|rounded| (tensor, *rounded)));
         }
 
         let laid = Laid::new(Base::owning(content), layout, chosen)?;
         parts.options.targets = Vec::new();
-        parts.validator = parts.validator.placed(laid.places());
+        let places: Vec<(usize, bool)> = laid.places().collect();
         let errors = laid.errors();
-        let set = |(origin, tensor): (usize, usize)| (origin, laid.sets()[tensor]);
-        let sets = laid_of.into_iter().map(set).collect();
+        let set = |(origin, (layout, tensor)): (usize, (Layout, usize))| {
+            (origin, (layout, laid.sets()[tensor]))
+        };
+        let weights = laid_of.into_iter().map(set).collect();
         let mapping = View::new(&laid).into_mapping();
-        let planned = Planned::new(self, source, mapping.over(Base::owning(laid)), parts)?;
-        Ok(planned.measured_by(errors, LaidWeights { sets, idle }))
+        let mut laid = mapping.over(Base::owning(laid));
+        if matches!(layout, Layout::Mlx(_)) && self.target.folder {
+            let (stacked, origins) = stacked_for_mlx(Base::owning(laid))?;
+            laid = stacked;
+            let of_stacks = origins.into_iter().map(|tensor| places[tensor]);
+            parts.validator = parts.validator.placed(of_stacks);
+        } else {
+            parts.validator = parts.validator.placed(places.into_iter());
+        }
+        let planned = Planned::new(self, source, laid, parts)?;
+        Ok(planned.measured_by(errors, LaidWeights { weights, idle }))
     }
 
     /// Returns the weights of the source that become codes and scales, each on its own.

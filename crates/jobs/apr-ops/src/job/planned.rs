@@ -177,7 +177,8 @@ impl<'a> Planned<'a> {
         content: View<'a>,
         parts: Parts,
     ) -> Result<Self, JobError> {
-        let (content, parts, coded) = with_codes(content, source.reader(), parts)?;
+        let (content, parts, coded) =
+            with_codes(content, source.reader(), parts, job.target.format)?;
         let Parts {
             options,
             losses,

@@ -67,7 +67,9 @@ impl Job {
         let Some(asked) = self.integer_quantization() else { return Ok(()) };
         let choices = &asked.choices;
         let scheme = choices.scheme;
-        let is_float = |(_, dtype): &(_, apr_registry::DType)| dtype.is_float();
+        let is_float = |(_, wanted): &(_, apr_quantize::TensorType)| {
+            wanted.dtype().is_some_and(apr_registry::DType::is_float)
+        };
         let message = if self.weights.precision.is_some() {
             format!("`precision` and {scheme} are two types for the same tensors")
         } else if self.weights.gate.is_some() {

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use apr_quantize::{
     Casts, Choices, Layout, QualityGate, Quantization, Rounded, Scheme, SchemeKind, TensorTarget,
-    Weighting, plan, record, record_cast, record_dequantized,
+    TensorType, Weighting, plan, record, record_cast, record_dequantized,
 };
 use apr_registry::{
     CheckpointReader, Convention, DType, Format, QuantizedTypes, TensorInfo, apr2, onnx,
@@ -230,6 +230,13 @@ fn quantize_into(
 ) -> Result<(), JobError> {
     let scheme = asked.choices.scheme;
     check_types(scheme, format)?;
+    let laid = |(_, wanted): &&(NamePattern, TensorType)| wanted.dtype().is_none();
+    if let Some((pattern, wanted)) = asked.choices.overrides.iter().find(laid) {
+        return Err(JobError::Request(format!(
+            "`tensor_type` {}={wanted}: a layout of codes and scales, beside {scheme}",
+            pattern.text()
+        )));
+    }
     let quantization = for_format(asked, format);
     options
         .warnings

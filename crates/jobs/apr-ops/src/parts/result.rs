@@ -2,7 +2,7 @@
 
 use apr_core::json::{self, Object};
 use apr_core::{Error, Limits, Loss, Result};
-use apr_quantize::Measured;
+use apr_quantize::{Layout, Measured, Scheme};
 use apr_registry::DType;
 use apr_tensor::drift::Drift;
 use serde::{Deserialize, Serialize};
@@ -133,6 +133,8 @@ pub struct LossRecord {
 pub struct MeasuredRecord {
     name: String,
     dtype: String,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    layout: Option<String>,
     bytes: u64,
     count: u64,
     non_finite: u64,
@@ -143,10 +145,11 @@ pub struct MeasuredRecord {
 }
 
 impl From<&Measured> for MeasuredRecord {
-    fn from(Measured { name, dtype, bytes, drift }: &Measured) -> Self {
+    fn from(Measured { name, dtype, layout, bytes, drift }: &Measured) -> Self {
         Self {
             name: name.clone(),
             dtype: dtype.name().to_owned(),
+            layout: layout.map(|layout| layout.name().to_owned()),
             bytes: *bytes,
             count: drift.count,
             non_finite: drift.non_finite,
@@ -163,7 +166,12 @@ impl MeasuredRecord {
     /// E001 for a type that is not known, and for numbers that no tensor has.
     pub(super) fn measured(self) -> Result<Measured> {
         let dtype = DType::ALL.iter().copied().find(|dtype| dtype.name() == self.dtype);
-        let dtype = dtype.ok_or_else(|| Error::format(format!("{WHAT} names an unknown type")))?;
+        let unknown = || Error::format(format!("{WHAT} names an unknown type"));
+        let dtype = dtype.ok_or_else(unknown)?;
+        let layout = self
+            .layout
+            .map(|name| Scheme::parse(&name).ok().and_then(Layout::of).ok_or_else(unknown));
+        let layout = layout.transpose()?;
         let ([sum_squared_error, sum_squares, sum_squares_new], [max_error]) =
             (self.sums, self.max_error);
         let Self { name, bytes, count, non_finite, .. } = self;
@@ -178,7 +186,7 @@ impl MeasuredRecord {
 
         let drift =
             Drift { count, non_finite, sum_squared_error, sum_squares, sum_squares_new, max_error };
-        Ok(Measured { name, dtype, bytes, drift })
+        Ok(Measured { name, dtype, layout, bytes, drift })
     }
 }
 

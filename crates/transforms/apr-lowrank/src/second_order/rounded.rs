@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use apr_core::{CheckpointReader, Error, Result};
+use apr_core::{CheckpointReader, Error, Result, TensorInfo};
 use apr_quantize::{Layout, Rounded, Rounding, Scale, global_scale};
 use apr_tensor::cast::cast_values;
 use apr_tensor::drift::Drift;
@@ -78,9 +78,9 @@ impl Change for Codes<'_> {
 /// Matrices that are rounded by inputs, layer by layer.
 #[derive(Debug, Clone)]
 pub struct RoundingWork {
-    layout: Layout,
-    /// The numbers of the sets of weights that have one scale of all scales, by position.
-    sets: BTreeMap<usize, usize>,
+    /// The layouts of weights, and the numbers of the sets that have one scale of all scales, by
+    /// position.
+    weights: BTreeMap<usize, (Layout, usize)>,
     /// These scales, by set.
     globals: BTreeMap<usize, f32>,
     rows: u64,
@@ -88,31 +88,34 @@ pub struct RoundingWork {
 }
 
 impl RoundingWork {
-    /// Creates the work of rounding to a layout, without results.
+    /// Creates the work of rounding weights to layouts, without results.
     ///
-    /// `sets` are set numbers by position. Weights with the same number share one global scale, if
-    /// the layout has one.
+    /// `weights` has the layout and the set number of each weight, by position. Weights with the
+    /// same number share one global scale, if the layout has one.
     #[must_use]
-    pub fn new(layout: Layout, sets: BTreeMap<usize, usize>) -> Self {
-        Self { layout, sets, globals: BTreeMap::new(), rows: 0, found: BTreeMap::new() }
+    pub fn new(weights: BTreeMap<usize, (Layout, usize)>) -> Self {
+        Self { weights, globals: BTreeMap::new(), rows: 0, found: BTreeMap::new() }
     }
 
     /// Returns the rounding rules of a weight.
     fn rounding(&mut self, base: &dyn CheckpointReader, tensor: usize) -> Result<Rounding> {
-        let dtype = base.tensors()[tensor].dtype;
-        let Some(set) = self.sets.get(&tensor).filter(|_| self.layout.has_global()) else {
-            return Ok(self.layout.rounding(dtype, 1.0));
+        let TensorInfo { name, dtype, .. } = &base.tensors()[tensor];
+        let Some(&(layout, set)) = self.weights.get(&tensor) else {
+            return Err(Error::format("a weight without a layout").for_tensor(name));
         };
-        let global = match self.globals.get(set) {
+        if !layout.has_global() {
+            return Ok(layout.rounding(*dtype, 1.0));
+        }
+        let global = match self.globals.get(&set) {
             Some(global) => *global,
             None => {
-                let of_set = self.sets.iter().filter(|(_, other)| *other == set);
+                let of_set = self.weights.iter().filter(|(_, other)| **other == (layout, set));
                 let global = global_scale(base, of_set.map(|(tensor, _)| *tensor))?;
-                self.globals.insert(*set, global);
+                self.globals.insert(set, global);
                 global
             }
         };
-        Ok(self.layout.rounding(dtype, global))
+        Ok(layout.rounding(*dtype, global))
     }
 
     /// Rounds a matrix by the products of its inputs, and puts what becomes of it among `rewrites`.

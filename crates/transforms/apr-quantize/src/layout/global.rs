@@ -3,8 +3,10 @@
 use std::collections::BTreeMap;
 
 use apr_core::{CheckpointReader, Result, TensorInfo};
+use apr_view::module_of_mlx;
 
 use super::laid::finite_rows;
+use super::{Layout, named};
 
 /// Elements of rows that are read at a time.
 pub(super) const AT_ONCE: u64 = 1 << 18;
@@ -39,7 +41,29 @@ pub(super) fn at_once(info: &TensorInfo) -> u64 {
     (AT_ONCE / info.shape.row_len().max(1)).max(1)
 }
 
-/// Returns a set number for each tensor. Weights that servers fuse have the same number.
+/// Returns a set number for each tensor. Weights with the same number need one layout: those that
+/// servers fuse, and in MLX's layouts the experts of a layer.
+///
+/// `names` are what libraries call the tensors that have another name here, by position.
+#[must_use]
+pub fn joined(
+    layout: Layout,
+    reader: &dyn CheckpointReader,
+    names: &BTreeMap<usize, String>,
+) -> Vec<usize> {
+    let mut named = named(reader.tensors(), names);
+    if !matches!(layout, Layout::Mlx(_)) {
+        return sets(&named);
+    }
+    for info in &mut named {
+        if let Some(module) = info.name.strip_suffix(".weight") {
+            info.name = module_of_mlx(reader.metadata(), module);
+        }
+    }
+    numbers(named.into_iter().map(|info| info.name))
+}
+
+/// Returns the set numbers of tensors under the names that they have in libraries.
 pub(super) fn sets(tensors: &[TensorInfo]) -> Vec<usize> {
     const JOINED: [(&str, &str); 5] = [
         ("q_proj.weight", "qkv"),
@@ -48,12 +72,19 @@ pub(super) fn sets(tensors: &[TensorInfo]) -> Vec<usize> {
         ("gate_proj.weight", "gate_up"),
         ("up_proj.weight", "gate_up"),
     ];
+    let joined = tensors.iter().map(|info| {
+        let of = |(end, set): &(&str, &str)| Some([info.name.strip_suffix(end)?, set].concat());
+        JOINED.iter().find_map(of).unwrap_or_else(|| info.name.clone())
+    });
+    numbers(joined)
+}
+
+/// Returns a number for each name, the same for the same name.
+fn numbers(names: impl Iterator<Item = String>) -> Vec<usize> {
     let mut numbers: BTreeMap<String, usize> = BTreeMap::new();
-    let of = |info: &TensorInfo| {
-        let joined =
-            JOINED.iter().find_map(|(end, set)| Some([info.name.strip_suffix(end)?, set].concat()));
+    let of = |name: String| {
         let next = numbers.len();
-        *numbers.entry(joined.unwrap_or_else(|| info.name.clone())).or_insert(next)
+        *numbers.entry(name).or_insert(next)
     };
-    tensors.iter().map(of).collect()
+    names.map(of).collect()
 }

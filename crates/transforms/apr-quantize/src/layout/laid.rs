@@ -10,13 +10,14 @@ use apr_core::{
 };
 use apr_tensor::drift::Drift;
 use apr_tensor::element::widen_f32;
-use apr_view::{Base, Companions};
+use apr_view::{Base, Companions, module_of_mlx};
 use serde_json::{Map, Value};
 
 use super::global::{at_once, global_scale, sets};
 use super::row::Encoder;
+use super::stated::Statement;
 use super::{Chosen, Layout, Part, Rounded, named};
-use crate::quality::{LOST_ABOVE, LayoutOfWeights, QualityLog, QuantizationReport};
+use crate::quality::{LOST_ABOVE, QualityLog, QuantizationReport};
 
 /// Name of the configuration, which states how the weights are read.
 const CONFIG: &str = "config.json";
@@ -24,7 +25,8 @@ const CONFIG: &str = "config.json";
 /// A checkpoint with codes and scales in place of weights.
 pub struct Laid<'a> {
     base: Base<'a>,
-    layout: Layout,
+    /// For each tensor of the base, its layout if it is a weight in codes.
+    layouts: Vec<Option<Layout>>,
     tensors: Vec<TensorInfo>,
     origins: Vec<Origin>,
     metadata: Metadata,
@@ -43,13 +45,15 @@ pub struct Laid<'a> {
 #[derive(Debug, Clone, Copy)]
 struct Origin {
     tensor: usize,
-    part: Option<Part>,
+    /// The part of a weight in this layout; `None` for a tensor that stays as it is.
+    part: Option<(Layout, Part)>,
 }
 
 /// Quantization errors of the weights that were read to the end.
 #[derive(Debug)]
 pub struct LaidErrors {
-    layout: Layout,
+    /// Layout of each weight, by position in the base.
+    layouts: Vec<Option<Layout>>,
     /// Errors of pieces, by position in the base and offset. The key order makes sums independent
     /// of threads.
     drifts: Mutex<BTreeMap<(usize, u64), Moved>>,
@@ -98,10 +102,11 @@ impl LaidErrors {
         let mut log = QualityLog::default();
         for (tensor, Moved { drift, .. }) in self.weights() {
             let drift = self.rounded.get(&tensor).map_or(drift, |rounded| rounded.drift);
-            log.add(&self.names[tensor], self.layout.reported(), self.bytes[tensor], &drift);
+            if let Some(layout) = self.layouts[tensor] {
+                log.add_laid(&self.names[tensor], layout, self.bytes[tensor], &drift);
+            }
         }
-        let layout = LayoutOfWeights::of(self.layout);
-        Some(QuantizationReport { layout: Some(layout), ..log.finish()? })
+        log.finish()
     }
 
     /// Returns a warning for each weight of which most rows have an error above [`LOST_ABOVE`],
@@ -136,30 +141,34 @@ impl LaidErrors {
 }
 
 impl<'a> Laid<'a> {
-    /// Lays out the chosen weights of a checkpoint.
+    /// Lays out the chosen weights of a checkpoint, most of which have this layout.
     ///
     /// # Errors
     /// E001 where a configuration is no JSON or the model has none, E007 when it can't be read.
     pub fn new(base: Base<'a>, layout: Layout, chosen: Chosen) -> Result<Self> {
-        let Chosen { weights, left, importance, rounded, names } = chosen;
+        let Chosen { weights, left, importance, rounded, names, .. } = chosen;
+        let mut layouts = weights;
+        layouts.resize(base.tensors().len(), None);
         let ignored: Vec<String> = left
             .into_iter()
             .filter(|weight| weight.is_of_module)
             .map(|weight| weight.module)
             .collect();
         let mut named = named(base.tensors(), &names);
-        for (tensor, rounded) in rounded.iter().filter(|_| matches!(layout, Layout::Mlx(_))) {
-            named[*tensor].dtype = rounded.rounding.scales;
+        for (tensor, rounded) in &rounded {
+            if matches!(layouts[*tensor], Some(Layout::Mlx(_))) {
+                named[*tensor].dtype = rounded.rounding.scales;
+            }
         }
         let (mut tensors, mut origins) = (Vec::new(), Vec::new());
         let mut renamed = Map::new();
         let mut bytes = vec![0; base.tensors().len()];
         for (tensor, info) in base.tensors().iter().enumerate() {
-            if !weights.get(tensor).copied().unwrap_or(false) {
+            let Some(layout) = layouts[tensor] else {
                 tensors.push(info.clone());
                 origins.push(Origin { tensor, part: None });
                 continue;
-            }
+            };
             let own = &named[tensor].name;
             let mut parts = layout.parts(&named[tensor]);
             let names = parts
@@ -177,13 +186,23 @@ impl<'a> Laid<'a> {
             for (part, info) in parts {
                 bytes[tensor] += info.byte_len()?;
                 tensors.push(info);
-                origins.push(Origin { tensor, part: Some(part) });
+                origins.push(Origin { tensor, part: Some((layout, part)) });
             }
         }
 
+        let modules = named.iter().zip(&layouts).filter_map(|(info, layout)| {
+            let module = info.name.strip_suffix(".weight").unwrap_or(&info.name);
+            let layout = (*layout)?;
+            let module = match layout {
+                Layout::Mlx(_) => module_of_mlx(base.metadata(), module),
+                _ => module.to_owned(),
+            };
+            Some((module, layout))
+        });
+        let statement = Statement::new(layout, modules, &ignored);
         let mut metadata = base.metadata().clone();
         let mut architecture = metadata.object(keys::ARCHITECTURE).cloned().unwrap_or_default();
-        layout.state(&mut architecture, &ignored);
+        statement.put(&mut architecture);
         metadata.set(keys::ARCHITECTURE, architecture);
         if !renamed.is_empty() {
             metadata.set(keys::CODED, renamed);
@@ -196,7 +215,7 @@ impl<'a> Laid<'a> {
             Error::format(format!("no configuration: {}", apr_core::foreign(&error)))
                 .in_file(CONFIG)
         })?;
-        layout.state(&mut stated, &ignored);
+        statement.put(&mut stated);
         companions.put(CONFIG, to_python(&stated));
 
         let sets = sets(&named);
@@ -211,7 +230,6 @@ impl<'a> Laid<'a> {
         let elements = base.tensors().iter().filter_map(|info| info.shape.elements());
         let elements = elements.fold(0, u64::saturating_add);
         Ok(Self {
-            layout,
             tensors,
             origins,
             metadata,
@@ -220,7 +238,15 @@ impl<'a> Laid<'a> {
             sets,
             named,
             importance,
-            errors: Arc::new(LaidErrors { layout, drifts, rounded, names, bytes, elements }),
+            errors: Arc::new(LaidErrors {
+                layouts: layouts.clone(),
+                drifts,
+                rounded,
+                names,
+                bytes,
+                elements,
+            }),
+            layouts,
             base,
         })
     }
@@ -256,8 +282,8 @@ impl<'a> Laid<'a> {
     /// Returns the factor for the scales of a weight before they are stored.
     ///
     /// Weights that servers fuse have the same factor. In layouts without such a factor, it is 1.
-    fn global(&self, tensor: usize) -> Result<f32> {
-        if !self.layout.has_global() {
+    fn global(&self, tensor: usize, layout: Layout) -> Result<f32> {
+        if !layout.has_global() {
             return Ok(1.0);
         }
         let set = self.sets[tensor];
@@ -265,7 +291,7 @@ impl<'a> Laid<'a> {
             return Ok(*global);
         }
         let of_set = (0..self.sets.len()).filter(|other| self.sets[*other] == set);
-        let taken = of_set.filter(|other| self.layout.takes(&self.named[*other]));
+        let taken = of_set.filter(|other| self.layouts[*other] == Some(layout));
         let global = global_scale(&*self.base, taken)?;
         Ok(*self.globals[set].get_or_init(|| global))
     }
@@ -275,27 +301,33 @@ impl<'a> Laid<'a> {
         self.importance.get(tensor)?.as_deref()
     }
 
-    fn encoder(&self, tensor: usize) -> Result<Encoder> {
-        let rounding = self.layout.rounding(self.named[tensor].dtype, self.global(tensor)?);
+    fn encoder(&self, tensor: usize, layout: Layout) -> Result<Encoder> {
+        let rounding = layout.rounding(self.named[tensor].dtype, self.global(tensor, layout)?);
         let is_rounded = self.errors.rounded.contains_key(&tensor);
-        Ok(Encoder { layout: self.layout, rounding, is_rounded })
+        Ok(Encoder { rounding, is_rounded })
     }
 
     /// Fills `buf` with bytes of a part that has some for each row, from `offset` on.
-    fn encode(&self, origin: Origin, offset: u64, buf: &mut [u8], part: Part) -> Result<()> {
-        let info = &self.base.tensors()[origin.tensor];
-        let parts = self.layout.parts(&self.named[origin.tensor]);
+    fn encode(
+        &self,
+        tensor: usize,
+        offset: u64,
+        buf: &mut [u8],
+        (layout, part): (Layout, Part),
+    ) -> Result<()> {
+        let info = &self.base.tensors()[tensor];
+        let parts = layout.parts(&self.named[tensor]);
         let own = parts.iter().find(|(of, _)| *of == part).map(|(_, info)| info);
         let rows = info.shape.dims().first().copied().unwrap_or(1).max(1);
         let width = own.map(TensorInfo::byte_len).transpose()?.unwrap_or_default() / rows;
-        let (encoder, weights) = (self.encoder(origin.tensor)?, self.weights(origin.tensor));
+        let (encoder, weights) = (self.encoder(tensor, layout)?, self.weights(tensor));
         let mut moved = Moved::default();
         let (mut at, mut rest) = (offset, buf);
         while !rest.is_empty() && width > 0 {
             let first = at / width;
             let last = (at + rest.len() as u64).div_ceil(width).min(rows);
-            let count = self.at_once(origin.tensor).min(last.saturating_sub(first)).max(1);
-            let values = self.rows(origin.tensor, first, count)?;
+            let count = self.at_once(tensor).min(last.saturating_sub(first)).max(1);
+            let values = self.rows(tensor, first, count)?;
             let mut made = Vec::new();
             let rows_of = values.chunks_exact(usize_of(info.shape.row_len())?);
             for (number, values) in (first..).zip(rows_of) {
@@ -321,7 +353,7 @@ impl<'a> Laid<'a> {
             at += len as u64;
             rest = later;
         }
-        self.note(origin.tensor, offset, moved);
+        self.note(tensor, offset, moved);
         Ok(())
     }
 
@@ -329,16 +361,16 @@ impl<'a> Laid<'a> {
     /// are encoded for all outputs, and turned.
     fn encode_columns(
         &self,
-        origin: Origin,
+        tensor: usize,
         offset: u64,
         buf: &mut [u8],
-        part: Part,
+        (layout, part): (Layout, Part),
     ) -> Result<()> {
-        let info = &self.base.tensors()[origin.tensor];
+        let info = &self.base.tensors()[tensor];
         let &[outputs, columns] = info.shape.dims() else {
             return Err(past_end(&info.name, offset));
         };
-        let group = self.layout.group().unwrap_or(columns).max(1);
+        let group = layout.group().unwrap_or(columns).max(1);
         // Bytes of an output in a group: 16 words of eight codes, or a scale.
         let (words, width) = if part == Part::Codes { (group / 8, 4) } else { (1, 2) };
         let of_group = words * outputs * width;
@@ -349,7 +381,7 @@ impl<'a> Laid<'a> {
             if number * group >= columns {
                 return Err(past_end(&info.name, at));
             }
-            let (made, moved) = self.turned_group(origin.tensor, (number, group), part)?;
+            let (made, moved) = self.turned_group(tensor, (number, group), (layout, part))?;
             if part == Part::Codes && number * of_group >= offset {
                 drift.merge(&moved);
             }
@@ -360,19 +392,25 @@ impl<'a> Laid<'a> {
             at += len as u64;
             rest = later;
         }
-        self.note(origin.tensor, offset, Moved { drift, ..Moved::default() });
+        self.note(tensor, offset, Moved { drift, ..Moved::default() });
         Ok(())
     }
 
     /// Fills `buf` with zero points from `offset` on. A word holds the zero points of a group of 8
     /// rows.
-    fn encode_zero_points(&self, origin: Origin, offset: u64, buf: &mut [u8]) -> Result<()> {
+    fn encode_zero_points(
+        &self,
+        tensor: usize,
+        offset: u64,
+        buf: &mut [u8],
+        layout: Layout,
+    ) -> Result<()> {
         const ROWS: u64 = 8;
-        let info = &self.base.tensors()[origin.tensor];
-        let (encoder, weights) = (self.encoder(origin.tensor)?, self.weights(origin.tensor));
+        let info = &self.base.tensors()[tensor];
+        let (encoder, weights) = (self.encoder(tensor, layout)?, self.weights(tensor));
         let (columns, rows) = (info.shape.row_len(), info.shape.dims().first().copied());
         let rows = rows.unwrap_or_default();
-        let groups = usize_of(columns / self.layout.group().unwrap_or(columns).max(1))?;
+        let groups = usize_of(columns / layout.group().unwrap_or(columns).max(1))?;
         let width = 4 * groups as u64;
         let (mut at, mut rest) = (offset, buf);
         while !rest.is_empty() {
@@ -380,7 +418,7 @@ impl<'a> Laid<'a> {
             if first >= rows {
                 return Err(past_end(&info.name, at));
             }
-            let values = self.rows(origin.tensor, first, ROWS.min(rows - first))?;
+            let values = self.rows(tensor, first, ROWS.min(rows - first))?;
             let mut words = vec![0_u32; groups];
             for (row, values) in values.chunks_exact(usize_of(columns)?).enumerate() {
                 let zeros = encoder.zero_points(values, weights);
@@ -406,12 +444,12 @@ impl<'a> Laid<'a> {
         &self,
         tensor: usize,
         (number, group): (u64, u64),
-        part: Part,
+        (layout, part): (Layout, Part),
     ) -> Result<(Vec<u8>, Drift)> {
         let info = &self.base.tensors()[tensor];
         let (width, columns) = (info.dtype.block_bytes(), info.shape.row_len());
         let outputs = info.shape.dims().first().copied().unwrap_or(0);
-        let encoder = self.encoder(tensor)?;
+        let encoder = self.encoder(tensor, layout)?;
         let (at, width_of) = (usize_of(number)?, usize_of(group)?);
         let weights = self.weights(tensor).and_then(|weights| weights.chunks(width_of).nth(at));
         let (mut rows, mut moved) = (Vec::new(), Drift::default());
@@ -515,7 +553,7 @@ impl CheckpointReader for Laid<'_> {
 
     fn stored(&self, tensor: usize) -> Stored<'_> {
         let origin = self.origins[tensor];
-        let Some(part) = origin.part else { return self.base.stored(origin.tensor) };
+        let Some((_, part)) = origin.part else { return self.base.stored(origin.tensor) };
         let stored = Stored::derived_from(&*self.base, &[origin.tensor]);
         // The weight is read once, for its codes.
         stored.converted_from(&*self.base, origin.tensor, part == Part::Codes)
@@ -525,15 +563,15 @@ impl CheckpointReader for Laid<'_> {
         let (origin, name) = (self.origins[tensor], &self.tensors[tensor].name);
         match origin.part {
             None => self.base.read_tensor(origin.tensor, offset, buf),
-            Some(Part::Shape) => {
+            Some((_, Part::Shape)) => {
                 let dims = self.base.tensors()[origin.tensor].shape.dims().iter();
                 let bytes: Vec<u8> = dims.flat_map(|dim| dim.to_le_bytes()).collect();
                 copy(&bytes, offset, buf, name)
             }
-            Some(Part::Global) => {
-                copy(&self.global(origin.tensor)?.to_le_bytes(), offset, buf, name)
+            Some((layout, Part::Global)) => {
+                copy(&self.global(origin.tensor, layout)?.to_le_bytes(), offset, buf, name)
             }
-            Some(Part::Zeros) => {
+            Some((_, Part::Zeros)) => {
                 // 8, which version 1 stores less one.
                 let len = self.tensors[tensor].byte_len()?;
                 if offset.checked_add(buf.len() as u64).is_none_or(|end| end > len) {
@@ -542,18 +580,20 @@ impl CheckpointReader for Laid<'_> {
                 buf.fill(0x77);
                 Ok(())
             }
-            Some(Part::Groups) => {
+            Some((layout, Part::Groups)) => {
                 let columns = self.base.tensors()[origin.tensor].shape.row_len();
-                let groups = (0..columns).map(|column| column / self.layout.group().unwrap_or(1));
+                let groups = (0..columns).map(|column| column / layout.group().unwrap_or(1));
                 let number = |group: u64| u32::try_from(group).unwrap_or(u32::MAX).to_le_bytes();
                 let numbers = groups.flat_map(number);
                 copy(&numbers.collect::<Vec<u8>>(), offset, buf, name)
             }
-            Some(Part::ZeroPoints) => self.encode_zero_points(origin, offset, buf),
-            Some(part) if self.layout == Layout::Gptq4 => {
-                self.encode_columns(origin, offset, buf, part)
+            Some((layout, Part::ZeroPoints)) => {
+                self.encode_zero_points(origin.tensor, offset, buf, layout)
             }
-            Some(part) => self.encode(origin, offset, buf, part),
+            Some((Layout::Gptq4, part)) => {
+                self.encode_columns(origin.tensor, offset, buf, (Layout::Gptq4, part))
+            }
+            Some(part) => self.encode(origin.tensor, offset, buf, part),
         }
     }
 

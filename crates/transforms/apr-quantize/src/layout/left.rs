@@ -40,6 +40,8 @@ pub enum LeftReason {
     Columns(u64),
     /// The number of rows is not a multiple of this.
     Rows(u64),
+    /// The choice of a rule.
+    Asked,
     /// Elements or a name that the layouts do not have.
     Other,
 }
@@ -55,12 +57,19 @@ impl fmt::Display for LeftReason {
             Self::Dimensions => f.write_str("not two dimensions"),
             Self::Columns(group) => write!(f, "columns not a multiple of {group}"),
             Self::Rows(words) => write!(f, "rows not a multiple of {words}"),
+            Self::Asked => f.write_str("as chosen"),
             Self::Other => f.write_str("not floats, or no name with '.weight'"),
         }
     }
 }
 
 impl LeftWeight {
+    /// Returns the entry for a weight that stays in floats by a rule.
+    pub(super) fn asked(info: &TensorInfo) -> Self {
+        let module = info.name.strip_suffix(".weight").unwrap_or(&info.name).to_owned();
+        Self { module, why: LeftReason::Asked, is_of_module: true }
+    }
+
     /// Returns the entry for a tensor that is not laid out, or `None` for tensors that no layout is
     /// for: embeddings, norms, biases, kernels.
     ///

@@ -23,6 +23,7 @@ mod laid;
 mod left;
 mod rounding;
 mod row;
+mod rules;
 mod stated;
 
 use std::collections::BTreeMap;
@@ -32,19 +33,22 @@ use self::left::{has_inputs_first, is_position};
 use crate::role::{Role, roles_of};
 use crate::scheme::Scheme;
 use apr_arch::FamilyModel;
-use apr_core::{CheckpointReader, DType, Shape, TensorInfo};
+use apr_core::{CheckpointReader, DType, Result, Shape, TensorInfo};
 
-pub use global::global_scale;
+pub use global::{global_scale, joined};
 pub use laid::{Laid, LaidErrors};
 pub use left::{LeftReason, LeftWeight};
 pub use rounding::{Rounded, Rounding, Scale};
+use rules::Rules;
+pub use rules::{LayoutRule, TensorType};
 
 /// Selection of the weights of a checkpoint to lay out.
 #[derive(Debug, Clone, Default)]
 #[non_exhaustive]
 pub struct Chosen {
-    /// `true` for each tensor, by position, that is a weight to lay out.
-    pub weights: Vec<bool>,
+    /// Layout of each tensor, by position, that is a weight to lay out. Can be shorter than the
+    /// list of tensors.
+    pub weights: Vec<Option<Layout>>,
     /// Weights of layers that stay in floats. Other libraries would take their modules for
     /// quantized ones.
     pub left: Vec<LeftWeight>,
@@ -55,6 +59,8 @@ pub struct Chosen {
     pub rounded: BTreeMap<usize, Rounded>,
     /// Names of weights in libraries that use other names, by position. Parts are named after them.
     pub names: BTreeMap<usize, String>,
+    /// Rules that changed nothing.
+    pub warnings: Vec<String>,
 }
 
 /// Layout of the quantized weights of a model.
@@ -97,6 +103,33 @@ impl Layout {
             Scheme::Mlx8 => Self::Mlx(8),
             _ => return None,
         })
+    }
+
+    /// Returns `true` if one model may have weights in both layouts, because libraries read both by
+    /// one configuration.
+    #[must_use]
+    pub const fn mixes_with(self, other: Self) -> bool {
+        match (self, other) {
+            (Self::Gptq4, _) | (_, Self::Gptq4) => {
+                matches!((self, other), (Self::Gptq4, Self::Gptq4))
+            }
+            (Self::Mlx(_), _) | (_, Self::Mlx(_)) => {
+                matches!((self, other), (Self::Mlx(_), Self::Mlx(_)))
+            }
+            _ => true,
+        }
+    }
+
+    /// Returns the layouts with more bits that a model may have beside this one, the smallest
+    /// first.
+    #[must_use]
+    pub const fn larger(self) -> &'static [Self] {
+        match self {
+            Self::Mlx(..=4) => &[Self::Mlx(6), Self::Mlx(8)],
+            Self::Mlx(..=6) => &[Self::Mlx(8)],
+            Self::W4A16 | Self::W4A16Asym | Self::MxFp4 | Self::NvFp4 => &[Self::Fp8],
+            Self::Mlx(_) | Self::Fp8 | Self::W8A8 | Self::Gptq4 => &[],
+        }
     }
 
     /// Returns the number of columns per scale, or `None` if a scale covers a whole row.
@@ -172,17 +205,20 @@ impl Layout {
     /// The weights that are laid out.
     ///
     /// Embeddings and output matrices stay as they are but in MLX, as servers expect them. `names`
-    /// are what libraries call the tensors that have another name here, by position.
+    /// are what libraries call the tensors that have another name here, by position. Weights that
+    /// `rules` match have the layouts of the rules.
     #[must_use]
     pub fn choose(
         self,
         reader: &dyn CheckpointReader,
         model: Option<&FamilyModel<'_>>,
         names: BTreeMap<usize, String>,
+        rules: &[LayoutRule],
     ) -> Chosen {
         let mut left = Vec::new();
         let roles = roles_of(reader, model);
         let named = named(reader.tensors(), &names);
+        let mut rules = Rules::new(rules, reader.tensors(), &named);
         let chosen = named.iter().zip(roles).enumerate().map(|(tensor, (info, role))| {
             let is_wanted = match role {
                 Some(Role::Matrix) => {
@@ -192,14 +228,28 @@ impl Layout {
                 Some(Role::TokenEmbedding | Role::Output) => matches!(self, Self::Mlx(_)),
                 _ => false,
             };
-            let is_chosen = is_wanted && self.takes(info);
-            if !is_chosen {
-                left.extend(LeftWeight::of(self, info, role, (tensor, model)));
+            let wanted = if is_wanted { rules.layout(tensor, self) } else { Some(self) };
+            let chosen = wanted.filter(|wanted| is_wanted && wanted.takes(info));
+            match (wanted, chosen) {
+                (_, Some(_)) => {}
+                (Some(wanted), None) => {
+                    left.extend(LeftWeight::of(wanted, info, role, (tensor, model)));
+                }
+                (None, None) => left.push(LeftWeight::asked(info)),
             }
-            is_chosen
+            chosen
         });
         let weights = chosen.collect();
-        Chosen { weights, left, names, ..Chosen::default() }
+        Chosen { weights, left, names, warnings: rules.warnings(), ..Chosen::default() }
+    }
+
+    /// Returns the bytes that a weight takes in this layout, each part a multiple of `alignment`.
+    ///
+    /// # Errors
+    /// E002 for a shape of more elements than a file can have.
+    pub fn stored_len(self, info: &TensorInfo, alignment: u64) -> Result<u64> {
+        let lens = self.parts(info).into_iter().map(|(_, part)| part.byte_len());
+        lens.map(|len| Ok(len?.next_multiple_of(alignment))).sum()
     }
 
     /// The tensors that a weight becomes.

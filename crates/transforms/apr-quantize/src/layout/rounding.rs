@@ -50,7 +50,7 @@ pub struct Rounded {
 /// ```
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Rounding {
-    layout: Layout,
+    pub(super) layout: Layout,
     /// The dtype of MLX's scales.
     pub(super) scales: DType,
     /// Factor for the scales before they are stored; 1 in layouts without such a factor.
@@ -91,6 +91,15 @@ impl Rounding {
             Layout::Gptq4 => DType::F16,
             Layout::Mlx(_) => DType::F32,
             _ => DType::BF16,
+        }
+    }
+
+    /// Returns a dtype that represents the values of codes as libraries round them.
+    #[must_use]
+    pub const fn held_dtype(self) -> DType {
+        match self.layout {
+            Layout::Mlx(_) => self.scales,
+            _ => self.dtype(),
         }
     }
 

@@ -10,7 +10,6 @@ use super::{Layout, Part, Rounding};
 /// Encoder for the rows of a weight in a layout.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Encoder {
-    pub(super) layout: Layout,
     pub(super) rounding: Rounding,
     /// `true` if the values were rounded before and must be stored exactly.
     pub(super) is_rounded: bool,
@@ -53,6 +52,15 @@ impl Numbers {
     }
 }
 
+impl Rounding {
+    /// Returns the values that the codes of a row represent, as libraries round them.
+    /// `importance` weights the errors of the values.
+    #[must_use]
+    pub fn held(self, row: &[f32], importance: Option<&[f32]>) -> Vec<f32> {
+        Encoder { rounding: self, is_rounded: false }.codes(row, importance).values
+    }
+}
+
 impl Encoder {
     /// Returns the bytes of the scales or biases of a row. `weights` weights the errors of
     /// `values`.
@@ -75,7 +83,7 @@ impl Encoder {
         let codes = each.flat_map(|(group, &(scale, bias))| {
             group.iter().map(move |value| (value - bias) / scale)
         });
-        let (bytes, codes): (Vec<u8>, Vec<f32>) = match self.layout {
+        let (bytes, codes): (Vec<u8>, Vec<f32>) = match self.rounding.layout {
             Layout::Fp8 => {
                 // A scale that was rounded down leaves the largest beyond what there is.
                 let codes = codes.map(|code| code.clamp(-448.0, 448.0)).collect::<Vec<_>>();
@@ -115,7 +123,7 @@ impl Encoder {
         for (codes, scale) in codes.chunks_mut(group).zip(&scales.scales.values) {
             codes.iter_mut().for_each(|code| *code *= scale / self.rounding.global);
         }
-        let dtype = match self.layout {
+        let dtype = match self.rounding.layout {
             // Sums that were rounded before are exact.
             Layout::Mlx(_) if !self.is_rounded => self.rounding.scales,
             _ => self.rounding.dtype(),
@@ -132,13 +140,13 @@ impl Encoder {
 
     /// Columns with one scale.
     fn group(self, row: &[f32]) -> usize {
-        let group = self.layout.group().and_then(|group| usize::try_from(group).ok());
+        let group = self.rounding.layout.group().and_then(|group| usize::try_from(group).ok());
         group.unwrap_or(row.len()).max(1)
     }
 
     fn scales(self, values: &[f32], weights: Option<&[f32]>) -> Scales {
         let group = self.group(values);
-        if let (Layout::Mlx(bits), false) = (self.layout, self.is_rounded) {
+        if let (Layout::Mlx(bits), false) = (self.rounding.layout, self.is_rounded) {
             return of_mlx(bits, self.rounding.scales, values.chunks(group));
         }
         let weights = |at: usize| weights?.chunks(group).nth(at);
@@ -150,7 +158,7 @@ impl Encoder {
         let found: Vec<Scale> = found.collect();
         let stored: Vec<f32> =
             found.iter().map(|found| found.scale * self.rounding.global).collect();
-        let scales = match self.layout {
+        let scales = match self.rounding.layout {
             Layout::MxFp4 => {
                 Numbers { bytes: stored.iter().map(|scale| e8m0(*scale)).collect(), values: stored }
             }
@@ -163,7 +171,7 @@ impl Encoder {
                 },
             ),
         };
-        let biases = match self.layout {
+        let biases = match self.rounding.layout {
             Layout::Mlx(_) => {
                 let biases: Vec<f32> = found.iter().map(|found| found.bias).collect();
                 Numbers::of(&biases, self.rounding.scales)

@@ -397,8 +397,10 @@ fn render_quantization(out: &mut dyn Write, report: &ConvertReport, all: bool) -
     let bits = report.bits_per_weight().unwrap_or_default();
     let tensors = counted(quantization.tensors.len() as u64, "tensor");
     writeln!(out, "  {tensors} quantized; {bits:.2} bits per weight over all tensors")?;
-    let name_of = |dtype: DType| type_of(quantization, dtype);
-    let names = quantization.by_type.iter().map(|of_type| name_of(of_type.dtype).len());
+    let name_of = |of_type: &TypeQuality| {
+        of_type.layout.as_ref().map_or(of_type.dtype.name(), |layout| layout.name)
+    };
+    let names = quantization.by_type.iter().map(|of_type| name_of(of_type).len());
     let width = names.chain([9]).max().unwrap_or_default();
     // Absolute errors are left out if the columns would exceed the terminal.
     let is_narrow = columns().is_some_and(|columns| columns < width + WITHOUT_TYPE);
@@ -414,10 +416,10 @@ fn render_quantization(out: &mut dyn Write, report: &ConvertReport, all: bool) -
         let (rmse, most) = (wide(format!("{rmse:.3e}")), wide(format!("{max_error:.3e}")));
         format!("{rmse} {:>8.3}%{most} {cosine:>9.6}", 100.0 * relative_error)
     };
-    for TypeQuality { dtype, tensor_count: tensors, elements, bits_per_weight, quality: cost } in
-        &quantization.by_type
-    {
-        let (name, weights, cost) = (name_of(*dtype), human::count(*elements), quality(cost));
+    for of_type in &quantization.by_type {
+        let TypeQuality { tensor_count: tensors, elements, bits_per_weight, .. } = of_type;
+        let (name, weights) = (name_of(of_type), human::count(*elements));
+        let cost = quality(&of_type.quality);
         writeln!(out, "  {name:<width$} {tensors:>7} {weights:>9} {bits_per_weight:>6.3}{cost}")?;
     }
     writeln!(
@@ -437,9 +439,9 @@ fn render_quantization(out: &mut dyn Write, report: &ConvertReport, all: bool) -
         return render_rest_of_quantization(out, report, quantization);
     }
     writeln!(out, "  {DIM}largest errors:{DIM:#}")?;
-    for TensorQuality { name, dtype, quality: cost } in &quantization.worst {
+    for TensorQuality { name, dtype, layout, quality: cost } in &quantization.worst {
         let (relative, cosine) = (100.0 * cost.relative_error, cost.cosine);
-        let of = name_of(*dtype);
+        let of = layout.unwrap_or(dtype.name());
         writeln!(
             out,
             "    {relative:>7.3}%  cosine {cosine:.6}  {of:<8}  {}",
@@ -450,20 +452,15 @@ fn render_quantization(out: &mut dyn Write, report: &ConvertReport, all: bool) -
     render_exceptions(out, report)
 }
 
-/// Returns the name of the type that weights became: of their layout, or the dtype.
-fn type_of(quantization: &QuantizationReport, dtype: DType) -> &'static str {
-    quantization.layout.as_ref().map_or(dtype.name(), |layout| layout.name)
-}
-
 /// The tensor with the largest error, and the number of tensors whose type has a reason.
 fn render_rest_of_quantization(
     out: &mut dyn Write,
     report: &ConvertReport,
     quantization: &QuantizationReport,
 ) -> io::Result<()> {
-    if let Some(TensorQuality { name, dtype, quality: cost }) = quantization.worst.first() {
+    if let Some(TensorQuality { name, dtype, layout, quality: cost }) = quantization.worst.first() {
         let (error, name) = (100.0 * cost.relative_error, Escaped::short(name));
-        let of = type_of(quantization, *dtype);
+        let of = layout.unwrap_or(dtype.name());
         writeln!(out, "  largest error: {error:.3}% in {name} ({of})")?;
     }
     let others = report.tensors.iter().filter(|tensor| tensor.why.is_some()).count();

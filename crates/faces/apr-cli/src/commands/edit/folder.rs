@@ -3,7 +3,7 @@
 use apr::job::Output;
 use apr_ops::job::Planned;
 use apr_registry::{CheckpointReader, PlanOptions};
-use apr_view::{Apart, Base, View};
+use apr_view::{Apart, Base, MLX_CODES, View, stacked_for_mlx};
 
 use super::asked::tensor_edits;
 use super::report::{EditReport, render};
@@ -71,8 +71,12 @@ pub(super) fn run(args: &EditArgs, context: &Context) -> Outcome {
         Ok(Output::create(output, target, files, args.overwrite, &context.interrupt)?)
     };
     // Weights in codes are edited as one tensor each, and stay in codes.
+    let mut codings = (0..view.tensors().len()).filter_map(|at| view.stored(at).coding());
+    let is_mlx = codings.any(|coding| coding.kind == MLX_CODES);
     let apart = Apart::new(Base::Borrowed(&view))?;
-    write(&View::new(&apart), &name, target, create, context)?;
+    let stacked = if is_mlx { Some(stacked_for_mlx(Base::Borrowed(&apart))?.0) } else { None };
+    let written = stacked.unwrap_or_else(|| View::new(&apart));
+    write(&written, &name, target, create, context)?;
     let report = EditReport {
         changed,
         written: true,

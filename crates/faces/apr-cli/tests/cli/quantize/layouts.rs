@@ -65,12 +65,12 @@ fn a_layout_of_servers_is_a_folder_unless_the_output_has_an_extension() {
     sandbox.apr(line).fails(2, &["no format for the output's extension"]);
 }
 
-#[test]
-fn calibration_rounds_each_expert_by_the_inputs_that_reach_it() {
+/// A Qwen3-MoE of two experts a layer.
+fn experts(sandbox: &Sandbox) {
     let config = "base_model: qwen3\ngate_mode: cheap_embed\nexperts:\n\
                   - source_model: qwen3-x\n  positive_prompts: [Once upon a time]\n\
                   - source_model: qwen3-y\n  positive_prompts: [The sum of two numbers]\n";
-    let sandbox = sandbox().with("moe.yml", config);
+    sandbox.write("moe.yml", config);
     for model in ["qwen3", "qwen3-x", "qwen3-y"] {
         let folder = locate::fixture("merge/moe").join(model);
         for file in fs::read_dir(folder).expect("a fixture") {
@@ -80,6 +80,12 @@ fn calibration_rounds_each_expert_by_the_inputs_that_reach_it() {
         }
     }
     sandbox.apr("merge --config moe.yml -o moe").ok();
+}
+
+#[test]
+fn calibration_rounds_each_expert_by_the_inputs_that_reach_it() {
+    let sandbox = sandbox();
+    experts(&sandbox);
     let line = "quantize moe --format safetensors --type fp8";
     sandbox.apr(&format!("{line} -o nearest")).ok();
     let report = sandbox.apr(&format!("{line} -o m --calibration text.txt --json")).ok().json();
@@ -184,7 +190,10 @@ fn options_without_effect_on_a_layout_are_rejected() {
     let sandbox = sandbox();
     for (line, said) in [
         ("quantize llama --type w4a16 --pure", "--pure chooses types of blocks"),
-        ("quantize llama --type fp8 --tensor-type *=q8_0", "--tensor-type chooses types"),
+        (
+            "quantize llama --type fp8 --tensor-type *=q8_0",
+            "a type of blocks, beside codes and scales",
+        ),
         ("quantize llama --type fp8 --output-type q8_0", "--output-type chooses types"),
         ("quantize llama --type fp8 --embedding-type q8_0", "--embedding-type chooses types"),
         (
@@ -199,10 +208,6 @@ fn options_without_effect_on_a_layout_are_rejected() {
         sandbox.apr(&format!("{line} --format safetensors -o out")).fails(2, &[said]);
         assert!(!sandbox.path("out").exists(), "{line}");
     }
-    let search = "quantize llama --search --bits-per-weight 4 --calibration text.txt";
-    sandbox
-        .apr(&format!("{search} --format safetensors -o out"))
-        .fails(4, &["--search writes GGUF or .apr"]);
     let line = "quantize llama --type w4a16 --format safetensors --calibration text.txt -o out";
     sandbox.apr(&format!("{line} --max-memory 1MB")).fails(4, &["E008"]);
 }
@@ -244,7 +249,7 @@ fn reports_name_the_layout_and_what_was_read() {
         .map(|(_, _, bytes)| bytes.len() as u64)
         .sum();
     assert_eq!(*read, expected);
-    assert_eq!(of_blocks["quantization"]["layout"], Value::Null);
+    assert_eq!(of_blocks["quantization"]["by_type"][0]["layout"], Value::Null);
     for (layout, group) in [
         ("fp8", Value::Null),
         ("w8a8", Value::Null),
@@ -259,7 +264,7 @@ fn reports_name_the_layout_and_what_was_read() {
     ] {
         let line = format!("quantize llama --type {layout} --format safetensors -f");
         let report = sandbox.apr(&format!("{line} -o {layout} --json")).ok().json();
-        let named = &report["quantization"]["layout"];
+        let named = &report["quantization"]["by_type"][0]["layout"];
         assert_eq!(*named, json!({ "name": layout, "group_size": group }));
         assert_eq!(report["bytes_in"], *read, "{layout}");
         for tensor in report["tensors"].as_array().expect("a list") {

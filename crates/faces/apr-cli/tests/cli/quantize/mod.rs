@@ -5,6 +5,7 @@ mod again;
 mod cost;
 mod importance;
 mod layouts;
+mod mixed;
 mod search;
 mod targets;
 mod types;

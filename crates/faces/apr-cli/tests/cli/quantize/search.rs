@@ -86,7 +86,7 @@ fn a_larger_budget_than_needed_loses_nothing() {
     );
     let report = sandbox.apr(&line).ok().json();
     let types = report["search"]["types"].as_array().expect("types");
-    assert!(types.iter().all(|chosen| chosen["dtype"] == "f16"), "{types:?}");
+    assert!(types.iter().all(|chosen| chosen["type"] == "f16"), "{types:?}");
     let dry = line.replace("-o s.gguf", "--format gguf --dry-run");
     let dry = sandbox.apr(&dry).ok().json();
     assert_eq!(dry["search"]["types"], report["search"]["types"]);
@@ -104,7 +104,7 @@ fn what_can_not_be_searched_is_refused() {
     usage(&search, &["--bits-per-weight N or --max-size SIZE"]);
     usage(&format!("{search} --bits-per-weight 1"), &["the smallest types make"]);
     usage(&format!("{search} --bits-per-weight 99"), &["4.25"]);
-    usage(&format!("{search} --bits-per-weight 4 --type q4_0"), &["--type"]);
+    usage(&format!("{search} --bits-per-weight 4 --type q4_0"), &["leave out --type q4_0"]);
     usage(&format!("quantize {LLAMA} --search --bits-per-weight 4 -o s.gguf"), &["--calibration"]);
     usage(&format!("quantize {LLAMA} -o s.gguf"), &["--type"]);
     sandbox.write("empty.txt", "\n\n");
@@ -113,7 +113,8 @@ fn what_can_not_be_searched_is_refused() {
     usage(&format!("{bert} a.txt --context 32"), &["--context"]);
     usage(&format!("{search} --bits-per-weight 6 --chunks 0"), &["--chunks"]);
     let folder = format!("quantize {LLAMA} --search --calibration a.txt --bits-per-weight 6");
-    sandbox.apr(&format!("{folder} -o s.safetensors")).fails(4, &["GGUF or .apr"]);
+    sandbox.apr(&format!("{folder} -o s.safetensors")).fails(2, &["--type mlx-4"]);
+    sandbox.apr(&format!("{folder} -o s.onnx")).fails(4, &["GGUF, .apr"]);
     let plan = format!("plan --parts 2 -o p.json {search} --bits-per-weight 6");
     sandbox.apr(&plan).fails(2, &["--search"]);
 }
