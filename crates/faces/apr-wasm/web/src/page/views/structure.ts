@@ -1,4 +1,4 @@
-// What the model computes, as a graph; its tensors as a tree where that is not known.
+// The graph of the model, or its tensors as a tree if it has no graph.
 
 import type { DrawnBox, NodeCost, NodeValue, NodeView, PartSummary, TensorRow } from "../../api/index.js";
 import { debounced, fill, h, type Child } from "../dom.js";
@@ -277,7 +277,7 @@ async function tree(session: Session, place: HTMLElement, why: unknown): Promise
   const { tensors } = await session.open.tensors();
   const message = why instanceof Error ? why.message : String(why);
   const advice = message.includes("configuration") ? " Open it with its config.json, or as a folder, for more information." : "";
-  fill(place, h("p.notice", `What this model computes is not known here (${visible(message)}). These are its tensors by name.${advice}`), h("div.tree", branches(session, grown(tensors))));
+  fill(place, h("p.notice", `apr has no graph of this model (${visible(message)}). These are its tensors by name.${advice}`), h("div.tree", branches(session, grown(tensors))));
 }
 
 interface Branch {
