@@ -119,7 +119,7 @@ function pairs(session: Session, other: OpenModel, report: DiffReport): HTMLElem
     // The largest differences are what one looks for.
     table.rows = [...report.tensors].sort((one, next) => (next.max_delta ?? Infinity) - (one.max_delta ?? Infinity));
   });
-  const split = h("div.split", h("div.main", table.element), side);
+  const split = h("div.split.pairs", h("div.main", table.element), side);
   return split;
 }
 
