@@ -21,8 +21,7 @@ const SMALLEST: (&str, usize) = ("native", 60);
 
 /// Build of the README's first command, with its budgets.
 ///
-/// The gate counts crates and source text, which do not depend on other load: a quarter of the
-/// seconds goes to other people's crates, and the rest grows with our text. `cargo xtask features
+/// The gate counts crates and source text, which do not depend on other load. `cargo xtask features
 /// --times` measures the seconds.
 const FIRST: First =
     First { features: "lean", profile: "lean", crates: 150, kilobytes: 13_000, seconds: 180.0 };

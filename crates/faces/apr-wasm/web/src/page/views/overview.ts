@@ -3,7 +3,7 @@
 import type { InspectReport } from "../../api/index.js";
 import { shares } from "../charts.js";
 import { fill, h, type Child } from "../dom.js";
-import { amount, bytes, counted, visible, whole, words } from "../format.js";
+import { amount, bytes, counted, operations, visible, whole, words } from "../format.js";
 import type { Session } from "../session.js";
 import { failure, show } from "../waiting.js";
 import { leftOut } from "./left-out.js";
@@ -69,7 +69,7 @@ function memory(report: InspectReport): HTMLElement {
     return [
       h("tr", h("th", { scope: "row" }, report.computes!.length > 1 ? `${visible(part.name)}: activations` : "Activations"), h("td.number", bytes(cost.peak_bytes))),
       cost.cache_bytes_per_token > 0 && h("tr", h("th", { scope: "row" }, "KV cache per token"), h("td.number", bytes(cost.cache_bytes_per_token))),
-      cost.flops > 0 && h("tr", h("th", { scope: "row" }, "Compute per run"), h("td.number", `${amount(cost.flops)}FLOP`)),
+      cost.flops > 0 && h("tr", h("th", { scope: "row" }, "Compute per run"), h("td.number", operations(cost.flops))),
       sizes !== "" && h("tr", h("td.dim", { colspan: "2" }, `for ${sizes}`)),
     ];
   });

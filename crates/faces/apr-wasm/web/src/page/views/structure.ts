@@ -2,7 +2,7 @@
 
 import type { DrawnBox, NodeCost, NodeValue, NodeView, PartSummary, TensorRow } from "../../api/index.js";
 import { debounced, fill, h, type Child } from "../dom.js";
-import { amount, bytes, counted, shape, visible, whole } from "../format.js";
+import { amount, bytes, counted, operations, shape, visible, whole } from "../format.js";
 import { GraphCanvas } from "../graph-canvas.js";
 import { save } from "../save.js";
 import type { Follow, Session } from "../session.js";
@@ -183,7 +183,7 @@ class StructureView {
   #cost(cost: NodeCost): Child {
     const all = this.#parts[this.#part]!.cost.flops;
     const rows: [string, string][] = [
-      ["Operations", cost.flops === 0 ? "none" : `${amount(cost.flops)}FLOP${all > 0 ? `, ${(100 * cost.flops / all).toFixed(1)} % of a run` : ""}`],
+      ["Operations", cost.flops === 0 ? "none" : `${operations(cost.flops)}${all > 0 ? `, ${(100 * cost.flops / all).toFixed(1)} % of a run` : ""}`],
       ["Weights read", bytes(cost.weight_bytes)], ["Values read", bytes(cost.read_bytes)], ["Written", bytes(cost.written_bytes)],
     ];
     if (cost.unknown > 0) rows.push(["Not counted", `${counted(cost.unknown, "node")} of unknown sizes`]);
@@ -227,7 +227,7 @@ class StructureView {
     const operators = Object.entries(part.operators).sort((one, other) => other[1] - one[1]);
     fill(this.#side,
       h("h2", visible(part.name)),
-      h("p", `${counted(part.node_count, "operator")}, ${amount(part.parameters)} parameters, ${amount(part.cost.flops)}FLOP a run`),
+      h("p", `${counted(part.node_count, "operator")}, ${amount(part.parameters)} parameters, ${operations(part.cost.flops)} per run`),
       h("p.dim", "Click a box to see what it reads and makes; double-click a group to open it."),
       ends("Inputs", part.inputs), ends("Outputs", part.outputs),
       h("h3", "Operators"),
