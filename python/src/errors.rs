@@ -6,13 +6,13 @@ use apr::{Error, IoCause};
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
 
-/// What becomes an exception.
+/// An error that becomes an exception.
 pub(crate) enum Failure {
-    /// The model, a file or this machine.
+    /// About the model, a file or this machine.
     Model(Error),
-    /// What was asked for does not go with the model, or with the rest of what was asked for.
+    /// The arguments contradict the model or each other.
     Request(String),
-    /// What was made is not as it should be; nothing was written.
+    /// The result failed a check; nothing was written.
     Check(String),
 }
 
@@ -47,13 +47,13 @@ impl From<serde_json::Error> for Failure {
     }
 }
 
-/// An error that Python's own code ended with, on its way through the library.
+/// Wraps an exception of Python's own code for its way through the library.
 pub(crate) fn of_python(error: &PyErr) -> Error {
     Error::io(IoCause::Other, error.to_string())
 }
 
 impl Failure {
-    /// The exception.
+    /// Returns the exception.
     pub(crate) fn raised(&self, py: Python<'_>) -> PyErr {
         self.exception(py).unwrap_or_else(|error| error)
     }

@@ -1,4 +1,4 @@
-//! A text that is being written, as an iterator.
+//! Generated text, as an iterator.
 
 use std::mem;
 use std::sync::mpsc::{self, Receiver, RecvTimeoutError};
@@ -17,16 +17,16 @@ use pyo3::prelude::*;
 use crate::errors::Failure;
 use crate::supervised::{PERIOD, Watch};
 
-/// What is asked for, by the names of Python's keyword arguments.
+/// Options of a generation, with the names of Python's keyword arguments.
 #[derive(FromPyObject)]
 #[pyo3(from_item_all)]
 pub(crate) struct Asked {
     prompt: Option<String>,
     tokens: Option<Vec<i64>>,
     chat: bool,
-    /// Messages of a chat, a JSON document.
+    /// Messages of a chat, as a JSON document.
     messages: Option<String>,
-    /// What its template gets, JSON documents.
+    /// Variables of the chat template, as JSON documents.
     tools: Option<String>,
     documents: Option<String>,
     template_args: Vec<(String, String)>,
@@ -44,23 +44,23 @@ pub(crate) struct Asked {
     seed: u64,
     stop: Vec<String>,
     logprobs: Option<usize>,
-    /// The kind of a grammar and its text.
+    /// Kind and text of a grammar.
     grammar: Option<(String, String)>,
     exact: bool,
-    /// A name of [`CacheType`]; what is none is refused in Python.
+    /// Name of a [`CacheType`]. Python rejects other names.
     cache_type: String,
     max_memory: Option<u64>,
-    /// The prompt is the next message of this chat.
+    /// The chat of which the prompt is the next message.
     history: Option<Py<History>>,
 }
 
-/// Samplers of llama.cpp, by the names of Python's keyword arguments.
+/// Samplers of llama.cpp, with the names of Python's keyword arguments.
 #[derive(FromPyObject)]
 #[pyo3(from_item_all)]
 struct Sampling {
     frequency_penalty: Option<f32>,
     repeat_last_n: Option<usize>,
-    /// Ids of tokens, or their texts, and what is added.
+    /// Ids or texts of tokens, with the numbers that are added to their logits.
     logit_bias: Vec<(Option<i64>, String, f32)>,
     typical_p: Option<f32>,
     mirostat: Option<u8>,
@@ -110,7 +110,7 @@ impl Sampling {
     }
 }
 
-/// What a chat keeps between its turns.
+/// State of a chat between its turns.
 #[pyclass(frozen, module = "apr._apr")]
 pub(crate) struct History(Arc<Mutex<Said>>);
 
@@ -118,9 +118,9 @@ pub(crate) struct History(Arc<Mutex<Said>>);
 struct Said {
     /// Roles and texts, the oldest first.
     messages: Vec<(String, String)>,
-    /// Keys and values of what was read.
+    /// Keys and values of the tokens read.
     memory: Memory,
-    /// A turn is being written.
+    /// `true` while a turn is generated.
     is_busy: bool,
 }
 
@@ -137,7 +137,7 @@ impl History {
         Self(Arc::new(Mutex::new(Said { messages, ..Said::default() })))
     }
 
-    /// Roles and texts, the oldest first, without the system message.
+    /// Returns roles and texts, the oldest first, without the system message.
     fn messages(&self) -> Vec<(String, String)> {
         Self::said(&self.0).messages.clone()
     }
@@ -182,7 +182,7 @@ impl Asked {
         Ok(options)
     }
 
-    /// What the text keeps to.
+    /// Returns the constraint on the text.
     fn grammar(&self) -> Option<Grammar> {
         let (kind, text) = self.grammar.as_ref()?;
         Some(match kind.as_str() {
@@ -192,7 +192,7 @@ impl Asked {
         })
     }
 
-    /// Writes the text, or the answer of the chat.
+    /// Generates the text, or the answer of the chat.
     fn write(
         &self,
         runner: &Runner<'_>,
@@ -226,7 +226,7 @@ impl Asked {
         Ok(made)
     }
 
-    /// Writes a text behind each prompt, so many side by side.
+    /// Generates text for each prompt, with this many at the same time.
     pub(crate) fn write_all(
         &self,
         runner: &Runner<'_>,
@@ -255,11 +255,11 @@ impl Asked {
 
 enum Event {
     Piece(String),
-    /// The report as JSON.
+    /// Returns the report as JSON.
     Done(Result<String, Failure>),
 }
 
-/// Pieces of a text, as they are written. Dropping it ends the writing.
+/// Pieces of a text, while it is generated. Dropping the iterator ends the generation.
 #[pyclass(frozen, module = "apr._apr")]
 pub(crate) struct Generation {
     events: Mutex<Receiver<Event>>,
@@ -322,7 +322,7 @@ impl Generation {
         }
     }
 
-    /// The report as JSON, once the text is complete.
+    /// Returns the report as JSON, once the text is complete.
     #[getter]
     fn report(&self) -> Option<String> {
         self.report.lock().unwrap_or_else(PoisonError::into_inner).clone()

@@ -1,4 +1,4 @@
-//! Files written and scanned.
+//! Jobs that write and scan files.
 
 use std::num::NonZeroUsize;
 use std::path::PathBuf;
@@ -15,7 +15,7 @@ use crate::errors::{Failure, of_python};
 use crate::model::options;
 use crate::supervised::supervised;
 
-/// A format that is written, by its name or extension.
+/// Returns the format with a name or an extension.
 fn format_named(name: &str) -> PyResult<&'static Format> {
     let named = || apr::format::writable().find(|format| format.id.eq_ignore_ascii_case(name));
     named().or_else(|| apr::format::target_by_extension(name)).ok_or_else(|| {
@@ -28,19 +28,19 @@ fn unknown(error: impl std::fmt::Display) -> PyErr {
     PyValueError::new_err(error.to_string())
 }
 
-/// Names of the formats that are written.
+/// Returns the names of the formats that can be written.
 #[pyfunction]
 pub(crate) fn writable_formats() -> Vec<&'static str> {
     apr::format::writable().map(|format| format.id).collect()
 }
 
-/// Names of types and mixes to quantize to.
+/// Returns the names of types and mixes for quantization.
 #[pyfunction]
 pub(crate) fn schemes() -> Vec<&'static str> {
     Scheme::names().map(|(name, _)| name).collect()
 }
 
-/// What a conversion is asked for, by the names of its keyword arguments in Python.
+/// Options of a conversion, with the names of Python's keyword arguments.
 #[derive(FromPyObject)]
 #[pyo3(from_item_all)]
 pub(crate) struct Wishes {
@@ -180,7 +180,7 @@ fn compression(name: &str) -> PyResult<Compression> {
 /// A tensor to write: name, dtype, shape, length in bytes.
 type Entry = (String, String, Vec<u64>, u64);
 
-/// What a file that is written is to be, by the names of keyword arguments in Python.
+/// Options of a written file, with the names of Python's keyword arguments.
 #[derive(FromPyObject)]
 #[pyo3(from_item_all)]
 pub(crate) struct SaveWishes {
@@ -190,8 +190,8 @@ pub(crate) struct SaveWishes {
     adds_metadata: bool,
 }
 
-/// Writes tensors, whose bytes `read(position, offset, length)` gives a piece at a time; returns
-/// the length of the file and what could not be kept.
+/// Writes tensors, whose bytes `read(position, offset, length)` returns in pieces. Returns the
+/// length of the file, and the losses.
 #[pyfunction]
 pub(crate) fn save(
     py: Python<'_>,
@@ -208,7 +208,7 @@ pub(crate) fn save(
     Ok((report.bytes, losses.collect()))
 }
 
-/// The bytes of a file that [`save`] would write.
+/// Returns the bytes of the file that [`save`] would write.
 #[pyfunction]
 pub(crate) fn pack<'py>(
     py: Python<'py>,
@@ -224,7 +224,7 @@ pub(crate) fn pack<'py>(
 }
 
 impl SaveWishes {
-    /// The format, where one is named, and the dtypes of tensors.
+    /// Returns the format, if one is named, and the dtypes of the tensors.
     fn checked(&self, tensors: &[Entry]) -> PyResult<(Option<&'static Format>, Vec<DType>)> {
         let format = self.format.as_deref().map(format_named).transpose()?;
         let dtypes = tensors.iter().map(|(_, dtype, _, _)| stored_dtype(dtype));
@@ -232,7 +232,7 @@ impl SaveWishes {
     }
 }
 
-/// A writer of tensors. It works with the interpreter let go, which it takes for each piece.
+/// Returns a writer of tensors. It works without the interpreter, and acquires it for each piece.
 fn writer<'a>(
     path: PathBuf,
     format: Option<&'static Format>,
@@ -270,25 +270,25 @@ fn writer<'a>(
     writer
 }
 
-/// Any dtype that a file can have, by its name.
+/// Returns the dtype with a name, of all dtypes that a file can have.
 fn stored_dtype(name: &str) -> PyResult<DType> {
     let found = DType::ALL.iter().find(|dtype| dtype.name() == name);
     found.copied().ok_or_else(|| PyValueError::new_err(format!("no dtype is called '{name}'")))
 }
 
-/// What loading a file, or the files of a folder, would run; returns the report as JSON. Nothing of
-/// it is run.
+/// Finds code that loading a file, or the files of a folder, would run, and runs none of it.
+/// Returns the report as JSON.
 #[pyfunction]
 pub(crate) fn scan(py: Python<'_>, path: PathBuf) -> PyResult<String> {
     supervised(py, None, |_| Ok(apr_core::json::to_string(&apr::scan::scan(&path)?)?))
 }
 
-/// A request that no model meets.
+/// Returns an error about the request.
 pub(crate) fn refused(message: &str) -> Failure {
     RunError::request(message).into()
 }
 
-/// No such value.
+/// Returns an error about the value of an argument.
 pub(crate) fn no_value(name: &str) -> Failure {
     Error::format(format!("unknown value '{name}'")).into()
 }

@@ -1,5 +1,5 @@
-//! The compiled part of the Python package `apr`: calls of the library, each with the interpreter
-//! let go while it works. What users see, arrays among it, is Python, in `apr/`.
+//! The compiled part of the Python package `apr`: calls of the library, each of which releases the
+//! interpreter while it works. The public interface, including arrays, is Python, in `apr/`.
 //!
 //! # How the Python package works
 //!
@@ -46,7 +46,7 @@ mod _apr {
     }
 }
 
-/// Runs the command with these arguments, its name first, and returns its exit code.
+/// Runs the command and returns its exit code. The first argument is the command's name.
 #[pyfunction]
 fn main(py: Python<'_>, arguments: Vec<OsString>) -> u8 {
     py.detach(|| apr_cli::main(arguments))

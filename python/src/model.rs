@@ -18,7 +18,7 @@ use crate::generation::{Asked, Generation};
 use crate::jobs::{no_value, refused};
 use crate::supervised::supervised;
 
-/// Options of opening a model by a password, within so many bytes of memory.
+/// Returns the options for opening a model with a password, within a budget of memory in bytes.
 pub(crate) fn options(password: Option<&str>, max_memory: Option<u64>) -> OpenOptions {
     let mut options = OpenOptions::default();
     if let Some(password) = password {
@@ -31,21 +31,21 @@ pub(crate) fn options(password: Option<&str>, max_memory: Option<u64>) -> OpenOp
     }
 }
 
-/// Name, dtype, shape, length in bytes.
+/// Name, dtype, shape and length in bytes of a tensor.
 type Entry<'m> = (&'m str, &'static str, Vec<u64>, u64);
 
 /// A model whose header was read.
 #[pyclass(frozen, module = "apr._apr")]
 pub(crate) struct Model {
     model: Arc<apr::Model>,
-    /// Of a file or folder on this machine.
+    /// Path of the model, if it is a file or folder on this machine.
     path: Option<PathBuf>,
     flat: OnceLock<Vec<Option<(PathBuf, u64)>>>,
 }
 
 #[pymethods]
 impl Model {
-    /// Opens what a path or location names.
+    /// Opens the model at a path or location.
     #[staticmethod]
     fn open(
         py: Python<'_>,
@@ -64,7 +64,7 @@ impl Model {
         Ok(Self { model: Arc::new(model), path: local, flat: OnceLock::new() })
     }
 
-    /// Opens a file object of `len` bytes, of which `read(offset, length)` reads.
+    /// Opens a file object of `len` bytes, which `read(offset, length)` reads.
     #[staticmethod]
     fn open_file(
         py: Python<'_>,
@@ -80,13 +80,13 @@ impl Model {
         Ok(Self { model: Arc::new(model), path: None, flat: OnceLock::new() })
     }
 
-    /// The format's name.
+    /// Returns the name of the format.
     #[getter]
     fn format(&self) -> &'static str {
         self.model.reader().format().id
     }
 
-    /// The family's name, where it is known.
+    /// Returns the name of the family, if it is known.
     #[getter]
     fn family(&self, py: Python<'_>) -> PyResult<Option<String>> {
         let family = py.detach(|| {
@@ -97,12 +97,12 @@ impl Model {
         family.map_err(|error: Error| Failure::from(error).raised(py))
     }
 
-    /// Names, in the order the tensors are stored.
+    /// Returns the names of the tensors, in the order in which they are stored.
     fn names(&self) -> Vec<&str> {
         self.model.tensors().iter().map(|info| info.name.as_str()).collect()
     }
 
-    /// Name, dtype, shape and length in bytes of the tensor at a position.
+    /// Returns name, dtype, shape and length in bytes of the tensor at a position.
     fn entry(&self, position: usize) -> PyResult<Entry<'_>> {
         let info = self.model.tensors().get(position);
         let info = info.ok_or_else(|| PyKeyError::new_err(position))?;
@@ -110,7 +110,7 @@ impl Model {
         Ok((&info.name, info.dtype.name(), info.shape.dims().to_vec(), len))
     }
 
-    /// Bytes of the tensor at a position: `length` from `offset` on.
+    /// Returns `length` bytes of the tensor at a position, from `offset` on.
     fn read<'py>(
         &self,
         py: Python<'py>,
@@ -132,7 +132,7 @@ impl Model {
         })
     }
 
-    /// Elements `start` to `end` of a tensor as `f32`, dequantized.
+    /// Returns the elements `start` to `end` of a tensor as `f32`, dequantized.
     fn floats<'py>(
         &self,
         py: Python<'py>,
@@ -156,7 +156,7 @@ impl Model {
         })
     }
 
-    /// Where the bytes of a tensor lie as they are: a file of this machine, and an offset in it.
+    /// Returns the file and the offset at which the bytes of a tensor are stored unchanged.
     fn flat(&self, py: Python<'_>, position: usize) -> Option<(OsString, u64)> {
         let path = self.path.as_deref()?;
         let found = py.detach(|| self.flat.get_or_init(|| flat_tensors(&self.model, path)));
@@ -164,17 +164,17 @@ impl Model {
         Some((path.as_os_str().to_owned(), *offset))
     }
 
-    /// Metadata as JSON.
+    /// Returns the metadata as JSON.
     fn metadata(&self) -> Vec<u8> {
         self.model.reader().metadata().to_json()
     }
 
-    /// Names of the files beside the weights.
+    /// Returns the names of the companion files.
     fn companions(&self) -> Vec<String> {
         self.model.reader().companions().iter().map(|file| file.name.clone()).collect()
     }
 
-    /// The bytes of one of them.
+    /// Returns the bytes of a companion file.
     fn companion<'py>(&self, py: Python<'py>, position: usize) -> PyResult<Bound<'py, PyBytes>> {
         if position >= self.model.reader().companions().len() {
             return Err(PyKeyError::new_err(position));
@@ -184,7 +184,7 @@ impl Model {
         Ok(PyBytes::new(py, &bytes))
     }
 
-    /// What it is, as JSON.
+    /// Describes the model, as JSON.
     fn inspect(&self, py: Python<'_>) -> PyResult<String> {
         supervised(py, None, |_| Ok(apr_core::json::to_string(&self.model.inspect()?)?))
     }
@@ -226,17 +226,17 @@ impl Model {
         })
     }
 
-    /// The tokens of a text.
+    /// Returns the tokens of a text.
     fn encode(&self, py: Python<'_>, text: &str, special: bool) -> PyResult<Vec<i64>> {
         self.with_tokenizer(py, |tokenizer| Ok(tokenizer.encode(text, special)?))
     }
 
-    /// The text of tokens.
+    /// Returns the text of tokens.
     fn decode(&self, py: Python<'_>, ids: Vec<i64>, special: bool) -> PyResult<String> {
         self.with_tokenizer(py, |tokenizer| Ok(tokenizer.decode(&ids, special)?))
     }
 
-    /// What the model makes of each text by its head, as a list of JSON documents.
+    /// Returns the results of the model's head for each text, as a list of JSON documents.
     fn read_texts(&self, py: Python<'_>, texts: Vec<String>, top: usize) -> PyResult<Vec<String>> {
         supervised(py, None, |watch| {
             let mut options = RunOptions::reading();
@@ -249,7 +249,7 @@ impl Model {
         })
     }
 
-    /// Documents in the order of how well they match a query, as a JSON document.
+    /// Returns documents in the order of their scores for a query, as a JSON document.
     fn rank(
         &self,
         py: Python<'_>,
@@ -270,7 +270,7 @@ impl Model {
         })
     }
 
-    /// One vector for each text, as the bytes of `f32`.
+    /// Returns one vector for each text, as the bytes of `f32`.
     fn embed<'py>(
         &self,
         py: Python<'py>,
@@ -295,7 +295,7 @@ impl Model {
         Ok(vectors.into_iter().map(bytes).collect())
     }
 
-    /// Runs the graph: the arrays of an `.npz` file in, those wanted out as such a file.
+    /// Runs the graph with the arrays of an `.npz` file. Returns the wanted values as another one.
     fn run<'py>(
         &self,
         py: Python<'py>,
@@ -320,7 +320,7 @@ impl Model {
         Ok(PyBytes::new(py, &bytes))
     }
 
-    /// Writes a text behind each prompt: the reports as JSON.
+    /// Generates text for each prompt. Returns the reports as JSON.
     fn generate_all(
         &self,
         py: Python<'_>,
@@ -338,12 +338,12 @@ impl Model {
         })
     }
 
-    /// Begins to write a text.
+    /// Starts to generate text.
     fn generate(&self, asked: Asked) -> Generation {
         Generation::begin(Arc::clone(&self.model), asked)
     }
 
-    /// Runs an audio file through a Whisper; returns the transcription as JSON.
+    /// Transcribes an audio file with a Whisper model. Returns the transcription as JSON.
     fn transcribe(
         &self,
         py: Python<'_>,
@@ -376,7 +376,7 @@ impl Model {
     }
 }
 
-/// How speech is transcribed, by the names of Python's keyword arguments.
+/// Options of a transcription, with the names of Python's keyword arguments.
 #[derive(FromPyObject)]
 #[pyo3(from_item_all)]
 struct Speech {
@@ -389,7 +389,7 @@ struct Speech {
     max_tokens: Option<usize>,
 }
 
-/// A transcription, and the same as subtitles.
+/// A transcription, also as subtitles.
 #[derive(Serialize)]
 struct Heard {
     #[serde(flatten)]
@@ -413,7 +413,7 @@ impl Model {
     }
 }
 
-/// Runs a part; the values that are wanted as an `.npz` file.
+/// Runs a part of the model. Returns the wanted values as an `.npz` file.
 fn run_part(
     part: &apr::run::Prepared<'_>,
     arrays: Vec<(String, apr_infer::Tensor)>,
@@ -448,8 +448,8 @@ fn run_part(
     Ok(Ok(ArrayFile::Npz.bytes(&named.collect::<Vec<_>>())?))
 }
 
-/// Where the tensors of a model lie flat in its files. Each file is opened anew over a map of it,
-/// whose reader says which tensors are a slice of the map.
+/// Location of each tensor that is stored flat in a file. Each file is opened again over a map of
+/// it, whose reader states which tensors are a slice of the map.
 fn flat_tensors(model: &apr::Model, path: &Path) -> Vec<Option<(PathBuf, u64)>> {
     let mut found = vec![None; model.tensors().len()];
     let folder = if path.is_dir() { Some(path) } else { path.parent() };

@@ -1,4 +1,4 @@
-//! Work beside the interpreter: Ctrl-C ends it, and how far it is reaches a callback.
+//! Work on a thread apart from the interpreter's. Ctrl-C ends it, and a callback receives progress.
 
 use std::num::NonZeroUsize;
 use std::sync::mpsc::{self, RecvTimeoutError};
@@ -12,10 +12,10 @@ use pyo3::prelude::*;
 
 use crate::errors::Failure;
 
-/// How often signals are looked at and progress is told.
+/// Interval between checks for signals, and between calls of `progress`.
 pub(crate) const PERIOD: Duration = Duration::from_millis(50);
 
-/// What a job looks at and tells.
+/// State that a job shares with the thread of the interpreter.
 #[derive(Clone, Default)]
 pub(crate) struct Watch {
     pub(crate) interrupt: Interrupt,
@@ -24,31 +24,31 @@ pub(crate) struct Watch {
 }
 
 impl Watch {
-    /// Notes how far the job is.
+    /// Stores the progress of the job.
     pub(crate) fn tell(&self, step: Step) {
         *self.step.lock().unwrap_or_else(PoisonError::into_inner) = Some(step);
     }
 
-    /// A progress that notes its steps.
+    /// Returns a progress that stores its steps.
     pub(crate) fn progress(&self) -> impl Progress + use<> {
         let watch = self.clone();
         ProgressFn::new(move |step| watch.tell(step))
     }
 
-    /// All cores for a pass, which ends when the job is cancelled.
+    /// Returns threads on all cores for a pass, which ends when the job is cancelled.
     pub(crate) fn threads(&self) -> apr::Result<Threads> {
-        /// Bytes of memory that a pass may use for its buffers.
+        /// Memory for the buffers of a pass, in bytes.
         const MEMORY: u64 = 1 << 28;
         let threads = thread::available_parallelism().unwrap_or(NonZeroUsize::MIN);
         Threads::new(threads, MEMORY, self.interrupt.clone())
     }
 
-    /// Notes a warning.
+    /// Stores a warning.
     pub(crate) fn warn(&self, message: &str) {
         self.warnings.lock().unwrap_or_else(PoisonError::into_inner).push(message.to_owned());
     }
 
-    /// Hands what was noted to Python: warnings, and the last step to `progress`.
+    /// Passes what was stored to Python: warnings, and the last step to `progress`.
     pub(crate) fn pass_on(&self, py: Python<'_>, progress: Option<&Py<PyAny>>) -> PyResult<()> {
         py.check_signals()?;
         let warnings =
@@ -67,8 +67,8 @@ impl Watch {
     }
 }
 
-/// Runs `job` on a thread of its own with the interpreter let go. An exception of `progress` or of
-/// a signal cancels it, and is raised once it ended.
+/// Runs `job` on a thread of its own without the interpreter. An exception of `progress` or of a
+/// signal cancels it, and is raised after it ended.
 pub(crate) fn supervised<T: Send>(
     py: Python<'_>,
     progress: Option<&Py<PyAny>>,

@@ -3,7 +3,7 @@
 
 use std::collections::BTreeSet;
 use std::fs;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use crate::process::{cargo, output, run as run_program, say, target_dir, workspace};
 use crate::steps::{Outcome, Steps, Stop};
@@ -19,15 +19,21 @@ const ALONE: [&str; 3] = ["none", "std", "simd"];
 /// Maximum number of crates for the feature that reads and writes `.apr` and safetensors files.
 const SMALLEST: (&str, usize) = ("native", 60);
 
-/// Build of the README's first command, with its maximum numbers of crates and processor seconds.
+/// Build of the README's first command, with its budgets.
 ///
-/// `cargo xtask features --times` measures the seconds.
-const FIRST: First = First { features: "lean", profile: "lean", crates: 150, seconds: 180.0 };
+/// The gate counts crates and source text, which do not depend on other load. `cargo xtask features
+/// --times` measures the seconds.
+const FIRST: First =
+    First { features: "lean", profile: "lean", crates: 150, kilobytes: 13_000, seconds: 180.0 };
 
 struct First {
     features: &'static str,
     profile: &'static str,
+    /// Maximum number of crates.
     crates: usize,
+    /// Maximum size of the source text of the workspace's crates, without tests.
+    kilobytes: u64,
+    /// Maximum processor seconds.
     seconds: f64,
 }
 
@@ -49,6 +55,12 @@ pub(crate) fn run(steps: &mut Steps, times: bool) {
             say(format_args!("    {line}"));
         }
         fs::write(library(), lines.join("\n") + "\n").map_err(Stop::failed)
+    });
+    steps.run("the first command of the README: crates and source text", || {
+        match beyond_budget()?.as_slice() {
+            [] => Ok(()),
+            wrong => Err(Stop::failed(wrong.join("; "))),
+        }
     });
     if times {
         steps.run("the first command of the README: processor seconds", || {
@@ -75,14 +87,33 @@ pub(crate) fn check() -> Outcome {
             wrong.push(format!("{feature} has more than {} crates", SMALLEST.1));
         }
     }
-    let first = crates_of("apr-cli", FIRST.features)?;
-    if first > FIRST.crates {
-        wrong.push(format!("the first command has {first} crates, more than {}", FIRST.crates));
-    }
+    wrong.extend(beyond_budget()?);
     if wrong.is_empty() {
         return Ok(());
     }
     Err(Stop::failed(format!("run `cargo xtask features`: {}", wrong.join("; "))))
+}
+
+/// Returns the budgets that the first command exceeds, other than that of seconds.
+fn beyond_budget() -> Outcome<Vec<String>> {
+    let (crates, text) =
+        (crates_of("apr-cli", FIRST.features)?, text_of("apr-cli", FIRST.features)?);
+    say(format_args!(
+        "    the first command: {crates} crates of at most {}, {text} kB of source text of {}",
+        FIRST.crates, FIRST.kilobytes
+    ));
+    let mut wrong = Vec::new();
+    if crates > FIRST.crates {
+        wrong.push(format!("the first command has {crates} crates, more than {}", FIRST.crates));
+    }
+    if text > FIRST.kilobytes {
+        wrong.push(format!(
+            "the first command compiles {text} kB of the workspace, more than {}: measure it with \
+             --times, and leave something out or raise the budget",
+            FIRST.kilobytes
+        ));
+    }
+    Ok(wrong)
 }
 
 fn library() -> PathBuf {
@@ -111,10 +142,38 @@ fn asked(feature: &str) -> String {
     }
 }
 
-fn crates_of(package: &str, features: &str) -> Result<usize, Stop> {
+/// Lists the crates that are compiled, one a line, some more than once.
+fn tree(package: &str, features: &str) -> Result<String, Stop> {
     let mut tree = cargo("tree", ["--package", package, "--edges", "normal,build"]);
     tree.args(["--no-default-features", "--features", features, "--prefix", "none"]);
-    let listed = output(&mut tree).ok_or_else(|| Stop::failed("cargo tree ends with an error"))?;
+    output(&mut tree).ok_or_else(|| Stop::failed("cargo tree ends with an error"))
+}
+
+/// Size of the source text of the workspace's crates that are compiled, without tests, in kB.
+fn text_of(package: &str, features: &str) -> Result<u64, Stop> {
+    let listed = tree(package, features)?;
+    let folder = |line: &str| Some(line.split_once(" (/")?.1.split_once(')')?.0.to_owned());
+    let folders: BTreeSet<String> = listed.lines().filter_map(folder).collect();
+    let sizes = folders.iter().map(|folder| text_below(&Path::new("/").join(folder).join("src")));
+    Ok(sizes.sum::<Outcome<u64>>()? / 1000)
+}
+
+/// Size of the source files in a folder and its subfolders, without tests, in bytes.
+fn text_below(folder: &Path) -> Outcome<u64> {
+    let mut bytes = 0;
+    for entry in fs::read_dir(folder).map_err(Stop::failed)?.flatten() {
+        let (path, name) = (entry.path(), entry.file_name());
+        if path.is_dir() && name != "tests" {
+            bytes += text_below(&path)?;
+        } else if path.extension().is_some_and(|it| it == "rs") && name != "tests.rs" {
+            bytes += entry.metadata().map_err(Stop::failed)?.len();
+        }
+    }
+    Ok(bytes)
+}
+
+fn crates_of(package: &str, features: &str) -> Result<usize, Stop> {
+    let listed = tree(package, features)?;
     let named = |line: &str| {
         let mut words = line.split(' ');
         Some((words.next()?.to_owned(), words.next()?.to_owned()))

@@ -4,6 +4,7 @@ use std::io::Write;
 use std::path::Path;
 
 use anstyle::{AnsiColor, Style};
+use apr_io::Sources;
 pub(crate) use apr_ops::command::{ARGUMENTS, INTERRUPTED};
 use apr_ops::command::{GENERAL, VALIDATION, exit_code};
 use apr_ops::inline::ValidationError;
@@ -102,6 +103,14 @@ impl From<std::io::Error> for Failure {
 }
 
 impl Failure {
+    /// Returns the failure with the path of a file that the error names as one of a model's folder.
+    pub(crate) fn located(self, sources: &Sources) -> Self {
+        match self {
+            Self::Model(error) => Self::Model(sources.locate(error)),
+            other => other,
+        }
+    }
+
     /// Reports the failure to the user and returns the exit code.
     pub(crate) fn report(&self, json: bool) -> u8 {
         let code = self.exit_code();

@@ -86,7 +86,7 @@ pub fn main(arguments: impl IntoIterator<Item = OsString>) -> u8 {
     context.tell_notes();
     match outcome {
         Ok(()) => 0,
-        Err(failure) => failure.report(json),
+        Err(failure) => failure.located(&context.sources).report(json),
     }
 }
 

@@ -1,4 +1,4 @@
-//! What a model computes: its parts, a drawing of each, the nodes that read a tensor.
+//! The graph of a model: its parts, a drawing of each, the nodes that read a tensor.
 
 use std::cell::RefCell;
 use std::collections::{BTreeMap, HashSet};

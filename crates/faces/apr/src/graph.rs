@@ -1,4 +1,4 @@
-//! What a model computes: graphs of ONNX's operators, their shapes and costs, and pictures of them.
+//! Graphs of models, of ONNX's operators: shapes, costs and images of them.
 
 pub use apr_blocks::{GraphOptions, LatentCache};
 pub use apr_graph::{

@@ -89,6 +89,19 @@ impl<'s> FirstModule<'s> {
         names.sort_unstable();
         Ok(Some(Self { set, folder, names, modules: to_python(&listed) }))
     }
+
+    /// Returns the name of a file in the folder of the first module.
+    fn own(&self, name: &str) -> String {
+        format!("{}/{name}", self.folder)
+    }
+
+    /// Names the file of an error as the model's folder does.
+    pub(crate) fn locate(&self, error: Error) -> Error {
+        match error.file().map(str::to_owned) {
+            Some(name) if self.set.has(&self.own(&name)) => error.placing(&name, self.own(&name)),
+            _ => error,
+        }
+    }
 }
 
 impl SourceSet for FirstModule<'_> {
@@ -96,7 +109,7 @@ impl SourceSet for FirstModule<'_> {
         if name == MODULES {
             return Ok(Box::new(self.modules.clone()));
         }
-        let own = format!("{}/{name}", self.folder);
+        let own = self.own(name);
         if self.set.has(&own) { self.set.open(&own) } else { self.set.open(name) }
     }
 

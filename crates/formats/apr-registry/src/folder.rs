@@ -70,8 +70,8 @@ pub fn open_folder(
     let weights = match find_weights(&names) {
         Ok(weights) => weights,
         Err(error) => {
-            let first = FirstModule::of(set, &names, &options.limits)?;
-            return open_folder(&first.ok_or(error)?, options);
+            let first = FirstModule::of(set, &names, &options.limits)?.ok_or(error)?;
+            return open_folder(&first, options).map_err(|error| first.locate(error));
         }
     };
     if let (Some((number, count)), Some(index)) =

@@ -16,6 +16,8 @@ use crate::{Sources, io_error};
 #[derive(Debug)]
 pub struct ModelFolder {
     folder: PathBuf,
+    /// Path of the folder as the user wrote it, in front of the names of errors.
+    given: PathBuf,
     /// Name of the file that was named.
     named: Option<String>,
     /// Folder that the files must be inside.
@@ -37,11 +39,23 @@ impl ModelFolder {
     /// # Errors
     /// E007.
     pub fn watched(folder: impl AsRef<Path>, sources: &Sources) -> Result<Self> {
-        let given = folder.as_ref();
-        let given = if given.as_os_str().is_empty() { Path::new(".") } else { given };
-        let folder = canonicalize(given).map_err(|error| io_error(&error, given))?;
+        let given = folder.as_ref().to_path_buf();
+        let there = if given.as_os_str().is_empty() { Path::new(".") } else { &given };
+        let folder = canonicalize(there).map_err(|error| io_error(&error, there))?;
         let root = hub_cache_root(&folder).unwrap_or_else(|| folder.clone());
-        Ok(Self { folder, named: None, root, sources: sources.clone() })
+        Ok(Self { folder, given, named: None, root, sources: sources.clone() })
+    }
+
+    /// Names the file of an error by its path, if the error is from reading this folder, where
+    /// files are known by their names in it.
+    #[must_use]
+    pub(crate) fn locate(&self, error: Error) -> Error {
+        match error.file().map(str::to_owned) {
+            Some(name) if Path::new(&name).is_relative() => {
+                error.placing(&name, self.given.join(&name).display())
+            }
+            _ => error,
+        }
     }
 
     /// Sets the file of the folder that the user named.

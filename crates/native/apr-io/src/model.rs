@@ -62,15 +62,15 @@ impl Sources {
         let name = path.display();
         if path.is_dir() {
             let folder = ModelFolder::watched(path, self)?;
-            return Ok(Box::new(
-                apr_registry::open_folder(&folder, options).map_err(|error| error.in_file(name))?,
-            ));
+            self.remember_folder(path);
+            let opened = apr_registry::open_folder(&folder, options);
+            return Ok(Box::new(opened.map_err(|error| folder.locate(error).in_file(name))?));
         }
 
         if is_index(path) || is_part(path) {
             let (folder, file) = self.neighbourhood(path)?;
             let opened = apr_registry::open_in(&folder, &file, options);
-            return opened.map_err(|error| error.placing(&file, name));
+            return opened.map_err(|error| folder.locate(error));
         }
 
         let source = self.open_file(path)?;
@@ -85,7 +85,7 @@ impl Sources {
         {
             let (folder, file) = self.neighbourhood(path)?;
             let opened = apr_registry::open_in(&folder, &file, options);
-            return opened.map_err(|error| error.placing(&file, name));
+            return opened.map_err(|error| folder.locate(error));
         }
         let reader = apr_registry::open(source, &name.to_string(), options)?;
         let is_shard = path
@@ -93,7 +93,8 @@ impl Sources {
             .and_then(|name| name.to_str())
             .is_some_and(apr_registry::is_shard_name);
         if is_shard {
-            apr_registry::alone(reader, &self.neighbourhood(path)?.0)
+            let (folder, _) = self.neighbourhood(path)?;
+            apr_registry::alone(reader, &folder).map_err(|error| folder.locate(error))
         } else {
             Ok(reader)
         }
@@ -128,7 +129,7 @@ impl Sources {
             .and_then(|()| read_vec(source, 0, source.len()));
         let json = json.map_err(|error| error.in_file(path.display()))?;
         apr2::open_manifest(&json, &file, &folder, &options.limits, &options.keys)
-            .map_err(|error| error.placing(&file, path.display()))
+            .map_err(|error| folder.locate(error))
     }
 
     /// Opens the same models as [`open_model_with_companions`](crate::open_model_with_companions).
@@ -150,13 +151,15 @@ impl Sources {
             return Ok(reader);
         }
         let (folder, _) = self.neighbourhood(path)?;
-        apr_registry::with_neighbours(reader, &folder, &options.limits)
+        self.remember_folder(path.parent().unwrap_or(Path::new("")));
+        let opened = apr_registry::with_neighbours(reader, &folder, &options.limits);
+        opened.map_err(|error| folder.locate(error))
     }
 
     fn neighbourhood(&self, path: &Path) -> Result<(ModelFolder, String)> {
         // A missing file is reported by its own name, not by its folder's.
         path.metadata().map_err(|error| io_error(&error, path))?;
-        let folder = ModelFolder::watched(path.parent().unwrap_or(Path::new(".")), self)?;
+        let folder = ModelFolder::watched(path.parent().unwrap_or(Path::new("")), self)?;
         let file = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
         Ok((folder.naming(&file), file))
     }

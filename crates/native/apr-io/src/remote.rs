@@ -254,7 +254,8 @@ impl Sources {
         let folder = self.place(path)?;
         let reader = folder.open_model(with_companions, options);
         self.check_unchanged()?;
-        let reader = reader.map_err(|error| error.in_file(folder.place.location()))?;
+        let reader =
+            reader.map_err(|error| folder.locate(error).in_file(folder.place.location()))?;
         folder.place.opened();
         Ok(reader)
     }
@@ -271,6 +272,18 @@ impl RemoteFolder {
     #[must_use]
     pub fn place(&self) -> &ResolvedLocation {
         &self.place
+    }
+
+    /// Names the file of an error by its location, if the error names it as one of this folder.
+    fn locate(&self, error: Error) -> Error {
+        let location = self.place.location();
+        match error.file().map(str::to_owned) {
+            Some(name) if self.place.file().is_none() && self.has(&name) => error.placing(
+                &name,
+                format_args!("{}/{name}", location.to_string().trim_end_matches('/')),
+            ),
+            _ => error,
+        }
     }
 
     fn open_model(

@@ -5,8 +5,8 @@ use std::fs::{File, Permissions};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 
-use apr_core::{Error, IoCause, Result};
-use apr_platform::Identity;
+use apr_core::{Code, Error, IoCause, Result};
+use apr_platform::{Identity, list_folder};
 
 #[cfg(feature = "hub")]
 use crate::network::Remote;
@@ -18,6 +18,8 @@ use crate::{FileSource, io_error};
 #[derive(Debug, Clone, Default)]
 pub struct Sources {
     opened: Arc<Mutex<Vec<Opened>>>,
+    /// Folders of models, as the user wrote them.
+    folders: Arc<Mutex<Vec<PathBuf>>>,
     /// State of everything opened over the network.
     #[cfg(feature = "hub")]
     pub(crate) remote: Remote,
@@ -91,6 +93,35 @@ impl Sources {
 }
 
 impl Sources {
+    pub(crate) fn remember_folder(&self, folder: &Path) {
+        let mut folders = self.folders.lock().unwrap_or_else(PoisonError::into_inner);
+        if !folders.iter().any(|known| known == folder) {
+            folders.push(folder.to_path_buf());
+        }
+    }
+
+    /// Names the file of an error by its path, if the error names it as a file of a model's folder:
+    /// `llama/tokenizer.json` for `tokenizer.json`.
+    ///
+    /// Readers of configurations and vocabularies know the names in the folder only. The error is
+    /// unchanged if the name fits the folders of several models or a file of the working folder.
+    #[must_use]
+    pub fn locate(&self, error: Error) -> Error {
+        // The operating system's errors are about paths.
+        let named = error.file().filter(|_| error.code() != Code::Io).map(str::to_owned);
+        let Some(name) = named.filter(|name| Path::new(name).is_relative()) else { return error };
+        if Path::new(&name).exists() {
+            return error;
+        }
+        let folders = self.folders.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut paths: Vec<PathBuf> =
+            folders.iter().flat_map(|folder| find_in(folder, &name)).collect();
+        match (paths.pop(), paths.is_empty()) {
+            (Some(path), true) => error.placing(&name, path.display()),
+            _ => error,
+        }
+    }
+
     /// Returns the state of all opened files, as a text that changes if one of them is changed or
     /// replaced. Returns `None` if no file was opened, or some are on servers.
     #[must_use]
@@ -115,6 +146,18 @@ impl Sources {
         let opened = self.opened.lock().unwrap_or_else(PoisonError::into_inner);
         opened.iter().map(|opened| opened.before).collect()
     }
+}
+
+/// Returns the path of a model's file: in the folder, or in its folders, one of which can be the
+/// folder of the first module.
+fn find_in(folder: &Path, name: &str) -> Vec<PathBuf> {
+    let path = folder.join(name);
+    if path.exists() {
+        return vec![path];
+    }
+    let there = if folder.as_os_str().is_empty() { Path::new(".") } else { folder };
+    let inner = list_folder(there).unwrap_or_default().into_iter();
+    inner.map(|inner| folder.join(inner).join(name)).filter(|path| path.exists()).collect()
 }
 
 impl Opened {

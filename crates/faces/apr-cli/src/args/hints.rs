@@ -251,6 +251,15 @@ fn of_option(typed: &str, args: &[OsString]) -> Option<String> {
         ("upgrade", "-o" | "--output") => {
             Some("pass the output without an option: `apr upgrade OLD NEW`".to_owned())
         }
+        ("man", "-o" | "--output") => {
+            Some("pass the folder without an option: `apr man DIR`".to_owned())
+        }
+        ("completions", "-o" | "--output") => {
+            Some("the script is printed: `apr completions SHELL > FILE`".to_owned())
+        }
+        ("download", "-o" | "--output") => {
+            Some("--local-dir FOLDER copies the files into a folder".to_owned())
+        }
         (command, "-p" | "--text" | "--query") if has_option(command, "prompt") => {
             Some("--prompt TEXT sets the prompt".to_owned())
         }

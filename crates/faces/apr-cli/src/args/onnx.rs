@@ -1,4 +1,4 @@
-//! What is wanted of the graph, where an output says what the model computes.
+//! Options about the graph of an output that has one.
 
 use apr_bind::Blocks;
 use apr_ops::job::GraphWishes;

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 use apr_core::{Sink, counted};
 use apr_hub::{Downloaded, ResolvedLocation};
-use apr_io::{AtomicOutput, FileSource, Target, create_folders};
+use apr_io::{AtomicOutput, FileSource, Target};
 use apr_registry::{ByteSource, Error, Escaped};
 use apr_view::chunks::pieces;
 use serde::Serialize;
@@ -131,9 +131,6 @@ fn copy(file: &mut FetchedFile, folder: &Path, overwrite: bool, context: &Contex
     if target.is_file() && is_same(&source, &FileSource::open(&target)?)? {
         file.path = target;
         return Ok(());
-    }
-    if let Some(parent) = target.parent() {
-        create_folders(parent)?;
     }
     let mut output = AtomicOutput::create(Target::File(target.clone()), overwrite, [])?;
     let mut buffer = vec![0; PIECE];

@@ -247,7 +247,7 @@ fn render(out: &mut dyn Write, graph: &GraphReport, args: &GraphArgs) -> io::Res
         GraphOrigin::File => "from its file".to_owned(),
         GraphOrigin::Family(name) => format!("from the family {}", Escaped(name)),
     };
-    writeln!(out, "What {} computes, {origin}:", Escaped(&graph.path))?;
+    writeln!(out, "Graph of {}, {origin}:", Escaped(&graph.path))?;
     graph.parts.iter().try_for_each(|part| render_part(out, part, args))?;
     if let [first, ..] = graph.unused_tensors.as_slice() {
         let count = apr_core::counted(graph.unused_tensors.len() as u64, "tensor");

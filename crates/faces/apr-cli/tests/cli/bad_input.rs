@@ -56,6 +56,41 @@ fn a_folder_without_weights_reports_its_contents() {
 }
 
 #[test]
+fn errors_of_a_file_in_a_models_folder_name_it_with_the_folder() {
+    let llama = locate::fixture("tiny-llama");
+    let mut weights = std::fs::read(llama.join("model.safetensors")).expect("a fixture");
+    weights.truncate(3000);
+    let config = std::fs::read(llama.join("config.json")).expect("a fixture");
+    let modules = r#"[{"path": "0_StaticEmbedding", "type": "a.StaticEmbedding"}]"#;
+    let sandbox = Sandbox::new()
+        .with("a/cut/model.safetensors", &weights)
+        .with("first/modules.json", modules)
+        .with("first/0_StaticEmbedding/model.safetensors", &weights)
+        .with("shards/model.safetensors.index.json", r#"{"weight_map": {"w": "m-1.safetensors"}}"#);
+    for (model, file) in [
+        ("a/cut", "a/cut/model.safetensors"),
+        ("a/cut/", "a/cut/model.safetensors"),
+        ("first", "first/0_StaticEmbedding/model.safetensors"),
+        ("shards", "shards/m-1.safetensors"),
+        ("shards/model.safetensors.index.json", "shards/m-1.safetensors"),
+    ] {
+        let run = sandbox.apr(&format!("inspect {model}"));
+        assert!(run.stderr.contains(&format!(": {file}: ")), "{model}: {run}");
+    }
+
+    // Found when the model is used, not when it is opened.
+    let folder = sandbox.path("words");
+    std::fs::create_dir(&folder).expect("room");
+    std::fs::copy(llama.join("model.safetensors"), folder.join("model.safetensors")).expect("room");
+    std::fs::write(folder.join("config.json"), &config).expect("room");
+    std::fs::write(folder.join("tokenizer.json"), "{").expect("room");
+    sandbox.apr("run words --prompt x").fails(4, &["E001: words/tokenizer.json: "]);
+    // The file of that name in the working folder could be meant.
+    sandbox.write("tokenizer.json", "{");
+    sandbox.apr("run words --prompt x").fails(4, &["E001: tokenizer.json: "]);
+}
+
+#[test]
 fn a_name_longer_than_any_column_is_shown_all_the_same() {
     // Each of these characters is spelt out by five.
     let name = "\u{1}".repeat(20_000);

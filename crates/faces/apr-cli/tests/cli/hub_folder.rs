@@ -14,6 +14,7 @@ fn files_are_copied_into_a_folder_and_chosen_among_all() {
     let line = "download hf://tiny/llama --all --include *.json --exclude *token* --local-dir out";
     let report = at(&hub, &sandbox, &format!("{line} --json")).ok().json();
     assert_eq!(report["folder"], "out");
+    assert_eq!(report["made_folders"], serde_json::json!(["out", "out/onnx"]));
     let mut files: Vec<String> =
         sandbox.files().into_iter().filter(|file| file.starts_with("out/")).collect();
     files.sort();
@@ -31,7 +32,8 @@ fn files_are_copied_into_a_folder_and_chosen_among_all() {
     assert_eq!(sandbox.read("out/config.json"), config);
 
     // Without --all, the files of the model.
-    at(&hub, &sandbox, "download hf://tiny/llama --local-dir model").ok();
+    let run = at(&hub, &sandbox, "download hf://tiny/llama --local-dir model").ok();
+    assert!(run.stderr.contains("made the folder model\n"), "{run}");
     assert!(sandbox.path("model/model.safetensors").exists());
     assert!(!sandbox.path("model/onnx").exists());
     at(&hub, &sandbox, "download hf://tiny/llama --all --include *.none")

@@ -299,6 +299,12 @@ test("a file that can't be opened shows what loading it would run", async () => 
     await shoot(page, "refused");
     await page.getByRole("button", { name: "Open…" }).click();
   }
+  // A pickle that ends in the middle has a reason, and no entry that it is in.
+  const cut = join(folder, "cut.pkl");
+  writeFileSync(cut, Buffer.from([0x80, 2, 0x63, ...Buffer.from("os\nsystem\n"), 0x1a]));
+  await choose(page, cut);
+  await page.locator(".remarks li", { hasText: "not a pickle opcode" }).waitFor();
+  assert.match(await page.locator(".remarks li", { hasText: "os.system" }).innerText(), /at byte 2$/);
   assert.deepEqual(problems, []);
   await close();
 });
@@ -557,6 +563,9 @@ test("two models are compared, a pass is ended, a pickle is found", async () => 
   await view(page, "Compare");
   await page.locator('main input[type="file"]:not([webkitdirectory])').setInputFiles(other);
   await page.getByRole("cell", { name: /q8_0/ }).first().waitFor();
+  const { tensors } = json("diff", llama, other);
+  const count = (...verdicts) => tensors.filter(({ verdict }) => verdicts.includes(verdict)).length;
+  await page.getByText(`${count("identical", "match")} of ${tensors.length} pairs match. ${count("rounded")} differ within`).waitFor();
   await page.locator(".table .space .row").nth(3).click();
   await page.locator(".histogram").waitFor();
   await shoot(page, "compare");

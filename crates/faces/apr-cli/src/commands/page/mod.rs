@@ -60,8 +60,10 @@ pub(super) fn run(args: &PageArgs, context: &Context) -> Outcome {
         Some(folder) => Site::of_folder(folder)?,
         None => Site::built().ok_or_else(|| {
             Failure::General(
-                "this program does not include the page's files: build them with `cargo xtask \
-                 web`, then pass --site target/web"
+                "this program was built without the page's files. To make them, run `cargo xtask \
+                 web` in a clone of apr's repository; then pass --site CLONE/target/web, or \
+                 install again with `cargo install --locked --profile local --path \
+                 crates/faces/apr-cli --features page`"
                     .to_owned(),
             )
         })?,

@@ -29,7 +29,7 @@ const SERVICE_WORKER: &str = "service-worker.js";
 /// Source of the page's files.
 pub(super) enum Site {
     /// Folder with the files of the page.
-    Folder(Folder),
+    Folder(Box<Folder>),
     /// Files that are built into the program.
     Built,
 }
@@ -40,7 +40,7 @@ impl Site {
     /// # Errors
     /// E007 where it can't be read.
     pub(super) fn of_folder(folder: &Path) -> Outcome<Self> {
-        Folder::of_site(folder).map(Self::Folder)
+        Folder::of_site(folder).map(|folder| Self::Folder(Box::new(folder)))
     }
 
     /// The files that the program was built with, if there were any.

@@ -1,4 +1,4 @@
-//! What a model computes, as boxes with arrows.
+//! The graph of a model, as boxes with arrows.
 
 use std::sync::Arc;
 

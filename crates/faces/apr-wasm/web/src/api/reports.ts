@@ -171,7 +171,7 @@ export interface ScanReport {
   verdict: string;
   accepted?: boolean;
   kind: string;
-  pickles: { entry?: string; findings: PickleFinding[]; [more: string]: unknown }[];
+  pickles: { entry?: string; findings: PickleFinding[]; problem?: string; [more: string]: unknown }[];
   warnings: { message?: string; [more: string]: unknown }[];
   problems: { message?: string; [more: string]: unknown }[];
 }

@@ -39,6 +39,7 @@ export class Conversation {
     let heard = "";
     const onText = (piece: string) => {
       heard += piece;
+      bar.name("generating…");
       answer.textContent = shown(heard);
       place.scrollIntoView({ block: "nearest" });
     };

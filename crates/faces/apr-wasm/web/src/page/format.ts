@@ -10,6 +10,11 @@ export function amount(count: number): string {
   return scaled(count, [[1e12, "T"], [1e9, "B"], [1e6, "M"], [1e3, "k"]], "");
 }
 
+/** `102 MFLOP`. */
+export function operations(count: number): string {
+  return scaled(count, [[1e12, "TFLOP"], [1e9, "GFLOP"], [1e6, "MFLOP"], [1e3, "kFLOP"]], "FLOP");
+}
+
 function scaled(count: number, units: [number, string][], plain: string): string {
   const found = units.find(([unit]) => Math.abs(count) >= unit);
   if (!found) return plain ? `${count} ${plain}` : String(count);

@@ -73,6 +73,11 @@ export class Bar {
     this.#bar.value = share;
     this.#text.textContent = `${phase} ${Math.floor(share * 100)} %`;
   };
+
+  /** Shows a phase whose length is not known. */
+  readonly name = (phase: string): void => {
+    this.#text.textContent = phase;
+  };
 }
 
 /** Whether a call was ended by the user. */

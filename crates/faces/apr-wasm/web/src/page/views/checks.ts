@@ -78,13 +78,20 @@ function validated(report: ValidateReport): Child {
   return [
     verdict,
     h("table.lines", h("tbody", report.checks.map(({ check, status, detail }) => h("tr",
-      h("td", h(`span.badge.${tone(status)}`, status)), h("th", { scope: "row" }, check), h("td", visible(detail)))))),
+      h("td", h(`span.badge.${tone(status)}`, status)), h("th", { scope: "row" }, TITLES[check] ?? check), h("td", visible(detail)))))),
     findings.length > 0 && h("ul.remarks", findings),
     report.findings.length > MOST && h("p.dim", `and ${whole(report.findings.length - MOST)} more`),
     leftOut(report),
     h("p.dim", `${bytes(report.bytes_read)} read`),
   ];
 }
+
+/** Names of the checks, as the command prints them. */
+const TITLES: Record<string, string> = {
+  structure: "Structure", checksum: "File checksum", digests: "Tensor digests", finite: "NaN and infinity",
+  zeros: "Zero tensors", shapes: "Names and shapes", hyperparameters: "Hyperparameters", graph: "Graph",
+  physics: "Physics", signature: "Signature", sha256: "SHA-256", manifest: "Manifest", source: "Source",
+};
 
 const tone = (status: string) => ({ pass: "good", fail: "bad", warn: "odd" })[status] ?? "plain";
 
@@ -105,6 +112,7 @@ function scanned(report: ScanSummary): Child {
       h("summary", h(`span.badge.${words[file.verdict]?.[0] ?? "odd"}`, file.verdict.replaceAll("-", " ")), ` ${visible(file.path)} (${visible(file.kind)})`),
       h("ul.remarks",
         file.pickles.flatMap(({ entry, findings }) => findings.map((found) => imported(found, entry))).slice(0, MOST),
+        file.pickles.filter(({ problem }) => problem).slice(0, MOST).map(({ entry, problem }) => h("li", visible(`${entry ? `${entry}: ` : ""}${problem}`))),
         [...file.warnings, ...file.problems].slice(0, MOST).map((remark) => h("li", visible(text(remark.message ?? remark))))))),
     h("p.dim", counted(report.files.length, "file")),
   ];
@@ -115,7 +123,7 @@ const FINDINGS: Record<string, string> = { dangerous: "bad", allowed: "plain" };
 
 /** What a pickle imports or calls, and where. */
 function imported({ module, name, action, argument, opcode, offset, verdict }: PickleFinding, entry?: string): HTMLElement {
-  const place = `${action}, ${opcode} at byte ${offset}${entry === undefined ? "" : ` of ${entry}`}`;
+  const place = `${action}, ${opcode} at byte ${offset}${!entry ? "" : ` of ${entry}`}`;
   return h("li", h(`span.badge.${FINDINGS[verdict] ?? "odd"}`, verdict), " ",
     h("strong", visible(`${module}.${name}`)), argument !== undefined && h("code", visible(argument)), h("span.dim", ` ${visible(place)}`));
 }

@@ -1,4 +1,4 @@
-// Two models beside each other.
+// A comparison of two models.
 
 import { open, type DiffReport, type DiffRow } from "../../api/index.js";
 import { histogram } from "../charts.js";
@@ -36,7 +36,7 @@ async function compared(session: Session, other: OpenModel, place: HTMLElement):
     session.other = undefined;
     compare(session, place);
   } }, "Choose another model");
-  const names = h("p.lead", h("strong", visible(session.open.title)), " beside ", h("strong", visible(other.title)));
+  const names = h("p.lead", h("strong", visible(session.open.title)), " and ", h("strong", visible(other.title)));
   fill(place, names, again, bar.element);
   session.left.addEventListener("abort", () => bar.controller.abort(), { once: true });
   try {
@@ -50,15 +50,18 @@ async function compared(session: Session, other: OpenModel, place: HTMLElement):
 }
 
 function summary(report: DiffReport): Child {
-  const changed = report.tensors.filter((pair) => pair.verdict !== "identical");
-  const apart = changed.filter((pair) => pair.verdict === "incomparable");
+  const count = (...verdicts: string[]) => report.tensors.filter((pair) => verdicts.includes(pair.verdict)).length;
+  const [identical, equal, rounded, drift, apart] = [count("identical"), count("identical", "reshaped", "match"), count("rounded"), count("drift"), count("incomparable")];
+  const all = report.tensors.length;
   const line = report.same
-    ? h("p.good", report.tensors.length === 1 ? "The tensor is identical." : `All ${whole(report.tensors.length)} tensors are identical.`)
+    ? h("p.good", all === 1 ? `The tensor ${identical ? "is identical" : "matches"}.` : `All ${whole(all)} tensors ${identical === all ? "are identical" : "match"}.`)
     : h("p", [
-        `${whole(changed.length)} of ${whole(report.tensors.length)} pairs differ.`,
+        `${whole(equal)} of ${whole(all)} pairs match.`,
+        rounded > 0 && `${whole(rounded)} differ within the precision of their types.`,
+        drift > 0 && `${whole(drift)} differ by more.`,
         // The report's largest difference is of those that can be compared.
-        changed.length > apart.length && `Largest difference ${value(report.max_delta)}, L2 norm of the differences ${value(report.l2)}.`,
-        apart.length > 0 && `${whole(apart.length)} can’t be compared: other shapes, or types that can’t be decoded.`,
+        rounded + drift > 0 && `Largest difference ${value(report.max_delta)}, L2 norm of the differences ${value(report.l2)}.`,
+        apart > 0 && `${whole(apart)} can’t be compared: other shapes, or types that can’t be decoded.`,
       ].filter(Boolean).join(" "));
   const list = (title: string, names: string[]) => names.length > 0 && h("details", h("summary", `${title}: ${whole(names.length)}`), h("ul", names.slice(0, 200).map((name) => h("li", visible(name)))));
   const texts = (entry: unknown) => visible(JSON.stringify(entry) ?? "");
@@ -69,12 +72,12 @@ function summary(report: DiffReport): Child {
     line,
     list("Only in the first", report.removed),
     list("Only in the second", report.added),
-    tokens.length > 0 && h("details", h("summary", "The tokenizers differ"), h("ul", tokens.map((text) => h("li", visible(text))))),
-    report.metadata.length > 0 && h("details", h("summary", `Metadata that differ: ${whole(report.metadata.length)}`),
+    tokens.length > 0 && h("details", h("summary", "Differences between the tokenizers"), h("ul", tokens.map((text) => h("li", visible(text))))),
+    report.metadata.length > 0 && h("details", h("summary", `Metadata differences: ${whole(report.metadata.length)}`),
       h("ul", report.metadata.slice(0, 200).map((entry) => h("li", texts(entry))))),
     structure && (steps === 0
-      ? h("p.dim", "Both compute the same steps.")
-      : h("details", h("summary", `Steps of the graph that differ: ${whole(steps)}`), h("ul",
+      ? h("p.dim", "Both graphs have the same steps.")
+      : h("details", h("summary", `Differences between the graphs: ${whole(steps)}`), h("ul",
           [...structure.removed.map((step) => `− ${texts(step)}`), ...structure.added.map((step) => `+ ${texts(step)}`), ...structure.changed.map((step) => `≠ ${texts(step)}`)]
             .slice(0, 200).map((text) => h("li", text))))),
   );
@@ -92,7 +95,7 @@ function tokenizer({ vocab }: DiffReport): string[] {
 }
 
 function pairs(session: Session, other: OpenModel, report: DiffReport): HTMLElement {
-  const side = h("aside.side", { tabindex: 0, "aria-label": "The chosen pair" }, h("p.dim", "Choose a pair to see both distributions over each other."));
+  const side = h("aside.side", { tabindex: 0, "aria-label": "The chosen pair" }, h("p.dim", "Choose a pair to see its distributions in one chart."));
   const both = <T>([left, right]: [T, T], text: (one: T) => string) => text(left) === text(right) ? text(left) : `${text(left)} → ${text(right)}`;
   const widest = report.tensors.reduce((most, row) => Math.max(most, row.verdict.length), 8);
   const table = new Table<DiffRow>("Pairs of tensors", [
@@ -116,13 +119,13 @@ function pairs(session: Session, other: OpenModel, report: DiffReport): HTMLElem
     // The largest differences are what one looks for.
     table.rows = [...report.tensors].sort((one, next) => (next.max_delta ?? Infinity) - (one.max_delta ?? Infinity));
   });
-  const split = h("div.split", h("div.main", table.element), side);
+  const split = h("div.split.pairs", h("div.main", table.element), side);
   return split;
 }
 
 async function pair(session: Session, other: OpenModel, row: DiffRow, side: HTMLElement, back: HTMLElement): Promise<void> {
   const place = h("div", h("p.dim", "Reading both…"));
-  fill(side, back, h("h2", visible(row.name)), h("p", `${row.dtypes.join(" beside ")}, ${row.shapes.map(shape).join(" beside ")}`), place);
+  fill(side, back, h("h2", visible(row.name)), h("p", `${row.dtypes.join(" and ")}, ${row.shapes.map(shape).join(" and ")}`), place);
   try {
     const [left, right] = await Promise.all((["left", "right"] as const).map((which) => session.open.model.distribution(other.model, row.name, which, 96)));
     fill(place, histogram([{ report: left!, label: session.open.title }, { report: right!, label: other.title }]),

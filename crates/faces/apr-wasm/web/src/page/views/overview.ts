@@ -3,7 +3,7 @@
 import type { InspectReport } from "../../api/index.js";
 import { shares } from "../charts.js";
 import { fill, h, type Child } from "../dom.js";
-import { amount, bytes, counted, visible, whole, words } from "../format.js";
+import { amount, bytes, counted, operations, visible, whole, words } from "../format.js";
 import type { Session } from "../session.js";
 import { failure, show } from "../waiting.js";
 import { leftOut } from "./left-out.js";
@@ -67,13 +67,14 @@ function memory(report: InspectReport): HTMLElement {
     const { cost } = part;
     const sizes = Object.entries(cost.sizes).map(([name, size]) => `${words(name)} ${size}`).join(", ");
     return [
-      h("tr", h("th", { scope: "row" }, report.computes!.length > 1 ? `${visible(part.name)}: activations` : "Activations"), h("td.number", bytes(cost.peak_bytes)), h("td.dim", sizes)),
-      cost.cache_bytes_per_token > 0 && h("tr", h("th", { scope: "row" }, "KV cache per token"), h("td.number", bytes(cost.cache_bytes_per_token)), h("td")),
-      cost.flops > 0 && h("tr", h("th", { scope: "row" }, "Compute per run"), h("td.number", `${amount(cost.flops)}FLOP`), h("td.dim", sizes)),
+      h("tr", h("th", { scope: "row" }, report.computes!.length > 1 ? `${visible(part.name)}: activations` : "Activations"), h("td.number", bytes(cost.peak_bytes))),
+      cost.cache_bytes_per_token > 0 && h("tr", h("th", { scope: "row" }, "KV cache per token"), h("td.number", bytes(cost.cache_bytes_per_token))),
+      cost.flops > 0 && h("tr", h("th", { scope: "row" }, "Compute per run"), h("td.number", operations(cost.flops))),
+      sizes !== "" && h("tr", h("td.dim", { colspan: "2" }, `for ${sizes}`)),
     ];
   });
   return card("Memory required", h("table.lines", h("tbody",
-    h("tr", h("th", { scope: "row" }, "Weights"), h("td.number", bytes(report.tensor_bytes)), h("td.dim", "as they are stored")),
+    h("tr", h("th", { scope: "row" }, "Weights, as stored"), h("td.number", bytes(report.tensor_bytes))),
     rows,
   )));
 }

@@ -83,7 +83,10 @@ class Runner {
     const written = h("p.completion");
     fill(this.#answer, h("section.card", h("h2", "Answer"), written, bar.element));
     this.#session.left.addEventListener("abort", () => bar.controller.abort(), { once: true });
-    const onText = (piece: string) => written.append(visible(piece).replaceAll("\\u{a}", "\n"));
+    const onText = (piece: string) => {
+      bar.name("generating…");
+      written.append(visible(piece).replaceAll("\\u{a}", "\n"));
+    };
     try {
       const { wishes, media } = await this.#wishes();
       const report = await this.#session.open.model.run(wishes, { onText, signal: bar.controller.signal, ...(media && { bytes: media }) });

@@ -1,8 +1,8 @@
-// What the model computes, as a graph; its tensors as a tree where that is not known.
+// The graph of the model, or its tensors as a tree if it has no graph.
 
 import type { DrawnBox, NodeCost, NodeValue, NodeView, PartSummary, TensorRow } from "../../api/index.js";
 import { debounced, fill, h, type Child } from "../dom.js";
-import { amount, bytes, counted, shape, visible, whole } from "../format.js";
+import { amount, bytes, counted, operations, shape, visible, whole } from "../format.js";
 import { GraphCanvas } from "../graph-canvas.js";
 import { save } from "../save.js";
 import type { Follow, Session } from "../session.js";
@@ -183,7 +183,7 @@ class StructureView {
   #cost(cost: NodeCost): Child {
     const all = this.#parts[this.#part]!.cost.flops;
     const rows: [string, string][] = [
-      ["Operations", cost.flops === 0 ? "none" : `${amount(cost.flops)}FLOP${all > 0 ? `, ${(100 * cost.flops / all).toFixed(1)} % of a run` : ""}`],
+      ["Operations", cost.flops === 0 ? "none" : `${operations(cost.flops)}${all > 0 ? `, ${(100 * cost.flops / all).toFixed(1)} % of a run` : ""}`],
       ["Weights read", bytes(cost.weight_bytes)], ["Values read", bytes(cost.read_bytes)], ["Written", bytes(cost.written_bytes)],
     ];
     if (cost.unknown > 0) rows.push(["Not counted", `${counted(cost.unknown, "node")} of unknown sizes`]);
@@ -227,7 +227,7 @@ class StructureView {
     const operators = Object.entries(part.operators).sort((one, other) => other[1] - one[1]);
     fill(this.#side,
       h("h2", visible(part.name)),
-      h("p", `${counted(part.node_count, "operator")}, ${amount(part.parameters)} parameters, ${amount(part.cost.flops)}FLOP a run`),
+      h("p", `${counted(part.node_count, "operator")}, ${amount(part.parameters)} parameters, ${operations(part.cost.flops)} per run`),
       h("p.dim", "Click a box to see what it reads and makes; double-click a group to open it."),
       ends("Inputs", part.inputs), ends("Outputs", part.outputs),
       h("h3", "Operators"),
@@ -277,7 +277,7 @@ async function tree(session: Session, place: HTMLElement, why: unknown): Promise
   const { tensors } = await session.open.tensors();
   const message = why instanceof Error ? why.message : String(why);
   const advice = message.includes("configuration") ? " Open it with its config.json, or as a folder, for more information." : "";
-  fill(place, h("p.notice", `What this model computes is not known here (${visible(message)}). These are its tensors by name.${advice}`), h("div.tree", branches(session, grown(tensors))));
+  fill(place, h("p.notice", `apr has no graph of this model (${visible(message)}). These are its tensors by name.${advice}`), h("div.tree", branches(session, grown(tensors))));
 }
 
 interface Branch {
