@@ -183,8 +183,12 @@ impl<'a> FamilyModel<'a> {
 
     /// Returns the canonical names of a tensor of the table in all layers of the model.
     fn in_all_layers(&self, name: &str) -> Vec<String> {
+        /// Configurations and files may state any number.
+        const MOST: u64 = 1 << 12;
+
         let tensor = self.family.file.tensors.iter().position(|entry| entry.name == name);
         let layers = self.counts.get(LayerStack::Only.index()).copied().unwrap_or_default();
+        let layers = layers.min(MOST);
         let of_layer = |layer| self.family.tensors[tensor?].pattern.filled(&[layer]);
         (0..layers).filter_map(of_layer).collect()
     }
