@@ -48,6 +48,9 @@ ALIKE = {
     "falcon_h1": {}, "qwen3_next": {}, "qwen3_5": {}, "qwen3_5_moe": {}, "granitemoe": {}, "granitemoeshared": {},
     "granitemoehybrid": {}, "granitemoehybrid_dense": dict(position_embedding_type=None), "internlm3": {},
     "iquestcoder": {},
+    "lfm2": dict(conv_bias=False), "lfm2_moe": {}, "ernie4_5_moe": dict(moe_layer_end_index=-1), "hunyuan_v1_moe": {},
+    "glm4_moe_lite": {}, "minicpm3": {}, "exaone_moe": {}, "jais2": {}, "solar_open": {},
+    "afmoe": dict(layer_types=["sliding_attention"] * 3 + ["full_attention"]), "gpt_bigcode": {},
     "nomic_bert": {}, "t5_encoder": dict(num_decoder_layers=3, relative_attention_max_distance=128),
 }
 # The file has no key for the rounding of the ramp, and apr restores the released model's.

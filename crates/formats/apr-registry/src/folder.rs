@@ -339,8 +339,9 @@ fn hyperparameter(key: &str, value: &Value, top: bool) -> Option<Value> {
     /// Longest list that is kept.
     const LONGEST: usize = 256;
     /// Entries that are objects; objects for rotary positions may have one entry for each kind of
-    /// layer.
-    const OBJECTS: [&str; 7] = [
+    /// layer, and settings of single layers have their numbers.
+    const OBJECTS: [&str; 8] = [
+        "per_layer_config",
         "text_config",
         "vision_config",
         "rope_parameters",
@@ -350,6 +351,7 @@ fn hyperparameter(key: &str, value: &Value, top: bool) -> Option<Value> {
         "quantization_config",
     ];
 
+    let is_layer = !top && key.bytes().all(|byte| byte.is_ascii_digit());
     let is_scalar = |value: &Value| value.is_number() || value.is_boolean() || value.is_string();
     match value {
         Value::Array(items) => {
@@ -361,7 +363,9 @@ fn hyperparameter(key: &str, value: &Value, top: bool) -> Option<Value> {
             (is_short && is_kept).then(|| value.clone())
         }
         Value::Object(part)
-            if OBJECTS.contains(&key) || (top && part.contains_key(keys::MODEL_TYPE)) =>
+            if OBJECTS.contains(&key)
+                || is_layer
+                || (top && part.contains_key(keys::MODEL_TYPE)) =>
         {
             let entries = part
                 .iter()

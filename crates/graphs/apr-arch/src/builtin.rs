@@ -13,7 +13,7 @@ use crate::family::Family;
 /// Texts of the tables. Bases precede the families that extend them.
 ///
 /// If the names alone do not decide between families, the first one is used.
-const TEXTS: [&str; 138] = [
+const TEXTS: [&str; 139] = [
     include_str!("../families/llama.toml"),
     include_str!("../families/mistral.toml"),
     include_str!("../families/ministral.toml"),
@@ -37,6 +37,7 @@ const TEXTS: [&str; 138] = [
     include_str!("../families/gemma2.toml"),
     include_str!("../families/gemma3.toml"),
     include_str!("../families/gemma3n.toml"),
+    include_str!("../families/gemma4.toml"),
     include_str!("../families/phi3.toml"),
     include_str!("../families/mixtral.toml"),
     include_str!("../families/qwen2_moe.toml"),

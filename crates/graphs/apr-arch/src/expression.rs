@@ -13,7 +13,8 @@
 //! | `name` `a.b` `list[index]` `12` `0.5` `'text'` `true` `[1, 2]` `(...)` | |
 //! | `ratio(a, b)` `sqrt(a)` | the quotient as it is, and the square root |
 //! | `power(a, b)` | a to the power of b |
-//! | `length(list)` `largest(list)` | how many elements it has, and the largest of its numbers |
+//! | `length(list)` `largest(list)` `smallest(list)` | how many elements it has, and the largest or smallest of its numbers |
+//! | `quantile(a)` | the number that a normal variable is below with the probability a: infinite for 0 and 1 |
 //! | `contains(list, a)` | whether a is one of its elements |
 //!
 //! What can't be computed (an unknown name, text times a number, division by zero) is not an error
@@ -24,6 +25,8 @@ use std::str::Chars;
 
 use apr_core::{Error, Result};
 use serde_json::Value as Json;
+
+use crate::quantile::normal_quantile;
 
 /// Deepest nesting of an expression.
 const MAX_DEPTH: usize = 32;
@@ -124,6 +127,8 @@ pub(crate) enum Function {
     Power,
     Length,
     Largest,
+    Smallest,
+    Quantile,
     Contains,
 }
 
@@ -136,6 +141,8 @@ impl Function {
             "power" => Some((Self::Power, 2)),
             "length" => Some((Self::Length, 1)),
             "largest" => Some((Self::Largest, 1)),
+            "smallest" => Some((Self::Smallest, 1)),
+            "quantile" => Some((Self::Quantile, 1)),
             "contains" => Some((Self::Contains, 2)),
             _ => None,
         }
@@ -147,9 +154,14 @@ impl Function {
             (Self::Sqrt, [a]) => a.as_number()?.sqrt(),
             (Self::Power, [a, b]) => a.as_number()?.powf(b.as_number()?),
             (Self::Length, [Value::List(items)]) => items.len() as f64,
-            (Self::Largest, [Value::List(items)]) => {
+            (Self::Largest | Self::Smallest, [Value::List(items)]) => {
                 let numbers: Option<Vec<f64>> = items.iter().map(Value::as_number).collect();
-                numbers?.into_iter().reduce(f64::max)?
+                let chosen = if self == Self::Largest { f64::max } else { f64::min };
+                numbers?.into_iter().reduce(chosen)?
+            }
+            (Self::Quantile, [a]) => {
+                let share = a.as_number().filter(|share| (0.0..=1.0).contains(share))?;
+                return Some(Value::Number(normal_quantile(share)));
             }
             (Self::Contains, [Value::List(items), item]) => {
                 return Some(Value::Truth(items.contains(item)));

@@ -23,7 +23,7 @@ const TOLD: (usize, usize) = (1, 2);
 const GUESSED: (usize, usize) = (9, 10);
 
 /// Value of [`keys::PART`] for the part for images of a larger model.
-const IMAGES: &str = "images";
+pub const IMAGES: &str = "images";
 
 /// `general.architecture` of the parts of larger models, whatever their family.
 const PARTS_IN_GGUF: &str = "clip";

@@ -240,6 +240,11 @@ impl Family {
                     .for_tensor(unknown));
             }
         }
+        let needs = self.gguf.iter().flat_map(|gguf| &gguf.needs);
+        if let Some(unknown) = needs.into_iter().find(|name| !has(name)) {
+            let why = "[gguf] needs a tensor that there is not";
+            return Err(Error::format(why).for_tensor(unknown));
+        }
         Ok(())
     }
 

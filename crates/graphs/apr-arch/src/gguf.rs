@@ -5,6 +5,8 @@
 //! |---|---|
 //! | `architecture` | `general.architecture`; `variants` say when it is another one |
 //! | `recognized` | tells the family from others of the same architecture, over the keys of a GGUF file |
+//! | `refused_if` | models of the family that llama.cpp can't compute: `when`, and `why` |
+//! | `needs` | tensors that llama.cpp reads in every layer, although the model may do without |
 //! | `keys` | hyperparameters: key, type, the first of `value` that has one, `when` they are written |
 //! | `layouts` | canonical name to how GGUF's values come from Hugging Face's |
 //! | `config` | entries of `config.json`, over the keys of a GGUF file; `preprocessor_config.NAME` are of the file of that name |
@@ -40,6 +42,9 @@ pub(crate) struct GgufFile {
     pub(crate) architecture: Option<String>,
     /// Without an architecture: why no file of the one that llama.cpp has is written.
     pub(crate) refused: Option<String>,
+    /// Models of the family that llama.cpp can't compute.
+    #[serde(default)]
+    refused_if: Vec<RefusedEntry>,
     #[serde(default)]
     variants: Vec<VariantEntry>,
     recognized: Option<String>,
@@ -50,6 +55,9 @@ pub(crate) struct GgufFile {
     without_keys: Vec<String>,
     /// Condition over the indices for tensors that llama.cpp does not use.
     without_tensors: Option<String>,
+    /// Tensors that llama.cpp reads in every layer, although the model may do without.
+    #[serde(default)]
+    needs: Vec<String>,
     #[serde(default)]
     keys: Vec<KeyEntry>,
     #[serde(default)]
@@ -72,6 +80,13 @@ pub(crate) struct GgufFile {
 struct VariantEntry {
     architecture: String,
     when: String,
+}
+
+#[derive(Debug, Clone, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct RefusedEntry {
+    when: String,
+    why: String,
 }
 
 #[derive(Debug, Clone, Deserialize)]
@@ -201,7 +216,10 @@ pub(crate) struct Gguf {
     architecture: String,
     variants: Vec<(String, Expression)>,
     recognized: Option<Expression>,
+    /// Conditions over dimensions and configuration, with the error message of a conversion.
+    pub(crate) refused_if: Vec<(Expression, String)>,
     pub(crate) without_tensors: Option<Expression>,
+    pub(crate) needs: Vec<String>,
     keys: Vec<Key>,
     /// Layouts by canonical pattern.
     pub(crate) layouts: Vec<(String, TensorLayout)>,
@@ -288,7 +306,13 @@ impl Gguf {
             architecture,
             variants: variants.collect::<Result<_>>()?,
             recognized: parsed(&file.recognized)?,
+            refused_if: file
+                .refused_if
+                .iter()
+                .map(|entry| Ok((Expression::parse(&entry.when)?, entry.why.clone())))
+                .collect::<Result<_>>()?,
             without_tensors: parsed(&file.without_tensors)?,
+            needs: file.needs.clone(),
             keys: keys.collect::<Result<_>>()?,
             layouts: file
                 .layouts

@@ -110,7 +110,11 @@ impl<'a> FamilyModel<'a> {
         let is_same = |tensor: usize| {
             !in_gguf_layout
                 || !match family.layout(tensor) {
-                    Some(TensorLayout::Transposed | TensorLayout::SkipRows(_)) => true,
+                    Some(
+                        TensorLayout::Transposed
+                        | TensorLayout::SkipRows(_)
+                        | TensorLayout::Rows(_),
+                    ) => true,
                     Some(TensorLayout::Arranged(arranged)) => arranged.shape.is_some(),
                     _ => false,
                 }
@@ -373,6 +377,9 @@ impl<'a> FamilyModel<'a> {
                 Some(TensorLayout::SkipRows(_)) if !formula.is_empty() => {
                     formula[0].push_str(" minus the rows that GGUF omits");
                 }
+                Some(TensorLayout::Rows(_)) if !formula.is_empty() => {
+                    formula[0].push_str(" with the rows that GGUF adds");
+                }
                 _ => {}
             }
         }
@@ -405,6 +412,9 @@ impl<'a> FamilyModel<'a> {
                 }
                 (Some(TensorLayout::SkipRows(skipped)), Some(rows)) => {
                     *rows = rows.checked_sub(self.dimensions.size(skipped)?)?;
+                }
+                (Some(TensorLayout::Rows(count)), Some(rows)) => {
+                    *rows = self.dimensions.size(count)?;
                 }
                 _ => {}
             }

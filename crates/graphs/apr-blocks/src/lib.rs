@@ -299,6 +299,10 @@ fn parts(model: &Model<'_>, kind: &str, past: bool) -> Result<Vec<ModelPart>> {
         "spectrogram" => {
             one(part(model, "model", |w| kinds::vision::write_spectrogram(model, w, "vision"))?)
         }
+        // The part for images of a larger model, by itself.
+        "image_features" => {
+            one(part(model, IMAGE_ENCODER, |w| kinds::image_features::write(model, w))?)
+        }
         "stages" => one(part(model, "model", |w| kinds::stages::write(model, w))?),
         "windows" => one(part(model, "model", |w| kinds::windows::write(model, w))?),
         "state_space" => one(part(model, "model", |w| kinds::state_space::write(model, w, past))?),

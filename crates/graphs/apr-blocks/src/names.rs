@@ -267,6 +267,7 @@ const WEIGHTS: &[&str] = &[
     "latent",
     "latent_norm",
     "latent_up",
+    "layer_out_scale",
     "layer_positions",
     "layer_scale",
     "layer_token_gate",

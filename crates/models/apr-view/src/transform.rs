@@ -291,6 +291,31 @@ impl Change {
         Ok(Self(ChangeKind::Pieces(pieces.collect())))
     }
 
+    /// The tensor at `position` of the base with `count` rows: zeros follow its own, or its last
+    /// ones are left out.
+    ///
+    /// # Errors
+    /// E001 when its rows don't lie apart, or it would have too many.
+    pub fn with_rows(info: &mut TensorInfo, position: usize, count: u64) -> Result<Self> {
+        let (row, rows) = (row_bytes(info)?, row_count(&info.shape));
+        let mut change = Self::some_rows(info, position, 0, rows.min(count))?;
+        let Some(more) = count.checked_sub(rows).filter(|more| *more > 0) else {
+            return Ok(change);
+        };
+        let mut dims = info.shape.dims().to_vec();
+        if let Some(leading) = dims.first_mut() {
+            *leading = count;
+        }
+        info.shape = dims.into();
+        let len = more.checked_mul(row).filter(|_| info.byte_len().is_ok());
+        let len =
+            len.ok_or_else(|| Error::format("it has too many rows").for_tensor(&info.name))?;
+        if let ChangeKind::Pieces(pieces) = &mut change.0 {
+            pieces.push(Piece { from: None, len });
+        }
+        Ok(change)
+    }
+
     /// Integers of a tensor of the base as floats of `dtype`, of which `tensors` are the base's.
     ///
     /// # Errors

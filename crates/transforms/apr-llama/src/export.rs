@@ -78,11 +78,11 @@ pub fn export<'a>(source: &Source<'a>, tokenizer: Vec<KeyValue>) -> Result<GgufE
         return Ok(as_it_is(reader, model));
     }
 
+    let title = model.family().title();
+    if let Some(why) = model.gguf_refusal() {
+        return Err(Error::version(format!("{title} can't be exported to GGUF: {why}")));
+    }
     if model.gguf_architecture().is_none() {
-        let title = model.family().title();
-        if let Some(why) = model.gguf_refusal() {
-            return Err(Error::version(format!("{title} can't be exported to GGUF: {why}")));
-        }
         return Err(Error::format(format!("llama.cpp does not support the family {title}")));
     }
 
@@ -108,6 +108,7 @@ pub fn export<'a>(source: &Source<'a>, tokenizer: Vec<KeyValue>) -> Result<GgufE
     }
     plan.add_all()?;
     plan.cut_to_vocabulary(&tokenizer)?;
+    let lists = plan.lists()?;
     let ExportPlan { tensors, mut losses, .. } = plan;
     let naming = Naming::new(GGUF, "");
     let stated = |info: &TensorInfo| {
@@ -128,6 +129,7 @@ pub fn export<'a>(source: &Source<'a>, tokenizer: Vec<KeyValue>) -> Result<GgufE
     };
 
     let mut keys = facts.keys(model, &written)?;
+    keys.extend(lists);
     if facts.answers.is_some() {
         keys.extend(reranker::template_keys());
     }
@@ -139,7 +141,7 @@ pub fn export<'a>(source: &Source<'a>, tokenizer: Vec<KeyValue>) -> Result<GgufE
     let mut view = View::of(reader, tensors);
     set_keys(view.metadata_mut(), &keys);
     let mut warnings: Vec<String> = missing_output(&view, model).into_iter().collect();
-    if let Some(kind) = scaling.filter(|kind| !is_stretched(kind, &keys, &view)) {
+    if let Some(kind) = scaling.filter(|kind| !is_stretched(kind, &facts.config, &keys, &view)) {
         let why = format!("GGUF has no key for rope scaling '{kind}' in this architecture");
         losses.push(Loss { name: "rope_scaling".to_owned(), what: "left out".to_owned(), why });
         warnings.push(unstretched(&kind, &facts.config));
@@ -232,6 +234,7 @@ fn as_it_is<'a>(reader: &'a dyn CheckpointReader, model: &FamilyModel<'_>) -> Gg
         exception.or_else(|| model.gguf_name(model.canonical(position)?))
     });
     view.metadata_mut().remove(NAMES);
+    view.metadata_mut().remove(keys::PART);
     let dtypes = vec![None; view.tensors().len()];
     GgufExport { view, dtypes, losses: Vec::new(), warnings: Vec::new() }
 }

@@ -33,6 +33,12 @@ pub(super) fn add_factors(
     }
 
     let Some(factors) = factors("rope_freqs.weight")? else { return Ok(None) };
+    // Of Gemma 4, whose table has the other settings.
+    let whole = config.get_mut("rope_parameters").and_then(|rope| rope.get_mut("full_attention"));
+    if let (Some(share), Some(Value::Object(whole))) = (rope::turned_share(&factors), whole) {
+        whole.insert("partial_rotary_factor".to_owned(), share.into());
+        return Ok(None);
+    }
     match of_frequencies(&factors, described, config) {
         Some(settings) => {
             config.insert(SCALING.to_owned(), settings);

@@ -46,11 +46,11 @@ impl<'m> GgufKeys<'m> {
     }
 
     /// The value of a key with or without the architecture in front, `has.TENSOR`, `rows.TENSOR`,
-    /// `layers_of.TENSOR` (the numbers of layers with it), `true_in.KEY` (the places of what is
-    /// true in a list), `every.KEY` (the last of every so many layers), `layer_types` as
-    /// configurations have them, or `rope.fraction`: the share of a head's dimensions that is
-    /// rotated. A hyperparameter with one value a layer, all of them equal, is that value;
-    /// `list.KEY` is the list.
+    /// `columns.TENSOR`, `layers_of.TENSOR` (the numbers of layers with it), `true_in.KEY` (the
+    /// places of what is true in a list), `every.KEY` (the last of every so many layers),
+    /// `layer_types` as configurations have them, or `rope.fraction`: the share of a head's
+    /// dimensions that is rotated. A hyperparameter with one value a layer, all of them equal, is
+    /// that value; `list.KEY` is the list.
     pub(super) fn entry(&self, name: &str) -> Option<Value> {
         if let Some(tensor) = name.strip_prefix("has.") {
             return Some(self.tensors.contains_key(tensor).into());
@@ -60,6 +60,10 @@ impl<'m> GgufKeys<'m> {
             // as RoBERTa's table of types, has one dimension in a file that llama-quantize wrote.
             let dims = self.tensors.get(tensor)?.shape.dims();
             return Some(if let [rows, _, ..] = dims { (*rows).into() } else { 1.into() });
+        }
+
+        if let Some(tensor) = name.strip_prefix("columns.") {
+            return self.tensors.get(tensor)?.shape.dims().last().map(|columns| (*columns).into());
         }
 
         if let Some(tensor) = name.strip_prefix("layers_of.") {
@@ -95,7 +99,7 @@ impl<'m> GgufKeys<'m> {
 
         let own = |name: &str| self.pairs.find(&format!("{}.{name}", self.architecture));
         if let Some(name) = name.strip_prefix("list.") {
-            return own(name).map(|pair| config_value(&pair));
+            return own(name).or_else(|| self.pairs.find(name)).map(|pair| config_value(&pair));
         }
         match own(name) {
             Some(pair) => Some(of_all_layers(config_value(&pair))),

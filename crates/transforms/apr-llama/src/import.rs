@@ -1,7 +1,10 @@
 //! The way back: what a GGUF file says about its model, and its tensors under Hugging Face's names
 //! and in its layout.
 
-use apr_arch::{Families, Family, FamilyModel, GgufLayout, HUGGING_FACE, Naming, TensorKind};
+use apr_arch::{
+    Families, Family, FamilyModel, GgufLayout, HUGGING_FACE, IMAGES, Naming, TensorKind,
+};
+use apr_core::counted;
 use apr_registry::{
     CheckpointReader, Convention, DType, Error, Loss, Metadata, Result, TensorInfo, keys,
 };
@@ -12,6 +15,7 @@ use serde_json::{Map, Value};
 
 use super::factors::add_factors;
 use super::gguf_keys::GgufKeys;
+use super::hyperparameters::single;
 use super::layouts;
 
 /// The object among the entries of a table's `config` that is a file of its own: how images are
@@ -63,6 +67,9 @@ pub fn described(
     let mut metadata = metadata.clone();
     metadata.set(keys::MODEL_TYPE, model_type);
     metadata.set(keys::ARCHITECTURE, config);
+    if family.is_for_images() {
+        metadata.set(keys::PART, IMAGES);
+    }
     Some(metadata)
 }
 
@@ -118,6 +125,7 @@ pub fn restore_to<'a>(
     let mut plan =
         ImportPlan { reader, model: &model, naming, decode_to, tensors, losses, decoded };
     plan.add_all()?;
+    plan.add_lists(&described)?;
     let ImportPlan { tensors, mut losses, decoded, .. } = plan;
     losses.extend(add_factors(reader, &model, &described, &mut config)?);
     losses.extend(window);
@@ -133,6 +141,9 @@ pub fn restore_to<'a>(
     target.remove(NAMES);
     target.retain(|key| key != keys::GGUF);
     target.set(keys::MODEL_TYPE, config.get("model_type").cloned().unwrap_or_default());
+    if family.is_for_images() {
+        target.set(keys::PART, IMAGES);
+    }
     let mut described = config.clone();
     described.remove("model_type");
     target.set(keys::ARCHITECTURE, described);
@@ -249,6 +260,36 @@ impl ImportPlan<'_, '_> {
             }
         }
 
+        Ok(())
+    }
+
+    /// Adds the tensors whose values the file has in keys.
+    ///
+    /// # Errors
+    /// E001 when a key does not have a number for each layer.
+    fn add_lists(&mut self, described: &GgufKeys<'_>) -> Result<()> {
+        for (key, names) in self.model.gguf_lists() {
+            let wrong = || {
+                let layers = counted(names.len() as u64, "number");
+                Error::format(format!("the key {key} must be a list of {layers}"))
+            };
+            let list = described.entry(&format!("list.{key}")).ok_or_else(wrong)?;
+            let values: Option<Vec<f32>> = list
+                .as_array()
+                .into_iter()
+                .flatten()
+                .map(|value| value.as_f64().map(single))
+                .collect();
+            let values = values.filter(|values| values.len() == names.len()).ok_or_else(wrong)?;
+            for (name, value) in names.iter().zip(values) {
+                let info = TensorInfo {
+                    name: self.name(name),
+                    dtype: DType::F32,
+                    shape: self.model.shape_of(name).unwrap_or_else(|| [1].into()),
+                };
+                self.tensors.push((info, TensorOrigin::Own(value.to_le_bytes().to_vec())));
+            }
+        }
         Ok(())
     }
 
@@ -395,6 +436,11 @@ impl ImportPlan<'_, '_> {
                     return Err(Error::format("it has too many rows").for_tensor(&source.name));
                 };
                 Some(Change::some_rows(&mut info, position, -skipped, rows)?)
+            }
+            GgufLayout::Rows(_) => {
+                let own = self.model.shape_of(canonical);
+                let rows = own.as_ref().and_then(|own| own.dims().first().copied());
+                rows.map(|rows| Change::with_rows(&mut info, position, rows)).transpose()?
             }
             _ => {
                 return Err(Error::format("its layout is not known to this version")

@@ -96,6 +96,33 @@ fn is_positive(value: &Value) -> bool {
         .is_some_and(|number| number > 0.0 && number.is_finite())
 }
 
+/// Rotary positions of a part of a head, among angles as for a whole one.
+pub(super) const PROPORTIONAL: &str = "proportional";
+
+/// Factor of an angle that is none.
+const NO_ANGLE: f32 = 1e30;
+
+/// Returns the factors of Gemma 4, whose heads are turned in part: 1 for the angles of the first
+/// pairs of dimensions, and a factor that leaves no angle for the others.
+pub(super) fn proportional_factors(config: &Map<String, Value>, head_dim: u64) -> Option<Vec<f32>> {
+    let rope = config.get("rope_scaling")?.as_object()?;
+    if rope.get("rope_type")?.as_str()? != PROPORTIONAL {
+        return None;
+    }
+    let share = rope.get("partial_rotary_factor").and_then(Value::as_f64).unwrap_or(1.0);
+    let turned = (head_dim as f64 * share / 2.0).floor();
+    let factor = |pair: u64| if (pair as f64) < turned { 1.0 } else { NO_ANGLE };
+    Some((0..head_dim / 2).map(factor).collect())
+}
+
+/// Returns the share of a head's dimensions that is turned by these factors, if they are those of
+/// [`proportional_factors`].
+pub(super) fn turned_share(factors: &[f32]) -> Option<f64> {
+    let turned = factors.iter().take_while(|factor| **factor == 1.0).count();
+    let is_rest = factors[turned..].iter().all(|factor| *factor == NO_ANGLE);
+    (is_rest && turned < factors.len()).then(|| turned as f64 / factors.len() as f64)
+}
+
 /// Returns the factors by which LLaMA 3 slows each frequency, `head_dim / 2` of them. Returns
 /// `None` if the configuration does not request it. They are computed in single precision, step by
 /// step as in llama.cpp's converter.

@@ -32,7 +32,7 @@ pub(crate) struct RunArgs {
     )]
     pub(crate) image: Vec<PathBuf>,
     /// GGUF file with the vision tower and projector (mmproj) of the model
-    #[arg(long, value_name = "FILE", requires = "image", conflicts_with = "lora")]
+    #[arg(long, value_name = "FILE", requires = "image")]
     pub(crate) mmproj: Option<PathBuf>,
     /// Value to return: an output, an activation by its path, such as layers.3/attention/probs, or
     /// `features`, the preprocessed input [default: all outputs]

@@ -198,6 +198,7 @@ fn a_language_model_and_its_part_for_images_are_read_from_two_gguf_files() {
         let folder = run(&sandbox, family, &prompt, &["a.png"]).ok().json();
         let two = ["--prompt", "What is this?", "--mmproj", "part.gguf"];
         let files = run(&sandbox, "text.gguf", &two, &["a.png"]).ok().json();
+        assert_eq!(files["mmproj"], "part.gguf");
         check(
             &json!({ "prompt": family, "given": folder["given"], "added": folder["added"],
             "logprobs": folder["logprobs"].as_array().expect("a list").iter()
@@ -220,4 +221,12 @@ fn a_part_for_images_that_does_not_fit_is_refused() {
     ask("llama.gguf", "llama.gguf").fails(4, &["llama.gguf", "not a known vision part"]);
     ask(LLAMA, "part.gguf").fails(4, &["only a language model of a GGUF file"]);
     sandbox.apr("run llama.gguf --mmproj part.gguf --prompt x").fails(2, &["--image"]);
+    // An adapter under the names of frameworks gives the model these names.
+    let lora = locate::fixture("lora/lora").display().to_string();
+    let base = locate::fixture("lora/llama").display().to_string();
+    sandbox.run(&["convert", &base, "-o", "base.gguf"]).ok();
+    let two = ["run", "base.gguf", "--mmproj", "part.gguf", "--image", &image, "--prompt", "x"];
+    sandbox
+        .run(&[&two[..], &["--lora", &lora]].concat())
+        .fails(2, &["--lora with --mmproj", "apr lora convert"]);
 }

@@ -16,6 +16,8 @@ pub(super) enum LayoutEntry {
     Add(f32),
     Transposed,
     SkipRows(String),
+    Rows(String),
+    Key(String),
     Stack(String),
     Groups([String; 3]),
     Cut(CutEntry),
@@ -105,6 +107,8 @@ pub enum GgufLayout {
     Transposed,
     /// The first rows are left out.
     SkipRows(u64),
+    /// As many rows: zeros follow the tensor's own, or its last ones are left out.
+    Rows(u64),
     /// Rows are groups of queries with one key and one value each: `[groups, queries, rows]`.
     ///
     /// `rows` is the number of rows of each query, key and value. In the file, all queries come
@@ -172,6 +176,9 @@ pub(crate) enum TensorLayout {
     Add(f32),
     Transposed,
     SkipRows(Expression),
+    Rows(Expression),
+    /// Key with the single value of this tensor in every layer.
+    Key(String),
     /// Canonical pattern of the tensors that are stacked.
     Stack(String),
     Groups([Expression; 3]),
@@ -233,6 +240,8 @@ impl TensorLayout {
             LayoutEntry::Add(constant) => Self::Add(*constant),
             LayoutEntry::Transposed => Self::Transposed,
             LayoutEntry::SkipRows(rows) => Self::SkipRows(Expression::parse(rows)?),
+            LayoutEntry::Rows(rows) => Self::Rows(Expression::parse(rows)?),
+            LayoutEntry::Key(key) => Self::Key(key.clone()),
             LayoutEntry::Stack(part) => Self::Stack(part.clone()),
             LayoutEntry::Groups([groups, queries, rows]) => Self::Groups([
                 Expression::parse(groups)?,

@@ -13,6 +13,7 @@ use crate::gguf::{
     ArrangedLayout, Defaults, GgufArrangement, GgufCut, GgufFactors, GgufLayout, GgufValue,
     ScaledLayout, TensorLayout,
 };
+use crate::layer_stack::LayerStack;
 
 impl<'a> FamilyModel<'a> {
     /// Returns `true` if values are in GGUF's layout instead of the layout of Hugging Face
@@ -22,12 +23,16 @@ impl<'a> FamilyModel<'a> {
         self.in_gguf_layout
     }
 
-    /// Returns the reason why GGUF can't store the model although llama.cpp supports the family.
+    /// Returns the reason why the model is not written as GGUF: the family's, or one of this model.
     ///
     /// Returns `None` if the family's table has no such reason.
     #[must_use]
     pub fn gguf_refusal(&self) -> Option<&str> {
-        self.family.file.gguf.refused.as_deref()
+        let holds = |when: &Expression| self.dimensions.truth(when, &[]) == Some(true);
+        let conditions = self.family.gguf.iter().flat_map(|gguf| &gguf.refused_if);
+        let of_model = || conditions.clone().find(|(when, _)| holds(when));
+        let of_family = self.family.file.gguf.refused.as_deref();
+        of_family.or_else(|| of_model().map(|(_, why)| why.as_str()))
     }
 
     /// Returns the name that a tensor has in GGUF files of this model, by its canonical name.
@@ -77,7 +82,9 @@ impl<'a> FamilyModel<'a> {
         };
 
         Ok(match found.and_then(|found| self.family.layout(found.tensor)) {
-            None | Some(TensorLayout::Stack(_) | TensorLayout::Cut(_)) => GgufLayout::Same,
+            None | Some(TensorLayout::Stack(_) | TensorLayout::Cut(_) | TensorLayout::Key(_)) => {
+                GgufLayout::Same
+            }
             Some(TensorLayout::Groups([groups, queries, rows])) => {
                 GgufLayout::Groups([size(groups)?, size(queries)?, size(rows)?])
             }
@@ -87,6 +94,7 @@ impl<'a> FamilyModel<'a> {
             Some(TensorLayout::Add(constant)) => GgufLayout::Add(*constant),
             Some(TensorLayout::Transposed) => GgufLayout::Transposed,
             Some(TensorLayout::SkipRows(rows)) => GgufLayout::SkipRows(size(rows)?),
+            Some(TensorLayout::Rows(rows)) => GgufLayout::Rows(size(rows)?),
             Some(TensorLayout::Arranged(arranged)) => {
                 GgufLayout::Arranged(arrangement(arranged, size)?)
             }
@@ -151,6 +159,38 @@ impl<'a> FamilyModel<'a> {
         let found = self.family.find_canonical(&self.family.part(stack, 0)?)?;
         let whole = self.family.stack_of(found.tensor)?;
         self.counts.get(self.family.stacked_index(found.tensor, whole)?).copied()
+    }
+
+    /// Returns the keys that GGUF files have in place of tensors with a single value, each with the
+    /// canonical names of these tensors by layer.
+    #[must_use]
+    pub fn gguf_lists(&self) -> Vec<(&str, Vec<String>)> {
+        let layouts = self.family.gguf.iter().flat_map(|gguf| &gguf.layouts);
+        let lists = layouts.filter_map(|(name, layout)| match layout {
+            TensorLayout::Key(key) => Some((key.as_str(), self.in_all_layers(name))),
+            _ => None,
+        });
+        lists.collect()
+    }
+
+    /// Returns the canonical names of the tensors that llama.cpp reads in every layer, although the
+    /// model may do without.
+    #[must_use]
+    pub fn gguf_needs(&self) -> Vec<String> {
+        let needs = self.family.gguf.iter().flat_map(|gguf| &gguf.needs);
+        needs.flat_map(|name| self.in_all_layers(name)).collect()
+    }
+
+    /// Returns the canonical names of a tensor of the table in all layers of the model.
+    fn in_all_layers(&self, name: &str) -> Vec<String> {
+        /// Configurations and files may state any number.
+        const MOST: u64 = 1 << 12;
+
+        let tensor = self.family.file.tensors.iter().position(|entry| entry.name == name);
+        let layers = self.counts.get(LayerStack::Only.index()).copied().unwrap_or_default();
+        let layers = layers.min(MOST);
+        let of_layer = |layer| self.family.tensors[tensor?].pattern.filled(&[layer]);
+        (0..layers).filter_map(of_layer).collect()
     }
 
     /// Returns `true` if llama.cpp does not use the tensor with this canonical name.

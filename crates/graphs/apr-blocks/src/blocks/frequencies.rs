@@ -189,6 +189,7 @@ impl<'p> Rotation<'p> {
                 Ok(fixed(plain.inverse().into_iter().map(|inverse| inverse / factor).collect()))
             }
             "llama3" => Ok(fixed(self.llama3(&plain)?)),
+            "proportional" => Ok(fixed(self.proportional(&plain)?)),
             "yarn" => self.yarn(&plain),
             "longrope" | "su" => self.longrope(&plain),
             "dynamic" if dim > 2 && self.alpha()?.is_some() => {
@@ -257,6 +258,23 @@ impl<'p> Rotation<'p> {
         };
 
         Ok(plain.inverse().into_iter().map(turned).collect())
+    }
+
+    /// Returns the angles of Gemma 4: those of the first share of a head's dimensions, and none for
+    /// the others.
+    fn proportional(&self, plain: &Plain) -> Result<Vec<f64>> {
+        let share = self.partial().unwrap_or(1.0);
+        if !(0.0..=1.0).contains(&share) {
+            let message = format!("'partial_rotary_factor' is {share}, not a share");
+            return Err(Error::format(message));
+        }
+        let factor = self.number("factor").map_or(Ok(1.0), |factor| positive("factor", factor))?;
+        // The fraction is cut off, as transformers does it.
+        let turned = (share * plain.dim as f64 / 2.0).floor();
+        let angle = |(at, inverse): (usize, f64)| {
+            if (at as f64) < turned { inverse / factor } else { 0.0 }
+        };
+        Ok(plain.inverse().into_iter().enumerate().map(angle).collect())
     }
 
     /// YaRN (Peng et al. 2023, <https://arxiv.org/abs/2309.00071>).

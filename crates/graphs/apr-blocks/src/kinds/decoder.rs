@@ -102,7 +102,9 @@ pub(crate) fn write(
         w.norm_part(Norm::of(place)?, "norm", x, place.module_or_none("embedding_norm"))
     })?;
     let streams = Streams::of(place)?;
-    let layer_tokens = streams.map(|_| w.layer_tokens(place, inputs.tokens, x)).transpose()?;
+    let has_layer_tokens = streams.is_some() || place.module_or_none("layer_tokens").is_some();
+    let layer_tokens =
+        has_layer_tokens.then(|| w.layer_tokens(place, inputs.tokens, x)).transpose()?;
     let x = match streams {
         Some(streams) => w.streams(place, streams, x)?,
         None => x,

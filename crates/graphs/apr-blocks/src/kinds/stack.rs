@@ -452,10 +452,21 @@ fn layer_body(
     let states = convolution.map(|convolution| States { convolution, state });
     let shared = pair(shared_key, shared_value);
     let given = Given { mask, turn, past, shared, states, counts, distances, growth };
-    let made = match (Streams::of(place)?, own) {
+    let mut made = match (Streams::of(place)?, own) {
         (Some(streams), Some(own)) => w.layer_of_streams(place, streams, x, own, rotary, given)?,
-        _ => w.layer(place, x, rotary, given, encoded)?,
+        (_, own) => {
+            let mut made = w.layer(place, x, rotary, given, encoded)?;
+            if let Some(own) = own {
+                let change = w.layer_token(place, made.x, own)?;
+                made.x = w.make("Add", "with_layer_token", [made.x, change]);
+            }
+            made
+        }
     };
+    if let Some(scale) = place.tensor_or_none("layer_out_scale") {
+        let scale = w.tensor(&scale)?;
+        made.x = w.make("Mul", "scaled_output", [made.x, scale]);
+    }
     let mut results = vec![("output", made.x)];
     if let Some(KeyValue { key, value }) = made.cache.pair.filter(|_| is_cached || is_source) {
         results.extend([("present_key", key), ("present_value", value)]);

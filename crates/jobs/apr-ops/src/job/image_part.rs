@@ -1,6 +1,6 @@
 //! The part for images of a vision-language model, as a model by itself.
 
-use apr_arch::FamilyModel;
+use apr_arch::{FamilyModel, IMAGES};
 use apr_core::json;
 use apr_registry::{CheckpointReader, Error, Result, TensorInfo, keys};
 use apr_source::Source;
@@ -42,7 +42,7 @@ pub(super) fn part_for_images<'a>(source: &Source<'a>) -> Result<View<'a>> {
         kept.extend(vector_of(reader, model, token)?);
     }
     let mut view = View::of(reader, kept);
-    view.metadata_mut().set(keys::PART, "images");
+    view.metadata_mut().set(keys::PART, IMAGES);
     Ok(view)
 }
 

@@ -7,6 +7,7 @@ use apr_view::View;
 use serde_json::{Map, Value};
 
 use super::tensors::{LLAMA3, LONG};
+use crate::rope;
 
 /// Keys for the activation function of the feed-forward networks. The first key that is present
 /// counts.
@@ -59,15 +60,26 @@ fn is_scale(name: &str, value: &Value) -> bool {
 }
 
 /// Returns `true` if llama.cpp scales positions by this kind of `rope_scaling`.
-pub(super) fn is_stretched(kind: &str, keys: &[KeyValue], view: &View<'_>) -> bool {
+pub(super) fn is_stretched(
+    kind: &str,
+    config: &Map<String, Value>,
+    keys: &[KeyValue],
+    view: &View<'_>,
+) -> bool {
     let has_key = keys.iter().any(|pair| pair.key.ends_with(".rope.scaling.type"));
     let has_tensor = |name: &str| view.tensors().iter().any(|info| info.name == name);
     match kind {
         "linear" => has_key,
         // Phi-3 stretches by lists of factors under this type, too.
         "yarn" => has_key || has_tensor(LONG),
-        "llama3" => has_tensor(LLAMA3),
+        "llama3" | rope::PROPORTIONAL => has_tensor(LLAMA3),
         "su" | "longrope" => has_tensor(LONG),
+        // With `alpha`, it is another base at every length, and the key says that nothing else is.
+        "dynamic" => {
+            let alpha = config.get("rope_scaling").and_then(|rope| rope.get("alpha"));
+            let has_factor = keys.iter().any(|pair| pair.key.ends_with(".rope.scaling.factor"));
+            alpha.is_some() && has_key && has_factor
+        }
         _ => false,
     }
 }

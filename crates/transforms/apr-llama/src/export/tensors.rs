@@ -2,7 +2,9 @@
 
 use std::collections::{BTreeMap, HashSet};
 
-use apr_arch::{CANONICAL, FamilyModel, GGUF, GgufLayout, Naming, TensorKind, is_of_others};
+use apr_arch::{
+    CANONICAL, FamilyModel, GGUF, GgufLayout, HUGGING_FACE, Naming, TensorKind, is_of_others,
+};
 use apr_core::counted;
 use apr_gguf::{Array, KeyValue, Value as Typed};
 use apr_registry::{CheckpointReader, DType, Error, Loss, Result, TensorInfo, keys};
@@ -36,6 +38,8 @@ pub(super) struct ExportPlan<'p, 'a> {
     pub(super) losses: Vec<Loss>,
     /// Names that are taken.
     names: HashSet<String>,
+    /// Canonical names of tensors whose values are in keys.
+    lists: HashSet<String>,
     /// `true` if a classifier is made of rows of the head.
     has_answers: bool,
 }
@@ -48,6 +52,7 @@ impl<'p, 'a> ExportPlan<'p, 'a> {
             tensors: Vec::new(),
             losses: Vec::new(),
             names: HashSet::new(),
+            lists: model.gguf_lists().into_iter().flat_map(|(_, tensors)| tensors).collect(),
             has_answers: false,
         }
     }
@@ -66,8 +71,11 @@ impl<'p, 'a> ExportPlan<'p, 'a> {
         let head = self.model.dimension("head_dim").filter(|&head| head <= MAX_HEAD);
         let mut computed = Vec::new();
         if let (true, Some(head)) = (has(LLAMA3), head) {
-            computed
-                .extend(rope::llama3_factors(&facts.config, head).map(|factors| (LLAMA3, factors)));
+            // Heads of Gemma 4 that are turned in part are wider than the others.
+            let wide = self.model.dimension("full_head_dim").filter(|&head| head <= MAX_HEAD);
+            let factors = rope::llama3_factors(&facts.config, head)
+                .or_else(|| rope::proportional_factors(&facts.config, wide.unwrap_or(head)));
+            computed.extend(factors.map(|factors| (LLAMA3, factors)));
         }
 
         if let (true, Some([long, short])) = (has(LONG), rope::long_and_short(&facts.config)) {
@@ -183,7 +191,56 @@ impl<'p, 'a> ExportPlan<'p, 'a> {
             self.add_known(position, canonical)?;
         }
 
-        Ok(())
+        self.check_needs()
+    }
+
+    /// # Errors
+    /// E001 when a tensor is missing that llama.cpp reads in every layer.
+    fn check_needs(&self) -> Result<()> {
+        let is_missing =
+            |name: &String| self.model.gguf_name(name).is_some_and(|it| !self.names.contains(&it));
+        match self.model.gguf_needs().into_iter().find(is_missing) {
+            Some(name) => {
+                let family = self.model.family();
+                let naming = family.default_naming(HUGGING_FACE);
+                let source = naming.and_then(|naming| family.source_name(&name, &naming));
+                let name = source.unwrap_or(name);
+                let why = "missing tensor: the model does without it, but llama.cpp reads it in \
+                           every layer";
+                Err(Error::format(why).for_tensor(name))
+            }
+            None => Ok(()),
+        }
+    }
+
+    /// Returns the keys that have the values of tensors, a list with one for each layer.
+    ///
+    /// # Errors
+    /// E001 when such a tensor is missing or has several values, E002 and E007 when it can't be
+    /// read.
+    pub(super) fn lists(&self) -> Result<Vec<KeyValue>> {
+        let mut positions = BTreeMap::new();
+        for position in 0..self.reader.tensors().len() {
+            positions.extend(self.model.canonical(position).map(|name| (name, position)));
+        }
+        let value = |key: &str, name: &str| -> Result<f32> {
+            let missing =
+                || Error::format(format!("missing tensor, which llama.cpp needs as {key}"));
+            let position = *positions.get(name).ok_or_else(|| missing().for_tensor(name))?;
+            let info = &self.reader.tensors()[position];
+            if info.shape.elements() != Some(1) {
+                let why = format!("its shape is {}, but llama.cpp has one value of it", info.shape);
+                return Err(Error::format(why).for_tensor(&info.name));
+            }
+            let values = values::read(self.reader, position, 0..1)?;
+            Ok(values.first().copied().map_or(0.0, single))
+        };
+        let lists = self.model.gguf_lists();
+        let list = |(key, names): &(&str, Vec<String>)| {
+            let values: Result<Vec<f32>> = names.iter().map(|name| value(key, name)).collect();
+            Ok(KeyValue::new(*key, values?))
+        };
+        lists.iter().map(list).collect()
     }
 
     /// Adds a tensor that stays one tensor or is split.
@@ -205,6 +262,11 @@ impl<'p, 'a> ExportPlan<'p, 'a> {
         let cuts = self.model.family().cuts(canonical);
         if !cuts.is_empty() {
             return cuts.iter().try_for_each(|part| self.add_cut(position, part));
+        }
+
+        // Its value is in a key.
+        if self.lists.contains(canonical) {
+            return Ok(());
         }
 
         // Masks and frequencies, for example.
@@ -309,6 +371,9 @@ impl<'p, 'a> ExportPlan<'p, 'a> {
                 let (rows, first) = rows_after(source, skipped)?;
                 TensorOrigin::Changed(Change::some_rows(&mut info, position, first, rows)?)
             }
+            GgufLayout::Rows(rows) => {
+                TensorOrigin::Changed(Change::with_rows(&mut info, position, rows)?)
+            }
             GgufLayout::Arranged(arranged) => {
                 TensorOrigin::Changed(layouts::arranged(&mut info, position, arranged)?)
             }
@@ -381,7 +446,11 @@ impl<'p, 'a> ExportPlan<'p, 'a> {
         let positions: Vec<usize> = parts.values().copied().collect();
         let is_whole = count == parts.len() as u64 && parts.keys().copied().eq(0..count);
         if let (false, Some(&first)) = (is_whole, positions.first()) {
-            let what = if stack.contains("experts") { "expert" } else { "head" };
+            let what = match stack {
+                experts if experts.contains("experts") => "expert",
+                streams if streams.starts_with("streams") => "matrix",
+                _ => "head",
+            };
             let has = counted(parts.len() as u64, what);
             let why = format!("its layer has {has}, but llama.cpp needs all {count} in one tensor");
             return Err(Error::format(why).for_tensor(&tensors[first].name));

@@ -21,79 +21,11 @@ fn hex(bytes: &[u8]) -> String {
     Sha256::digest(bytes).iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
-/// Keys that apr writes and the converter does not. They are from its vocabulary step, which the
-/// fixtures omit; the file type, which it forgets for one family; and a key for ModernBERT, which
-/// it reads from a key that not all configurations have.
-const MORE: [&str; 3] = [
-    "tokenizer.ggml.token_type_count",
-    "general.file_type",
-    "modern-bert.attention.layer_norm_epsilon",
-];
-
-/// Keys that the converter assumes, although the configuration states otherwise: that the
-/// feed-forward network is four times as wide, and that there are as many keys as queries.
-const STATED: [(&str, &str); 2] =
-    [("phi", "phi2.feed_forward_length"), ("phi", "phi2.attention.head_count_kv")];
-
 /// The case whose configuration has factors that GGUF has multiplied into weights.
 const SCALED: &str = "falcon_h1";
 
 /// The case whose pooler the converter leaves out, although the classifier reads it.
-const POOLED: &str = "bert_classifier";
-
-#[test]
-fn keys_are_the_converters() {
-    for Case { name, json, reader } in cases() {
-        let export = exported(&reader, &name);
-        let written =
-            apr_gguf::key_values(export.view.metadata()).expect("pairs").expect("keys").to_vec();
-        let written: Vec<Value> = written.iter().map(KeyValue::to_json).collect();
-        let written: BTreeMap<String, (String, Value)> = written
-            .iter()
-            .map(|pair| {
-                let kind = match pair.get("items") {
-                    Some(items) => format!("array/{}", items.as_str().expect("a type")),
-                    None => pair["type"].as_str().expect("a type").to_owned(),
-                };
-                (pair["key"].as_str().expect("a key").to_owned(), (kind, pair["value"].clone()))
-            })
-            .collect();
-        let mut expected: BTreeMap<String, (String, Value)> = BTreeMap::new();
-        for key in json["keys"].as_array().expect("keys") {
-            let text = |at: usize| key[at].as_str().expect("text").to_owned();
-            let kind =
-                text(1).replace("uint32", "u32").replace("int32", "i32").replace("float32", "f32");
-            expected.insert(text(0), (kind, key[2].clone()));
-        }
-        for (key, (kind, value)) in &expected {
-            // It counts the pooler.
-            let is_larger = name == POOLED && key == "general.size_label";
-            if STATED.contains(&(name.as_str(), key.as_str())) || is_larger {
-                continue;
-            }
-            let (found_kind, found) =
-                written.get(key).unwrap_or_else(|| panic!("{name}: {key} is missing"));
-            assert_eq!(found_kind, kind, "{name}: {key}");
-            match (kind.as_str(), value.as_f64(), found.as_f64()) {
-                ("f32", Some(value), Some(found)) => {
-                    assert!(
-                        (value - found).abs() <= f64::from(f32::EPSILON) * value.abs(),
-                        "{name}: {key} is {found}"
-                    );
-                }
-                _ => assert_eq!(found, value, "{name}: {key}"),
-            }
-        }
-        for key in written.keys().filter(|key| !expected.contains_key(*key)) {
-            // The converter leaves it to whoever runs a classifier.
-            if key.ends_with(".pooling_type") && name.ends_with("_classifier") {
-                assert_eq!(written[key].1, json!(4), "{name}");
-                continue;
-            }
-            assert!(MORE.contains(&key.as_str()), "{name}: {key} is one too many");
-        }
-    }
-}
+pub(crate) const POOLED: &str = "bert_classifier";
 
 #[test]
 fn tensors_are_the_converters_bit_for_bit() {
@@ -199,7 +131,9 @@ fn any_range_reads_as_part_of_the_whole() {
 #[test]
 fn restoring_an_export_returns_the_original() {
     // Four-bit floats come back as floats, once they are dequantized.
-    for case in cases().into_iter().filter(|case| !case.name.ends_with("_mxfp4")) {
+    // Experts of Qwen3-VL come back one by one.
+    let comes_back = |case: &Case| !case.name.ends_with("_mxfp4") && case.name != "qwen3_vl_moe";
+    for case in cases().into_iter().filter(comes_back) {
         let export = exported_with_tokens(&case);
         let Case { name, json, reader } = &case;
         let restored = restore(&export.view, families(), &Architecture::Auto);
@@ -212,6 +146,11 @@ fn restoring_an_export_returns_the_original() {
             // Without a sliding window, llama.cpp's files do not tell them from a LLaMA.
             original["model_type"] = "llama".into();
             original["architectures"] = json!(["LlamaForCausalLM"]);
+        }
+        if name == "glm4_moe_lite" {
+            // Nor those of smaller models from DeepSeek V3's, which compute the same.
+            original["model_type"] = "deepseek_v3".into();
+            original["architectures"] = json!(["DeepseekV3ForCausalLM"]);
         }
         check_config(name, &config, &original);
         let sources: BTreeMap<&str, usize> = reader
@@ -230,8 +169,15 @@ fn restoring_an_export_returns_the_original() {
             let source = names.iter().flatten().find_map(|name| sources.get(name));
             let source = *source.unwrap_or_else(|| panic!("{name}: {} is new", info.name));
             let original = &reader.tensors()[source];
-            assert_eq!(info.shape, original.shape, "{name}: {}", info.name);
             let mut expected = read(reader, source);
+            if name.starts_with("gemma3n") && info.name.ends_with("embed_tokens_per_layer.weight") {
+                // The file has zeros for tokens that the layers have no vectors of.
+                let mut found = read(&view, position);
+                let more = found.split_off(expected.len());
+                assert!(found == expected && more.iter().all(|byte| *byte == 0), "{name}");
+                continue;
+            }
+            assert_eq!(info.shape, original.shape, "{name}: {}", info.name);
             if info.dtype != original.dtype {
                 let mut wide = Vec::new();
                 cast_float(original.dtype, info.dtype, &expected, &mut wide);
@@ -356,9 +302,12 @@ fn check_config(name: &str, config: &Value, original: &Value) {
         else {
             continue;
         };
-        // The converter writes that models without positions read texts of any length.
-        let is_length = key == "max_position_embeddings" && *found == json!(1_u64 << 20);
-        if is_length || name == SCALED && key.ends_with("_multiplier") {
+        // The converter writes that models without positions, and those of a family whose
+        // configurations are wrong, read longer texts. LFM2's width is computed there.
+        let longer = [json!(1_u64 << 20), json!(1_u64 << 18)];
+        let is_length = key == "max_position_embeddings" && longer.contains(found);
+        let is_width = key == "intermediate_size" && name.starts_with("lfm2");
+        if is_length || is_width || name == SCALED && key.ends_with("_multiplier") {
             continue;
         }
         // Files of models without a head look like those of tied ones.
@@ -416,6 +365,10 @@ fn exported_tensors_have_no_mismatches() {
 
         // Which kind each layer has is in the keys alone.
         if name == "nemotron_h" {
+            continue;
+        }
+        // Several families have tensors of these names.
+        if ["minicpm3", "minicpm3_long", "youtu"].contains(&name.as_str()) {
             continue;
         }
 

@@ -1,5 +1,6 @@
 //! Whole models.
 
 mod gguf;
+mod keys;
 mod limits;
 mod support;

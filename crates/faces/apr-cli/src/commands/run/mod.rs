@@ -34,7 +34,7 @@ use std::time::Instant;
 
 use apr_graph::{Body, Meaning};
 use apr_io::NativeHost;
-use apr_llama::with_images;
+use apr_llama::{is_in_gguf_layout, with_images};
 use apr_registry::{CheckpointReader, Error};
 use apr_run::{
     Arithmetic, Facts, Host, Pooling, Prepared, RunOptions, Transcriber, inputs_of, with_runner,
@@ -51,7 +51,7 @@ use crate::commands::merge::with_adapted;
 use crate::commands::running::warn_of_idle_exact;
 use crate::context::Context;
 use crate::failure::{Failure, Outcome};
-use crate::model;
+use crate::model::{self, Model};
 
 /// Beginning of the errors about --regex.
 const OF_REGEX: &str = "the regular expression: ";
@@ -61,24 +61,36 @@ pub(super) fn run(args: &RunArgs, context: &Context) -> Outcome {
     let begun = Instant::now();
     let model = model::open_with_companions(&args.model, context)?;
     model.reader.warnings().iter().for_each(|warning| context.printer.warn(warning));
-    if let Some(part) = &args.mmproj {
-        let part = model::open(part, context)?;
-        let joined = with_images(
-            &*model.reader,
-            &*part.reader,
-            context.families()?,
-            &context.architecture()?,
-        );
-        let (joined, warnings) = joined.map_err(|error| error.in_file(&model.name))?;
-        warnings.iter().for_each(|warning| context.printer.warn(warning));
-        return run_reader(args, &joined, &model.name, begun, context);
-    }
+    let part = args.mmproj.as_ref().map(|part| model::open(part, context)).transpose()?;
+    let run = |text: &dyn CheckpointReader| match &part {
+        Some(part) => run_joined(args, text, part, &model.name, begun, context),
+        None => run_reader(args, text, &model.name, begun, context),
+    };
     if args.lora.is_empty() {
-        return run_reader(args, &*model.reader, &model.name, begun, context);
+        return run(&*model.reader);
     }
-    with_adapted(&model, &args.lora, context, |reader| {
-        run_reader(args, reader, &model.name, begun, context)
-    })
+    with_adapted(&model, &args.lora, context, run)
+}
+
+/// Runs a language model together with its part for images.
+fn run_joined(
+    args: &RunArgs,
+    text: &dyn CheckpointReader,
+    part: &Model,
+    name: &str,
+    begun: Instant,
+    context: &Context,
+) -> Outcome {
+    // With an adapter under the names of frameworks, the model has these names, too.
+    if !args.lora.is_empty() && !is_in_gguf_layout(text) {
+        let message = "--lora with --mmproj needs adapters in GGUF files: `apr lora convert` \
+                       writes them";
+        return Err(Failure::Usage(message.to_owned()));
+    }
+    let joined = with_images(text, &*part.reader, context.families()?, &context.architecture()?);
+    let (joined, warnings) = joined.map_err(|error| error.in_file(name))?;
+    warnings.iter().for_each(|warning| context.printer.warn(warning));
+    run_reader(args, &joined, name, begun, context)
 }
 
 /// Runs the model of a reader.

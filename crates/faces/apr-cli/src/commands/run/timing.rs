@@ -17,6 +17,9 @@ pub(super) struct Loaded(Duration);
 pub(super) struct Timed {
     /// Path or location of the model, as given.
     path: String,
+    /// Path of the vision tower and projector, if they are in another file.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    mmproj: Option<String>,
     /// Number of the prompt, from 0, if there are several.
     #[serde(skip_serializing_if = "Option::is_none")]
     index: Option<usize>,
@@ -75,6 +78,7 @@ impl Loaded {
         }
         Timed {
             path: job.name.to_owned(),
+            mmproj: job.args.mmproj.as_ref().map(|part| part.display().to_string()),
             index: of.index,
             input: of.text.map(str::to_owned),
             completion,

@@ -148,6 +148,10 @@ const ELSEWHERE: &[(&str, &str)] = &[
     ("without --external-data never", "weights_of_2_gib_and_more_lie_beside_their_graph"),
     ("--lora needs the model", "what_can_not_be_merged_is_refused_before_anything_is_written"),
     (
+        "--lora with --mmproj needs adapters in GGUF files",
+        "a_part_for_images_that_does_not_fit_is_refused",
+    ),
+    (
         "--lora merges adapters into one model",
         "what_can_not_be_merged_is_refused_before_anything_is_written",
     ),

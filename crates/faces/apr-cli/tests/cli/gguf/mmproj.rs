@@ -78,3 +78,26 @@ fn parts_for_images_are_the_converters_bit_for_bit() {
         assert!(written.is_empty(), "{name}: {:?} are missing", written.keys());
     }
 }
+
+/// `run_images` compares the same graph, before a language model, with transformers.
+#[test]
+fn a_part_for_images_is_a_model_by_itself() {
+    for (name, _) in converted() {
+        let sandbox = Sandbox::new();
+        let model = locate::fixture(&format!("run/tiny-{name}")).display().to_string();
+        let image = locate::fixture("picture/a.png").display().to_string();
+        sandbox.run(&["convert", &model, "--mmproj", "-o", "part.gguf"]).ok();
+        sandbox.apr("validate part.gguf --strict").ok();
+        let graph = sandbox.apr("graph part.gguf").ok().text();
+        assert!(graph.contains("image_features"), "{name}: {graph}");
+        let of_whole = sandbox.run(&["run", "part.gguf", "-i", &image, "--json"]).ok().json();
+        let quantized = sandbox.apr("quantize part.gguf -t q8_0 -o part-q8.gguf").ok().text();
+        assert!(!quantized.contains("part (metadata)"), "{name}: {quantized}");
+        let of_codes = sandbox.run(&["run", "part-q8.gguf", "-i", &image, "--json"]).ok().json();
+        let vector = |report: &Value| report["results"][0]["vector"].as_array().map(Vec::len);
+        assert!(vector(&of_whole).is_some_and(|numbers| numbers > 0), "{name}");
+        assert_eq!(vector(&of_whole), vector(&of_codes), "{name}");
+        sandbox.run(&["canary", "create", "part.gguf", "--input", &image, "-o", "c.json"]).ok();
+        sandbox.apr("canary check part.gguf --canary c.json").ok();
+    }
+}
