@@ -1,11 +1,10 @@
 //! A checkpoint whose weights are encoded as they are read.
 
-use std::collections::BTreeMap;
-use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::sync::{Arc, OnceLock};
 
 use apr_core::json::{from_python, to_python};
 use apr_core::{
-    CheckpointReader, CodingPart, Companion, Container, Error, Escaped, Metadata, Result, Stored,
+    CheckpointReader, CodingPart, Companion, Container, Error, Metadata, Result, Stored,
     TensorInfo, keys, pass_on,
 };
 use apr_tensor::drift::Drift;
@@ -13,11 +12,11 @@ use apr_tensor::element::widen_f32;
 use apr_view::{Base, Companions, module_of_mlx};
 use serde_json::{Map, Value};
 
+use super::errors::{LaidErrors, Moved};
 use super::global::{at_once, global_scale, sets};
 use super::row::Encoder;
 use super::stated::Statement;
-use super::{Chosen, Layout, Part, Rounded, named};
-use crate::quality::{LOST_ABOVE, QualityLog, QuantizationReport};
+use super::{Chosen, Layout, Part, named};
 
 /// Name of the configuration, which states how the weights are read.
 const CONFIG: &str = "config.json";
@@ -47,97 +46,6 @@ struct Origin {
     tensor: usize,
     /// The part of a weight in this layout; `None` for a tensor that stays as it is.
     part: Option<(Layout, Part)>,
-}
-
-/// Quantization errors of the weights that were read to the end.
-#[derive(Debug)]
-pub struct LaidErrors {
-    /// Layout of each weight, by position in the base.
-    layouts: Vec<Option<Layout>>,
-    /// Errors of pieces, by position in the base and offset. The key order makes sums independent
-    /// of threads.
-    drifts: Mutex<BTreeMap<(usize, u64), Moved>>,
-    /// Weights that were rounded before, whose drift counts. Measured while they are encoded, it
-    /// would be zero.
-    rounded: BTreeMap<usize, Rounded>,
-    names: Vec<String>,
-    bytes: Vec<u64>,
-    elements: u64,
-}
-
-/// Error of a piece of a weight.
-#[derive(Debug, Clone, Copy, Default)]
-struct Moved {
-    drift: Drift,
-    /// Rows that begin in the piece, and those of them with an error above [`LOST_ABOVE`].
-    rows: u64,
-    lost: u64,
-}
-
-impl Moved {
-    fn merge(&mut self, other: &Self) {
-        self.drift.merge(&other.drift);
-        self.rows += other.rows;
-        self.lost += other.lost;
-    }
-
-    fn add_row(&mut self, values: &[f32], held: &[f32]) {
-        let drift = Drift::of(values, held);
-        self.drift.merge(&drift);
-        self.rows += 1;
-        self.lost += u64::from(drift.relative_error().is_some_and(|error| error > LOST_ABOVE));
-    }
-}
-
-impl LaidErrors {
-    /// Elements of all tensors as weights.
-    #[must_use]
-    pub fn elements(&self) -> u64 {
-        self.elements
-    }
-
-    /// Returns the report on all weights, or `None` if no weight was laid out.
-    #[must_use]
-    pub fn report(&self) -> Option<QuantizationReport> {
-        let mut log = QualityLog::default();
-        for (tensor, Moved { drift, .. }) in self.weights() {
-            let drift = self.rounded.get(&tensor).map_or(drift, |rounded| rounded.drift);
-            if let Some(layout) = self.layouts[tensor] {
-                log.add_laid(&self.names[tensor], layout, self.bytes[tensor], &drift);
-            }
-        }
-        log.finish()
-    }
-
-    /// Returns a warning for each weight of which most rows have an error above [`LOST_ABOVE`],
-    /// but not the whole: one value is much larger than all others.
-    #[must_use]
-    pub fn lost(&self) -> Vec<String> {
-        let limit = 100.0 * LOST_ABOVE;
-        let is_lost = |(_, Moved { drift, rows, lost }): &(usize, Moved)| {
-            let is_whole = drift.relative_error().is_some_and(|error| error > LOST_ABOVE);
-            !is_whole && 2 * lost > *rows
-        };
-        let lost = self.weights().into_iter().filter(is_lost);
-        lost.map(|(tensor, Moved { rows, lost, .. })| {
-            let name = Escaped::short(&self.names[tensor]);
-            format!(
-                "tensor {name}: relative quantization error above {limit:.0} % in {lost} of \
-                 {rows} rows"
-            )
-        })
-        .collect()
-    }
-
-    /// The errors of weights, by position.
-    fn weights(&self) -> BTreeMap<usize, Moved> {
-        let drifts = self.drifts.lock().unwrap_or_else(PoisonError::into_inner);
-        let mut weights: BTreeMap<usize, Moved> = BTreeMap::new();
-        for ((tensor, _), moved) in drifts.iter() {
-            weights.entry(*tensor).or_default().merge(moved);
-        }
-        weights
-    }
 }
 
 impl<'a> Laid<'a> {
@@ -226,7 +134,6 @@ impl<'a> Laid<'a> {
             globals[sets[*tensor]].get_or_init(|| rounded.rounding.global);
         }
         let names = base.tensors().iter().map(|info| info.name.clone()).collect();
-        let drifts = Mutex::default();
         let elements = base.tensors().iter().filter_map(|info| info.shape.elements());
         let elements = elements.fold(0, u64::saturating_add);
         Ok(Self {
@@ -238,14 +145,7 @@ impl<'a> Laid<'a> {
             sets,
             named,
             importance,
-            errors: Arc::new(LaidErrors {
-                layouts: layouts.clone(),
-                drifts,
-                rounded,
-                names,
-                bytes,
-                elements,
-            }),
+            errors: Arc::new(LaidErrors::new(layouts.clone(), rounded, names, bytes, elements)),
             layouts,
             base,
         })
@@ -303,7 +203,7 @@ impl<'a> Laid<'a> {
 
     fn encoder(&self, tensor: usize, layout: Layout) -> Result<Encoder> {
         let rounding = layout.rounding(self.named[tensor].dtype, self.global(tensor, layout)?);
-        let is_rounded = self.errors.rounded.contains_key(&tensor);
+        let is_rounded = self.errors.is_rounded(tensor);
         Ok(Encoder { rounding, is_rounded })
     }
 
@@ -353,7 +253,7 @@ impl<'a> Laid<'a> {
             at += len as u64;
             rest = later;
         }
-        self.note(tensor, offset, moved);
+        self.errors.note(tensor, offset, moved);
         Ok(())
     }
 
@@ -392,7 +292,7 @@ impl<'a> Laid<'a> {
             at += len as u64;
             rest = later;
         }
-        self.note(tensor, offset, Moved { drift, ..Moved::default() });
+        self.errors.note(tensor, offset, drift.into());
         Ok(())
     }
 
@@ -474,14 +374,6 @@ impl<'a> Laid<'a> {
             rows.iter().flat_map(move |row| row[word * width..(word + 1) * width].iter().copied())
         });
         Ok((words.collect(), moved))
-    }
-
-    /// Records the error of a weight whose codes are read from `offset` on.
-    fn note(&self, tensor: usize, offset: u64, moved: Moved) {
-        if moved.drift.count > 0 {
-            let mut drifts = self.errors.drifts.lock().unwrap_or_else(PoisonError::into_inner);
-            drifts.insert((tensor, offset), moved);
-        }
     }
 }
 

@@ -18,6 +18,7 @@
 //! are read, some rows at a time.
 
 mod affine;
+mod errors;
 mod global;
 mod laid;
 mod left;
@@ -35,8 +36,9 @@ use crate::scheme::Scheme;
 use apr_arch::FamilyModel;
 use apr_core::{CheckpointReader, DType, Result, Shape, TensorInfo};
 
+pub use errors::LaidErrors;
 pub use global::{global_scale, joined};
-pub use laid::{Laid, LaidErrors};
+pub use laid::Laid;
 pub use left::{LeftReason, LeftWeight};
 pub use rounding::{Rounded, Rounding, Scale};
 use rules::Rules;
