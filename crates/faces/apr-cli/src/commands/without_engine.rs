@@ -146,7 +146,7 @@ pub(super) mod search {
     use std::path::Path;
 
     use apr_ops::job::Job;
-    use apr_quantize::Quantization;
+    use apr_quantize::{Quantization, Scheme};
     use apr_registry::PlanOptions;
 
     use crate::args::SearchArgs;
@@ -155,7 +155,10 @@ pub(super) mod search {
     use crate::failure::Outcome;
     use crate::model::Model;
 
-    pub(in crate::commands) fn check_layout(_layout: &PlanOptions) -> Outcome {
+    pub(in crate::commands) fn check_layout(
+        _layout: &PlanOptions,
+        _scheme: Option<Scheme>,
+    ) -> Outcome {
         absent()
     }
 

@@ -12,7 +12,6 @@ pub(super) mod rounding {
 
     use apr_lowrank::RoundingReport;
     use apr_ops::job::Job;
-    use apr_quantize::Layout;
 
     use crate::context::Context;
     use crate::failure::Outcome;
@@ -21,7 +20,7 @@ pub(super) mod rounding {
     pub(in crate::commands) fn rounded(
         _opened: (Job, Model),
         _path: &Path,
-        _asked: (Layout, &Path),
+        _data: &Path,
         _context: &Context,
     ) -> Outcome<(Job, Model, RoundingReport)> {
         super::absent()

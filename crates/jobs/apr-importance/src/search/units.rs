@@ -263,9 +263,9 @@ impl Unit {
         })
     }
 
-    /// Returns the largest quantized type of at most `bits` bits per weight that changes the weights,
-    /// or else the smallest, with its error. Half precision may change weights so little that only
-    /// rounding would be measured.
+    /// Returns the largest quantized type of at most `bits` bits per weight that changes the
+    /// weights, or else the smallest, with its error. Half precision may change weights so little
+    /// that only rounding would be measured.
     pub(crate) fn near(&self, bits: f64) -> (TensorType, f64) {
         let elements = self.members.iter().map(|member| member.elements).sum::<u64>().max(1);
         let of = |choice: &Choice| choice.bytes as f64 * 8.0 / elements as f64;

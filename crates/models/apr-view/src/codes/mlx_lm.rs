@@ -74,20 +74,25 @@ pub fn module_of_mlx(metadata: &Metadata, module: &str) -> String {
     Names::of(metadata).stacked(module).map_or_else(|| module.to_owned(), |(stacked, _)| stacked)
 }
 
-/// Returns the module of the first expert's matrix, for the module of the matrices of all experts of a
-/// layer.
+/// Returns the module of the first expert's matrix, for the module of the matrices of all experts of
+/// a layer.
 pub(super) fn first_expert(metadata: &Metadata, module: &str) -> Option<String> {
     Names::of(metadata).apart(module, 0)
 }
 
-/// Returns the checkpoint with a tensor for each expert instead of mlx-lm's tensors of all experts of
-/// a layer.
+/// Returns the checkpoint with a tensor for each expert instead of mlx-lm's tensors of all experts
+/// of a layer.
 pub(super) fn taken_apart(base: Box<dyn CheckpointReader>) -> Box<dyn CheckpointReader> {
     if base.format().convention == Convention::LlamaCpp {
         return base;
     }
     let mut is_changed = false;
     let names = Names::of(base.metadata());
+    let is_scale = |info: &TensorInfo| info.name.ends_with(".scales");
+    if names.module == APART && !base.tensors().iter().any(is_scale) {
+        // Tensors of other libraries have the same names.
+        return base;
+    }
     let mut tensors = Vec::with_capacity(base.tensors().len());
     for (position, info) in base.tensors().iter().enumerate() {
         match parts(&names, info, position) {
@@ -126,9 +131,9 @@ fn parts(
     (0..experts).map(of).collect()
 }
 
-/// Returns the checkpoint with one tensor for all experts of a layer instead of the tensors of each,
-/// as mlx-lm has them. Also returns, for each tensor, the position of one of those that it is made
-/// of.
+/// Returns the checkpoint with one tensor for all experts of a layer instead of the tensors of
+/// each, as mlx-lm has them. Also returns, for each tensor, the position of one of those that it is
+/// made of.
 ///
 /// Experts that are not alike stay apart.
 ///
