@@ -74,8 +74,8 @@ pub fn module_of_mlx(metadata: &Metadata, module: &str) -> String {
     Names::of(metadata).stacked(module).map_or_else(|| module.to_owned(), |(stacked, _)| stacked)
 }
 
-/// Returns the module of the first expert's matrix, for the module of the matrices of all experts of
-/// a layer.
+/// Returns the module of the first expert's matrix, for the module of the matrices of all experts
+/// of a layer.
 pub(super) fn first_expert(metadata: &Metadata, module: &str) -> Option<String> {
     Names::of(metadata).apart(module, 0)
 }
