@@ -283,6 +283,7 @@ const STATEMENTS: &[&str] = &[
     "fewer than the {least} of --min-tokens",
     "--mmproj selects the vision part",
     "this program was built without the page's files",
+    "in a clone, `cargo install --locked --profile local",
     "a command is missing: `apr help` lists all",
     "--input NAME=FILE passes an array, an image or audio",
     "The model has no text input. Start with `apr tui",
