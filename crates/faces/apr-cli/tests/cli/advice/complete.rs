@@ -112,7 +112,6 @@ const ELSEWHERE: &[(&str, &str)] = &[
         "apr lora convert ADAPTER --base MODEL",
         "an_adapter_is_told_by_its_folder_its_file_and_what_is_made_of_it",
     ),
-    ("then pass --site target/web", "locations_are_opened_by_the_page_itself"),
     ("apr version --json lists them", "a_binary_says_what_it_can_do"),
     ("{} can't be used in a conversation", "a_conversation_refuses_what_it_does_not_take"),
     ("; --relaxed writes it nevertheless", "advice_about_models_that_do_not_fit_helps"),
