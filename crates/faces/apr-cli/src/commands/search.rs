@@ -116,6 +116,8 @@ pub(super) fn lines(text: &str, most: usize) -> Outcome<Vec<Sample>> {
 fn unchosen(job: &Job, model: &Model, data: &Path, context: &Context) -> Outcome<Unchosen> {
     const GGUF_ALIGNMENT: u64 = 32;
     const APR_ALIGNMENT: u64 = 64;
+    /// Bytes of a configuration about a part of a weight, beside its name.
+    const STATEMENT: u64 = 64;
     let layout = job.weights.layout(job.target.format);
     let job = match layout {
         Some(_) => job.clone(),
@@ -142,6 +144,10 @@ fn unchosen(job: &Job, model: &Model, data: &Path, context: &Context) -> Outcome
     for tensor in &report.tensors {
         let stored = tensor.bytes_after.next_multiple_of(alignment);
         overhead = overhead.saturating_sub(stored);
+        if layout.is_some() {
+            // The configuration names the weights of other layouts.
+            overhead += STATEMENT + tensor.name.len() as u64;
+        }
         if !tensor.to.is_quantized() {
             tensors += stored;
         }

@@ -156,6 +156,14 @@ fn a_search_mixes_layouts_within_the_size() {
         let answer = sandbox.apr(&format!("run {scheme} --prompt 12+34=")).ok().text();
         assert_eq!(answer.trim(), "46", "{scheme}");
     }
+    // The size includes what the configuration says of single weights.
+    for limit in [260_000_u64, 300_000] {
+        let line = format!("{line} --type mlx-4 --max-size {limit} --format safetensors");
+        let report = sandbox.apr(&format!("{line} -o sized -f --json")).ok().json();
+        let files = report["files"].as_array().expect("a list").iter();
+        let size: u64 = files.filter_map(|file| file["bytes"].as_u64()).sum();
+        assert!(size <= limit && size > limit * 9 / 10, "{size} of {limit}");
+    }
     let line = format!("{line} --bits-per-weight 6 --format safetensors -o out");
     sandbox.apr(&line).fails(2, &["takes the smallest layout to choose: --type mlx-4"]);
     sandbox.apr(&format!("{line} --type q4_0")).fails(2, &["leave out --type q4_0"]);
