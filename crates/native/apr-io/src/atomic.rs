@@ -263,7 +263,7 @@ impl AtomicOutput {
         };
         // The files of a folder that is replaced are made beside it.
         let beside = self.whole.as_ref().map_or_else(|| path.clone(), |whole| whole.path.clone());
-        self.make_folder(parent(&beside))?;
+        self.made_folders.extend(create_folders(parent(&beside))?);
         self.leftovers.remove(&beside);
         let as_before = || {
             path.metadata().ok().filter(Metadata::is_file).map(|old| Access::As(old.permissions()))
@@ -274,15 +274,6 @@ impl AtomicOutput {
         self.finished.extend(self.current.replace((path, file)));
         self.position = 0;
         Ok(())
-    }
-
-    fn make_folder(&mut self, folder: &Path) -> Result<()> {
-        let missing = folder
-            .ancestors()
-            .take_while(|folder| !folder.as_os_str().is_empty() && !folder.exists());
-        self.made_folders
-            .extend(missing.map(Path::to_path_buf).collect::<Vec<_>>().into_iter().rev());
-        create_folders(folder)
     }
 
     fn current(&self) -> Result<(&Path, &File)> {

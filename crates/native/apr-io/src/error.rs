@@ -1,5 +1,5 @@
 use std::io;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use apr_core::{Error, IoCause, Result};
 
@@ -28,13 +28,19 @@ pub(crate) fn busy(path: &Path) -> Error {
     Error::io(IoCause::Other, message).in_file(path.display())
 }
 
-/// Creates a folder, and the folders around it if necessary.
+/// Creates a folder, and the folders around it if necessary. Returns those that were created, the
+/// outermost first.
 ///
 /// # Errors
 /// E007, which names the file if there is one in place of a folder.
-pub fn create_folders(folder: &Path) -> Result<()> {
+pub fn create_folders(folder: &Path) -> Result<Vec<PathBuf>> {
     check_folders(folder)?;
-    std::fs::create_dir_all(folder).map_err(|error| io_error(&error, folder))
+    let is_missing = |folder: &&Path| !folder.as_os_str().is_empty() && !folder.exists();
+    let missing = folder.ancestors().take_while(is_missing);
+    let mut missing: Vec<PathBuf> = missing.map(Path::to_path_buf).collect();
+    missing.reverse();
+    std::fs::create_dir_all(folder).map_err(|error| io_error(&error, folder))?;
+    Ok(missing)
 }
 
 /// Checks that a folder is there or can be created: nothing on its path is a file.

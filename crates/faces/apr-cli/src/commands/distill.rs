@@ -12,7 +12,7 @@ use apr_distill::{
     Cuts, DECODER, DistillOptions, DistillReport, Events, Pairs, Progress, Scores, Size, Student,
     Trained, cuts, distill,
 };
-use apr_io::{AtomicOutput, Target, create_folders, io_error};
+use apr_io::{AtomicOutput, Target, io_error};
 use apr_prune::{Gradients, LayerChoice, WidthChoice, least_influential, plan_layers, plan_widths};
 use apr_registry::{Error, Escaped, IoCause, Sink};
 use apr_run::{Facts, RunOptions, with_runner};
@@ -322,6 +322,8 @@ fn size(asked: &DistillArgs) -> Outcome<Size> {
 struct StateFile {
     folder: PathBuf,
     resume: bool,
+    /// `true` if `--checkpoint` names the folder, which then stays.
+    stays: bool,
 }
 
 /// Returns the folder of the training state until the output is written, unless `--checkpoint`
@@ -358,7 +360,7 @@ impl StateFile {
                 false => Ok(None),
             };
         };
-        let state = Self { folder, resume };
+        let state = Self { folder, resume, stays: asked.checkpoint.is_some() };
         match (state.path().exists(), resume) {
             (true, false) => Err(Failure::Usage(format!(
                 "{} contains a training state: pass --resume to continue from it, remove it, or \
@@ -387,12 +389,15 @@ impl StateFile {
     }
 
     /// Replaces the state: whole, or not at all.
-    fn write(&self, bytes: &[u8]) -> apr_core::Result<()> {
-        create_folders(&self.folder)?;
+    fn write(&self, bytes: &[u8], printer: &Printer) -> apr_core::Result<()> {
         let target = Target::File(self.path());
         let mut output = AtomicOutput::create(target, true, [STATE])?;
         output.write_all(bytes)?;
-        output.commit().map(drop)
+        let committed = output.commit()?;
+        if self.stays {
+            printer.committed(&committed);
+        }
+        Ok(())
     }
 }
 
@@ -444,7 +449,7 @@ impl Events for Shown<'_> {
 
     fn save(&mut self, state: &[u8]) -> apr_core::Result<()> {
         let Some(file) = self.state else { return Ok(()) };
-        file.write(state)?;
+        file.write(state, &self.printer)?;
         self.has_saved = true;
         Ok(())
     }

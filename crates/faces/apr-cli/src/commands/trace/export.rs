@@ -134,19 +134,17 @@ impl Activations {
     /// Moves all of them into the folder.
     pub(super) fn finish(self, printer: &Printer) -> Outcome {
         let held = count_files(&self.target);
-        let folders = self.target.ancestors().skip(1);
-        let is_missing = |folder: &&Path| !folder.as_os_str().is_empty() && !folder.exists();
-        let missing = folders.take_while(is_missing);
-        let mut missing: Vec<String> = missing.map(|folder| folder.display().to_string()).collect();
-        missing.reverse();
+        let mut made = Vec::new();
         for place in &self.written {
             let target = self.target.join(place);
             let folder = target.parent().unwrap_or(&self.target);
-            create_folders(folder)?;
+            made.extend(create_folders(folder)?);
             fs::rename(self.made.path().join(place), &target)
                 .map_err(|error| io_error(&error, &target))?;
         }
-        printer.made(&missing);
+        made.retain(|folder| !folder.starts_with(&self.target));
+        let made: Vec<String> = made.iter().map(|folder| folder.display().to_string()).collect();
+        printer.made(&made);
         printer.wrote(&self.target);
         let stayed = count_files(&self.target).saturating_sub(self.written.len());
         if held > 0 && stayed > 0 {
