@@ -5,7 +5,7 @@ use std::num::NonZeroUsize;
 use std::path::PathBuf;
 
 use apr_arch::{Families, Family, FamilyModel};
-use apr_io::{Interrupt, Sources, Threads, io_error};
+use apr_io::{Interrupt, Sources, Threads};
 use apr_ops::session::Session;
 use apr_registry::apr2::Encrypt;
 use apr_registry::{CheckpointReader, Limits, OpenOptions};
@@ -19,6 +19,7 @@ use crate::config::{Config, OutputFormat};
 use crate::failure::{Failure, Outcome};
 use crate::model::Model;
 use crate::printer::{self, Level, Printer};
+use crate::text_file::read_text;
 use crate::{remote, secrets};
 
 /// Bytes of memory a pass may use by default.
@@ -159,8 +160,7 @@ impl Context {
         }
         let mut families = Families::builtin();
         for path in &self.arch_files {
-            let text = std::fs::read_to_string(path).map_err(|error| io_error(&error, path))?;
-            families.add(&text).map_err(|error| error.in_file(path.display()))?;
+            families.add(&read_text(path)?).map_err(|error| error.in_file(path.display()))?;
         }
         Ok(self.families.get_or_init(|| families))
     }

@@ -33,6 +33,7 @@ mod revise;
 mod secrets;
 #[cfg_attr(windows, path = "signals_windows.rs")]
 mod signals;
+mod text_file;
 
 use std::ffi::OsString;
 use std::sync::OnceLock;

@@ -15,7 +15,7 @@ use apr_run::Runner;
 use serde::Serialize;
 
 use super::beside::TextFile;
-use super::run::{check_vocabulary, read_text};
+use super::run::check_vocabulary;
 use super::running::{self, Opened};
 use crate::args::{CanaryAction, CanaryCheckArgs, CanaryCreateArgs};
 use crate::context::Context;
@@ -24,6 +24,7 @@ use crate::failure::{Failure, Outcome};
 use crate::model::Model;
 use crate::printer::{BAD, BOLD, DIM, GOOD};
 use crate::progress::Bar;
+use crate::text_file::read_text;
 
 /// Bytes of the largest canary file, and of the largest input that one names.
 const LARGEST: u64 = 256 << 20;

@@ -23,7 +23,7 @@ pub(super) use self::rows::{padding, rows};
 use super::convert::Changed;
 use super::lowrank::FactorFile;
 use super::prune::gradients;
-use super::run::{read_text, terse_host};
+use super::run::terse_host;
 use super::running::Opened;
 use crate::args::{ConvertArgs, DistillArgs, StudentBy, StudentLayers};
 use crate::context::Context;
@@ -31,6 +31,7 @@ use crate::failure::{Failure, Outcome};
 use crate::model::Model;
 use crate::printer::{BOLD, DIM, ODD, Printer};
 use crate::progress::Bar;
+use crate::text_file::read_text;
 use crate::{human, signals};
 
 /// Name of a training's state in its folder.

@@ -18,7 +18,7 @@ use apr_run::Facts;
 use serde::Serialize;
 
 use super::beside::TextFile;
-use super::run::{read_media, read_text};
+use super::run::read_media;
 use super::running::{self, Opened};
 use super::search::lines;
 use crate::args::{ImatrixArgs, ImatrixForm, TextShare};
@@ -28,6 +28,7 @@ use crate::failure::{Failure, Outcome};
 use crate::model::{self, Model};
 use crate::printer::{BOLD, DIM, ODD};
 use crate::progress::Bar;
+use crate::text_file::read_text;
 
 /// Weights without a measurement that are shown.
 const SHOWN: usize = 8;

@@ -12,7 +12,7 @@ use apr_run::{RunResult, Runner, with_runner};
 use serde::Serialize;
 
 use super::distill::{padding, reading, rows};
-use super::run::{read_text, terse_host};
+use super::run::terse_host;
 use super::running::Opened;
 use crate::context::Context;
 use crate::documents::Document;
@@ -21,6 +21,7 @@ use crate::human;
 use crate::printer::{BOLD, DIM};
 use crate::progress::Bar;
 use crate::signals;
+use crate::text_file::read_text;
 
 /// Tensors that are shown.
 const SHOWN: usize = 16;

@@ -15,7 +15,7 @@ use apr_run::{RunOptions, Runner};
 use serde::Serialize;
 
 use super::points;
-use super::run::{read_media, read_text};
+use super::run::read_media;
 use super::running::{self, Opened};
 use crate::args::ValidateArgs;
 use crate::context::Context;
@@ -24,6 +24,7 @@ use crate::failure::Outcome;
 use crate::human;
 use crate::printer::{BAD, BOLD, DIM, GOOD, ODD};
 use crate::progress::Bar;
+use crate::text_file::read_text;
 
 /// Width of the rules that frame a report.
 const RULE: usize = 63;

@@ -17,7 +17,7 @@ use apr_registry::{DType, Error, Escaped, PlanOptions, safetensors};
 use apr_run::Facts;
 use tempfile::TempDir;
 
-use super::run::{read_media, read_text, terse_host};
+use super::run::{read_media, terse_host};
 use super::running;
 use super::temporary::temporary_folder;
 use crate::args::SearchArgs;
@@ -26,6 +26,7 @@ use crate::failure::{Failure, Outcome};
 use crate::model::{self, Model};
 use crate::printer::{BOLD, DIM, GOOD, ODD};
 use crate::progress::Bar;
+use crate::text_file::read_text;
 use crate::{human, signals};
 
 /// Tensors that the data do not reach which are shown.

@@ -4,7 +4,6 @@ use std::collections::BTreeSet;
 use std::io::{self, Write};
 use std::path::Path;
 
-use apr_io::io_error;
 use apr_ops::manifest::Manifest;
 use apr_ops::sarif;
 use apr_ops::validate::{
@@ -26,6 +25,7 @@ use crate::model::Model;
 use crate::options::in_options;
 use crate::printer::{BAD, BOLD, DIM, GOOD, ODD, Printer};
 use crate::progress::Bar;
+use crate::text_file::read_text;
 use crate::{human, model, secrets};
 
 /// Findings shown before the rest is only counted.
@@ -135,7 +135,7 @@ fn add_asked(
 
 /// Compares the tensors with a list of digests.
 fn check_manifest(path: &Path, model: &Model, context: &Context) -> Outcome<Result<String, Error>> {
-    let text = std::fs::read_to_string(path).map_err(|error| io_error(&error, path))?;
+    let text = read_text(path)?;
     let manifest = Manifest::parse(&text).map_err(|error| error.in_file(path.display()))?;
     let reader = &*model.reader;
     let bar = Bar::new(&context.printer, bytes_to_read(reader));

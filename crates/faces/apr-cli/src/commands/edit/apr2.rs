@@ -5,7 +5,6 @@ use std::sync::Arc;
 
 use apr::job::Output;
 use apr_core::json::{from_python, to_python};
-use apr_io::io_error;
 use apr_ops::job::Job;
 use apr_registry::apr2::{Apr2Reader, Changes};
 use apr_registry::gguf::KeyValue;
@@ -22,6 +21,7 @@ use crate::failure::{Failure, Outcome};
 use crate::progress::Bar;
 use crate::revise::{self, Changing};
 use crate::secrets;
+use crate::text_file::read_text;
 
 /// The file that holds a chat template of its own.
 const TEMPLATE_FILE: &str = "chat_template.jinja";
@@ -120,8 +120,7 @@ fn changes(
     }
 
     if let Some(path) = &args.chat_template {
-        let text = std::fs::read_to_string(path).map_err(|error| io_error(&error, path))?;
-        replace_template(&mut metadata, &text)?;
+        replace_template(&mut metadata, &read_text(path)?)?;
     }
 
     let renames = edits.renames(reader, path)?;

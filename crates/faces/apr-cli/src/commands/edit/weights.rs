@@ -14,11 +14,11 @@ use apr_view::View;
 use super::asked::{check_loss, tensor_edits};
 use super::report::{EditReport, render};
 use crate::args::EditArgs;
-use crate::commands::run::read_text;
 use crate::commands::tensor_edits::pairs_of;
 use crate::context::Context;
 use crate::failure::{Failure, Outcome};
 use crate::progress::Bar;
+use crate::text_file::read_text;
 use crate::{revise, signals};
 
 /// Edits a file.

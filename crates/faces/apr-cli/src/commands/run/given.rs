@@ -3,7 +3,6 @@
 use std::io::{IsTerminal, Read};
 use std::path::{Path, PathBuf};
 
-use apr_inputs::text::MAX_TEXT;
 use apr_io::io_error;
 use apr_quality::{AUDIO_EXTENSIONS, IMAGE_EXTENSIONS};
 use apr_registry::Error;
@@ -12,6 +11,7 @@ use apr_run::{Given as Array, GivenArray, InputKind, arrays_of};
 use crate::context::Context;
 use crate::failure::{Failure, Outcome};
 use crate::model;
+use crate::text_file::{bounded_text, read_text, utf8};
 
 /// Empty lines that an error names.
 const SHOWN: usize = 8;
@@ -169,11 +169,6 @@ fn bounded(path: &Path, most: u64) -> Outcome<Vec<u8>> {
     Ok(bytes)
 }
 
-pub(in crate::commands) fn read_text(path: &Path) -> Outcome<String> {
-    let file = std::fs::File::open(path).map_err(|error| io_error(&error, path))?;
-    bounded_text(file, path)
-}
-
 /// Reads a text from a pipe, without the line break that `echo` adds at its end.
 ///
 /// Returns `None` if there is no pipe, or if the pipe is empty.
@@ -187,29 +182,6 @@ pub(super) fn piped_text() -> Outcome<Option<String>> {
         text.pop();
     }
     Ok(Some(text).filter(|text| !text.is_empty()))
-}
-
-fn bounded_text(from: impl Read, path: &Path) -> Outcome<String> {
-    let mut bytes = Vec::new();
-
-    // One byte more tells a text that is too long.
-    let read = from.take(MAX_TEXT as u64 + 1).read_to_end(&mut bytes);
-    read.map_err(|error| io_error(&error, path))?;
-    if bytes.len() > MAX_TEXT {
-        let message = format!("the text is longer than {MAX_TEXT} bytes");
-        return Err(Error::memory(message).in_file(path.display()).into());
-    }
-    utf8(bytes, path)
-}
-
-fn utf8(bytes: Vec<u8>, path: &Path) -> Outcome<String> {
-    let wrong = |error: std::string::FromUtf8Error| {
-        let at = error.utf8_error().valid_up_to() as u64;
-        Error::format("the text is not UTF-8").at(at).in_file(path.display())
-    };
-    let text = String::from_utf8(bytes).map_err(wrong)?;
-    // Editors of Windows begin a text with a mark that is not of it.
-    Ok(text.strip_prefix('\u{feff}').map(str::to_owned).unwrap_or(text))
 }
 
 /// The arrays of a file, under their own names or the one that the user gave.

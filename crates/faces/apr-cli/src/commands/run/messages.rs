@@ -5,10 +5,10 @@ use std::path::Path;
 use apr_registry::Escaped;
 use apr_run::{ChatFile, Data, Grammar, Message, TemplateOptions};
 
-use super::given::read_text;
 use crate::args::RunArgs;
 use crate::context::Context;
 use crate::failure::{Failure, Outcome};
+use crate::text_file::read_text;
 
 /// Values for the chat template.
 #[derive(Default)]

@@ -41,8 +41,8 @@ use apr_run::{
 };
 use apr_source::Source;
 
+pub(super) use self::given::read_media;
 use self::given::{Asked, Given};
-pub(super) use self::given::{read_media, read_text};
 use self::job::Job;
 use self::messages::Chat;
 pub(super) use self::timing::WithMemory;

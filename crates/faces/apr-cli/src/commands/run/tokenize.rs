@@ -8,7 +8,7 @@ use apr_run::Tokenizer;
 use apr_tokenizer::{Spelling, vocabulary};
 use serde::Serialize;
 
-use super::given::{piped_text, read_text};
+use super::given::piped_text;
 use super::host;
 use crate::args::TokenizeArgs;
 use crate::context::Context;
@@ -16,6 +16,7 @@ use crate::documents::Document;
 use crate::failure::{Failure, Outcome};
 use crate::model;
 use crate::printer::DIM;
+use crate::text_file::read_text;
 
 #[derive(Debug, Serialize)]
 struct TokenizeReport {
