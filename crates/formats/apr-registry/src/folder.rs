@@ -310,7 +310,9 @@ impl FolderCheckpoint {
         let config = match Metadata::parse(&of_python(&bytes)) {
             Ok(config) => config,
             Err(error) => {
-                self.warnings.push(error.in_file(CONFIG).to_string());
+                let why = error.message();
+                let why = why.strip_prefix("the metadata is ").unwrap_or(why);
+                self.warnings.push(format!("{CONFIG}: {why}"));
                 return Ok(());
             }
         };

@@ -32,6 +32,8 @@ pub struct Facts {
     stated_start: Option<i64>,
     /// `false` if a GGUF file states that the tokenizer returns no token types.
     stated_types: Option<bool>,
+    /// Warnings about configurations and templates that can't be read.
+    pub(super) unreadable: Vec<String>,
 }
 
 /// llama.cpp's name of the template that writes a query and a document.
@@ -69,7 +71,7 @@ impl Facts {
     }
 
     fn with(reader: &dyn CheckpointReader, learnt: &Learnt) -> Result<Self> {
-        let mut facts = Self::default();
+        let mut facts = Self { unreadable: learnt.unreadable.clone(), ..Self::default() };
         facts.known.extend(learnt.metadata.iter().cloned());
 
         // The metadata come last, so that they win over what companions say.
@@ -79,7 +81,7 @@ impl Facts {
         for (position, companion) in reader.companions().iter().enumerate() {
             if FILES.contains(&companion.name.as_str()) {
                 let bytes = reader.read_companion(position)?;
-                // A file that is no JSON was named by a warning when the model was opened.
+                // `unreadable` names a file that is not JSON.
                 let json = from_python(&bytes);
                 facts.files.extend(json.ok().map(|json| (companion.name.clone(), json)));
             }

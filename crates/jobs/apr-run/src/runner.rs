@@ -141,7 +141,9 @@ fn with_weights<R, E: From<Error>>(
     source.reader().container().check_shards()?;
     let graph_options = graph_options(facts, options);
     let (graph_options, warnings) = with_untied(source, &graph_options)?;
-    warnings.iter().for_each(|warning| host.warn(warning, None));
+    let opened = source.reader().warnings();
+    let unreadable = facts.unreadable.iter().filter(|warning| !opened.contains(warning));
+    unreadable.chain(&warnings).for_each(|warning| host.warn(warning, None));
     let family = source.family()?.filter(|_| options.images);
     let image_text = family.and_then(FamilyModel::image_text);
     with_graphs(source, &graph_options, |weights, parts| {

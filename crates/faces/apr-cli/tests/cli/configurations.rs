@@ -137,3 +137,30 @@ fn a_configuration_is_read_as_python_reads_it() {
         assert!(config.contains("Infinity") && config.contains(changed), "{command}: {config}");
     }
 }
+
+#[test]
+fn a_configuration_that_was_cut_is_not_valid_and_a_run_warns_of_it() {
+    for name in ["config.json", "tokenizer.json", "tokenizer_config.json"] {
+        let sandbox = llama(|_| {});
+        let whole = sandbox.read(&format!("m/{name}"));
+        sandbox.write(&format!("m/{name}"), &whole[..whole.len() / 2]);
+        let error = format!("E001: {name}: not valid JSON: ");
+        sandbox.apr("validate m").fails(5, &[&error, "FAIL  Structure", "INVALID"]);
+        sandbox.apr("plan --parts 2 -o p.json validate m").ok();
+        sandbox.apr("run-part p.json 0").ok();
+        sandbox.apr("run-part p.json 1").ok();
+        sandbox.apr("finish p.json").fails(5, &[&error]);
+    }
+    // Python's JSON has NaN, and a file may begin with a byte order mark.
+    let sandbox = llama(|_| {});
+    sandbox.write("m/generation_config.json", b"\xef\xbb\xbf{\"temperature\": NaN}");
+    sandbox.apr("validate m").ok();
+
+    sandbox.write("m/tokenizer_config.json", "{\"chat_template\": ");
+    let warning = "tokenizer_config.json: not valid JSON: ";
+    let run = sandbox.apr("run m --prompt 1+2= --max-tokens 2 --json").ok();
+    assert_eq!(run.stderr.matches(warning).count(), 1, "{}", run.stderr);
+    assert!(run.json()["warnings"].to_string().contains(warning));
+    let chat = sandbox.apr("run m --chat --prompt hello");
+    chat.fails(4, &["E003: missing chat template"]);
+}

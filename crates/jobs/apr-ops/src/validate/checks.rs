@@ -1,12 +1,14 @@
 //! What is checked beside the weights: names and shapes, hyperparameters, companions, checksum,
 //! signature.
 
-use apr_core::{Escaped, Signed, counted};
+use apr_core::json::of_python;
+use apr_core::{Escaped, Signed, counted, foreign};
 use apr_graph::Severity;
 use apr_registry::{Code, DType, Error, Metadata, Result, keys};
 use apr_source::adapter::{AdapterProblem, adapter_of, is_adapter};
 use apr_source::companions::{Learnt, learn_from};
 use apr_tensor::stats::{Moments, Scratch};
+use serde::de::IgnoredAny;
 
 use super::pass::Pass;
 use super::{Check, Level, hyperparameters};
@@ -127,6 +129,38 @@ impl Pass<'_> {
             let message = format!("companion '{}': {}", Escaped(&companion.name), error.message());
             let finding = self.find(Level::Error, Check::Structure, None, message);
             (finding.code, finding.offset) = (Some(error.code().id()), error.offset());
+        }
+        Ok(())
+    }
+
+    /// Parses the configurations and tokenizers in JSON. Of a file that was cut or overwritten, a
+    /// run would use nothing.
+    ///
+    /// # Errors
+    /// E007 and E008 when a companion can't be read for another reason than its contents.
+    pub(super) fn check_companion_texts(&mut self) -> Result<()> {
+        let reader = self.reader;
+        if reader.container().is_locked() {
+            return Ok(());
+        }
+        for (position, companion) in reader.companions().iter().enumerate() {
+            if !companion.name.ends_with(".json") {
+                continue;
+            }
+            let bytes = match reader.read_companion(position) {
+                Err(error) if matches!(error.code(), Code::Io | Code::Memory) => return Err(error),
+                // Damage is reported with the other bytes of the file.
+                Err(_) => continue,
+                Ok(bytes) => bytes,
+            };
+            let Err(error) = serde_json::from_slice::<IgnoredAny>(&of_python(&bytes)) else {
+                continue;
+            };
+            let name = Escaped(&companion.name);
+            let message = format!("{name}: not valid JSON: {}", foreign(&error));
+            // The reader warns of the configuration that it needs itself.
+            self.findings.retain(|finding| finding.message != message);
+            self.find(Level::Error, Check::Structure, None, message).code = Some(Code::Format.id());
         }
         Ok(())
     }

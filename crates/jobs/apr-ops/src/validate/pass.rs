@@ -99,6 +99,7 @@ impl<'a> Pass<'a> {
         self.check_hyperparameters();
         self.check_graph();
         self.check_companion_bytes()?;
+        self.check_companion_texts()?;
         self.check_companions()?;
         self.check_inline_filterbank();
         Ok(())

@@ -35,7 +35,7 @@ impl<'a> Files<'a> {
             let Some(bytes) = files.bytes(name) else { continue };
             match parse_object(bytes) {
                 Ok(object) => drop(files.objects.insert(name, object)),
-                Err(why) => learnt.warn(name, &why),
+                Err(why) => learnt.warn_unreadable(name, &why),
             }
         }
         files
@@ -72,7 +72,7 @@ fn parse_object(bytes: &[u8]) -> Result<Map<String, Value>, String> {
     }
     match from_python(bytes) {
         Ok(Value::Object(object)) => Ok(object),
-        Ok(_) => Err("it is JSON, but not an object".to_owned()),
+        Ok(_) => Err("JSON, but not an object".to_owned()),
         Err(error) => Err(format!("not valid JSON: {}", apr_core::foreign(&error))),
     }
 }

@@ -17,6 +17,9 @@ pub struct Learnt {
     pub tensors: Vec<LearntTensor>,
     /// Values that are invalid or contradictory: the file's name, a colon, and the reason.
     pub warnings: Vec<String>,
+    /// Those of the warnings that are about configurations and templates that can't be read, so
+    /// that nothing in them is used.
+    pub unreadable: Vec<String>,
 }
 
 /// A tensor of the container that no weights file has.
@@ -51,6 +54,12 @@ impl Learnt {
     /// Sets `key` to the name of the file that holds its value.
     pub(super) fn set_by_file(&mut self, key: &str, file: &str) {
         self.set(key, json!({ "file": file }));
+    }
+
+    /// Adds a warning about a file of which nothing is used.
+    pub(super) fn warn_unreadable(&mut self, file: &str, why: &str) {
+        self.warn(file, why);
+        self.unreadable.push(warning(file, why));
     }
 
     pub(super) fn warn(&mut self, file: &str, why: &str) {

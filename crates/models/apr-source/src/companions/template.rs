@@ -13,7 +13,9 @@ pub(super) fn learn(files: &Files<'_>, learnt: &mut Learnt) {
     if let Some(bytes) = files.bytes("chat_template.jinja") {
         match std::str::from_utf8(bytes) {
             Ok(template) => return learnt.set_bounded(KEY, template, "chat_template.jinja"),
-            Err(error) => learnt.warn("chat_template.jinja", &format!("not UTF-8: {error}")),
+            Err(error) => {
+                learnt.warn_unreadable("chat_template.jinja", &format!("not UTF-8: {error}"));
+            }
         }
     }
 

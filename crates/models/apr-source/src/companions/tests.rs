@@ -396,7 +396,7 @@ fn malformed_companions_are_reported() {
             "the token id 0 is assigned to both '!' and '\"'; the vocabulary is ignored",
         ),
         ("x.tiktoken", "IQ== 99999999\n", "the token id 99,999,999 is out of range for 1 token"),
-        ("config.json", "[]", "it is JSON, but not an object"),
+        ("config.json", "[]", "JSON, but not an object"),
         (
             "config.json",
             r#"{"bos_token_id": 1099511627776}"#,
