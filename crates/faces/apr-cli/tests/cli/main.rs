@@ -50,6 +50,7 @@ mod graph;
 mod graphs;
 mod hub;
 mod hub_cache;
+mod hub_damage;
 mod hub_faults;
 mod hub_folder;
 mod hub_servers;
