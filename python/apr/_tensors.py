@@ -17,6 +17,7 @@ from typing import (
     Dict,
     List,
     NamedTuple,
+    NoReturn,
     Optional,
     Sequence,
     Set,
@@ -201,6 +202,9 @@ class Tensor:
 
     def __repr__(self) -> str:
         return f"<apr.Tensor {self.name!r} {self.dtype} {list(self.shape)}>"
+
+    def __reduce__(self) -> NoReturn:
+        raise TypeError("a tensor can't be pickled: pickle its model, or the array of copy()")
 
     def __len__(self) -> int:
         if not self.shape:

@@ -1,12 +1,12 @@
 """Tensors of torch, beside `safetensors.torch` and `torch.load`, where torch is installed."""
 
 import importlib.util
-import tempfile
 import unittest
-from pathlib import Path
 
 import apr
 import apr.torch
+
+import places
 
 HAS_TORCH = importlib.util.find_spec("torch") is not None
 if HAS_TORCH:
@@ -15,13 +15,11 @@ if HAS_TORCH:
 
 
 @unittest.skipUnless(HAS_TORCH, "torch is not installed")
-class Torch(unittest.TestCase):
+class Torch(places.Folder):
     def setUp(self):
         import torch
 
-        folder = tempfile.TemporaryDirectory()
-        self.addCleanup(folder.cleanup)
-        self.folder = Path(folder.name)
+        super().setUp()
         self.state = {
             "large": torch.randn(600, 700),
             "half": torch.randn(3, 5).bfloat16(),
