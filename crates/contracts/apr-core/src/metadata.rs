@@ -196,6 +196,12 @@ impl Metadata {
         self.get(key).and_then(Value::as_str)
     }
 
+    /// Returns the text under `key` in the `__metadata__` of a safetensors header.
+    #[must_use]
+    pub fn header_text(&self, key: &str) -> Option<&str> {
+        self.object(keys::SAFETENSORS)?.get("metadata")?.get(key)?.as_str()
+    }
+
     /// The object under `key`.
     #[must_use]
     pub fn object(&self, key: &str) -> Option<&Map<String, Value>> {

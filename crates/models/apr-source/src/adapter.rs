@@ -30,6 +30,10 @@ const HALVES: [(&str, bool); 8] = [
     ("lora_embedding_B", false),
 ];
 
+/// Beginnings of the last parts of names, and the kinds of adapters that have them in files without
+/// a configuration (LyCORIS).
+const OTHER_KINDS: [(&str, &str); 2] = [("hada_", "LoHa"), ("lokr_", "LoKr")];
+
 /// An adapter.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 #[non_exhaustive]
@@ -80,7 +84,8 @@ impl std::fmt::Display for Adapter {
 /// Returns `true` if most of these tensors are halves of pairs, as in an adapter's file.
 #[must_use]
 pub fn is_adapter(tensors: &[TensorInfo]) -> bool {
-    let parts = tensors.iter().filter(|info| half_of(&info.name).is_some()).count();
+    let is_part = |name: &str| half_of(name).is_some() || other_kind(name).is_some();
+    let parts = tensors.iter().filter(|info| is_part(&info.name)).count();
     parts > 0 && parts * 2 >= tensors.len()
 }
 
@@ -120,7 +125,7 @@ pub fn adapter_of(reader: &dyn CheckpointReader) -> Result<Option<Adapter>> {
     let key = |key: &str| Some(pairs.as_ref()?.find(key)?.json());
     let is_turned = reader.format().convention != Convention::LlamaCpp && !is_told;
     let mut adapter = Adapter {
-        kind: kind(&config),
+        kind: kind(&config, reader.tensors()),
         base: ["base_model_name_or_path", "model"]
             .iter()
             .find_map(|key| text(config.get(*key)?))
@@ -185,6 +190,9 @@ impl Adapter {
         let mut halves: BTreeMap<&str, [Option<&TensorInfo>; 2]> = BTreeMap::new();
         let mut ranks: BTreeSet<u64> = BTreeSet::new();
         for info in tensors {
+            if let Some((stem, _)) = other_kind(&info.name) {
+                halves.entry(stem).or_default();
+            }
             if let Some((stem, half, is_first)) = half_of(&info.name) {
                 halves.entry(stem).or_default()[usize::from(!is_first)] = Some(info);
                 // MLX has inputs as rows.
@@ -226,12 +234,40 @@ impl Adapter {
 
     /// Adds the module that a pair is for, once for all layers.
     fn add_target(&mut self, stem: &str) {
-        let module =
-            stem.strip_suffix(".weight").unwrap_or(stem).rsplit('.').next().unwrap_or(stem);
+        let module = target(stem.strip_suffix(".weight").unwrap_or(stem));
         if !self.targets.iter().any(|known| known == module || stem.ends_with(known)) {
             self.targets.push(module.to_owned());
         }
     }
+}
+
+/// Returns the part of a module's name that is the same in all layers: what follows the last number
+/// of a layer, between dots or, in kohya's names, between underscores.
+fn target(module: &str) -> &str {
+    let dot = if module.contains('.') { '.' } else { '_' };
+    let is_number = |part: &str| part.bytes().all(|byte| byte.is_ascii_digit());
+    let Some((head, last)) = module.rsplit_once(dot) else { return module };
+    match dot {
+        // A module of a list, such as `to_out.0`.
+        '.' if is_number(last) => {
+            head.rsplit_once(dot).map_or(module, |(outer, _)| &module[outer.len() + 1..])
+        }
+        '.' => last,
+        _ => {
+            let mut numbers = module.match_indices('_').filter(|(at, _)| {
+                let before = module[..*at].rsplit('_').next().unwrap_or_default();
+                !before.is_empty() && is_number(before)
+            });
+            numbers.next_back().map_or(module, |(at, _)| &module[at + 1..])
+        }
+    }
+}
+
+/// Returns the module and the kind of a tensor of an adapter of another kind than LoRA.
+fn other_kind(name: &str) -> Option<(&str, &'static str)> {
+    let (module, part) = name.rsplit_once('.')?;
+    let (_, kind) = OTHER_KINDS.iter().find(|(begin, _)| part.starts_with(begin))?;
+    Some((module, kind))
 }
 
 /// Pairs whose modules are listed: with more, a file is not one that people look at.
@@ -267,13 +303,16 @@ fn half_of(name: &str) -> Option<(&str, &'static str, bool)> {
     Some((stem, half, is_first))
 }
 
-fn kind(config: &Map<String, Value>) -> String {
+fn kind(config: &Map<String, Value>, tensors: &[TensorInfo]) -> String {
     let told =
         config.get("peft_type").or_else(|| config.get("fine_tune_type")).and_then(Value::as_str);
     let has = |key: &str| config.get(key).and_then(Value::as_bool).unwrap_or(false);
     match told {
         _ if has("use_dora") => "DoRA".to_owned(),
-        None => "LoRA".to_owned(),
+        None => {
+            let of_tensors = tensors.iter().find_map(|info| other_kind(&info.name));
+            of_tensors.map_or("LoRA", |(_, kind)| kind).to_owned()
+        }
         Some(kind) if kind.eq_ignore_ascii_case("lora") => "LoRA".to_owned(),
         Some(kind) if kind.eq_ignore_ascii_case("dora") => "DoRA".to_owned(),
         Some(kind) => kind.to_owned(),
@@ -323,6 +362,30 @@ mod tests {
         let stated = StatedRanks { rank, told: rank, stacks: Vec::new() };
         adapter.hold_together(tensors, is_turned, &stated);
         adapter
+    }
+
+    #[test]
+    fn modules_of_layers_have_one_target() {
+        for (module, expected) in [
+            ("model.layers.0.q_proj", "q_proj"),
+            ("unet.down_blocks.0.attn1.to_out.0", "to_out.0"),
+            ("lora_unet_down_blocks_0_attentions_1_proj_in", "proj_in"),
+            ("lora_unet_up_blocks_1_attn2_to_out_0", "attn2_to_out_0"),
+            ("lora_unet_conv_in", "lora_unet_conv_in"),
+            ("0.1", "0.1"),
+            ("q", "q"),
+        ] {
+            assert_eq!(target(module), expected, "{module}");
+        }
+    }
+
+    #[test]
+    fn matrices_of_lycoris_tell_their_kind() {
+        for (part, kind) in [("hada_w1_a", "LoHa"), ("lokr_w1", "LoKr")] {
+            let tensors = [tensor(&format!("lora_unet_conv_in.{part}"), [4, 4])];
+            assert!(is_adapter(&tensors));
+            assert_eq!(super::kind(&Map::new(), &tensors), kind);
+        }
     }
 
     #[test]

@@ -1,5 +1,6 @@
 //! An adapter: which modules of its base it changes, and by which of its tensors.
 
+use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
@@ -41,6 +42,13 @@ pub(crate) enum Part {
     Hada1B,
     Hada2A,
     Hada2B,
+    /// Cores of kernels that were factored in their sizes, too: of LoHa, LoKr and LoRA.
+    Hada1Core,
+    Hada2Core,
+    Kron2Core,
+    LoraCore,
+    /// A number: the scale of the module times its rank.
+    Alpha,
     Kron1,
     Kron1A,
     Kron1B,
@@ -73,7 +81,7 @@ pub(crate) enum Part {
     Spectrum,
 }
 
-const PARTS: [(&str, Part); 33] = [
+const PARTS: [(&str, Part); 40] = [
     ("lora_A", Part::LoraA),
     ("lora_B", Part::LoraB),
     ("lora_a", Part::LoraA),
@@ -107,6 +115,13 @@ const PARTS: [(&str, Part); 33] = [
     ("oft_R", Part::Rotations),
     ("miss_block", Part::Block),
     ("fourierft_spectrum", Part::Spectrum),
+    ("hada_t1", Part::Hada1Core),
+    ("hada_t2", Part::Hada2Core),
+    ("lokr_t2", Part::Kron2Core),
+    ("lora_down", Part::LoraA),
+    ("lora_up", Part::LoraB),
+    ("lora_mid", Part::LoraCore),
+    ("alpha", Part::Alpha),
 ];
 
 /// Tensors that all modules of an adapter share, which PEFT names after the model.
@@ -116,13 +131,16 @@ const SHARED: [(&str, Part); 3] = [
     ("base_model.vblora_vector_bank", Part::VectorBank),
 ];
 
-/// Parts that are known and not supported.
-const UNSUPPORTED: [(&str, &str); 5] = [
-    ("hada_t1", "LoHa of convolutions' kernels"),
-    ("hada_t2", "LoHa of convolutions' kernels"),
-    ("lokr_t2", "LoKr of convolutions' kernels"),
-    ("lora_down", "kohya's names"),
-    ("lora_up", "kohya's names"),
+/// Parts of image models' adapters that are known and not supported.
+const UNSUPPORTED: [(&str, &str); 8] = [
+    ("dora_scale", "DoRA of LyCORIS"),
+    ("diff", "whole differences of LyCORIS"),
+    ("diff_b", "whole differences of LyCORIS"),
+    ("set_weight", "whole weights of LyCORIS"),
+    ("a1", "GLoRA"),
+    ("w_norm", "norms of LyCORIS"),
+    ("b_norm", "norms of LyCORIS"),
+    ("oft_blocks", "OFT of LyCORIS"),
 ];
 
 /// Positions of an adapter's tensors for one module.
@@ -150,6 +168,10 @@ impl Contents {
         for (position, info) in reader.tensors().iter().enumerate() {
             let twice = || Error::format("two tensors are for one purpose").for_tensor(&info.name);
             let name = info.name.strip_prefix(PREFIX).unwrap_or(&info.name);
+            let name = &*match configuration.writer {
+                Writer::Images => spelled_alike(name),
+                _ => name.into(),
+            };
             if let Some((_, part)) = SHARED.iter().find(|(known, _)| *known == info.name) {
                 shared.insert(*part, position);
                 continue;
@@ -160,6 +182,10 @@ impl Contents {
                     if parts.insert(part, position).is_some() {
                         return Err(twice());
                     }
+                }
+                None if configuration.writer == Writer::Images => {
+                    let message = "not a part of an adapter that can be merged";
+                    return Err(Error::format(message).for_tensor(&info.name));
                 }
                 None => {
                     let mut name = name.to_owned();
@@ -180,6 +206,23 @@ impl Contents {
     }
 }
 
+/// Returns the name of a tensor as today's programs write it: diffusers had names of its own for
+/// the matrices, and before that for the modules of attention.
+fn spelled_alike(name: &str) -> Cow<'_, str> {
+    let halves = |name: &str, dot: &str| {
+        name.replace(&format!("{dot}lora.down."), ".lora_down.")
+            .replace(&format!("{dot}lora.up."), ".lora_up.")
+    };
+    if name.contains(".processor.to_") && name.contains("_lora.") {
+        let name = name.replace(".processor.", ".").replace(".to_out_lora.", ".to_out.0_lora.");
+        return halves(&name, "_").into();
+    }
+    match name.contains(".lora.") {
+        true => halves(name, ".").into(),
+        false => name.into(),
+    }
+}
+
 /// The module that a tensor is a part of the change of, and which part.
 fn part(name: &str, writer: Writer) -> Result<Option<(&str, Part)>> {
     let segments = || {
@@ -189,15 +232,21 @@ fn part(name: &str, writer: Writer) -> Result<Option<(&str, Part)>> {
             Some((start, segment))
         })
     };
-    if let Some((segment, why)) =
-        segments().find_map(|(_, segment)| UNSUPPORTED.iter().find(|(known, _)| *known == segment))
+    let unsupported =
+        |segment: &str| UNSUPPORTED.iter().find(|(known, _)| *known == segment).copied();
+    if writer == Writer::Images
+        && let Some((segment, why)) = segments().find_map(|(_, segment)| unsupported(segment))
     {
         return Err(Error::format(format!("{why} ('{segment}') can't be merged")));
     }
     let found = segments().find_map(|(start, segment)| {
         let (known, part) = PARTS.iter().find(|(known, _)| *known == segment)?;
-        // A module may have the one letter of MLX's magnitudes for a name.
-        let is_one = *known != "m" || writer == Writer::Mlx && name.ends_with(".m");
+        // A module may have the one letter of MLX's magnitudes for a name, or be an alpha.
+        let is_one = match part {
+            Part::Magnitude if *known == "m" => writer == Writer::Mlx && name.ends_with(".m"),
+            Part::Alpha => writer == Writer::Images && name.ends_with(".alpha"),
+            _ => true,
+        };
         is_one.then_some((start, segment, *part))
     });
     let Some((start, segment, part)) = found.filter(|(start, ..)| *start > 0) else {
@@ -240,6 +289,25 @@ mod tests {
         }
         assert_eq!(part("lm_head.weight", Writer::Peft).expect("valid"), None);
         assert_eq!(part("m.m.weight", Writer::Peft).expect("valid"), None);
-        part("lora_unet.lora_down.weight", Writer::Peft).expect_err("kohya's");
+        let module = "lora_unet_conv_in";
+        for (end, expected) in [
+            ("lora_down.weight", Part::LoraA),
+            ("lora_mid.weight", Part::LoraCore),
+            ("alpha", Part::Alpha),
+            ("lokr_t2", Part::Kron2Core),
+        ] {
+            let found =
+                part(&format!("{module}.{end}"), Writer::Images).map(|it| it.map(|it| it.1));
+            assert_eq!(found.expect(end), Some(expected), "{end}");
+        }
+        assert_eq!(part("a.alpha", Writer::Peft).expect("a parameter"), None);
+        part("lora_unet_conv_in.dora_scale", Writer::Images).expect_err("unsupported");
+        for (name, expected) in [
+            ("unet.a.to_q.lora.down.weight", "unet.a.to_q.lora_down.weight"),
+            ("unet.a.processor.to_out_lora.up.weight", "unet.a.to_out.0.lora_up.weight"),
+            ("unet.a.to_q.lora_A.weight", "unet.a.to_q.lora_A.weight"),
+        ] {
+            assert_eq!(spelled_alike(name), expected);
+        }
     }
 }

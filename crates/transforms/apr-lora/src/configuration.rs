@@ -2,11 +2,12 @@
 //! adapter.
 
 use apr_core::json::{entries, from_python};
-use apr_core::{CheckpointReader, Error, Escaped, Result, Work};
+use apr_core::{CheckpointReader, Error, Escaped, Metadata, Result, Work};
 use apr_source::adapter::ADAPTER_CONFIG;
 use serde::Deserialize;
 use serde_json::{Map, Value};
 
+use crate::image_names::is_image_module;
 use crate::patterns::{Pairs, Patterns};
 
 /// Parameters that a configuration may target.
@@ -24,6 +25,9 @@ pub(crate) enum Writer {
     Peft,
     Mlx,
     LlamaCpp,
+    /// diffusers, kohya, LyCORIS or ComfyUI: adapters of image models in one file without a
+    /// configuration.
+    Images,
 }
 
 /// How the tensors of an adapter change weights, where their names do not say it all.
@@ -62,6 +66,9 @@ pub(crate) struct Configuration {
     is_root: bool,
     /// The scale as such, which MLX states.
     scale: Option<f64>,
+    /// Models of a pipeline by the beginnings of their modules' names, with their alphas, and
+    /// `true` if the scale divides by the root of the rank.
+    models: Vec<(String, f64, bool)>,
     /// Layers whose weights are `[in, out]`.
     pub(crate) fan_in_fan_out: bool,
     /// Row numbers for the trained rows of an embedding, by module. An empty name stands for any
@@ -83,7 +90,7 @@ struct InOrder {
 
 /// Keys of PEFT whose values, unless empty, make of an adapter something that can't be added to
 /// weights, or not by what stands in its files.
-const REFUSED: [(&str, &str); 9] = [
+const REFUSED: [(&str, &str); 8] = [
     ("alora_invocation_tokens", "it applies from some tokens on only"),
     ("arrow_config", "it routes tokens to several adapters"),
     ("kasa_config", "it changes its base's weights before it is added"),
@@ -91,9 +98,17 @@ const REFUSED: [(&str, &str); 9] = [
     ("monteclora_config", "it samples its weights"),
     ("use_bdlora", "its matrices are block-diagonal"),
     ("use_qalora", "it pools the inputs of its base"),
-    ("use_effective_conv2d", "it factors the kernels of convolutions"),
     ("trainable_parameters", "it trains other parameters"),
 ];
+
+/// Key in the metadata of diffusers' files: PEFT's configurations of all models, in one object.
+const DIFFUSERS: &str = "lora_adapter_metadata";
+
+/// Settings of these configurations that give modules scales of their own.
+const PATTERNS: [&str; 2] = ["alpha_pattern", "rank_pattern"];
+
+/// Keys in the metadata of kohya's files that name the model.
+const KOHYA: [&str; 2] = ["ss_sd_model_name", "ss_base_model_version"];
 
 /// Initializations that change the base's weights at load. The trained matrices apply to the
 /// changed base.
@@ -119,6 +134,9 @@ impl Configuration {
 
         let position = reader.companions().iter().position(|file| file.name == ADAPTER_CONFIG);
         let Some(position) = position else {
+            if reader.tensors().iter().any(|info| is_image_module(&info.name)) {
+                return Self::images(reader.metadata(), work);
+            }
             return Err(Error::format(format!("not an adapter: missing {ADAPTER_CONFIG}")));
         };
         let bytes = reader.read_companion(position)?;
@@ -153,6 +171,7 @@ impl Configuration {
             ranks: Patterns::default(),
             is_root: false,
             scale: None,
+            models: Vec::new(),
             fan_in_fan_out: false,
             token_rows: Vec::new(),
             parameters: Vec::new(),
@@ -163,12 +182,6 @@ impl Configuration {
     fn peft(config: &Map<String, Value>, in_order: &InOrder, work: Work) -> Result<Self> {
         let kind = config.get("peft_type").and_then(Value::as_str).unwrap_or_default();
         let is_lora = kind.eq_ignore_ascii_case("lora");
-        let is_set = |value: &Value| match value {
-            Value::Null | Value::Bool(false) => false,
-            Value::Array(values) => !values.is_empty(),
-            Value::Object(values) => !values.is_empty(),
-            _ => true,
-        };
         for (key, why) in REFUSED {
             if config.get(key).is_some_and(is_set) {
                 return Err(Error::format(format!(
@@ -279,6 +292,53 @@ impl Configuration {
         })
     }
 
+    /// Reads the metadata of a file of image models' adapters: diffusers writes the configurations
+    /// of PEFT there, kohya the name of the model.
+    fn images(metadata: &Metadata, work: Work) -> Result<Self> {
+        let mut models = Vec::new();
+        if let Some(text) = metadata.header_text(DIFFUSERS) {
+            let wrong =
+                |error| Error::format(format!("{DIFFUSERS}: {}", apr_core::foreign(&error)));
+            let keys: Map<String, Value> = from_python(text.as_bytes()).map_err(wrong)?;
+            for (key, alpha) in entries(&keys) {
+                let Some(model) = key.strip_suffix(".lora_alpha") else { continue };
+                let of_model = |key: &str| keys.get(&format!("{model}.{key}"));
+                let is_set = |key: &str| of_model(key).is_some_and(is_set);
+                if let Some(key) = PATTERNS.into_iter().find(|key| is_set(key)) {
+                    let model = Escaped::short(model);
+                    return Err(Error::format(format!(
+                        "{DIFFUSERS}: '{model}.{key}' is not supported"
+                    )));
+                }
+                if let Some(alpha) = alpha.as_f64() {
+                    models.push((format!("{model}."), alpha, is_set("use_rslora")));
+                }
+            }
+        }
+        let base = KOHYA.into_iter().find_map(|key| metadata.header_text(key));
+        let base = base.map(str::to_owned);
+        Ok(Self { base, models, ..Self::of(Writer::Images, work) })
+    }
+
+    /// Returns the scale of a module of an image model: of the number that its file has for it, or
+    /// else of the metadata. Without both, the matrices are added as they are.
+    pub(crate) fn scale_of_image(
+        &self,
+        module: &str,
+        alpha: Option<f64>,
+        rank: Option<u64>,
+    ) -> f64 {
+        let told = self.models.iter().find(|(model, ..)| module.starts_with(model.as_str()));
+        let (alpha, is_root) = match (alpha, told) {
+            (Some(alpha), _) => (alpha, false),
+            (None, Some((_, alpha, is_root))) => (*alpha, *is_root),
+            (None, None) => return 1.0,
+        };
+        let Some(rank) = rank.filter(|rank| *rank > 0) else { return 1.0 };
+        let rank = rank as f64;
+        alpha / if is_root { libm::sqrt(rank) } else { rank }
+    }
+
     /// Returns the scale for a module's matrices of this rank, or of the configuration's rank
     /// without one.
     ///
@@ -302,6 +362,16 @@ impl Configuration {
         let Some(alpha) = alpha.filter(|alpha| !is_none(alpha)) else { return Ok(1.0) };
         let rank = rank.or(told).unwrap_or(1.0).max(1.0);
         Ok(alpha / if self.is_root { libm::sqrt(rank) } else { rank })
+    }
+}
+
+/// Returns `true` unless a setting is null, false or empty.
+fn is_set(value: &Value) -> bool {
+    match value {
+        Value::Null | Value::Bool(false) => false,
+        Value::Array(values) => !values.is_empty(),
+        Value::Object(values) => !values.is_empty(),
+        _ => true,
     }
 }
 

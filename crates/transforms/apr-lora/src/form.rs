@@ -20,6 +20,8 @@ struct Factor {
 struct Pair {
     left: Factor,
     right: Factor,
+    /// Core of a kernel, `[left, right, height, width]`, between the two.
+    core: Option<usize>,
 }
 
 /// A matrix that is stored whole or as two factors.
@@ -118,6 +120,10 @@ impl Form {
         }
         if parts.contains_key(&Part::LoraA) || parts.contains_key(&Part::LoraB) {
             let (first, second) = planner.both(Part::LoraA, Part::LoraB)?;
+            if let Some(&core) = parts.get(&Part::LoraCore) {
+                let pair = Pair { core: Some(core), ..straight(first, second) };
+                return planner.product(&[pair]);
+            }
             let is_flat = infos[first].shape.dims().len() == 2;
             if let ([experts, _, _], true) = (weight.shape.dims(), is_flat) {
                 return planner.experts(first, second, *experts, orientation);
@@ -131,7 +137,8 @@ impl Form {
         if parts.contains_key(&Part::Hada1A) {
             let (a, b) = planner.both(Part::Hada1A, Part::Hada1B)?;
             let (c, d) = planner.both(Part::Hada2A, Part::Hada2B)?;
-            let (first, second) = (straight(b, a), straight(d, c));
+            let first = planner.maybe_with_core(a, b, Part::Hada1Core);
+            let second = planner.maybe_with_core(c, d, Part::Hada2Core);
             let rank = planner.fits(&first)?;
             planner.fits(&second)?;
             let kind = Kind::Hadamard(first, second);
@@ -143,7 +150,9 @@ impl Form {
 
     /// Positions of the matrices in the adapter.
     pub(crate) fn tensors(&self) -> Vec<usize> {
-        let pair = |pair: &Pair| vec![pair.left.tensor, pair.right.tensor];
+        let pair = |pair: &Pair| {
+            [pair.left.tensor, pair.right.tensor].into_iter().chain(pair.core).collect::<Vec<_>>()
+        };
         let side = |side: &Side| match side {
             Side::Whole(tensor) => vec![*tensor],
             Side::Pair(factors) => pair(factors),
@@ -172,8 +181,13 @@ impl Form {
             let matrix = Matrix::read(reader, factor.tensor)?;
             Ok(if factor.is_transposed { matrix.transposed() } else { matrix })
         };
-        let pair =
-            |pair: Pair| Product::new(factor(pair.left)?, factor(pair.right)?).ok_or_else(broken);
+        let pair = |pair: Pair| {
+            let mut right = factor(pair.right)?;
+            if let Some(core) = pair.core {
+                right = Matrix::read(reader, core)?.contracted(&right).ok_or_else(broken)?;
+            }
+            Product::new(factor(pair.left)?, right).ok_or_else(broken)
+        };
         let side = |side: Side| match side {
             Side::Whole(tensor) => Matrix::read(reader, tensor),
             Side::Pair(factors) => Ok(pair(factors)?.whole()),
@@ -233,13 +247,13 @@ fn oriented(first: Matrix, second: Matrix, is_turned: bool) -> Option<Product> {
 /// `second` times `first`.
 fn straight(first: usize, second: usize) -> Pair {
     let factor = |tensor| Factor { tensor, is_transposed: false };
-    Pair { left: factor(second), right: factor(first) }
+    Pair { left: factor(second), right: factor(first), core: None }
 }
 
 /// The transpose of `second` times `first`.
 fn turned(first: usize, second: usize) -> Pair {
     let factor = |tensor| Factor { tensor, is_transposed: true };
-    Pair { left: factor(first), right: factor(second) }
+    Pair { left: factor(first), right: factor(second), core: None }
 }
 
 /// The ways in which two matrices may be meant, the likeliest first.
@@ -252,26 +266,29 @@ fn candidates(
     weight: &TensorInfo,
     orientation: Orientation,
 ) -> [Pair; 2] {
-    let factor = |tensor, is_transposed| Factor { tensor, is_transposed };
+    let pair = |(left, of_left), (right, of_right)| Pair {
+        left: Factor { tensor: left, is_transposed: of_left },
+        right: Factor { tensor: right, is_transposed: of_right },
+        core: None,
+    };
     let is_embedding = ["embed", "wte"].iter().any(|part| weight.name.contains(part));
     let layer_or_embedding = |layer: Pair, embedding: Pair| {
         if is_embedding { [embedding, layer] } else { [layer, embedding] }
     };
     match orientation.writer {
-        Writer::Peft => {
+        Writer::Peft | Writer::Images => {
             let (straight, turned) = (straight(first, second), turned(first, second));
             if orientation.inputs_first { [turned, straight] } else { [straight, turned] }
         }
         // Inputs are rows: `[in, rank]` and `[rank, out]`, of an embedding `[tokens, rank]`.
         Writer::Mlx => layer_or_embedding(
-            Pair { left: factor(second, true), right: factor(first, true) },
-            Pair { left: factor(first, false), right: factor(second, false) },
+            pair((second, true), (first, true)),
+            pair((first, false), (second, false)),
         ),
         // Of an embedding, the first has a row for each token.
-        Writer::LlamaCpp => layer_or_embedding(
-            straight(first, second),
-            Pair { left: factor(first, false), right: factor(second, true) },
-        ),
+        Writer::LlamaCpp => {
+            layer_or_embedding(straight(first, second), pair((first, false), (second, true)))
+        }
     }
 }
 
@@ -305,10 +322,29 @@ impl Planner<'_> {
         Some(if factor.is_transposed { (columns, rows) } else { (rows, columns) })
     }
 
+    /// The product of `b` and `a`; of `a`, transposed, and `b` if the part between them is there.
+    fn maybe_with_core(&self, a: usize, b: usize, core: Part) -> Pair {
+        match self.parts.get(&core) {
+            None => straight(b, a),
+            Some(&core) => Pair {
+                left: Factor { tensor: a, is_transposed: true },
+                right: Factor { tensor: b, is_transposed: false },
+                core: Some(core),
+            },
+        }
+    }
+
     /// Rows, rank and columns of a pair.
     fn extent(&self, pair: &Pair) -> Option<(u64, u64, u64)> {
         let ((rows, rank), (other, columns)) = (self.shape(pair.left)?, self.shape(pair.right)?);
-        (rank == other && rank > 0).then_some((rows, rank, columns))
+        let Some(core) = pair.core else {
+            return (rank == other && rank > 0).then_some((rows, rank, columns));
+        };
+        let &[of_left, of_right, height, width] = self.infos[core].shape.dims() else {
+            return None;
+        };
+        let columns = columns.checked_mul(height)?.checked_mul(width)?;
+        ([of_left, of_right] == [rank, other] && other > 0).then_some((rows, other, columns))
     }
 
     fn unfit(&self, pair: &Pair) -> Error {
@@ -469,15 +505,19 @@ impl Planner<'_> {
     }
 
     fn kronecker(&self) -> Result<Form> {
-        let side = |whole: Part, a: Part, b: Part| -> Result<Side> {
+        let side = |whole: Part, a: Part, b: Part, core: Option<Part>| -> Result<Side> {
             if let Some(tensor) = self.parts.get(&whole) {
                 return Ok(Side::Whole(*tensor));
             }
             let (a, b) = self.both(a, b)?;
-            Ok(Side::Pair(straight(b, a)))
+            Ok(Side::Pair(match core {
+                Some(core) => self.maybe_with_core(a, b, core),
+                None => straight(b, a),
+            }))
         };
-        let first = side(Part::Kron1, Part::Kron1A, Part::Kron1B)?;
-        let second = side(Part::Kron2, Part::Kron2A, Part::Kron2B)?;
+        // Of a kernel, the second one has the height and the width.
+        let first = side(Part::Kron1, Part::Kron1A, Part::Kron1B, None)?;
+        let second = side(Part::Kron2, Part::Kron2A, Part::Kron2B, Some(Part::Kron2Core))?;
         let shape = |side: Side| match side {
             Side::Whole(tensor) => rows_and_columns(&self.infos[tensor].shape),
             Side::Pair(pair) => self.extent(&pair).map(|(rows, _, columns)| (rows, columns)),

@@ -2,8 +2,8 @@
 //! merged in.
 //!
 //! [`Adapted`] is a checkpoint over an open base and open [`Adapter`]s, of PEFT (LoRA, rsLoRA,
-//! DoRA, LoHa, LoKr, IA3, AdaLoRA, VeRA, VB-LoRA, HRA, OFT, MiSS, FourierFT, LN-tuning), MLX or
-//! llama.cpp: it has the base's tensors and computes their elements as
+//! DoRA, LoHa, LoKr, IA3, AdaLoRA, VeRA, VB-LoRA, HRA, OFT, MiSS, FourierFT, LN-tuning), MLX,
+//! llama.cpp, diffusers, kohya or LyCORIS: it has the base's tensors and computes their elements as
 //! they are read, a block at a time, so that the ordinary passes convert, check and write it like
 //! any other. Of an adapter, the matrices of a few tensors are in memory. The arithmetic is that of
 //! PEFT 0.21's `merge_and_unload`, as it was observed from outside.
@@ -18,6 +18,7 @@ mod beside;
 mod configuration;
 mod form;
 mod fourier;
+mod image_names;
 mod matrix;
 mod patterns;
 mod plan;
@@ -25,6 +26,7 @@ mod ported;
 mod report;
 mod targets;
 mod turn;
+mod unet_names;
 
 pub use adapted::{AdaptOptions, Adapted, inputs_first};
 pub use adapter::Adapter;

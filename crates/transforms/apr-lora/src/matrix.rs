@@ -66,6 +66,25 @@ impl Matrix {
         Product { left: self.clone(), right: other.clone() }.whole()
     }
 
+    /// The core of a kernel, whose columns are `[right, height, width]`, times a matrix in the place
+    /// of its second dimension: rows of `[columns of the matrix, height, width]`.
+    pub(crate) fn contracted(&self, right: &Self) -> Option<Self> {
+        let size = self.columns.checked_div(right.rows)?;
+        if size == 0 || size * right.rows != self.columns {
+            return None;
+        }
+        let columns = right.columns.checked_mul(size)?;
+        let mut values = vec![0.0; self.rows.checked_mul(columns)?];
+        for (row, out) in values.chunks_exact_mut(columns.max(1)).enumerate() {
+            for (inner, kernel) in self.row(row).chunks_exact(size).enumerate() {
+                for (factor, out) in right.row(inner).iter().zip(out.chunks_exact_mut(size)) {
+                    out.iter_mut().zip(kernel).for_each(|(out, value)| *out += factor * value);
+                }
+            }
+        }
+        Some(Self { rows: self.rows, columns, values })
+    }
+
     /// Multiplies each row by a factor.
     pub(crate) fn scale_rows(&mut self, factors: &[f32]) {
         for (row, factor) in self.values.chunks_exact_mut(self.columns.max(1)).zip(factors) {

@@ -1,6 +1,8 @@
 //! What becomes of each tensor of a base: which adapters change it, and how.
 
+mod images;
 mod multiplied;
+mod rows;
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 
@@ -11,7 +13,7 @@ use apr_source::{Architecture, family_of};
 use crate::adapted::{AdaptOptions, inputs_first};
 use crate::adapter::{Adapter, BASE_LAYER, Contents, Part, Parts};
 use crate::beside;
-use crate::configuration::Method;
+use crate::configuration::{Method, Writer};
 use crate::form::{Form, Orientation, rows_and_columns};
 use crate::report::MergedAdapter;
 use crate::targets::Targets;
@@ -218,6 +220,7 @@ impl Planner {
         let mut changed = 0;
         let layers = self.layer_orientation(&contents, &targets, tensors);
         let method = contents.configuration.method;
+        let image = self.image_modules(&contents, tensors)?;
         let mut taken = HashSet::new();
         for (module, parts) in &contents.modules {
             let stacked = |planner: &Self, taken: &HashSet<usize>| {
@@ -229,8 +232,12 @@ impl Planner {
                 };
                 parameters_of(module, parameters, &targets).into_iter().find(fits)
             };
-            let mut found = self.slot(&targets, module);
-            if found.is_none() {
+            let mut found = match &image {
+                Some(image) if image.is_absent(module) => continue,
+                Some(image) => image.slot(module),
+                None => self.slot(&targets, module),
+            };
+            if found.is_none() && image.is_none() {
                 let parameters = contents.configuration.parameters.len() as u64;
                 contents.configuration.work.spend(parameters.saturating_mul(PARAMETER))?;
                 found = stacked(self, &taken);
@@ -245,7 +252,8 @@ impl Planner {
             };
             changed += 1;
             if let Some(&tensor) = parts.get(&Part::TokenRows) {
-                let rows = trained_rows(&contents, module, &tensors[tensor], &self.slots[slot])?;
+                let rows =
+                    rows::trained_rows(&contents, module, &tensors[tensor], &self.slots[slot])?;
                 self.check_dtype(slot)?;
                 self.slots[slot].stages.push(Stage::Rows { adapter: position, tensor, of: rows });
             }
@@ -262,7 +270,7 @@ impl Planner {
             }
             let weight = &self.slots[slot].info;
             let form = Form::new(parts, tensors, weight, way, method)?;
-            let own = contents.configuration.scale(module, form.rank);
+            let own = images::scale(&contents, reader, (module, parts), &form);
             let own = own.map_err(|error| named(error, tensors, parts))?;
             let scale = own * adapter.weight;
             #[expect(clippy::cast_possible_truncation, reason = "PEFT's matrices are of that")]
@@ -296,6 +304,7 @@ impl Planner {
             let name = Escaped::short(&adapter.name);
             self.warnings.push(format!("{name}: left out, as the base lacks it: {first}{rest}"));
         }
+        self.warn_of_absent(image.as_ref(), &adapter.name);
         let kind = apr_source::adapter::adapter_of(reader)?.map(|adapter| adapter.kind);
         Ok(MergedAdapter {
             name: adapter.name.clone(),
@@ -330,6 +339,9 @@ impl Planner {
         tensors: &[TensorInfo],
     ) -> Orientation {
         let configuration = &contents.configuration;
+        if configuration.writer == Writer::Images {
+            return Orientation { writer: Writer::Images, inputs_first: false };
+        }
         let is_turned = |(module, parts): (&String, &Parts)| {
             let slot = targets.weight(module)?;
             let (rows, columns) = rows_and_columns(&self.slots[slot].info.shape)?;
@@ -569,32 +581,4 @@ fn check_magnitude(info: &TensorInfo, form: &Form, weight: &TensorInfo) -> Resul
     }
     let message = format!("magnitudes of {} do not fit the base's {}", info.shape, weight.shape);
     Err(Error::format(message).for_tensor(&info.name))
-}
-
-/// Returns the map from rows of a weight to its trained rows.
-fn trained_rows(
-    contents: &Contents,
-    module: &str,
-    trained: &TensorInfo,
-    slot: &Slot,
-) -> Result<HashMap<u64, u64>> {
-    let all = &contents.configuration.token_rows;
-    contents.configuration.work.spend((all.len() as u64).saturating_mul(PARAMETER))?;
-    let is_of =
-        |name: &str| name.is_empty() || module == name || module.ends_with(&format!(".{name}"));
-    let rows = all.iter().find(|(name, _)| is_of(name)).map(|(_, rows)| rows.as_slice());
-    let rows = rows.unwrap_or_default();
-    let (count, columns) = rows_and_columns(&slot.info.shape).unwrap_or_default();
-    let fits = rows_and_columns(&trained.shape) == Some((rows.len() as u64, columns))
-        && rows.iter().all(|row| *row < count);
-    if !fits {
-        let message = format!(
-            "{} rows of {} do not fit the base's {}",
-            rows.len(),
-            trained.shape,
-            slot.info.shape
-        );
-        return Err(Error::format(message).for_tensor(&trained.name));
-    }
-    Ok(rows.iter().copied().zip(0..).collect())
 }

@@ -66,8 +66,14 @@ impl<'a> SecondMatrices<'a> {
     pub fn of(adapter: &'a dyn CheckpointReader, base: &dyn CheckpointReader) -> Result<Self> {
         let contents = Contents::read(adapter)?;
         let infos = adapter.tensors();
-        if contents.configuration.writer == Writer::Mlx {
-            return Err(Error::format("adapters of MLX can't be converted, only merged"));
+        let of = match contents.configuration.writer {
+            Writer::Mlx => Some("MLX"),
+            Writer::Images => Some("image models"),
+            Writer::Peft | Writer::LlamaCpp => None,
+        };
+        if let Some(of) = of {
+            let message = format!("adapters of {of} can't be converted, only merged");
+            return Err(Error::format(message));
         }
         let modules = contents.modules.keys().map(String::as_str);
         let class = contents.configuration.class.as_deref();

@@ -3,7 +3,7 @@
 use std::cell::OnceCell;
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 
-use apr_core::{CheckpointReader, Convention, DType, Error, Result, Shape, TensorInfo, keys};
+use apr_core::{CheckpointReader, Convention, DType, Error, Result, Shape, TensorInfo};
 
 use super::claims::Claims;
 use super::grouped::Grouped;
@@ -358,7 +358,7 @@ impl<'a> Tensors<'a> {
 
     /// An entry of a safetensors header's `__metadata__`.
     pub(super) fn header_text(&self, key: &str) -> Option<&'a str> {
-        self.base.metadata().object(keys::SAFETENSORS)?.get("metadata")?.get(key)?.as_str()
+        self.base.metadata().header_text(key)
     }
 
     /// Reads all bytes of a small part that describes the other parts.
