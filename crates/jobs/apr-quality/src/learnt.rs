@@ -195,7 +195,7 @@ impl Known {
         for text in texts {
             let mut ids = tokenizer.encode(text, false)?;
             (bytes, tokens) = (bytes + text.len(), tokens + ids.len());
-            ids.truncate(MOST);
+            ids.truncate(MOST.min(beside.longest));
             // Too few to have an order.
             if ids.len() >= LEAST {
                 all.push(ids);

@@ -15,6 +15,8 @@ pub(crate) struct Beside {
     pub(crate) start: Option<i64>,
     /// States of the encoder, for a decoder.
     pub(crate) states: Option<Tensor>,
+    /// Maximum number of tokens of a text.
+    pub(crate) longest: usize,
 }
 
 /// A part that continues texts.
@@ -31,11 +33,14 @@ impl<'m, 's> TextPart<'m, 's> {
     /// that were spoken help it to predict a text.
     pub(crate) fn of(model: &'m Subject<'s>) -> RunResult<Option<Self>> {
         let Some(tokenizer) = model.tokenizer() else { return Ok(None) };
+        let facts = model.runner().facts();
+        // One position is for the token before the text.
+        let longest = facts.context().map_or(usize::MAX, |context| context.saturating_sub(1));
         let (part, beside) = match model.parts() {
-            [part] => (part, Beside { start: leading_token(tokenizer)?, states: None }),
+            [part] => (part, Beside { start: leading_token(tokenizer)?, states: None, longest }),
             [encoder, decoder] if hears(encoder) && decoder.takes(Meaning::EncoderStates) => {
                 let states = model.encoded(&Sample::silence())?;
-                (decoder, Beside { start: model.runner().facts().decoder_start(), states })
+                (decoder, Beside { start: facts.decoder_start(), states, longest })
             }
             _ => return Ok(None),
         };

@@ -101,7 +101,7 @@ struct Pair {
 }
 
 fn pairs(model: &FamilyModel<'_>, tensors: &[TensorInfo]) -> Vec<Pair> {
-    let canonical = |at: usize| Some(model.canonical(at)?.strip_suffix(".weight")?);
+    let canonical = |at: usize| model.canonical(at)?.strip_suffix(".weight");
     let named: HashMap<&str, usize> =
         (0..tensors.len()).filter_map(|at| Some((canonical(at)?, at))).collect();
     let partner = |at: usize, name: &str, [one, other]: &[&str; 2]| {
