@@ -258,12 +258,22 @@ fn quality(steps: &mut Steps) {
 
 fn damage(steps: &mut Steps) {
     steps.run("the Python reference environment", reference::set_up_python);
-    if steps.run("the model all-MiniLM-L6-v2", reference::fetch_model).is_some() {
-        steps.run("sound models score 95 or more, and damaged copies are scored", || {
-            run_program(&mut cargo("build", ["--release", "--package", "apr-cli"]))?;
-            reference::check_scores(&target_dir().join("release/apr"))
-        });
+    if !set_up_transformers(steps)
+        || steps.run("the model all-MiniLM-L6-v2", reference::fetch_model).is_none()
+        || steps.run("small models, trained with torch", reference::train_small_models).is_none()
+    {
+        return;
     }
+    let apr = || {
+        run_program(&mut cargo("build", ["--release", "--package", "apr-cli"]))?;
+        Ok(target_dir().join("release/apr"))
+    };
+    steps.run("comparisons of models do not accuse sound quantizations", || {
+        reference::check_false_alarms(&apr()?)
+    });
+    steps.run("sound models score 95 or more, and damaged copies are scored", || {
+        reference::check_scores(&apr()?)
+    });
 }
 
 fn llama(steps: &mut Steps) {

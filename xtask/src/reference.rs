@@ -152,11 +152,32 @@ pub(crate) fn check_damage(apr: &Path) -> Outcome {
     run(command.arg(minilm()).arg("A man is eating a piece of bread."))
 }
 
-/// Damages models, and has `apr validate --quality` score them.
+/// Trains small models of several families with torch, unless they are there.
+pub(crate) fn train_small_models() -> Outcome {
+    run(program(graph_python()).arg("xtask/interop/small_models.py").arg(small_models()))
+}
+
+fn small_models() -> PathBuf {
+    folder().join("small")
+}
+
+/// Quantizes models to all types, and has them compared with their originals.
+pub(crate) fn check_false_alarms(apr: &Path) -> Outcome {
+    let mut command = program(python());
+    command.arg("xtask/interop/false_alarms.py").arg(apr);
+    command.args(["fixtures/tiny-llama", "12+34="]);
+    command.arg(minilm()).arg("A man is eating a piece of bread.");
+    for name in ["doc-llama", "doc-qwen2", "doc-mixtral", "doc-bert"] {
+        command.arg(small_models().join(name)).arg("The command reads the file and");
+    }
+    run(&mut command)
+}
+
+/// Damages models, has `apr validate --quality` score them, and renews the tables of the scores.
 pub(crate) fn check_scores(apr: &Path) -> Outcome {
     let mut command = program(python());
-    command.arg("xtask/interop/damage_scores.py").arg(apr).arg("fixtures/tiny-llama");
-    run(command.arg(minilm()))
+    command.arg("xtask/interop/damage_scores.py").arg(apr).arg("--reference").arg(folder());
+    run(command.args(["--write", "docs/damage.md"]))
 }
 
 /// A Python with transformers and onnxruntime, once it was [set up](set_up_transformers).

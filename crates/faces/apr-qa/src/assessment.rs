@@ -11,7 +11,7 @@ const LOWEST: &str = "POOR";
 
 /// Points whose failure makes a model unfit, whatever else passes, and the most that it scores
 /// then.
-const CRITICAL: [(u8, usize); 16] = [
+const CRITICAL: [(u8, usize); 18] = [
     // Damaged files.
     (4, 10),
     (9, 10),
@@ -19,6 +19,7 @@ const CRITICAL: [(u8, usize); 16] = [
     // NaN and infinity, in weights and in what they compute.
     (26, 20),
     (27, 20),
+    (41, 20),
     (44, 20),
     // Weights that are not those of the model.
     (32, 30),
@@ -32,6 +33,7 @@ const CRITICAL: [(u8, usize); 16] = [
     (102, 60),
     (103, 60),
     (104, 60),
+    (105, 60),
 ];
 
 /// Points whose failure is no damage: alignment, the repetition of tokens that the likeliest

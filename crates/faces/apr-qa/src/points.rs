@@ -269,7 +269,7 @@ points! {
 points! {
     /// Points beyond the plan: what the model learnt, and whether its layers fit together. They
     /// count for its score, and not among the hundred.
-    LEARNT: 4;
+    LEARNT: 5;
     101 Weights Run learnt::passages, "Language":
         "A text is likelier than the same tokens in another order.";
     102 Weights Run learnt::meanings, "Meaning":
@@ -278,6 +278,8 @@ points! {
         "A weight has the same magnitude in all layers, and no layer occurs twice.";
     104 Weights Run learnt::blocks, "Blocks":
         "The model does not predict better without a block or with layers exchanged.";
+    105 Weights Model values::orientation, "Orientation":
+        "No weight of attention fits its partner better if it is transposed.";
 }
 
 #[cfg(test)]

@@ -1,5 +1,6 @@
 //! Whether a tensor's values are plausible for a valid model (`docs/families.md`, "Ranges").
 
+mod orientation;
 mod siblings;
 
 use apr_arch::{FamilyModel, Range, TensorExpectation, TensorKind};
@@ -10,6 +11,7 @@ use serde::{Deserialize, Serialize};
 
 use apr_core::{Escaped, NotFinite, number};
 
+pub use orientation::{Orientation, TurnedPair, orientation};
 pub use siblings::{Sibling, outliers};
 
 /// End of what is said of a weight beside the same weight in other layers.

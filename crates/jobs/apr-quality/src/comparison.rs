@@ -8,7 +8,7 @@ use serde::Serialize;
 use crate::distance::l2_and_cosine;
 use crate::layers::{Drifts, LayerDrift};
 use crate::perplexity::Done;
-use crate::rows::{Agreement, centred};
+use crate::rows::{Agreement, centred, centred_cosine};
 use crate::samples::Sample;
 use crate::subject::{Output, Reading, Subject, floats};
 
@@ -94,6 +94,14 @@ pub struct ComparisonReport {
     /// Share of A's five likeliest tokens or labels that are among B's five.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub same_top5: Option<f64>,
+    /// Mean rank that B gives to the token or label that A finds likeliest, 1 for the first; `None`
+    /// for models without logits.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub expected_rank: Option<f64>,
+    /// Mean cosine similarity of hidden states, without the mean of their positions; `None` for
+    /// models that are compared by other outputs.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub centred_cosine: Option<f64>,
     /// Share of the inputs whose vector has the same nearest other input in both models; `None` for
     /// models that make no vector of a text, and for fewer than three inputs.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -126,6 +134,9 @@ pub struct OutputDistance {
     pub l2: f64,
     /// Cosine of the angle between the two, of logits without the mean of their row.
     pub cosine: f64,
+    /// Cosine of hidden states without the mean of their positions.
+    #[serde(skip)]
+    centred: Option<f64>,
     /// Agreement of the rows of logits.
     #[serde(skip)]
     rows: Option<Agreement>,
@@ -190,6 +201,12 @@ pub fn compare(
         let count = rows.rows.max(1) as f64;
         rows.divergence / count
     });
+    let centred: Vec<f64> = results.iter().filter_map(|one| one.centred).collect();
+    #[expect(clippy::cast_precision_loss, reason = "counts fit a double")]
+    let centred_cosine =
+        (!centred.is_empty()).then(|| centred.iter().sum::<f64>() / centred.len() as f64);
+    #[expect(clippy::cast_precision_loss, reason = "counts fit a double")]
+    let expected_rank = rows.map(|rows| rows.ranks as f64 / rows.rows.max(1) as f64);
     let passed = mean_l2 <= thresholds.mean_l2
         && max_l2 <= thresholds.max_l2
         && cosine >= thresholds.cosine
@@ -203,6 +220,8 @@ pub fn compare(
         kl_divergence,
         same_top: rows.map(|rows| share(rows.same_top, rows.rows)),
         same_top5: rows.map(|rows| share(rows.kept, rows.keepable)),
+        expected_rank,
+        centred_cosine,
         same_neighbours: same_neighbours(&vectors[0], &vectors[1]),
         layers,
         layers_left_out,
@@ -298,8 +317,10 @@ fn distance(
         centred(&mut b, width);
     }
     let (l2, cosine) = l2_and_cosine(&a, &b);
+    let is_states = matches!(left.meaning, Meaning::HiddenStates | Meaning::EncoderStates);
+    let centred = if is_states { centred_cosine(&a, &b, width) } else { None };
     let (input, output) = (sample.name.clone(), left.name.clone());
-    Ok(OutputDistance { input, output, l2, cosine, rows, is_softmax })
+    Ok(OutputDistance { input, output, l2, cosine, centred, rows, is_softmax })
 }
 
 /// The share of vectors whose nearest other one, by cosine, is the same in both models.

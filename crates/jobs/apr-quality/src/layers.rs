@@ -10,6 +10,7 @@ use apr_trace::{Level, Sites};
 use serde::Serialize;
 
 use crate::distance::l2_and_cosine;
+use crate::rows::centred_cosine;
 
 /// Distance between a layer of B and the same layer of A.
 #[derive(Debug, Clone, PartialEq, Serialize)]
@@ -19,6 +20,10 @@ pub struct LayerDrift {
     pub layer: String,
     /// Norm of the difference of the layer outputs, divided by A's norm; mean over the inputs.
     pub l2: f64,
+    /// Cosine of the layer outputs without the mean of their positions; mean over the inputs with
+    /// several positions.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub centred_cosine: Option<f64>,
 }
 
 /// The layers of a graph, each with the operator that it ends with.
@@ -108,8 +113,34 @@ impl Tap for LayerTap<'_> {
 /// Sums of distances by layer, in the order in which layers run.
 #[derive(Default)]
 pub(crate) struct Drifts {
-    sums: Vec<(String, f64, usize)>,
+    sums: Vec<Sum>,
     left_out: Vec<String>,
+}
+
+/// Sums over the inputs of a layer.
+struct Sum {
+    layer: String,
+    l2: Mean,
+    cosine: Mean,
+}
+
+/// Mean of the values that were added.
+#[derive(Default)]
+struct Mean {
+    sum: f64,
+    count: usize,
+}
+
+impl Mean {
+    fn add(&mut self, value: f64) {
+        self.sum += value;
+        self.count += 1;
+    }
+
+    #[expect(clippy::cast_precision_loss, reason = "counts fit a double")]
+    fn value(&self) -> Option<f64> {
+        (self.count > 0).then(|| self.sum / self.count as f64)
+    }
 }
 
 impl Drifts {
@@ -128,13 +159,19 @@ impl Drifts {
             if left.shape() != right.shape() {
                 continue;
             }
-            let (l2, _) = l2_and_cosine(&left.floats()?, &right.floats()?);
-            match self.sums.iter_mut().find(|(known, ..)| known == name) {
-                Some((_, sum, count)) => {
-                    *sum += l2;
-                    *count += 1;
+            let width = left.shape().last().copied().unwrap_or_default();
+            let (left, right) = (left.floats()?, right.floats()?);
+            let at = match self.sums.iter().position(|known| known.layer == *name) {
+                Some(at) => at,
+                None => {
+                    let (l2, cosine) = (Mean::default(), Mean::default());
+                    self.sums.push(Sum { layer: name.clone(), l2, cosine });
+                    self.sums.len() - 1
                 }
-                None => self.sums.push((name.clone(), l2, 1)),
+            };
+            self.sums[at].l2.add(l2_and_cosine(&left, &right).0);
+            if let Some(cosine) = centred_cosine(&left, &right, width) {
+                self.sums[at].cosine.add(cosine);
             }
         }
         Ok(())
@@ -142,10 +179,10 @@ impl Drifts {
 
     /// Means by layer, and the layers that were left out of an input at least.
     pub(crate) fn report(self) -> (Vec<LayerDrift>, Vec<String>) {
-        #[expect(clippy::cast_precision_loss, reason = "counts fit a double")]
-        let mean = |(layer, sum, count): (String, f64, usize)| LayerDrift {
+        let mean = |Sum { layer, l2, cosine }| LayerDrift {
             layer,
-            l2: sum / count as f64,
+            l2: l2.value().unwrap_or_default(),
+            centred_cosine: cosine.value(),
         };
         (self.sums.into_iter().map(mean).collect(), self.left_out)
     }

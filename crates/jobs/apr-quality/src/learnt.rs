@@ -1,13 +1,12 @@
-//! Whether a model learnt anything: passages beside the same tokens in another order, and sentences
-//! beside others that share their words or their meaning.
+//! Whether a model learnt a language: passages beside the same tokens in another order.
 
 use apr_run::{Prepared, RunResult, Tokenizer};
 
-use crate::distance::l2_and_cosine;
-use crate::samples::{Sample, random};
+use crate::samples::random;
 use crate::scores::{Logits, no_number};
-use crate::subject::{Subject, floats};
-use crate::windows::{Window, leading_token};
+use crate::subject::Subject;
+use crate::text_part::{Beside, TextPart};
+use crate::windows::Window;
 
 /// Maximum number of tokens per passage.
 const MOST: usize = 96;
@@ -86,51 +85,6 @@ const PASSAGES: [(&str, &[&str]); 9] = [
     (SUMS, &["12+34=46\n", "25+13=38\n", "40+7=47\n", "31+52=83\n", "18+21=39\n", "60+25=85\n"]),
 ];
 
-/// Sentences of which the second means what the first does, and the third has its words and its
-/// form.
-const SENTENCES: [[&str; 3]; 8] = [
-    [
-        "How do I reset my password?",
-        "I can't log in any more and need new credentials.",
-        "How do I repair my bicycle?",
-    ],
-    [
-        "The stock market fell sharply today.",
-        "Shares lost much of their value this afternoon.",
-        "The apple fell from the tree today.",
-    ],
-    [
-        "He is playing the guitar on the stage.",
-        "A musician performs in front of an audience.",
-        "He is playing football on the field.",
-    ],
-    [
-        "The doctor told her to take the medicine twice a day.",
-        "She was prescribed pills by her physician.",
-        "The teacher told her to take the bus twice a week.",
-    ],
-    [
-        "It is raining heavily outside.",
-        "You will need an umbrella in this downpour.",
-        "It is standing quietly outside.",
-    ],
-    [
-        "The kitten is asleep on the sofa.",
-        "A young cat naps on the couch.",
-        "The letter is open on the desk.",
-    ],
-    [
-        "The company hired three new engineers.",
-        "The firm recruited additional technical staff.",
-        "The company sold three old buildings.",
-    ],
-    [
-        "This soup is far too salty.",
-        "The broth has been seasoned too much.",
-        "This road is far too narrow.",
-    ],
-];
-
 /// Losses of a language model on a passage.
 #[derive(Debug, Clone, Copy, PartialEq)]
 #[non_exhaustive]
@@ -184,19 +138,19 @@ impl PassageScore {
 /// Scores the built-in passages, until one [is learnt](PassageScore::is_learnt).
 ///
 /// The same tokens in another order are the measure: it takes no table of what a vocabulary or a
-/// size should reach, and random weights gain nothing.
+/// size should reach, and random weights gain nothing. The decoder of a speech model reads them
+/// behind the states of silence. Returns no scores for a model that does not continue texts.
 ///
 /// # Errors
 /// E003 for a model without logits for each token, E001 where they are NaN or infinite, and those
 /// of [`Prepared::run`].
-pub fn passages(
-    part: &Prepared<'_>,
-    tokenizer: &Tokenizer<'_>,
-    enough: f64,
-) -> RunResult<Vec<PassageScore>> {
+pub fn passages(model: &Subject<'_>, enough: f64) -> RunResult<Vec<PassageScore>> {
     let mut found = Vec::new();
+    let Some(TextPart { part, tokenizer, beside }) = TextPart::of(model)? else {
+        return Ok(found);
+    };
     for passage in &PASSAGES {
-        let text = Known::of(tokenizer, passage)?;
+        let text = Known::of(tokenizer, &beside, passage)?;
         found.extend(text.score(part)?);
         if found.last().is_some_and(|score: &PassageScore| score.is_learnt(enough)) {
             break;
@@ -207,14 +161,13 @@ pub fn passages(
 
 /// Returns up to `most` built-in passages that a model [knows](PassageScore::is_learnt).
 pub(crate) fn known(
-    part: &Prepared<'_>,
-    tokenizer: &Tokenizer<'_>,
+    TextPart { part, tokenizer, beside }: &TextPart<'_, '_>,
     enough: f64,
     most: usize,
 ) -> RunResult<Vec<Known>> {
     let mut found = Vec::new();
     for passage in &PASSAGES {
-        let text = Known::of(tokenizer, passage)?;
+        let text = Known::of(tokenizer, beside, passage)?;
         if found.len() < most && text.score(part)?.is_some_and(|score| score.is_learnt(enough)) {
             found.push(text);
         }
@@ -225,21 +178,24 @@ pub(crate) fn known(
 /// Tokens of the texts of a passage.
 pub(crate) struct Known {
     name: &'static str,
-    bos: Option<i64>,
+    beside: Beside,
     texts: Vec<Vec<i64>>,
     /// Bytes of a token.
     bytes: f64,
 }
 
 impl Known {
-    fn of(tokenizer: &Tokenizer<'_>, &(name, texts): &(&'static str, &[&str])) -> RunResult<Self> {
-        let bos = leading_token(tokenizer)?;
+    fn of(
+        tokenizer: &Tokenizer<'_>,
+        beside: &Beside,
+        &(name, texts): &(&'static str, &[&str]),
+    ) -> RunResult<Self> {
         let mut all = Vec::new();
         let (mut bytes, mut tokens) = (0, 0);
         for text in texts {
             let mut ids = tokenizer.encode(text, false)?;
             (bytes, tokens) = (bytes + text.len(), tokens + ids.len());
-            ids.truncate(MOST);
+            ids.truncate(MOST.min(beside.longest));
             // Too few to have an order.
             if ids.len() >= LEAST {
                 all.push(ids);
@@ -247,7 +203,7 @@ impl Known {
         }
         #[expect(clippy::cast_precision_loss, reason = "a short text")]
         let bytes = bytes as f64 / tokens.max(1) as f64;
-        Ok(Self { name, bos, texts: all, bytes })
+        Ok(Self { name, beside: beside.clone(), texts: all, bytes })
     }
 
     /// Number of tokens that one run over all texts reads.
@@ -271,8 +227,8 @@ impl Known {
         let mut all = Losses::default();
         for ids in &self.texts {
             let one = match ids.get(..BEGINNING) {
-                Some(ids) => losses(part, self.bos, ids, BEGINNING / 2)?,
-                None => losses(part, self.bos, ids, last_third(ids))?,
+                Some(ids) => losses(part, &self.beside, ids, BEGINNING / 2)?,
+                None => losses(part, &self.beside, ids, last_third(ids))?,
             };
             all.add(&one);
         }
@@ -283,7 +239,7 @@ impl Known {
     fn sum(&self, part: &Prepared<'_>, change: fn(&Vec<i64>) -> Vec<i64>) -> RunResult<Losses> {
         let mut all = Losses::default();
         for ids in &self.texts {
-            all.add(&losses(part, self.bos, &change(ids), last_third(ids))?);
+            all.add(&losses(part, &self.beside, &change(ids), last_third(ids))?);
         }
         Ok(all)
     }
@@ -331,11 +287,14 @@ fn last_third(ids: &[i64]) -> usize {
 }
 
 /// Returns the losses of the last tokens. The tokens before them are only context.
-fn losses(part: &Prepared<'_>, bos: Option<i64>, ids: &[i64], scored: usize) -> RunResult<Losses> {
-    let input: Vec<i64> = bos.into_iter().chain(ids.iter().copied()).collect();
+fn losses(part: &Prepared<'_>, beside: &Beside, ids: &[i64], scored: usize) -> RunResult<Losses> {
+    let input: Vec<i64> = beside.start.into_iter().chain(ids.iter().copied()).collect();
     let first = input.len() - scored - 1;
     let window = Window { targets: input[first + 1..].to_vec(), input, first };
-    let logits = Logits::of(part, &window)?;
+    let logits = match &beside.states {
+        Some(states) => Logits::behind(part, &window, states)?,
+        None => Logits::of(part, &window)?,
+    };
     let floats = logits.floats()?;
     let rows = window.targets.iter().enumerate();
     let sum: f64 = rows.map(|(at, token)| -logits.row(&floats, at).get(*token)).sum();
@@ -356,44 +315,6 @@ fn shuffled(ids: &[i64]) -> Vec<i64> {
         mixed.swap(at, other);
     }
     mixed
-}
-
-/// Counts the built-in sentences that are closer to a paraphrase than to a sentence of similar
-/// words.
-///
-/// Closeness is the cosine of the embeddings. Returns `None` for a model without text embeddings.
-///
-/// # Errors
-/// Returns the errors of [`Prepared::run`].
-pub fn meanings(model: &Subject<'_>) -> RunResult<Option<MeaningScore>> {
-    let reading = model.reading();
-    if reading.pooling.is_none() || model.tokenizer().is_none() {
-        return Ok(None);
-    }
-    let mut right = 0;
-    for (at, sentences) in SENTENCES.iter().enumerate() {
-        let mut vectors = Vec::new();
-        for text in sentences {
-            let name = format!("sentence {}", at + 1);
-            let sample = Sample { name, text: Some((*text).to_owned()), ..Sample::default() };
-            let made = model.made(&sample, reading)?;
-            let Some(vector) = made.outputs.first() else { return Ok(None) };
-            vectors.push(floats(vector)?);
-        }
-        let [meaning, words] = [1, 2].map(|other| l2_and_cosine(&vectors[0], &vectors[other]).1);
-        right += usize::from(meaning > words);
-    }
-    Ok(Some(MeaningScore { right, of: SENTENCES.len() }))
-}
-
-/// Number of sentences whose meaning a model recognizes.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-#[non_exhaustive]
-pub struct MeaningScore {
-    /// Number of sentences that are closer to their paraphrase.
-    pub right: usize,
-    /// Number of all sentences.
-    pub of: usize,
 }
 
 #[cfg(test)]

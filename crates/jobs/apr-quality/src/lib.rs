@@ -33,7 +33,9 @@ mod perplexity;
 mod rows;
 mod samples;
 mod scores;
+mod sentences;
 mod subject;
+mod text_part;
 mod trials;
 mod windows;
 
@@ -45,13 +47,14 @@ pub use canary::{
 pub use comparison::{ComparisonReport, OutputDistance, Thresholds, compare};
 pub use error_rates::{ErrorRates, transcription_errors};
 pub use layers::LayerDrift;
-pub use learnt::{MeaningScore, PassageScore, meanings, passages};
+pub use learnt::{PassageScore, passages};
 pub use media::{bmp, wav};
 pub use moments::{Distribution, Estimate, Percentile};
 pub use perplexity::{
     Distance, DivergenceReport, Done, PerplexityReport, Predictions, divergence, perplexity,
 };
 pub use samples::{SAMPLES, Sample, built_in};
+pub use sentences::{MeaningScore, meanings};
 pub use subject::Subject;
-pub use trials::{LayerChange, LayerTrials, layer_trials};
+pub use trials::{LayerChange, LayerTrials, layer_trials, sentence_trials};
 pub use windows::{WindowOptions, Windows};

@@ -1,6 +1,7 @@
 //! Logits compared as what they mean: a softmax sees how logits of a row differ, and not what they
 //! have in common.
 
+use crate::distance::l2_and_cosine;
 use crate::scores::LogProbabilities;
 
 /// Likeliest places of A that are looked for among as many of B.
@@ -17,6 +18,8 @@ pub(crate) struct Agreement {
     pub(crate) kept: usize,
     /// Places that could have been: five a row, or as many as it has.
     pub(crate) keepable: usize,
+    /// Ranks that B gives to what A finds likeliest, 1 for the first.
+    pub(crate) ranks: u64,
     /// Kullback-Leibler divergences of B from A, in nats; NaN if logits are NaN.
     pub(crate) divergence: f64,
 }
@@ -39,7 +42,8 @@ impl Agreement {
         let [ours, theirs] = [likeliest(a), likeliest(b)];
         if divergence.is_nan() {
             // Nothing is likeliest then. `max` would make zero of it.
-            return Self { rows: 1, same_top: 0, kept: 0, keepable: ours.len(), divergence };
+            let (keepable, ranks) = (ours.len(), b.len() as u64);
+            return Self { rows: 1, same_top: 0, kept: 0, keepable, ranks, divergence };
         }
         let kept = ours.iter().filter(|place| theirs.contains(place)).count();
         Self {
@@ -47,6 +51,7 @@ impl Agreement {
             same_top: usize::from(left.top == right.top),
             kept,
             keepable: ours.len(),
+            ranks: 1 + b.iter().filter(|logit| **logit > b[left.top]).count() as u64,
             divergence: divergence.max(0.0),
         }
     }
@@ -58,6 +63,7 @@ impl Agreement {
             same_top: self.same_top + other.same_top,
             kept: self.kept + other.kept,
             keepable: self.keepable + other.keepable,
+            ranks: self.ranks + other.ranks,
             divergence: self.divergence + other.divergence,
         }
     }
@@ -86,6 +92,33 @@ pub(crate) fn centred(values: &mut [f32], width: usize) {
         let mean = (sum / width.max(1) as f64) as f32;
         row.iter_mut().for_each(|value| *value -= mean);
     }
+}
+
+/// Returns the cosine between states of positions, of `width` values each, after the mean of all
+/// positions was taken from each.
+///
+/// States of a trained model have a large part in common, beside which their differences hardly
+/// count. Returns `None` for a single position, and for values that are not finite.
+pub(crate) fn centred_cosine(a: &[f32], b: &[f32], width: usize) -> Option<f64> {
+    if width == 0 || a.len() <= width {
+        return None;
+    }
+    let [a, b] = [a, b].map(|values| without_mean(values, width));
+    let (l2, cosine) = l2_and_cosine(&a, &b);
+    l2.is_finite().then_some(cosine)
+}
+
+/// Takes the mean of all rows from each row.
+fn without_mean(values: &[f32], width: usize) -> Vec<f32> {
+    let mut mean = vec![0.0_f64; width];
+    for row in values.chunks_exact(width) {
+        mean.iter_mut().zip(row).for_each(|(sum, value)| *sum += f64::from(*value));
+    }
+    #[expect(clippy::cast_precision_loss, reason = "counts fit a double")]
+    let rows = (values.len() / width).max(1) as f64;
+    #[expect(clippy::cast_possible_truncation, reason = "a difference of floats")]
+    let centred = |(value, sum): (&f32, &f64)| (f64::from(*value) - sum / rows) as f32;
+    values.chunks_exact(width).flat_map(|row| row.iter().zip(&mean).map(centred)).collect()
 }
 
 #[cfg(test)]
@@ -122,6 +155,24 @@ mod tests {
         centred(&mut a, 3);
         centred(&mut b, 3);
         assert_eq!((a, b), ([-1.0, 1.0, 0.0], [-1.0, 1.0, 0.0]));
+    }
+
+    #[test]
+    fn the_rank_of_what_a_finds_likeliest_counts() {
+        // scipy.stats.rankdata([-1, -5, -2, -3])[2] == 2: B has two values above the third.
+        let found = Agreement::of(&[0.0, 1.0, 9.0, 2.0], &[1.0, 5.0, 2.0, 3.0], 4);
+        assert_eq!(found.ranks, 3);
+        assert_eq!(Agreement::of(&[0.0, 1.0], &[0.0, 1.0], 2).ranks, 1);
+        assert_eq!(Agreement::of(&[0.0, 1.0], &[f32::NAN, 1.0], 2).ranks, 2);
+    }
+
+    #[test]
+    fn states_are_compared_without_what_they_have_in_common() {
+        let (a, b) = ([100.0, 1.0, 100.0, -1.0], [100.0, -1.0, 100.0, 1.0]);
+        assert!(l2_and_cosine(&a, &b).1 > 0.999);
+        assert!(centred_cosine(&a, &b, 2).is_some_and(|cosine| (cosine + 1.0).abs() < 1e-12));
+        assert_eq!(centred_cosine(&a, &a, 2), Some(1.0));
+        assert_eq!(centred_cosine(&a[..2], &b[..2], 2), None, "a single position");
     }
 
     #[test]

@@ -23,6 +23,14 @@ pub struct Sample {
     pub arrays: Vec<(Option<String>, Given)>,
 }
 
+impl Sample {
+    /// Returns a second of silence.
+    pub(crate) fn silence() -> Self {
+        let samples = [0; RATE as usize];
+        Self { name: "silence".to_owned(), audio: Some(wav(RATE, &samples)), ..Self::default() }
+    }
+}
+
 /// Number of built-in samples.
 pub const SAMPLES: usize = 10;
 

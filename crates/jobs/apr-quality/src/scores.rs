@@ -5,9 +5,9 @@ use std::borrow::Cow;
 use apr_graph::Meaning;
 use apr_infer::Tensor;
 use apr_registry::Error;
-use apr_run::{Prepared, RunError, RunResult, known_inputs};
+use apr_run::{Prepared, RunError, RunResult};
 
-use crate::subject::completed;
+use crate::subject::{completed, text_inputs};
 use crate::windows::Window;
 
 /// Logits of a window's positions, one row each.
@@ -34,7 +34,12 @@ impl Logits {
 
     /// Runs a model over a window, for the logits of all positions.
     pub(crate) fn of_all(part: &Prepared<'_>, window: &Window) -> RunResult<Self> {
-        Self::with(logits(part, &window.input)?, window, window.first)
+        Self::with(logits(part, &window.input, None)?, window, window.first)
+    }
+
+    /// Runs a decoder over a window, with these states of its encoder.
+    pub(crate) fn behind(part: &Prepared<'_>, window: &Window, states: &Tensor) -> RunResult<Self> {
+        Self::with(logits(part, &window.input, Some(states))?, window, window.first)
     }
 
     fn with(tensor: Tensor, window: &Window, first: usize) -> RunResult<Self> {
@@ -86,13 +91,13 @@ impl Logits {
 }
 
 /// All logits of a text.
-fn logits(part: &Prepared<'_>, ids: &[i64]) -> RunResult<Tensor> {
+fn logits(part: &Prepared<'_>, ids: &[i64], states: Option<&Tensor>) -> RunResult<Tensor> {
     let body = &part.graph().body;
     let mut outputs = body.outputs.iter().map(|id| body.value(*id));
     let output = outputs.find(|value| value.meaning == Meaning::Logits).ok_or_else(|| {
         Error::version("perplexity requires a language model that returns logits")
     })?;
-    let inputs = completed(part, known_inputs(body, ids)?)?;
+    let inputs = completed(part, text_inputs(part, ids, states)?)?;
     let outcome = part.run(inputs, &[&output.name])?;
     let value = outcome.outputs.into_iter().next();
     let value = value.ok_or_else(|| Error::format("the graph has no output"))?;

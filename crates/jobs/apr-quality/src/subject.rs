@@ -52,7 +52,7 @@ impl Reading<'_> {
     }
 
     /// The tokens of a sample, as many as the model takes.
-    fn ids(&self, sample: &Sample, is_decoder: bool) -> RunResult<Vec<i64>> {
+    pub(crate) fn ids(&self, sample: &Sample, is_decoder: bool) -> RunResult<Vec<i64>> {
         let mut ids = match (&sample.text, self.tokenizer) {
             (Some(text), Some(tokenizer)) => tokenizer.encode(text, !is_decoder)?,
             _ => sample.tokens.clone(),
@@ -249,13 +249,9 @@ impl<'s> Subject<'s> {
         let is_decoder = takes(Meaning::EncoderStates);
         if takes(Meaning::TokenIds) && inputs.is_empty() {
             let ids = reading.ids(sample, is_decoder)?;
-            // The mask of an encoder's states is as long as these.
-            let is_own = |name: &str| !(is_decoder && name.starts_with("encoder_"));
-            inputs.extend(known_inputs(body, &ids)?.into_iter().filter(|(name, _)| is_own(name)));
-        }
-        if let Some(states) = states.filter(|_| is_decoder) {
-            let name = input_of(body, Meaning::EncoderStates);
-            inputs.extend(name.map(|name| (name.to_owned(), states.clone().into())));
+            inputs.extend(text_inputs(part, &ids, states)?);
+        } else {
+            inputs.extend(states_of(part, states));
         }
 
         if let Some(audio) = &sample.audio
@@ -299,6 +295,27 @@ impl<'s> Subject<'s> {
         Ok(())
     }
 
+    /// Returns the states that the first part ends with for a sample, or `None` if it has none.
+    pub(crate) fn encoded(&self, sample: &Sample) -> RunResult<Option<Tensor>> {
+        let Some(part) = self.parts.first() else { return Ok(None) };
+        states(part, self.inputs(part, sample, self.reading(), None)?)
+    }
+
+    /// Returns the embeddings of texts with equal numbers of tokens, by a part that can have other
+    /// weights than the model's.
+    ///
+    /// Returns `None` if the model does not define an embedding.
+    pub(crate) fn vectors(
+        &self,
+        part: &Prepared<'_>,
+        rows: &[&[i64]],
+    ) -> RunResult<Option<Vec<Vec<f32>>>> {
+        match (&self.head, states(part, part.batch_inputs(rows)?)?) {
+            (Some(head), Some(states)) => Ok(Some(head.vectors(&self.runner, states, 0)?)),
+            _ => Ok(None),
+        }
+    }
+
     /// Runs the first part on tokens without changes to them.
     ///
     /// # Errors
@@ -313,6 +330,26 @@ impl<'s> Subject<'s> {
         part.run_watched(inputs, &names, tap)?;
         Ok(())
     }
+}
+
+/// Returns tokens as inputs of a part, with the states of an encoder if the part reads them.
+pub(crate) fn text_inputs(
+    part: &Prepared<'_>,
+    ids: &[i64],
+    states: Option<&Tensor>,
+) -> RunResult<Vec<(String, Value)>> {
+    let is_decoder = part.takes(Meaning::EncoderStates);
+    // The mask of an encoder's states is as long as these.
+    let is_own = |name: &str| !(is_decoder && name.starts_with("encoder_"));
+    let tokens = known_inputs(&part.graph().body, ids)?;
+    let tokens = tokens.into_iter().filter(|(name, _)| is_own(name));
+    Ok(tokens.chain(states_of(part, states)).collect())
+}
+
+/// Returns the states of an encoder as an input of a part that reads them.
+fn states_of(part: &Prepared<'_>, states: Option<&Tensor>) -> Option<(String, Value)> {
+    let name = input_of(&part.graph().body, Meaning::EncoderStates)?;
+    Some((name.to_owned(), states?.clone().into()))
 }
 
 /// Adds the inputs that follow from those given.
@@ -414,6 +451,17 @@ fn wanted(body: &Body) -> Vec<(&str, Meaning)> {
         of(&[Meaning::Pooled]),
     ];
     choices.into_iter().find(|choice| !choice.is_empty()).unwrap_or(outputs)
+}
+
+/// Runs a part and returns the states that it ends with, or `None` if it has no such output.
+fn states(part: &Prepared<'_>, inputs: Vec<(String, Value)>) -> RunResult<Option<Tensor>> {
+    let outputs = wanted(&part.graph().body);
+    let is_states = |meaning| matches!(meaning, Meaning::EncoderStates | Meaning::HiddenStates);
+    let Some((name, _)) = outputs.into_iter().find(|(_, meaning)| is_states(*meaning)) else {
+        return Ok(None);
+    };
+    let values = part.run(inputs, &[name])?.outputs;
+    Ok(values.first().map(Value::tensor).transpose()?.cloned())
 }
 
 /// The single-precision numbers of an output.

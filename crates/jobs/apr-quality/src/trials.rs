@@ -1,18 +1,21 @@
-//! Whether each layer of a language model does its work: the model without a block of it, or with
-//! two layers exchanged, predicts a text no better.
+//! Whether each layer of a model does its work: the model without a block of it, or with two layers
+//! exchanged, predicts a text no better, and recognizes the meaning of sentences no better.
 //!
 //! A trained model is at a minimum of its loss, and each of these changes takes it away from there.
 //! A model that was damaged is not: without the block that has a turned, exchanged or scaled
 //! weight, or with the layers back in their order, it predicts better.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashSet};
 use std::fmt;
 
 use apr_core::{CheckpointReader, Code, DType, Escaped, TensorInfo};
-use apr_run::{Prepared, RunError, RunResult, Tokenizer};
+use apr_run::{Prepared, RunError, RunResult};
 use apr_view::{Change, TensorOrigin, View};
 
 use crate::learnt::{Known, known};
+use crate::sentences::Sentences;
+use crate::subject::Subject;
+use crate::text_part::TextPart;
 
 /// Texts that a change is measured on, at most.
 const TEXTS: usize = 2;
@@ -80,11 +83,12 @@ impl fmt::Display for LayerChange {
     }
 }
 
-/// Losses of a language model with changed layers.
+/// Losses of a model with changed layers.
 #[derive(Debug, Clone, PartialEq)]
 #[non_exhaustive]
 pub struct LayerTrials {
-    /// Mean negative log-likelihood of a token in nats, as the model is.
+    /// Mean negative log-likelihood in nats, as the model is: of a token, or of the sentence with
+    /// the same meaning.
     pub loss: f64,
     /// Number of changes that were tried.
     pub tried: usize,
@@ -95,7 +99,13 @@ pub struct LayerTrials {
 }
 
 impl LayerTrials {
-    /// Returns the nats per token that the best change saves; negative if every change costs some.
+    /// The trials with these losses, the least first; `None` without any.
+    fn of(loss: f64, tried: usize, of: usize, best: &[(&LayerChange, f64)]) -> Option<Self> {
+        let (change, least) = best.first()?;
+        Some(Self { loss, tried, of, best: ((*change).clone(), *least) })
+    }
+
+    /// Returns the nats that the best change saves; negative if every change costs some.
     #[must_use]
     pub fn gain(&self) -> f64 {
         self.loss - self.best.1
@@ -108,34 +118,65 @@ impl LayerTrials {
 /// that text, and another text. The best of many by few tokens is often so by chance.
 ///
 /// A large model gets some of the changes, which are spread over its layers. Returns `None` for a
-/// model that knows no passage, or whose weights are in no layers.
+/// model that knows no passage, or whose weights are in no layers. The decoder of a speech model is
+/// tested without its encoder.
 ///
 /// # Errors
 /// Those of [`passages`](crate::passages).
-pub fn layer_trials(
-    part: &Prepared<'_>,
-    tokenizer: &Tokenizer<'_>,
-    enough: f64,
-) -> RunResult<Option<LayerTrials>> {
-    let weights = part.runner().weights();
-    let changes = changes(weights.tensors());
-    let texts = known(part, tokenizer, enough, TEXTS)?;
+pub fn layer_trials(model: &Subject<'_>, enough: f64) -> RunResult<Option<LayerTrials>> {
+    let Some(text) = TextPart::of(model)? else { return Ok(None) };
+    let part = text.part;
+    let tensors = of_part(part, text.beside.states.is_some());
+    let changes = changes(&tensors);
+    let texts = known(&text, enough, TEXTS)?;
     let Some(first) = texts.first().filter(|_| !changes.is_empty()) else { return Ok(None) };
-    let beginning = |part: &Prepared<'_>| first.loss_of_beginning(part);
-    let chosen = chosen(&changes, affordable(weights.tensors(), &texts).max(1));
-    let mut best = measured(part, chosen.into_iter(), beginning)?;
+    let tokens: usize = texts.iter().map(Known::tokens).sum();
+    let most = affordable(&tensors, tokens * (FINALISTS + 1), first.tokens_of_beginning());
+    let chosen = chosen(&changes, most);
+    let mut best = measured(part, chosen.into_iter(), |part| first.loss_of_beginning(part))?;
     let tried = best.len();
     best.truncate(FINALISTS);
 
     let loss = mean_loss(part, &texts)?;
     let finalists = best.into_iter().map(|(change, _)| change);
-    let best = measured(part, finalists, |part| mean_loss(part, &texts))?.into_iter().next();
-    Ok(best.map(|(change, least)| LayerTrials {
-        loss,
-        tried,
-        of: changes.len(),
-        best: (change.clone(), least),
-    }))
+    let best = measured(part, finalists, |part| mean_loss(part, &texts))?;
+    Ok(LayerTrials::of(loss, tried, changes.len(), &best))
+}
+
+/// Tries the changes of the layers of a model that makes vectors of texts, on the built-in
+/// sentences.
+///
+/// Returns `None` for other models, and for a model whose weights are in no layers.
+///
+/// # Errors
+/// Those of [`meanings`](crate::meanings).
+pub fn sentence_trials(model: &Subject<'_>) -> RunResult<Option<LayerTrials>> {
+    let (Some(sentences), [part]) = (Sentences::of(model)?, model.parts()) else {
+        return Ok(None);
+    };
+    let loss = |part: &Prepared<'_>| {
+        let score = sentences.score(model, part)?;
+        Ok(score.map_or(f64::INFINITY, |score| score.loss))
+    };
+    let tensors = of_part(part, false);
+    let mut changes = changes(&tensors);
+    // Rows and columns show a transposed weight without a run.
+    changes.retain(|change| !matches!(change, LayerChange::Transposed { .. }));
+    if changes.is_empty() {
+        return Ok(None);
+    }
+    let tokens = sentences.tokens();
+    let chosen = chosen(&changes, affordable(&tensors, tokens, tokens));
+    let best = measured(part, chosen.into_iter(), loss)?;
+    Ok(LayerTrials::of(loss(part)?, best.len(), changes.len(), &best))
+}
+
+/// Tensors in which layers are looked for: all of the model, or those that one of its parts reads.
+fn of_part(part: &Prepared<'_>, is_one_of_several: bool) -> Vec<TensorInfo> {
+    let body = &part.graph().body;
+    let read: HashSet<&str> = body.weights().map(|(_, weight)| weight.tensor.as_str()).collect();
+    let tensors = part.runner().weights().tensors().iter();
+    tensors.filter(|info| !is_one_of_several || read.contains(&*info.name)).cloned().collect()
 }
 
 /// Chooses up to `most` changes, spread over the layers. Transposed weights are tried with what is
@@ -185,20 +226,19 @@ fn mean_loss(part: &Prepared<'_>, texts: &[Known]) -> RunResult<f64> {
     Ok(losses.iter().sum::<f64>() / count)
 }
 
-/// Number of trials that stay within [`MOST_WORK`].
+/// Number of trials of `tokens` each that stay within [`MOST_WORK`] if `reserved` tokens are read
+/// beside them; one at least.
 #[expect(
     clippy::cast_precision_loss,
     clippy::cast_possible_truncation,
     clippy::cast_sign_loss,
     reason = "an estimate"
 )]
-fn affordable(tensors: &[TensorInfo], texts: &[Known]) -> usize {
+fn affordable(tensors: &[TensorInfo], reserved: usize, tokens: usize) -> usize {
     let matrices = tensors.iter().filter(|info| info.shape.dims().len() > 1);
     let values: f64 = matrices.map(|info| info.shape.elements().unwrap_or(u64::MAX) as f64).sum();
-    let tokens: usize = texts.iter().map(Known::tokens).sum();
-    let finals = (tokens * (FINALISTS + 1)) as f64;
-    let beginning = texts.first().map_or(1, Known::tokens_of_beginning).max(1) as f64;
-    ((MOST_WORK / values.max(1.0) - finals) / beginning) as usize
+    let rest = MOST_WORK / values.max(1.0) - reserved as f64;
+    ((rest / tokens.max(1) as f64) as usize).max(1)
 }
 
 /// A tensor's place in its layer.

@@ -495,7 +495,10 @@ impl<'p> Prepared<'p> {
     }
 
     /// Returns all inputs for texts with equal numbers of tokens.
-    pub(crate) fn batch_inputs(&self, rows: &[&[i64]]) -> RunResult<Vec<(String, Value)>> {
+    ///
+    /// # Errors
+    /// [`RunError::Request`] if the graph requires other inputs.
+    pub fn batch_inputs(&self, rows: &[&[i64]]) -> RunResult<Vec<(String, Value)>> {
         all_inputs(self.body(), known_batch(self.body(), rows)?)
     }
 }

@@ -96,8 +96,7 @@ pub struct Segment {
     /// Compression ratio of the window's text: bytes divided by the bytes that zlib compresses them
     /// to. Above 2.4, the text repeats itself.
     pub compression_ratio: f64,
-    /// Probability that the window has no speech, with
-    /// [`fallback`](TranscriptionOptions::fallback).
+    /// Probability that the window has no speech, if the model has a token for it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub no_speech_prob: Option<f64>,
     /// At which the window was written; 0 for the likeliest tokens.
@@ -294,7 +293,7 @@ impl<'t> Transcriber<'t> {
             };
             let seconds = |frames: usize| frames as f64 / FRAMES_A_STEP as f64 * step;
             let written_here = self.write(states.clone(), begin, left)?;
-            if written_here.is_silence() {
+            if self.options.fallback && written_here.is_silence() {
                 place += here;
                 continue;
             }

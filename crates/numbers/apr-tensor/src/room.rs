@@ -47,8 +47,10 @@ impl Room {
             // Their steps grow with the value: the largest is a third of it, and scales are powers
             // of two.
             Q3_K | IQ3_XXS | IQ3_S | MXFP4 | NVFP4 | F4_E2M1 => blocks(3),
-            Q2_K | Q2_0 | IQ2_XXS | IQ2_XS | IQ2_S => blocks(2),
-            Q1_0 | IQ1_S | IQ1_M | TQ1_0 | TQ2_0 => blocks(1),
+            Q2_K | IQ2_XXS | IQ2_XS | IQ2_S => blocks(2),
+            // The scale of Q2_0 is the largest value, so all below its half become zero: of four
+            // codes, quantizers use three.
+            Q1_0 | Q2_0 | IQ1_S | IQ1_M | TQ1_0 | TQ2_0 => blocks(1),
             _ => each(0.0),
         }
     }
@@ -115,8 +117,10 @@ fn blocks_of(dtype: DType) -> usize {
 #[cfg(test)]
 mod tests {
     use alloc::vec;
+    use alloc::vec::Vec;
 
     use super::*;
+    use crate::block::{dequantize, quantize};
 
     #[test]
     fn every_dtype_that_is_not_exact_has_room() {
@@ -128,6 +132,21 @@ mod tests {
         [DType::F32, DType::F64, DType::I8]
             .iter()
             .for_each(|&dtype| assert!(Room::of(dtype).share == 0.0, "{dtype}"));
+    }
+
+    #[test]
+    fn rounding_to_three_values_makes_zero_of_all_below_half_of_the_largest() {
+        for dtype in [DType::Q2_0, DType::TQ2_0] {
+            let len = usize::try_from(dtype.block_len()).expect("a small block");
+            let mut row = vec![0.49_f32; len];
+            row[0] = -1.0;
+            let (mut bytes, mut values) = (Vec::new(), Vec::new());
+            quantize(dtype, &row, len, None, &mut bytes);
+            dequantize(dtype, &bytes, len, &mut values);
+            assert!(values[1..].iter().all(|value| *value == 0.0), "{dtype}");
+            let exact: Vec<f64> = row.iter().map(|value| f64::from(*value)).collect();
+            assert!(Room::of(dtype).zero_below(&exact) >= 0.49, "{dtype}");
+        }
     }
 
     #[test]

@@ -369,6 +369,15 @@ fn render_outputs(out: &mut dyn Write, report: &OutputsReport) -> io::Result<()>
             writeln!(out, "KL divergence: {nats:.6} nats")?;
         }
     }
+    let numbers = [
+        ("Mean rank of the original's first choice", found.expected_rank),
+        ("Cosine similarity of centred states", found.centred_cosine),
+    ];
+    for (title, value) in numbers {
+        if let Some(value) = value {
+            writeln!(out, "{title}: {value:.4}")?;
+        }
+    }
     let shares = [
         ("Same top prediction", found.same_top),
         ("Top 5 predictions kept", found.same_top5),
@@ -410,18 +419,21 @@ fn render_outputs(out: &mut dyn Write, report: &OutputsReport) -> io::Result<()>
     writeln!(out, "{}\n{rule}", in_words(found))
 }
 
-/// Explains the results in a sentence for a decision, if no listed share has it, and one for a
-/// closer look.
+/// Explains the results in a sentence for a decision, and in one for a closer look.
 fn in_words(found: &ComparisonReport) -> String {
-    // The shares of equal predictions and neighbours are listed above.
-    let has_share = found.same_top.is_some() || found.same_neighbours.is_some();
-    let decides = match found.mean_l2.is_finite() {
-        _ if has_share => String::new(),
-        true => format!(
-            "The optimized model's outputs are {:.1} % off on average.\n",
-            100.0 * found.mean_l2
-        ),
-        false => "The optimized model's outputs are not all numbers.\n".to_owned(),
+    let percent = |share: f64| format!("{:.1} % of the cases", 100.0 * share);
+    let decides = match (found.same_top, found.same_neighbours) {
+        _ if !found.mean_l2.is_finite() => {
+            "The optimized model's outputs are not all numbers".to_owned()
+        }
+        (Some(share), _) => format!("Both models have the same first choice in {}", percent(share)),
+        (None, Some(share)) => {
+            format!("Both models have the same nearest neighbour of {}", percent(share))
+        }
+        (None, None) => {
+            let off = 100.0 * found.mean_l2;
+            format!("The optimized model's outputs are {off:.1} % off on average")
+        }
     };
     let limits = found.thresholds;
     let missed = [
@@ -440,7 +452,7 @@ fn in_words(found: &ComparisonReport) -> String {
         missed => format!("Outside its bound: {}", missed.join(", ")),
     };
     let looks = [Some(bounds), layer].into_iter().flatten().collect::<Vec<_>>().join("; ");
-    format!("{decides}{looks}.")
+    format!("{decides}.\n{looks}.")
 }
 
 fn render_layers(out: &mut dyn Write, layers: &[LayerDrift]) -> io::Result<()> {

@@ -128,7 +128,8 @@ fn a_model_that_predicts_nothing_is_unfit() {
     let sandbox = Sandbox::new();
     copy(&sandbox);
     let sound = report(&sandbox, "broken");
-    let [language, meaning, layers, blocks] = &sound["learnt"].as_array().expect("points")[..]
+    let [language, meaning, layers, blocks, orientation] =
+        &sound["learnt"].as_array().expect("points")[..]
     else {
         panic!("{sound}")
     };
@@ -136,6 +137,8 @@ fn a_model_that_predicts_nothing_is_unfit() {
     assert!(language["seen"].as_str().is_some_and(|seen| seen.starts_with("sums: ")), "{language}");
     assert_eq!(meaning["verdict"], "not_applicable");
     assert_eq!((&layers["verdict"], &blocks["verdict"]), (&"passed".into(), &"passed".into()));
+    // Its keys have half of the queries' rows.
+    assert_eq!(orientation["verdict"], "not_applicable");
 
     // The same values in another order: each statistic is what it was.
     damaged(&sandbox, LLAMA, "model.embed_tokens.weight", |bytes| {
@@ -184,6 +187,48 @@ fn the_meaning_of_sentences_is_tested_where_a_model_makes_vectors() {
     let meaning = &report["learnt"][1];
     assert_eq!((&meaning["verdict"], &meaning["number"]), (&"passed".into(), &102.into()));
     assert!(meaning["seen"].as_str().is_some_and(|seen| seen.contains("of 8 sentences")));
+}
+
+/// The values of a square matrix with rows and columns exchanged.
+fn transposed(bytes: &mut [u8]) {
+    let values: Vec<[u8; 4]> = bytes.as_chunks::<4>().0.to_vec();
+    let side = values.len().isqrt();
+    for (at, value) in bytes.as_chunks_mut::<4>().0.iter_mut().enumerate() {
+        *value = values[at % side * side + at / side];
+    }
+}
+
+#[test]
+fn damaged_layers_of_a_sentence_encoder_are_found() {
+    let Some(folder) = locate::minilm() else { return };
+    let folder = folder.to_str().expect("a plain path");
+    let sandbox = Sandbox::new();
+    // It computes almost the same: sentences keep their neighbours.
+    damaged(&sandbox, folder, "encoder.layer.3.attention.self.query.weight", transposed);
+    let found = report(&sandbox, "broken");
+    let orientation = &found["learnt"][4];
+    assert_eq!((&orientation["number"], &orientation["verdict"]), (&105.into(), &"failed".into()));
+    let seen = orientation["seen"].as_str().expect("a sentence");
+    assert!(seen.contains("layer.3.attention.self.key.weight is transposed"), "{seen}");
+    assert_eq!((&found["score"], &found["critical"][0]["number"]), (&60.into(), &105.into()));
+
+    damaged(&sandbox, folder, "encoder.layer.3.output.dense.weight", |bytes| {
+        bytes.iter_mut().skip(3).step_by(4).for_each(|high| *high ^= 0x80);
+    });
+    let found = report(&sandbox, "broken");
+    assert_eq!((&found["score"], &found["learnt"][3]["verdict"]), (&60.into(), &"failed".into()));
+    let seen = found["learnt"][3]["seen"].as_str().expect("a sentence");
+    assert!(seen.starts_with("without ") && seen.contains("nats per sentence"), "{seen}");
+}
+
+#[test]
+fn a_speech_model_that_learnt_no_language_is_unfit() {
+    let sandbox = Sandbox::new();
+    let model = locate::fixture("run/tiny-whisper").display().to_string();
+    let found = report(&sandbox, &model);
+    let language = &found["learnt"][0];
+    assert_eq!((&language["number"], &language["verdict"]), (&101.into(), &"failed".into()));
+    assert!(found["score"].as_u64() <= Some(60), "{found}");
 }
 
 #[test]

@@ -95,6 +95,8 @@ fn outputs_of_a_coarser_model_are_near_and_of_a_damaged_one_are_not() {
     };
     let same = compare("llama", &["--json"]).ok().json();
     assert_eq!((&same["max_l2"], &same["cosine"]), (&0.0.into(), &1.0.into()));
+    assert_eq!((&same["expected_rank"], &same["centred_cosine"]), (&1.0.into(), &Value::Null));
+    assert_eq!(same["layers"][0]["centred_cosine"], 1.0);
 
     sandbox.run(&["quantize", "llama", "--type", "q8_0", "-o", "q8.gguf"]).ok();
     let parts = ["Original", "Optimized", "Output Comparison (10 test inputs)", "VERDICT: ✓ PASS"];
@@ -284,12 +286,12 @@ fn vocabularies_that_differ_behind_the_last_window_are_refused() {
 fn models_of_every_kind_are_compared_on_inputs_that_fit() {
     let sandbox = Sandbox::new();
     for (name, says) in [
-        ("tiny-bert", &["at 'embedding'", "layers.1:"][..]),
-        ("tiny-clip", &["Same top prediction: 100.0%"]),
+        ("tiny-bert", &["at 'embedding'", "layers.1:", "Both models have the same nearest "][..]),
+        ("tiny-clip", &["Same top prediction: 100.0%", "same first choice in 100.0 % of the"]),
         ("tiny-convnext", &["Same top prediction: 100.0%"]),
         ("tiny-mamba", &["Same top prediction: "]),
         ("tiny-qa", &["VERDICT: ✓ PASS"]),
-        ("tiny-vit", &["Same top prediction: 100.0%"]),
+        ("tiny-vit", &["Same top prediction: 100.0%", "first choice: 1.0000\n"]),
         ("tiny-wav2vec2", &["Layer-by-layer drift:"]),
         ("tiny-whisper", &["encoder_model/layers.1: ", "decoder_model/layers.1: "]),
     ] {

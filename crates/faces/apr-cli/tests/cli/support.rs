@@ -401,6 +401,14 @@ pub(crate) fn small_safetensors() -> Vec<u8> {
 pub(crate) fn damaged(sandbox: &Sandbox, folder: &str, tensor: &str, change: impl Fn(&mut [u8])) {
     for entry in fs::read_dir(folder).expect("a fixture").flatten() {
         let file = entry.file_name().into_string().expect("a name");
+        if entry.path().is_dir() {
+            for inner in fs::read_dir(entry.path()).expect("a folder").flatten() {
+                let name = inner.file_name().into_string().expect("a name");
+                let bytes = fs::read(inner.path()).expect("a file");
+                sandbox.write(&format!("broken/{file}/{name}"), bytes);
+            }
+            continue;
+        }
         let mut bytes = fs::read(entry.path()).expect("a file");
         if file == "model.safetensors" {
             let len = bytes[..8].try_into().map(u64::from_le_bytes).expect("eight bytes");

@@ -1,7 +1,7 @@
 //! Points 26 to 38, 48 and 103: what one read of the model shows of its tensors.
 
 use apr_arch::TensorKind;
-use apr_core::{DType, counted, keys};
+use apr_core::{DType, Escaped, counted, keys};
 use apr_ops::physics::{IN_OTHER_LAYERS, expectation};
 use apr_ops::validate::{Check, Finding, Level};
 use apr_testkit::apr2::{Apr2Builder, Apr2Entry};
@@ -125,6 +125,32 @@ pub(crate) fn layers(bench: &Bench<'_>) -> Judgement {
     }
     let healthy = format!("{} in {} of a layer", counted(count, "weight"), places.len());
     judged(&bench.findings(is_of_layers)?, &healthy, &seen)
+}
+
+/// Values that are read to compare the rows and columns of weights, at most.
+const MOST_COMPARED: u64 = 1 << 30;
+
+pub(crate) fn orientation(bench: &Bench<'_>) -> Judgement {
+    if let Some(why) = bench.unread()? {
+        return absent(why);
+    }
+    let Some(family) = bench.family() else { return absent("the family is unknown") };
+    let found = apr_ops::physics::orientation(family, bench.reader(), MOST_COMPARED)?;
+    if found.of == 0 {
+        return absent("the model has no pairs of square weights of attention");
+    }
+    let seen = format!("{} of {} pairs of weights of attention compared", found.compared, found.of);
+    let Some(pair) = found.turned.first() else {
+        return passed(format!("{seen}; none fits better if one of them is transposed"));
+    };
+    let [one, other] = pair.tensors.each_ref().map(|name| Escaped(name));
+    failed(format!(
+        "{one} or {other} is transposed: the sizes of their rows and columns correlate by {:.2}, \
+         and by {:.2} with one of them transposed ({seen}, {} such)",
+        pair.fit,
+        pair.turned,
+        found.turned.len()
+    ))
 }
 
 pub(crate) fn norm_weights(bench: &Bench<'_>) -> Judgement {

@@ -30,7 +30,7 @@ pub(super) struct WindowText {
     pub(super) mean: f64,
     /// Bytes of the text divided by the bytes of its compressed form.
     pub(super) compression_ratio: f64,
-    /// Probability that the window has no speech, if it was requested.
+    /// Probability that the window has no speech, if the model has a token for it.
     pub(super) no_speech: Option<f64>,
     pub(super) temperature: f32,
 }
@@ -85,13 +85,10 @@ impl Transcriber<'_> {
     pub(super) fn write(&self, states: Value, begin: &[i64], left: usize) -> RunResult<WindowText> {
         let mut decoder = self.parts.decoder(states)?;
         let mut unread = begin;
-        let mut no_speech = None;
-        if self.options.fallback {
-            let mut probe = decoder.clone();
-            no_speech = self.no_speech(&probe.next(&begin[..1])?)?;
-            if begin.len() > 1 {
-                (decoder, unread) = (probe, &begin[1..]);
-            }
+        let mut probe = decoder.clone();
+        let no_speech = self.no_speech(&probe.next(&begin[..1])?)?;
+        if begin.len() > 1 {
+            (decoder, unread) = (probe, &begin[1..]);
         }
         let room = self.longest.saturating_sub(begin.len());
         let room = match self.options.sampling.max_tokens {
