@@ -343,7 +343,7 @@ fn mxnet(operator: &str, object: &Map<String, Value>, found: &mut ContentRemarks
 
 /// Functions of modules that reach the system by which expressions of bundles find files and
 /// processes, and read the weights of the bundle. The files are examined themselves.
-const OF_BUNDLES: [&str; 17] = [
+const OF_BUNDLES: [&str; 18] = [
     "glob.glob",
     "os.cpu_count",
     "os.environ",
@@ -360,6 +360,7 @@ const OF_BUNDLES: [&str; 17] = [
     "torch.distributed.get_rank",
     "torch.distributed.get_world_size",
     "torch.distributed.is_initialized",
+    "torch.jit.load",
     "torch.load",
 ];
 
