@@ -132,7 +132,9 @@ mod tests {
     /// The words of each command, its required arguments among them.
     fn lines(command: &Command, words: &[String], lines: &mut Vec<Vec<String>>) {
         let mut own = words.to_vec();
-        for arg in command.get_arguments().filter(|arg| arg.is_required_set()) {
+        // `scan` requires paths unless it scans the caches.
+        let is_required = |arg: &&Arg| arg.is_required_set() || arg.get_id() == "paths";
+        for arg in command.get_arguments().filter(is_required) {
             let possible = arg.get_possible_values();
             let value = possible.first().map_or("1", |value| value.get_name()).to_owned();
             own.extend(match arg.get_long() {
