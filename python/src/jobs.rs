@@ -3,7 +3,7 @@
 use std::num::NonZeroUsize;
 use std::path::PathBuf;
 
-use apr::job::{NamedShape, parse_filter};
+use apr::job::{NamedShape, parse_filter, parse_selection};
 use apr::run::RunError;
 use apr::{Compression, DType, Error, Format, Scheme};
 use apr_quantize::{Quantization, TensorType, parse_dtype};
@@ -163,7 +163,7 @@ fn quantization(scheme: Scheme, wishes: &Wishes) -> PyResult<Quantization> {
     for rule in &wishes.tensor_types {
         let invalid = |what: &str| PyValueError::new_err(format!("tensor_types: {rule}: {what}"));
         let (pattern, name) = rule.rsplit_once('=').ok_or_else(|| invalid("not PATTERN=TYPE"))?;
-        let pattern = parse_filter(pattern).map_err(unknown)?;
+        let pattern = parse_selection(pattern).map_err(unknown)?;
         let wanted = TensorType::parse(name).map_err(unknown)?;
         found.choices.overrides.push((pattern, wanted));
     }

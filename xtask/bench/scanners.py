@@ -2,14 +2,18 @@
 
     cargo xtask bench scanners
     python3 xtask/bench/scanners.py --apr target/dist/apr --python VENV/bin/python --modelscan VENV2/bin/python [--shared FOLDER]
+        [--benign NAME=FOLDER[,FOLDER]...] [--most 3000]
 
 VENV has picklescan, modelaudit and fickling; VENV2 has modelscan, h5py and numpy below 2.3, which modelscan needs and
-modelaudit refuses. FOLDER has test files of many formats, those with a payload in `malicious`. Nothing here loads a file,
-and no scanner has a network. Each scanner judges all files in one process.
+modelaudit refuses. FOLDER of --shared has test files of many formats, those with a payload in `malicious`. Folders of --benign have
+files without a payload, such as those of a Linux system, of repositories, or of packages with models: each NAME is a row of
+its own, for as many files as --most says, by the digests of their paths. Nothing here loads a file, and no scanner has a
+network. Each scanner judges all files in one process.
 """
 
 import argparse
 import collections
+import hashlib
 import json
 import os
 import resource
@@ -108,6 +112,9 @@ def payload_files(shared):
              for name, entry in read("").items()}
     files |= {FIXTURES / "content" / name: not name.startswith(PLAIN) for name in read("content")}
     files |= {FIXTURES / "evasions" / name: True for name in read("evasions")}
+    rules = {name: entry["verdict"] for name, entry in read("rules").items()}
+    files |= {FIXTURES / "rules" / name: verdict != "clean" for name, verdict in rules.items()
+              if verdict in ("clean", "dangerous", "suspicious")}
     if shared:
         for path in sorted((shared / "malicious").iterdir()):
             files[path] = not any(part in path.name for part in HARMLESS)
@@ -116,10 +123,20 @@ def payload_files(shared):
     return files
 
 
+def benign_files(folders, most):
+    """Files of folders, chosen by the digests of their paths. Links and other scanners' test files are left out."""
+    files = []
+    for folder in folders:
+        for at, _, names in os.walk(folder):
+            files += [path for name in names if (path := Path(at, name)).is_file() and not path.is_symlink()]
+    return sorted(files, key=lambda path: hashlib.sha256(os.fsencode(path)).digest())[:most]
+
+
 def apr_says(apr, paths):
     """All in one run: a folder is as bad as its worst file."""
     order = [PASSED, UNEXAMINED, WARNED, FOUND]
-    names = {"clean": PASSED, "suspicious": WARNED, "unreadable": UNEXAMINED, "not-examined": UNEXAMINED, "dangerous": FOUND}
+    names = {"clean": PASSED, "not-run": UNEXAMINED, "suspicious": WARNED, "unreadable": UNEXAMINED,
+             "not-examined": UNEXAMINED, "dangerous": FOUND}
     folder = paths[0].parents[1]
     report = json.loads(subprocess.run([apr, "scan", "--json", folder], capture_output=True, check=False).stdout)
     said = {}
@@ -152,6 +169,8 @@ def main():
     parser.add_argument("--python", type=Path, required=True)
     parser.add_argument("--modelscan", type=Path, required=True)
     parser.add_argument("--shared", type=Path)
+    parser.add_argument("--benign", action="append", default=[], metavar="NAME=FOLDER[,FOLDER]")
+    parser.add_argument("--most", type=int, default=3000, help="files of each NAME of --benign")
     parser.add_argument("--verbose", action="store_true", help="name each file that a scanner judges otherwise")
     arguments = parser.parse_args()
     python, scan = arguments.python.absolute(), arguments.modelscan.absolute()
@@ -160,7 +179,16 @@ def main():
                               ("modelscan", MODELSCAN, scan), ("fickling", FICKLING, python)]:
         scanners[f"{name} {version(of, name)}"] = lambda paths, program=program, of=of: peer_says(of, program, paths)
 
-    files = payload_files(arguments.shared)
+    corpora = {"payloads": payload_files(arguments.shared)}
+    for benign in arguments.benign:
+        name, folders = benign.split("=", 1)
+        corpora[name] = dict.fromkeys(benign_files(folders.split(","), arguments.most), False)
+    for name, files in corpora.items():
+        measure(name, files, scanners, arguments.verbose)
+
+
+def measure(corpus, files, scanners, verbose):
+    """Prints a table: each scanner, and what it says about the files."""
     payloads = sum(files.values())
     with tempfile.TemporaryDirectory() as folder:
         # Each in a folder of its own, since a name is a hint for some scanners.
@@ -168,23 +196,26 @@ def main():
         for number, path in enumerate(files):
             copy = Path(folder) / str(number) / path.name
             copy.parent.mkdir()
-            (shutil.copytree if path.is_dir() else shutil.copy)(path, copy)
+            try:
+                (shutil.copytree if path.is_dir() else shutil.copyfile)(path, copy)
+            except PermissionError:
+                continue
             copies[copy] = path
-        print(f"| scanner | {payloads} with a payload: found | warned of | not examined | missed | {len(files) - payloads} "
-              "without: passed | not examined | false alarms | seconds | of a processor |")
-        print("|---|---|---|---|---|---|---|---|---|---|")
+        benign = len(copies) - payloads
+        print(f"\n| {corpus} | {payloads} with a payload: found | warned of | not examined | missed | {benign} "
+              "without: passed | not examined | warned of | found | seconds | of a processor |")
+        print("|---|---|---|---|---|---|---|---|---|---|---|")
         for name, says in scanners.items():
             before, start = resource.getrusage(resource.RUSAGE_CHILDREN), time.perf_counter()
             said = says(list(copies))
             took, after = time.perf_counter() - start, resource.getrusage(resource.RUSAGE_CHILDREN)
             spent = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
             hostile = collections.Counter(said[copy] for copy, path in copies.items() if files[path])
-            benign = collections.Counter(said[copy] for copy, path in copies.items() if not files[path])
-            alarms = benign[FOUND] + benign[WARNED]
-            share = 100 * alarms / max(1, benign.total())
+            harmless = collections.Counter(said[copy] for copy, path in copies.items() if not files[path])
             print(f"| {name} | {hostile[FOUND]} | {hostile[WARNED]} | {hostile[UNEXAMINED]} | {hostile[PASSED]} "
-                  f"| {benign[PASSED]} | {benign[UNEXAMINED]} | {alarms} ({share:.1f} %) | {took:.2f} | {spent:.2f} |", flush=True)
-            if arguments.verbose:
+                  f"| {harmless[PASSED]} | {harmless[UNEXAMINED]} | {harmless[WARNED]} | {harmless[FOUND]} "
+                  f"| {took:.2f} | {spent:.2f} |", flush=True)
+            if verbose:
                 for copy, path in copies.items():
                     if said[copy] != (FOUND if files[path] else PASSED):
                         print(f"    {path}: {said[copy]}, {'with' if files[path] else 'without'} a payload")

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 use std::fs;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Instant;
 
 use crate::process::{cargo, output, program, run as run_program, say, target_dir, workspace};
@@ -61,8 +61,9 @@ pub(crate) fn run(steps: &mut Steps, arguments: &[&str]) {
     });
 }
 
-/// Compares `apr scan` with four other scanners on the same files.
-pub(crate) fn scanners(steps: &mut Steps) {
+/// Compares `apr scan` with four other scanners on the same files: some with payloads, and files of
+/// this system.
+pub(crate) fn scanners(steps: &mut Steps, arguments: &[&str]) {
     steps.run("four other scanners", reference::set_up_scanners);
     steps.run("build as it is shipped", || build(&["-p", "apr-cli", "--bins"]));
     steps.run("verdicts and times", || {
@@ -75,7 +76,12 @@ pub(crate) fn scanners(steps: &mut Steps) {
         if shared.is_dir() {
             command.arg("--shared").arg(shared);
         }
-        run_program(&mut command)
+        let system = ["/usr/share", "/usr/lib", "/etc"];
+        let system: Vec<&str> = system.into_iter().filter(|it| Path::new(it).is_dir()).collect();
+        if !system.is_empty() {
+            command.arg("--benign").arg(format!("system={}", system.join(",")));
+        }
+        run_program(command.args(arguments))
     });
 }
 

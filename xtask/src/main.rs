@@ -56,7 +56,8 @@ Usage: cargo xtask TASK
   surface  the library's public items beside public-api.txt of the crate apr; with a REVISION,
          what has become incompatible since
   bench  figures against cp and Python's safetensors; --gb 1 4, --runs 5
-  bench scanners  what apr scan and four other scanners say about the same files
+  bench scanners  what apr scan and four other scanners say about the same files, and about files of
+         this system; --benign NAME=FOLDER adds others
   bench screens  what apr tui adds to the binary; its first screen of 100 GB, pictures a second
   bench excessive  every command over files that ask for more work than their size justifies
   picture  draws the picture of a session in docs with the binary of today
@@ -116,7 +117,7 @@ fn main() -> ExitCode {
         ["features", "--times"] => features::run(&mut steps, true),
         ["surface"] => surface::run(&mut steps, None),
         ["surface", revision] => surface::run(&mut steps, Some(revision)),
-        ["bench", "scanners"] => bench::scanners(&mut steps),
+        ["bench", "scanners", ref arguments @ ..] => bench::scanners(&mut steps, arguments),
         ["bench", "screens", ref arguments @ ..] => bench::screens(&mut steps, arguments),
         ["bench", "excessive", ref arguments @ ..] => bench::excessive(&mut steps, arguments),
         ["bench", ref arguments @ ..] => bench::run(&mut steps, arguments),

@@ -198,6 +198,8 @@ pub fn scan_any(data: &[u8]) {
     for name in [
         "input",
         "a.jinja",
+        "MLmodel",
+        "a.graphdef",
         "a.keras",
         "a.md",
         "a.meta",
@@ -209,7 +211,9 @@ pub fn scan_any(data: &[u8]) {
         "a.yaml",
         "config.json",
         "config.pbtxt",
+        "model_config.yaml",
         "modeling_a.py",
+        "pickle_module_info.txt",
     ] {
         scan(data.to_vec(), name);
     }

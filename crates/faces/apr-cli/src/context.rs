@@ -49,7 +49,7 @@ pub(crate) struct Context {
     /// `true` to compare tensors with their stored checksums before computing with them.
     verifies: bool,
     /// Options for reading models on hubs and servers.
-    hub: RemoteArgs,
+    pub(crate) hub: RemoteArgs,
     arch: Option<Arch>,
     arch_files: Vec<PathBuf>,
     /// The file of `--config`.

@@ -73,6 +73,11 @@ impl Repository {
         Ok(files.into_iter().map(|file| file.name.clone()).collect())
     }
 
+    /// Returns the number of files that `--include` and `--exclude` leave out.
+    pub(crate) fn left_out(&self) -> Outcome<usize> {
+        Ok(self.0.place().files().len() - self.0.place().matching()?.len())
+    }
+
     /// Returns the notes on the repository, for commands that use all of its files.
     pub(crate) fn notes(&self) -> Vec<String> {
         notes_without_choice(self.0.place())
@@ -122,6 +127,11 @@ pub(crate) fn hub_folder() -> Outcome<Option<PathBuf>> {
 fn caches() -> Outcome<Caches> {
     let settings = settings()?;
     Ok(Caches::new(&settings.hub_cache, &settings.cache))
+}
+
+/// Returns the folders and files of the caches, under the names by which programs open them.
+pub(crate) fn cached_paths() -> Outcome<Vec<PathBuf>> {
+    Ok(caches()?.paths())
 }
 
 /// Lists the cached models, or the one with the name `hf://ORG/REPO`, `ORG/REPO` or a URL.

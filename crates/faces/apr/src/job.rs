@@ -4,7 +4,7 @@
 pub use apr_ops::job::{Gate, GraphWishes, Job, JobError, JobReport, Planned, Weights};
 pub use apr_ops::simplify::{NamedShape, Simplified};
 pub use apr_source::{Knowledge, Source};
-pub use apr_view::{NamePattern, parse_filter};
+pub use apr_view::{NamePattern, parse_filter, parse_selection};
 
 #[cfg(feature = "native")]
 pub use crate::convert::title;

@@ -81,6 +81,9 @@ pub struct ScanSummary {
     /// Number of files that a baseline accepts, whatever was found. The other counts exclude them.
     #[serde(skip_serializing_if = "is_zero")]
     pub accepted: usize,
+    /// Number of files that the user left out. They are in no other count, and have no report.
+    #[serde(skip_serializing_if = "is_zero")]
+    pub excluded: usize,
     /// Number of files that could not be completely examined.
     pub unreadable: usize,
     /// Number of dangerous files.
@@ -126,6 +129,7 @@ impl ScanSummary {
             clean,
             not_run: count(FileVerdict::NotRun),
             accepted,
+            excluded: 0,
             not_examined: count(FileVerdict::NotExamined),
             suspicious: count(FileVerdict::Suspicious),
             unreadable: count(FileVerdict::Unreadable),

@@ -1,7 +1,12 @@
 //! Patterns over tensor names.
 
+use std::fmt;
+
 use apr_core::{Error, Result};
 use glob::Pattern;
+use regex_automata::nfa::thompson::pikevm::PikeVM;
+
+use crate::renaming::compile;
 
 /// Maximum number of patterns to which the braces of one pattern can expand.
 const MAX_ALTERNATIVES: usize = 1000;
@@ -25,10 +30,30 @@ pub struct NamePattern {
 enum Form {
     /// One of these patterns, which have no braces.
     Globs(Vec<Pattern>),
+    /// The expression matches a part of the name.
+    Search(Expression),
     /// The text is a part of the name.
     Part,
     /// The text is the name.
     Whole,
+}
+
+/// Automaton of a regular expression. The text of its pattern identifies it.
+#[derive(Clone)]
+struct Expression(PikeVM);
+
+impl PartialEq for Expression {
+    fn eq(&self, _: &Self) -> bool {
+        true
+    }
+}
+
+impl Eq for Expression {}
+
+impl fmt::Debug for Expression {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Expression")
+    }
 }
 
 impl NamePattern {
@@ -38,11 +63,14 @@ impl NamePattern {
         &self.text
     }
 
-    /// Returns `true` if the pattern matches the whole name.
+    /// Returns `true` if the pattern matches the name: all of it, or a part for a search.
     #[must_use]
     pub fn is_match(&self, name: &str) -> bool {
         match &self.form {
             Form::Globs(globs) => globs.iter().any(|glob| glob.matches(name)),
+            Form::Search(Expression(automaton)) => {
+                automaton.is_match(&mut automaton.create_cache(), name)
+            }
             Form::Part => name.contains(&self.text),
             Form::Whole => name == self.text,
         }
@@ -148,6 +176,32 @@ pub fn parse_search(pattern: &str) -> Result<NamePattern> {
     Ok(NamePattern { text: pattern.to_owned(), form: Form::Part })
 }
 
+/// Parses a regular expression, which is looked for anywhere in a name.
+///
+/// ```
+/// let filter = apr_view::parse_expression(r"blk\.(0|1)\.attn_[qk]")?;
+/// assert!(filter.is_match("blk.1.attn_k.weight"));
+/// assert!(!filter.is_match("blk.10.attn_k.weight"));
+/// # Ok::<(), apr_core::Error>(())
+/// ```
+///
+/// # Errors
+/// E001 when the expression is malformed.
+pub fn parse_expression(expression: &str) -> Result<NamePattern> {
+    let automaton = compile(expression).map_err(|why| {
+        Error::format(format!("invalid regular expression '{expression}': {why}"))
+    })?;
+    Ok(NamePattern { text: expression.to_owned(), form: Form::Search(Expression(automaton)) })
+}
+
+/// Parses a pattern that is a glob, or else a regular expression.
+///
+/// # Errors
+/// E001 when the pattern is neither.
+pub fn parse_selection(pattern: &str) -> Result<NamePattern> {
+    parse_filter(pattern).or_else(|broken| parse_expression(pattern).map_err(|_| broken))
+}
+
 /// A filter that only this name passes.
 #[must_use]
 pub fn named(name: &str) -> NamePattern {
@@ -202,6 +256,22 @@ mod tests {
         }
         let many = "{a,b,c,d,e,f,g,h,i,j}".repeat(12);
         assert!(parse_filter(&many).is_err());
+    }
+
+    #[test]
+    fn expressions_are_looked_for_in_names() {
+        for (expression, name, expected) in [
+            ("attn_q", "blk.0.attn_q.weight", true),
+            (r"\.([0-9]|1[0-5])\.ffn", "blk.12.ffn_up.weight", true),
+            (r"\.([0-9]|1[0-5])\.ffn", "blk.16.ffn_up.weight", false),
+            ("^output", "token_output", false),
+        ] {
+            let filter = parse_expression(expression).expect("an expression");
+            assert_eq!(filter.is_match(name), expected, "{expression} {name}");
+        }
+        assert!(parse_expression("(").is_err() && parse_selection("[").is_err());
+        assert!(parse_selection(r"a}|b").expect("an expression").is_match("b"));
+        assert_ne!(parse_expression("a").expect("one"), parse_expression("b").expect("another"));
     }
 
     #[test]

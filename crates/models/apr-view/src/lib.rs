@@ -67,7 +67,9 @@ pub use codes::{
 };
 pub use companions::Companions;
 pub use derived::{Computation, Derived, Target};
-pub use filter::{NamePattern, named, parse_filter, parse_search};
+pub use filter::{
+    NamePattern, named, parse_expression, parse_filter, parse_search, parse_selection,
+};
 pub use first_use::sort_by_first_use;
 pub use joined::Joined;
 pub use mapped::Formula;

@@ -96,6 +96,23 @@ impl Caches {
         holdings
     }
 
+    /// Returns the paths under which programs open the cached files, in order: the folder of each
+    /// snapshot of a repository, and the files of other servers.
+    #[must_use]
+    pub fn paths(&self) -> Vec<PathBuf> {
+        let is_repository = |folder: &PathBuf| {
+            let name = folder.file_name().and_then(|name| name.to_str()).unwrap_or_default();
+            [START, "datasets--", "spaces--"].iter().any(|start| name.starts_with(start))
+        };
+        let repositories = entries_of(&self.hub).into_iter().filter(is_repository);
+        let mut paths: Vec<PathBuf> =
+            repositories.flat_map(|folder| entries_of(&folder.join("snapshots"))).collect();
+        let urls = self.urls.list();
+        paths.extend(urls.keys().map(|name| self.urls.path(name)).filter(|path| path.is_file()));
+        paths.sort();
+        paths
+    }
+
     /// Removes the files of `holding` that apr fetched, or with `all` the files of other programs
     /// too. Returns `false` if a program is fetching into it.
     ///

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use crate::TensorType;
 use apr_arch::FamilyModel;
 use apr_registry::{CheckpointReader, Convention, Error, Result, TensorInfo, keys};
-use apr_view::{NamePattern, named, parse_search};
+use apr_view::{NamePattern, named, parse_expression, parse_search};
 
 use super::idle::{changes_something, idle_choices, idle_patterns};
 use super::role::{expert_of, gguf_names, roles};
@@ -160,13 +160,17 @@ fn facts(
 }
 
 /// Returns the pattern, or one for parts of names if only that matches any, as in llama-quantize:
-/// `attn_q` selects all tensors with `attn_q` in their names.
+/// `attn_q` selects all tensors with `attn_q` in their names, and the regular expression
+/// `blk\.(0|1)\.ffn` those of two blocks.
 pub(crate) fn widened(
     pattern: &NamePattern,
     matches: impl Fn(&NamePattern) -> bool,
 ) -> NamePattern {
-    let part = parse_search(pattern.text()).ok().filter(|_| !matches(pattern));
-    part.filter(|part| matches(part)).unwrap_or_else(|| pattern.clone())
+    if matches(pattern) {
+        return pattern.clone();
+    }
+    let parts = [parse_search(pattern.text()), parse_expression(pattern.text())];
+    parts.into_iter().flatten().find(matches).unwrap_or_else(|| pattern.clone())
 }
 
 /// Resolves override patterns, which match GGUF names and the tensors' own names, or parts of them.

@@ -54,6 +54,9 @@ const RUNS: [&str; 9] =
 /// Commands whose models stand in a file, or are named later.
 const NAMED_ELSEWHERE: [&str; 5] = ["finish", "merge", "page", "run-part", "tui"];
 
+/// Options for remote models that a command also uses for files on this machine.
+const LOCAL: [(&str, &[&str]); 1] = [("scan", &["exclude", "include"])];
+
 /// What is said in a command that people look for something else in.
 const INSTEAD: [(&str, &str, &str); 4] = [
     ("run", "hub_file", "; --input reads a file"),
@@ -83,7 +86,8 @@ pub(crate) fn check_use<'a>(
             let value = argument.split_once('=').map_or(argument, |(_, value)| value);
             is_remote(Path::new(argument)) || is_remote(Path::new(value))
         });
-    for (id, need) in NEEDS.iter().filter(|(id, _)| is_given(id)) {
+    let is_local = |id: &str| is_local(first, id);
+    for (id, need) in NEEDS.iter().filter(|(id, _)| is_given(id) && !is_local(id)) {
         let why = match (need, without) {
             (Need::Remote, _) if !has_remote => {
                 "applies to models on hubs and servers (hf://, https://, s3://), and none is given"
@@ -113,6 +117,11 @@ pub(crate) fn check_use<'a>(
     Ok(())
 }
 
+/// Returns `true` if a command uses an option also for files on this machine.
+fn is_local(command: &str, id: &str) -> bool {
+    LOCAL.iter().any(|(name, ids)| *name == command && ids.contains(&id))
+}
+
 #[cfg(test)]
 mod tests {
     use clap::{Arg, CommandFactory};
@@ -123,7 +132,9 @@ mod tests {
     /// The words of each command, its required arguments among them.
     fn lines(command: &Command, words: &[String], lines: &mut Vec<Vec<String>>) {
         let mut own = words.to_vec();
-        for arg in command.get_arguments().filter(|arg| arg.is_required_set()) {
+        // `scan` requires paths unless it scans the caches.
+        let is_required = |arg: &&Arg| arg.is_required_set() || arg.get_id() == "paths";
+        for arg in command.get_arguments().filter(is_required) {
             let possible = arg.get_possible_values();
             let value = possible.first().map_or("1", |value| value.get_name()).to_owned();
             own.extend(match arg.get_long() {
@@ -184,7 +195,7 @@ mod tests {
             let first = &*words[0];
             let opens = WITHOUT_MODELS.iter().all(|(name, _)| *name != first);
             let wanted = match need {
-                Need::Remote => !NAMED_ELSEWHERE.contains(&first),
+                Need::Remote => !NAMED_ELSEWHERE.contains(&first) && !is_local(first, id),
                 Need::Model => !opens,
                 Need::Run => !RUNS.contains(&first),
             };

@@ -234,8 +234,11 @@ pub(crate) struct MarkdownArgs {
 #[derive(Debug, Args)]
 pub(crate) struct ScanArgs {
     /// Files and folders, or - for standard input; folders are scanned recursively
-    #[arg(required = true, value_name = "PATH")]
+    #[arg(required_unless_present = "cache", value_name = "PATH")]
     pub(crate) paths: Vec<PathBuf>,
+    /// Scan the files in the Hugging Face cache and in the cache of apr
+    #[arg(long)]
+    pub(crate) cache: bool,
     /// Do not fail on files of unknown formats
     #[arg(long, conflicts_with = "strict")]
     pub(crate) allow_unexamined: bool,
@@ -251,12 +254,23 @@ pub(crate) struct ScanArgs {
     /// Write findings as SARIF, for code scanning services; - for standard output
     #[arg(long, value_name = "FILE")]
     pub(crate) sarif: Option<PathBuf>,
-    /// Write a bill of materials in CycloneDX: each file with its SHA-256 and verdict; - for
-    /// standard output
+    /// Write a bill of materials: each file with its SHA-256 and verdict; - for standard output
     #[arg(long, value_name = "FILE")]
     pub(crate) sbom: Option<PathBuf>,
+    /// Format of --sbom [default: spdx for names that end in .spdx.json, else cyclonedx]
+    #[arg(long, value_name = "FORMAT", requires = "sbom")]
+    pub(crate) sbom_format: Option<SbomFormat>,
     #[command(flatten)]
     pub(crate) markdown: MarkdownArgs,
+}
+
+/// Formats of bills of materials.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(crate) enum SbomFormat {
+    /// CycloneDX 1.6
+    Cyclonedx,
+    /// SPDX 3.0.1
+    Spdx,
 }
 
 /// Arguments of `diff`.

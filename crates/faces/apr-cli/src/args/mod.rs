@@ -53,7 +53,7 @@ pub(crate) use distill::{DistillArgs, StudentBy, StudentLayers};
 pub(crate) use imatrix::{ImatrixArgs, ImatrixForm, TextShare};
 pub(crate) use look::{
     DebugArgs, DiffArgs, ExplainArgs, GraphArgs, GraphFormat, InspectArgs, LintArgs, MarkdownArgs,
-    ScanArgs, Sort, TensorsArgs, TuiArgs, ValidateArgs,
+    SbomFormat, ScanArgs, Sort, TensorsArgs, TuiArgs, ValidateArgs,
 };
 pub(crate) use lora::{ConvertAdapterArgs, ExtractArgs, LoraAction};
 pub(crate) use lowrank::LowRankArgs;

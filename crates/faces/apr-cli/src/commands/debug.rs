@@ -29,6 +29,9 @@ const STRING_LIMIT: usize = 100;
 
 /// Shows a file from below.
 pub(super) fn run(args: &DebugArgs, context: &Context) -> Outcome {
+    if args.limit.is_some() && !args.hex && !args.strings {
+        return Err(Failure::Usage("--limit applies to --hex and --strings".to_owned()));
+    }
     if args.hex {
         return show_hex(args, context);
     }

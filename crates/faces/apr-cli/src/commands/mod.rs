@@ -60,6 +60,7 @@ mod run;
 #[cfg(feature = "infer")]
 mod running;
 mod scan;
+mod scan_targets;
 #[cfg(feature = "tui")]
 mod screens;
 #[cfg(feature = "infer")]

@@ -2,34 +2,31 @@
 
 use std::collections::BTreeMap;
 use std::io::{self, Write};
-use std::path::PathBuf;
-use std::slice;
-use std::sync::Arc;
+use std::path::{Path, PathBuf};
+use std::time::SystemTime;
 
 use anstyle::Style;
 use apr::job::Output;
-use apr::scan::{check_link, files_below, scan_each, unreadable};
+use apr::scan::{scan_each, unreadable};
 use apr_core::counted;
-use apr_io::Spool;
-use apr_ops::{sarif, sbom, sha256};
-use apr_registry::{ByteSource, Escaped, Serial};
+use apr_ops::sarif;
+use apr_ops::sbom::{self, BillFormat};
+use apr_registry::Escaped;
 use apr_scan::{
     Action, FileVerdict, Finding, PickleReport, Reached, Remark, ScanReport, ScanSummary, Verdict,
-    scan_file,
 };
-use base16ct::lower::encode_string;
+use serde_json::Value;
 
 use super::baseline::Baseline;
 use super::beside::{beside_log, write_json_beside};
-use crate::args::ScanArgs;
+use super::scan_targets::{Target, Targets};
+use crate::args::{SbomFormat, ScanArgs};
 use crate::context::Context;
 use crate::documents::Document;
 use crate::failure::{Failure, Outcome};
-use crate::model;
 use crate::options::in_options;
 use crate::printer::{BAD, BOLD, DIM, GOOD, ODD};
 use crate::progress::Bar;
-use crate::remote::Repository;
 
 /// Findings of one file shown before the rest is only counted.
 const SHOWN: usize = 20;
@@ -41,30 +38,17 @@ impl Document for ScanSummary {
 /// Lists what loading files would run.
 pub(super) fn run(args: &ScanArgs, context: &Context) -> Outcome {
     check_outputs(args)?;
-    let mut files = Vec::new();
-    for path in &args.paths {
-        // Whoever trusts a repository loads any of its files.
-        match Repository::at(path, &context.sources)? {
-            Some(repository) => {
-                let names = repository.names()?;
-                repository.notes().iter().for_each(|note| context.printer.warn(note));
-                let repository = Arc::new(repository);
-                let file = |name| Target::Remote(Arc::clone(&repository), name);
-                files.extend(names.into_iter().map(file));
-            }
-            None => files.extend(files_below(slice::from_ref(path))?.into_iter().map(Target::Path)),
-        }
-    }
+    let Targets { files, folders, excluded } = Targets::of(args, context)?;
     let baseline = args.baseline.as_deref().map(Baseline::read).transpose()?;
     let mut new = args.write_baseline.as_ref().map(|_| Baseline::default());
     let mut digests = BTreeMap::new();
     let bar = Bar::counting(&context.printer, files.len() as u64);
     let mut scanned = 0;
-    let summary = scan_each(
+    let mut summary = scan_each(
         &files,
         Target::name,
         |target| {
-            let mut report = scan(target, &args.paths, context)?;
+            let mut report = target.scan(&folders, context)?;
             let digest = || target.digest(context);
             if let Some(baseline) = &baseline {
                 baseline.accept(&mut report, digest)?;
@@ -85,6 +69,7 @@ pub(super) fn run(args: &ScanArgs, context: &Context) -> Outcome {
         },
     )?;
     drop(bar);
+    summary.excluded = excluded;
     if let (Some(path), Some(new)) = (&args.write_baseline, &new) {
         new.write(path, context)?;
     }
@@ -92,7 +77,8 @@ pub(super) fn run(args: &ScanArgs, context: &Context) -> Outcome {
         write_json_beside(path, &sarif::of_scans(&summary), &context.printer)?;
     }
     if let Some(path) = &args.sbom {
-        write_json_beside(path, &sbom::of_scan(&summary, &digests), &context.printer)?;
+        let bill = bill(args, path, &summary, &digests)?;
+        write_json_beside(path, &bill, &context.printer)?;
     }
 
     let all = files.len() == 1 || context.printer.shows_detail();
@@ -101,6 +87,8 @@ pub(super) fn run(args: &ScanArgs, context: &Context) -> Outcome {
     let printer = beside_log(log, context).in_markdown(&args.markdown);
     let passes = match summary.verdict {
         FileVerdict::Clean => summary.not_run == 0 || !args.strict,
+        // An empty cache has nothing to load.
+        FileVerdict::NotExamined if args.cache && summary.files.is_empty() => true,
         FileVerdict::NotRun | FileVerdict::NotExamined => args.allow_unexamined,
         _ => false,
     };
@@ -133,51 +121,40 @@ fn check_outputs(args: &ScanArgs) -> Outcome {
     }
 }
 
-/// Bytes of a file, and the spool file if they come from a pipe.
-type Opened = (Box<dyn ByteSource>, Option<Spool>);
-
-/// A file that is scanned.
-enum Target {
-    /// File that was named, or is in a named folder.
-    Path(PathBuf),
-    /// File of a repository, or of a folder in a repository.
-    Remote(Arc<Repository>, String),
+/// Makes the bill of materials in the format of `--sbom-format`, or of the file's name.
+fn bill(
+    args: &ScanArgs,
+    path: &Path,
+    summary: &ScanSummary,
+    digests: &BTreeMap<String, String>,
+) -> Outcome<Value> {
+    let named = path.to_string_lossy().to_ascii_lowercase();
+    let is_named_spdx = [".spdx.json", ".spdx3.json"].iter().any(|end| named.ends_with(end));
+    let format = args.sbom_format.unwrap_or(match is_named_spdx {
+        true => SbomFormat::Spdx,
+        false => SbomFormat::Cyclonedx,
+    });
+    let format = match format {
+        SbomFormat::Cyclonedx => BillFormat::CycloneDx,
+        SbomFormat::Spdx => BillFormat::Spdx { created: created()? },
+    };
+    Ok(sbom::of_scan(summary, digests, format))
 }
 
-impl Target {
-    fn name(&self) -> String {
-        match self {
-            Self::Path(path) => path.display().to_string(),
-            Self::Remote(repository, file) => format!("{}/{file}", repository.location()),
+/// Returns the seconds since 1970 that a document states as the time of its making.
+fn created() -> Outcome<u64> {
+    /// Variable by which builds are made reproducible.
+    const VARIABLE: &str = "SOURCE_DATE_EPOCH";
+
+    match std::env::var(VARIABLE) {
+        Ok(text) => text.parse().map_err(|_| {
+            Failure::Usage(format!("{VARIABLE} must be a number of seconds since 1970"))
+        }),
+        Err(_) => {
+            let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
+            Ok(since.unwrap_or_default().as_secs())
         }
     }
-
-    /// Opens the target's bytes, with the spool file if they come from a pipe.
-    fn open(&self, context: &Context) -> Outcome<Opened> {
-        match self {
-            Self::Path(path) => model::open_bytes(path, context),
-            Self::Remote(repository, file) => Ok((repository.open(file)?, None)),
-        }
-    }
-
-    /// Returns the SHA-256 digest in hexadecimal.
-    fn digest(&self, context: &Context) -> Outcome<String> {
-        let (source, _spool) = self.open(context)?;
-        let digest = encode_string(&sha256(&source, &Serial, &())?);
-        // A digest of other bytes than those that were scanned would accept them.
-        context.sources.check_unchanged()?;
-        Ok(digest)
-    }
-}
-
-fn scan(target: &Target, folders: &[PathBuf], context: &Context) -> Outcome<ScanReport> {
-    let (source, _spool) = target.open(context)?;
-    let mut report = scan_file(source, &target.name(), &context.options.limits)?;
-    context.sources.check_unchanged()?;
-    if let Target::Path(path) = target {
-        check_link(path, folders, &mut report);
-    }
-    Ok(report)
 }
 
 fn render(out: &mut dyn Write, summary: &ScanSummary, all: bool) -> io::Result<()> {
@@ -186,7 +163,7 @@ fn render(out: &mut dyn Write, summary: &ScanSummary, all: bool) -> io::Result<(
         render_file(out, file)?;
     }
 
-    if summary.files.len() == 1 {
+    if summary.files.len() == 1 && summary.excluded == 0 {
         return Ok(());
     }
     if !all {
@@ -201,6 +178,7 @@ fn render(out: &mut dyn Write, summary: &ScanSummary, all: bool) -> io::Result<(
         (summary.not_run, "not run"),
         (summary.accepted, "accepted"),
         (summary.clean, "clean"),
+        (summary.excluded, "excluded"),
     ];
     let counts: Vec<String> = counts
         .iter()

@@ -9,7 +9,7 @@ use apr_quantize::{
     importance_from_csv,
 };
 use apr_registry::{ByteSource, Error, Format, read_vec};
-use apr_view::parse_filter;
+use apr_view::parse_selection;
 
 use super::imatrix;
 use crate::args::{
@@ -180,7 +180,7 @@ fn quantize(
     let usage = |error: Error| Failure::Usage(error.message().to_owned());
     let overrides = options.tensor_type.iter();
     let overrides =
-        overrides.map(|(pattern, wanted)| Ok((parse_filter(pattern).map_err(usage)?, *wanted)));
+        overrides.map(|(pattern, wanted)| Ok((parse_selection(pattern).map_err(usage)?, *wanted)));
     let mut notes = Vec::new();
     let weighting = match (&options.imatrix, &options.calibration) {
         _ if scheme.kind() != SchemeKind::Blocks && layout.is_none() => None,

@@ -22,6 +22,7 @@ fn wrong_values_are_errors_in_the_arguments() {
         ("watermark detect $L --key secret --id=", "'--id <TEXT>': an id is one line"),
         ("convert $L -o a.apr --shard-size -1", "'-1' is below zero"),
         ("diff $L $L --tensors typo*", "no tensor matches --tensors typo*"),
+        ("debug $L/config.json --limit 2", "--limit applies to --hex and --strings"),
     ] {
         let run = sandbox.apr(&line.replace("$L", LLAMA)).fails(2, &[said]);
         assert!(!run.stderr.contains("E001"), "{run}");

@@ -59,3 +59,63 @@ fn the_script_judges_a_model_and_writes_a_summary() {
     // What can't be run is no passed test either.
     assert!(!summary.contains(": passed") && summary.contains(": exit code 4"), "{summary}");
 }
+
+/// Makes a repository in a Hugging Face cache, as Hugging Face's client lays it out.
+#[cfg(unix)]
+fn cached(sandbox: &Sandbox, repository: &str, files: &[(&str, Vec<u8>)]) {
+    let folder = format!("hub/models--{repository}");
+    for (number, (name, bytes)) in files.iter().enumerate() {
+        sandbox.write(&format!("{folder}/blobs/{number}"), bytes.clone());
+        let snapshot = sandbox.path(&format!("{folder}/snapshots/c0ffee"));
+        std::fs::create_dir_all(&snapshot).expect("a folder");
+        let target = format!("../../blobs/{number}");
+        std::os::unix::fs::symlink(target, snapshot.join(name)).expect("links");
+    }
+    sandbox.write(&format!("{folder}/refs/main"), "c0ffee");
+}
+
+#[cfg(unix)]
+fn in_cache(sandbox: &Sandbox, line: &str) -> Run {
+    sandbox.shell(&format!("export HF_HUB_CACHE=$PWD/hub APR_CACHE=$PWD/own APR; {line}"))
+}
+
+#[test]
+#[cfg(unix)]
+fn the_files_of_the_cache_are_scanned_once_and_by_their_names() {
+    let sandbox = Sandbox::new();
+    in_cache(&sandbox, "$APR scan --cache").clean().says(&["0 files: nothing to scan"]);
+    sandbox.write("m.safetensors", small_safetensors());
+    let run = in_cache(&sandbox, "$APR scan m.safetensors --cache").ok();
+    run.says(&["--cache has no effect: the caches have no files"]);
+    cached(&sandbox, "org--good", &[("model.safetensors", small_safetensors())]);
+    let run = in_cache(&sandbox, "$APR scan --cache --json").clean();
+    let report = run.json();
+    let files = report["files"].as_array().expect("files");
+    assert_eq!((files.len(), &report["clean"]), (1, &1.into()), "{report}");
+    let path = files[0]["path"].as_str().expect("a path");
+    assert!(path.ends_with("models--org--good/snapshots/c0ffee/model.safetensors"), "{path}");
+
+    let evil = b"cos\nsystem\n(S'id'\ntR.".to_vec();
+    cached(&sandbox, "org--evil", &[("model.pkl", evil)]);
+    in_cache(&sandbox, "$APR scan --cache").fails(5, &["org--evil", "os.system", "1 clean"]);
+    in_cache(&sandbox, "$APR scan --cache --exclude '*.pkl'").clean().says(&["1 excluded"]);
+}
+
+#[test]
+#[cfg(unix)]
+fn the_script_that_watches_the_cache_prints_what_no_baseline_accepts() {
+    let sandbox = Sandbox::new();
+    cached(&sandbox, "org--good", &[("model.safetensors", small_safetensors())]);
+    let script = example("watch-cache.sh");
+    let watch = || in_cache(&sandbox, &format!("sh {} accepted.json", script.display()));
+    let run = watch();
+    assert!(run.code == Some(0) && run.stdout.is_empty(), "{run}");
+    let map = br#"{"auto_map": {"AutoModel": "code.Model"}}"#.to_vec();
+    cached(&sandbox, "org--custom", &[("config.json", map)]);
+    let run = watch();
+    assert_eq!(run.code, Some(5), "{run}");
+    run.says(&["### apr scan: FAILED", "code.Model"]);
+    in_cache(&sandbox, "$APR scan --cache --write-baseline accepted.json").clean();
+    let run = watch();
+    assert!(run.code == Some(0) && run.stdout.is_empty(), "{run}");
+}

@@ -330,3 +330,53 @@ fn findings_accepted_by_a_baseline_are_suppressed_in_sarif() {
     assert!(!results.is_empty());
     assert!(results.iter().all(|result| result["suppressions"][0]["kind"] == "external"), "{log}");
 }
+
+#[test]
+fn files_are_left_out_by_their_path_in_the_folder_and_counted() {
+    let sandbox = Sandbox::new()
+        .with("m/model.safetensors", crate::support::small_safetensors())
+        .with("m/old/a.pkl", b"cos\nsystem\n(S'id'\ntR.")
+        .with("m/train.py", "import os");
+    sandbox.apr("scan m").fails(5, &["os.system"]);
+    let run = sandbox.apr("scan m --exclude old/* --exclude *.py").clean();
+    run.says(&["1 file: 1 clean, 2 excluded"]);
+    let report = sandbox.apr("scan m --include *.safetensors --json").clean().json();
+    assert_eq!((&report["excluded"], &report["clean"]), (&2.into(), &1.into()), "{report}");
+    assert_eq!(report["files"].as_array().map(Vec::len), Some(1));
+    sandbox.apr("scan m --exclude *").fails(2, &["no file matches --include and --exclude"]);
+    sandbox.apr("scan m --exclude [").fails(2, &["--exclude: invalid glob '['"]);
+    // What changes nothing is said.
+    let run = sandbox.apr("scan m/model.safetensors --exclude *.bin").ok();
+    run.says(&["--exclude has no effect: no file is left out"]);
+}
+
+#[test]
+fn a_bill_of_materials_in_spdx_is_reproducible() {
+    let sandbox = Sandbox::new()
+        .with("m/model.safetensors", crate::support::small_safetensors())
+        .with("m/a.pkl", b"cos\nsystem\n(S'id'\ntR.");
+    let line = "export SOURCE_DATE_EPOCH=951782400; $APR scan m --sbom";
+    let run = sandbox.shell(&format!("{line} - --sbom-format spdx"));
+    assert_eq!(run.code, Some(5), "{run}");
+    let bill: Value = serde_json::from_slice(&run.stdout).expect("JSON");
+    let graph = bill["@graph"].as_array().expect("elements");
+    let of_type =
+        |kind: &str| graph.iter().filter(|it| it["type"] == kind).cloned().collect::<Vec<_>>();
+    assert_eq!(of_type("CreationInfo")[0]["created"], "2000-02-29T00:00:00Z");
+    let files = of_type("software_File");
+    assert_eq!(files.len(), 2, "{bill:#}");
+    // printf 'cos\nsystem\n(S'"'"'id'"'"'\ntR.' | sha256sum
+    let digest = "8cc73ceecc3fb6787129f6639c5171a97fae9256e36d20d1ca7e4916aee299a4";
+    assert_eq!(files[0]["name"], "m/a.pkl");
+    assert_eq!(files[0]["verifiedUsing"][0]["hashValue"], digest);
+    let notes = of_type("Annotation");
+    assert_eq!(notes[0]["subject"], files[0]["spdxId"]);
+    assert!(notes[0]["statement"].as_str().is_some_and(|text| text.contains("os.system")));
+
+    // By the name of the file, and the same bytes for the same time.
+    sandbox.shell(&format!("{line} bill.spdx.json"));
+    assert_eq!(sandbox.read("bill.spdx.json"), run.stdout);
+    sandbox.apr("scan m --sbom-format spdx").fails(2, &["--sbom"]);
+    let wrong = "SOURCE_DATE_EPOCH=x $APR scan m --sbom a.spdx.json";
+    sandbox.shell(wrong).fails(2, &["SOURCE_DATE_EPOCH must be a number"]);
+}

@@ -445,6 +445,7 @@ mod tests {
             ("sklearn.tree._tree", "Tree"),
             ("transformers.training_args", "TrainingArguments"),
             ("scipy.sparse._csr", "csr_matrix"),
+            ("numpy", "float64"),
         ] {
             assert_eq!(allowed(module, name), None, "{module}.{name}");
             assert_eq!(verdict(module, name), Verdict::Allowed, "{module}.{name}");

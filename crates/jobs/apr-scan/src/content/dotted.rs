@@ -11,9 +11,10 @@ use super::torch_ops;
 use crate::report::FileVerdict;
 
 /// Libraries whose classes configurations name as a matter of course.
-const LIBRARIES: [&str; 16] = [
+const LIBRARIES: [&str; 17] = [
     "diffusers",
     "hydra",
+    "ignite",
     "lightning",
     "mlflow",
     "mlserver",
@@ -31,8 +32,9 @@ const LIBRARIES: [&str; 16] = [
 ];
 
 /// Libraries of models: their classes are layers, optimizers, datasets and the like.
-const OF_CLASSES: [&str; 9] = [
+const OF_CLASSES: [&str; 10] = [
     "diffusers",
+    "ignite",
     "lightning",
     "monai",
     "nemo",
@@ -85,16 +87,20 @@ const OF_TORCH: [&str; 8] = [
 ];
 
 /// Single names that only compute or hold values, although the rest of their modules may not.
-const SINGLE: [&str; 49] = [
+const SINGLE: [&str; 56] = [
     "lightning.seed_everything",
     "monai.data.decollate_batch",
     "monai.data.list_data_collate",
     "monai.data.pad_list_data_collate",
     "monai.utils.set_determinism",
     "numpy.random.seed",
+    "operator.not_",
     "pytorch_lightning.seed_everything",
     "random.seed",
+    "sentencepiece.SentencePieceProcessor",
+    "speechbrain.dataio.dataset.DynamicItemDataset.from_json",
     "speechbrain.utils.checkpoints.torch_recovery",
+    "speechbrain.utils.hparams.choice",
     "speechbrain.utils.seed_everything",
     "torch.Generator",
     "torch.Size",
@@ -103,6 +109,7 @@ const SINGLE: [&str; 49] = [
     "torch.as_tensor",
     "torch.backends.cudnn.is_available",
     "torch.bfloat16",
+    "torch.blackman_window",
     "torch.bool",
     "torch.cat",
     "torch.cuda.device_count",
@@ -119,6 +126,8 @@ const SINGLE: [&str; 49] = [
     "torch.full",
     "torch.get_default_dtype",
     "torch.half",
+    "torch.hamming_window",
+    "torch.hann_window",
     "torch.int",
     "torch.int32",
     "torch.int64",
@@ -138,11 +147,12 @@ const SINGLE: [&str; 49] = [
 ];
 
 /// Modules of libraries whose names run commands, load code or open files by their purpose.
-const REACHING: [&str; 15] = [
+const REACHING: [&str; 16] = [
     "mlflow.projects",
     "mlflow.pyfunc",
     "mlflow.run",
-    "monai.apps",
+    "monai.apps.auto3dseg",
+    "monai.apps.nnunet",
     "monai.bundle",
     "onnxruntime",
     "speechbrain.utils.data_utils",
@@ -156,8 +166,52 @@ const REACHING: [&str; 15] = [
     "torchvision.datasets.utils",
 ];
 
-/// Classes of libraries that unpickle what is in a folder, or run what a language model writes.
-const REACHING_CLASSES: [&str; 4] = ["Agent", "Interpreter", "PersistentDataset", "Tool"];
+/// Parts of MONAI's applications whose classes only compute. Others download and run commands.
+const APPLICATIONS: [&str; 7] = [
+    "monai.apps.deepedit",
+    "monai.apps.deepgrow",
+    "monai.apps.detection",
+    "monai.apps.generation",
+    "monai.apps.pathology",
+    "monai.apps.reconstruction",
+    "monai.apps.vista3d",
+];
+
+/// Ends of names of classes that unpickle what is in a folder, run what a language model writes, or
+/// load code and models that their arguments name.
+const REACHING_CLASSES: [&str; 19] = [
+    "Agent",
+    "AutoTokenizer",
+    "CLI",
+    "CacheNTransDataset",
+    "Command",
+    "ConfigParser",
+    "CrossEncoder",
+    "FileOpener",
+    "GDSDataset",
+    "Interpreter",
+    "LMDBDataset",
+    "LegacyIndex",
+    "PersistentDataset",
+    "RagRetriever",
+    "SentenceTransformer",
+    "SparseEncoder",
+    "Tool",
+    "TransfoXLCorpus",
+    "TransfoXLTokenizer",
+];
+
+/// Functions of MONAI that only compute, which its configurations name without a module.
+const OF_MONAI: [&str; 8] = [
+    "decollate_batch",
+    "from_engine",
+    "list_data_collate",
+    "one_hot",
+    "pad_list_data_collate",
+    "partition_dataset",
+    "set_determinism",
+    "worker_init_fn",
+];
 
 /// Modules of Python that libraries import and that reach the system: a path through one of them
 /// leads out of the library.
@@ -186,6 +240,9 @@ pub(super) fn is_of_library(name: &str) -> bool {
     LIBRARIES.contains(&first) || first.starts_with("mlserver_")
 }
 
+/// Modules of libraries that configurations import by a key for modules.
+const MODULES: [&str; 4] = ["keras", "megatron.core", "tensorflow.keras", "tf_keras"];
+
 /// Returns the verdict on importing a module.
 ///
 /// Returns `None` for a module of a library that configurations refer to.
@@ -193,7 +250,7 @@ pub(super) fn module(path: &str) -> Option<FileVerdict> {
     if verdict_on(path, "") == Verdict::Dangerous || leaves(path) {
         return Some(FileVerdict::Dangerous);
     }
-    (!is_of_library(path)).then_some(FileVerdict::Suspicious)
+    (!is_of_library(path) && !MODULES.contains(&path)).then_some(FileVerdict::Suspicious)
 }
 
 /// Returns the verdict on importing a dotted name and calling it.
@@ -224,6 +281,25 @@ pub(super) fn called(path: &str) -> Option<FileVerdict> {
     Some(FileVerdict::Suspicious)
 }
 
+/// Returns the verdict on the target of an instantiation, which is imported and called.
+///
+/// A name without a module is a module for Hydra. MONAI has any class and function of its own by
+/// such a name, among them those that run commands (`run_cmd`) and import others (`instantiate`).
+pub(super) fn target(name: &str) -> Option<FileVerdict> {
+    if name.contains('.') {
+        return called(name);
+    }
+    if verdict_on(name, "") == Verdict::Dangerous {
+        return Some(FileVerdict::Dangerous);
+    }
+    let is_class = name.starts_with(|first: char| first.is_ascii_uppercase());
+    let is_known = match is_class {
+        true => !REACHING_CLASSES.iter().any(|end| name.ends_with(end)),
+        false => OF_MONAI.contains(&name),
+    };
+    (!is_known).then_some(FileVerdict::Suspicious)
+}
+
 /// Returns `true` if a path leads through a module that reaches the system, or a private name.
 fn leaves(path: &str) -> bool {
     path.split('.').skip(1).any(|part| WAYS_OUT.contains(&part.trim_start_matches('_')))
@@ -248,18 +324,24 @@ fn is_known(path: &str, module: &str, name: &str) -> bool {
         return true;
     }
 
-    // A class in a module: a method of a class has a class before its name.
+    // A class in a module: a method of a class has a class before its name. Modules of speechbrain
+    // have such names, too.
+    let first = path.split('.').next().unwrap_or_default();
     let is_class = |part: &str| part.starts_with(|first: char| first.is_ascii_uppercase());
-    if !is_class(name) || module.split('.').any(is_class) {
+    if !is_class(name) || first != "speechbrain" && module.split('.').any(is_class) {
         return false;
     }
-    let first = path.split('.').next().unwrap_or_default();
+    if is_within(module, "monai.apps") && !APPLICATIONS.iter().any(|it| is_within(module, it)) {
+        return false;
+    }
+    if REACHING_CLASSES.iter().any(|end| name.ends_with(end)) {
+        return false;
+    }
     if first == "torch" {
         return OF_TORCH.iter().any(|outer| is_within(module, outer));
     }
     (OF_CLASSES.contains(&first) || first.starts_with("mlserver_"))
         && !REACHING.iter().any(|outer| is_within(path, outer))
-        && !REACHING_CLASSES.iter().any(|end| name.ends_with(end))
 }
 
 #[cfg(test)]
@@ -286,6 +368,11 @@ mod tests {
             "speechbrain.utils.parameter_transfer.Pretrainer",
             "mlserver_sklearn.SKLearnModel",
             "transformers.BertModel",
+            "ignite.metrics.Accuracy",
+            "monai.apps.detection.transforms.dictionary.BoxToMaskd",
+            "speechbrain.utils.Accuracy.AccuracyStats",
+            "sentencepiece.SentencePieceProcessor",
+            "torch.hamming_window",
         ] {
             assert_eq!(called(path), None, "{path}");
         }
@@ -304,6 +391,10 @@ mod tests {
             ("torch.utils.data.dataset.__builtins__", Dangerous),
             ("mlflow.pyfunc.load_model", Dangerous),
             ("monai.bundle.run", Dangerous),
+            ("monai.apps.nnunet.nnUNetV2Runner", Dangerous),
+            ("monai.apps.MedNISTDataset", Suspicious),
+            ("monai.apps.utils.download_url", Suspicious),
+            ("speechbrain.inference.ASR.EncoderDecoderASR.from_hparams", Suspicious),
             ("onnxruntime.InferenceSession", Dangerous),
             ("speechbrain.utils.superpowers.run_shell", Dangerous),
             ("torch.from_file", Dangerous),
@@ -312,9 +403,22 @@ mod tests {
             ("diffusers.DiffusionPipeline.from_pretrained", Suspicious),
             ("hydra.utils.get_method", Suspicious),
             ("monai.data.PersistentDataset", Suspicious),
+            ("lightning.pytorch.cli.LightningCLI", Suspicious),
+            ("sentence_transformers.SentenceTransformer", Suspicious),
+            ("torch.utils.data.datapipes.iter.FileOpener", Dangerous),
             ("mine.Net", Suspicious),
         ] {
             assert_eq!(called(path), Some(expected), "{path}");
+        }
+        for (name, expected) in [
+            ("UNet", None),
+            ("set_determinism", None),
+            ("run_cmd", Some(Suspicious)),
+            ("PersistentDataset", Some(Suspicious)),
+            ("subprocess", Some(Dangerous)),
+            ("torch.nn.Linear", None),
+        ] {
+            assert_eq!(target(name), expected, "{name}");
         }
         assert_eq!(module("os"), Some(Dangerous));
         assert_eq!(module("mine"), Some(Suspicious));

@@ -2,6 +2,7 @@
 
 use apr_registry::{ByteSource, Code, Escaped, Limits, Result, keras};
 
+use super::document::Document;
 use super::{ContentRemarks, json, not_examined};
 use crate::paths::leads_out;
 use crate::report::FileVerdict;
@@ -21,7 +22,7 @@ pub(crate) fn judge(source: &dyn ByteSource, limits: &Limits) -> Result<Option<C
     let mut remarks = ContentRemarks::new();
     for (name, config) in &found.configs {
         match serde_json::from_str(config) {
-            Ok(value) => remarks.extend(json::judge_value("", &value)),
+            Ok(Document(value)) => remarks.extend(json::judge_value("", &value)),
             Err(error) => remarks.extend(not_examined(&format!(
                 "'{name}' is not JSON: {}",
                 apr_core::foreign(&error)

@@ -10,6 +10,7 @@ use serde_json::{Map, Value};
 
 use super::python::{self, Token};
 use super::{ContentRemarks, dotted, servers};
+use crate::paths::leads_out;
 use crate::report::FileVerdict;
 
 /// Modules whose classes skops creates even if they are not listed as trusted.
@@ -80,12 +81,12 @@ const CODECS: [&str; 32] = [
     "zstd",
 ];
 
-/// A setting by which a library imports a name.
-pub(super) fn setting(key: &str, value: &str, found: &mut ContentRemarks) {
+/// A setting by which a library imports a name. `base` is the name of its file.
+pub(super) fn setting(base: &str, key: &str, value: &str, found: &mut ContentRemarks) {
     let who = match key {
         "_target_" | "target" | "_convert_target_" => "Hydra or a similar library",
-        "loader_module" => "MLflow",
-        "parent_library" => "PEFT",
+        "keras_module" | "loader_module" => "MLflow",
+        "megatron_core" | "parent_library" => "PEFT",
         "activation_function" | "activation_fn" | "sbert_ce_default_activation_function" => {
             "sentence-transformers"
         }
@@ -96,12 +97,15 @@ pub(super) fn setting(key: &str, value: &str, found: &mut ContentRemarks) {
     }
     // The module alone is imported.
     let verdict = match key {
-        "loader_module" | "parent_library" => dotted::module(value),
+        "keras_module" | "loader_module" | "megatron_core" | "parent_library" => {
+            dotted::module(value)
+        }
+        "_target_" => dotted::target(value),
         _ => dotted::called(value),
     };
     let Some(verdict) = verdict else { return };
-    // Many a program calls something its target.
-    if verdict == FileVerdict::Suspicious && key == "target" {
+    // Many a program calls something its target. In this file, it is the class of NeMo's model.
+    if verdict == FileVerdict::Suspicious && key == "target" && base != "model_config.yaml" {
         return;
     }
     found.push((verdict, format!("{who} imports {}", Escaped::short(value))));
@@ -126,6 +130,11 @@ pub(super) fn of_object(base: &str, object: &Map<String, Value>, found: &mut Con
             found.push((FileVerdict::Dangerous, format!("{who} runs the Python file {file}")));
         }
     }
+    if object.contains_key("_target_") && object.get("trust_remote_code").is_some_and(is_on) {
+        let message = "an object is made with trust_remote_code".to_owned();
+        found.push((FileVerdict::Suspicious, message));
+    }
+    mlflow(base, object, found);
     kernels(object, found);
     servers::of_object(base, object, found);
     if let (Some(handler), true) = (text("handler"), object.contains_key("modelName")) {
@@ -150,14 +159,54 @@ pub(super) fn of_object(base: &str, object: &Map<String, Value>, found: &mut Con
     if object.contains_key("_class_name") {
         diffusers(object, found);
     }
-    if let (Some(module), true) = (text("__module__"), object.contains_key("__loader__")) {
+    if let (Some(module), Some(loader)) = (text("__module__"), text("__loader__")) {
         skops(module, text("__class__").unwrap_or_default(), found);
+        // They take a method or an operator by a name of the file (CVE-2025-54412, CVE-2025-54413).
+        if ["MethodNode", "OperatorFuncNode"].contains(&loader) {
+            let message = format!("its schema takes a function by its name ({loader})");
+            found.push((FileVerdict::Suspicious, message));
+        }
     }
     if object.contains_key("zarr_format") {
         zarr(object, found);
     }
     if let (Some(operator), true) = (text("op"), object.contains_key("inputs")) {
         mxnet(operator, object, found);
+    }
+}
+
+/// Returns `true` for the value of a setting that is on. Values of YAML are texts here.
+fn is_on(value: &Value) -> bool {
+    let words = ["on", "true", "yes"];
+    let is_word = |text: &str| words.contains(&text.to_ascii_lowercase().as_str());
+    *value == Value::Bool(true) || value.as_str().is_some_and(is_word)
+}
+
+/// Files and folders of MLflow's models, by the keys that name them.
+const OF_MLFLOW: [&str; 8] = [
+    "code",
+    "data",
+    "model_data",
+    "model_path",
+    "pickled_model",
+    "python_model",
+    "saved_model_dir",
+    "uri",
+];
+
+/// Files of an MLflow model that are outside its folder.
+fn mlflow(base: &str, object: &Map<String, Value>, found: &mut ContentRemarks) {
+    if base != "MLmodel" {
+        return;
+    }
+    for (key, value) in entries(object) {
+        if let Some(file) = value.as_str().filter(|file| leads_out(file))
+            && OF_MLFLOW.contains(&key.as_str())
+        {
+            let file = Escaped::short(file);
+            let message = format!("MLflow loads '{file}', which is outside the model's folder");
+            found.push((FileVerdict::Dangerous, message));
+        }
     }
 }
 
@@ -233,18 +282,33 @@ fn kernels(object: &Map<String, Value>, found: &mut ContentRemarks) {
 
 /// Filters and compressors of an array of zarr, by their identifiers.
 fn zarr(object: &Map<String, Value>, found: &mut ContentRemarks) {
-    let keys = ["codecs", "compressor", "compressors", "filters", "object_codec"];
-    for value in keys.iter().filter_map(|key| object.get(*key)) {
-        let codecs: &[Value] = match value {
-            Value::Array(list) => list,
-            Value::Object(_) => std::slice::from_ref(value),
+    /// Codecs that are examined.
+    const MOST: usize = 1000;
+
+    let keys = ["codecs", "compressor", "compressors", "filters", "index_codecs", "object_codec"];
+    let mut rest: Vec<&Value> = keys.iter().filter_map(|key| object.get(*key)).collect();
+    let mut examined = 0;
+    while let Some(value) = rest.pop() {
+        examined += 1;
+        if examined > MOST {
+            let message = "an array with more codecs than are examined".to_owned();
+            found.push((FileVerdict::NotExamined, message));
+            return;
+        }
+        let codec = match value {
+            Value::Array(codecs) => {
+                rest.extend(codecs.iter().take(MOST));
+                continue;
+            }
+            Value::Object(codec) => codec,
             _ => continue,
         };
-        let identifiers = codecs.iter().filter_map(|codec| {
-            let id = codec.get("id").or_else(|| codec.get("name"))?.as_str()?;
-            Some(id.strip_prefix("numcodecs.").unwrap_or(id))
-        });
-        for id in identifiers {
+        // A shard has codecs of its own.
+        let inner = codec.get("configuration");
+        rest.extend(keys.iter().filter_map(|key| inner?.get(*key)));
+        let id = codec.get("id").or_else(|| codec.get("name")).and_then(Value::as_str);
+        if let Some(id) = id {
+            let id = id.strip_prefix("numcodecs.").unwrap_or(id);
             if id == "pickle" {
                 let message = "zarr unpickles the values of an array (codec pickle)".to_owned();
                 found.push((FileVerdict::Dangerous, message));
@@ -277,7 +341,76 @@ fn mxnet(operator: &str, object: &Map<String, Value>, found: &mut ContentRemarks
     }
 }
 
+/// Functions of modules that reach the system by which expressions of bundles find files and
+/// processes, and read the weights of the bundle. The files are examined themselves.
+const OF_BUNDLES: [&str; 18] = [
+    "glob.glob",
+    "os.cpu_count",
+    "os.environ",
+    "os.environ.get",
+    "os.getcwd",
+    "os.getenv",
+    "os.listdir",
+    "os.makedirs",
+    "os.sep",
+    "pathlib.Path",
+    "sys.path.append",
+    "sys.path.insert",
+    "torch.distributed.destroy_process_group",
+    "torch.distributed.get_rank",
+    "torch.distributed.get_world_size",
+    "torch.distributed.is_initialized",
+    "torch.jit.load",
+    "torch.load",
+];
+
+/// Functions of Python that run a text, or take an attribute by its name.
+const RUNNING: [&str; 11] = [
+    "__import__",
+    "breakpoint",
+    "compile",
+    "delattr",
+    "eval",
+    "exec",
+    "getattr",
+    "globals",
+    "locals",
+    "setattr",
+    "vars",
+];
+
+/// Returns `true` for a name in an expression that runs code, or accesses files or processes.
+fn is_harmful(name: &str) -> bool {
+    let is_of_path = name.strip_prefix("os.path.").is_some_and(|rest| !rest.contains('.'));
+    dotted::called(name) == Some(FileVerdict::Dangerous)
+        && !OF_BUNDLES.contains(&name)
+        && !is_of_path
+}
+
+/// Returns `true` for a name with two underscores, such as those that Python keeps in functions
+/// and classes. A name of underscores alone is that of an argument that is not used.
+fn is_private(name: &str) -> bool {
+    name.split('.').any(|part| part.contains("__") && part.contains(|c: char| c != '_'))
+}
+
+/// Returns the names that are imported from a module, as `module.name`, after `from` at `at`.
+fn imported(tokens: &[Token<'_>], at: usize) -> Vec<String> {
+    let Some((module, end)) = python::path(tokens, at + 1) else { return Vec::new() };
+    if tokens.get(end) != Some(&Token::Name("import")) {
+        return Vec::new();
+    }
+    let names = tokens[end + 1..].iter().take_while(|token| !token.is('\n'));
+    let names = names.filter_map(|token| match token {
+        Token::Name(name) => Some(format!("{}.{name}", module.join("."))),
+        Token::Mark('*') => Some(format!("{}.x", module.join("."))),
+        _ => None,
+    });
+    names.collect()
+}
+
 /// An expression that MONAI evaluates: a text that begins with `$`.
+///
+/// Bundles import modules such as `os` as a matter of course. What they take from them counts.
 pub(super) fn expression(text: &str) -> Option<(FileVerdict, String)> {
     let code = text.strip_prefix('$')?;
     let tokens = python::tokens(code);
@@ -290,12 +423,17 @@ pub(super) fn expression(text: &str) -> Option<(FileVerdict, String)> {
         };
         let name = parts.join(".");
         let is_call = tokens.get(end).is_some_and(|token| token.is('('));
-        let is_imported = at > 0
-            && matches!(tokens[at - 1], Token::Name("import" | "from"))
-            && verdict_on(&name, "x") == Verdict::Dangerous;
-        let is_builtin = is_call && verdict_on("builtins", &name) == Verdict::Dangerous;
-        let reaches = dotted::called(&name) == Some(FileVerdict::Dangerous);
-        if is_imported || is_builtin || reaches || name.contains("__") || !name.is_ascii() {
+        let is_import = at > 0 && matches!(tokens[at - 1], Token::Name("import" | "from"));
+        let is_harmful_import =
+            name == "from" && imported(&tokens, at).iter().any(|name| is_harmful(name));
+        let is_setting = name == "setattr"
+            && python::path(&tokens, end + 1).is_some_and(|of| {
+                // Settings of the library that computes.
+                of.0.starts_with(&["torch".to_owned(), "backends".to_owned()])
+            });
+        let is_running = is_call && RUNNING.contains(&name.as_str()) && !is_setting;
+        let reaches = !is_import && is_harmful(&name);
+        if is_harmful_import || is_running || reaches || is_private(&name) || !name.is_ascii() {
             verdict = FileVerdict::Dangerous;
         }
         at = end;
@@ -313,7 +451,7 @@ mod tests {
         let mut found = ContentRemarks::new();
         of_object(base, &object, &mut found);
         for (key, value) in &object {
-            setting(key, value.as_str().unwrap_or_default(), &mut found);
+            setting(base, key, value.as_str().unwrap_or_default(), &mut found);
         }
         found.into_iter().map(|(verdict, _)| verdict).max()
     }
@@ -329,6 +467,23 @@ mod tests {
             ("c", r#"{"_target_": "torch.nn.Module.__init__.__globals__"}"#, Some(Dangerous)),
             ("c", r#"{"_target_": "mine.Net"}"#, Some(Suspicious)),
             ("c", r#"{"target": "mine.Net"}"#, None),
+            ("model_config.yaml", r#"{"target": "mine.Net"}"#, Some(Suspicious)),
+            ("model_config.yaml", r#"{"target": "nemo.collections.asr.models.X"}"#, None),
+            ("c", r#"{"_target_": "run_cmd", "cmd_list": ["true"]}"#, Some(Suspicious)),
+            ("c", r#"{"_target_": "UNet", "spatial_dims": 2}"#, None),
+            ("c", r#"{"_target_": "nemo.x.Y", "trust_remote_code": true}"#, Some(Suspicious)),
+            ("c", r#"{"megatron_core": "evil"}"#, Some(Suspicious)),
+            ("c", r#"{"megatron_core": "megatron.core"}"#, None),
+            ("c", r#"{"keras_module": "evil"}"#, Some(Suspicious)),
+            ("c", r#"{"keras_module": "tensorflow.keras"}"#, None),
+            ("MLmodel", r#"{"pickled_model": "model.pkl"}"#, None),
+            ("MLmodel", r#"{"pickled_model": "../../model.pkl"}"#, Some(Dangerous)),
+            ("c", r#"{"pickled_model": "../../model.pkl"}"#, None),
+            (
+                "c",
+                r#"{"__module__": "sklearn.svm", "__class__": "SVC", "__loader__": "MethodNode"}"#,
+                Some(Suspicious),
+            ),
             ("c", r#"{"loader_module": "mlflow.sklearn"}"#, None),
             ("c", r#"{"loader_module": "evil"}"#, Some(Suspicious)),
             ("c", r#"{"activation_function": "torch.nn.modules.activation.Tanh"}"#, None),
@@ -358,7 +513,20 @@ mod tests {
         for (text, expected) in [
             ("plain", None),
             ("$torch.device('cuda:0' if torch.cuda.is_available() else 'cpu')", Some(Suspicious)),
-            ("$import os", Some(Dangerous)),
+            ("$import os", Some(Suspicious)),
+            ("$import torch.distributed as dist", Some(Suspicious)),
+            ("$os.path.join(@bundle_root, 'x') if os.getenv('A') else open(@x)", Some(Suspicious)),
+            ("$os.system('true')", Some(Dangerous)),
+            ("$from os import path, system", Some(Dangerous)),
+            ("$from os import *", Some(Dangerous)),
+            ("$from os.path import join", Some(Suspicious)),
+            ("$os.path.os.system('true')", Some(Dangerous)),
+            ("$lambda x, *_, **__: (x.to(@device), None, (), {})", Some(Suspicious)),
+            ("$setattr(torch.backends.cudnn, 'benchmark', True)", Some(Suspicious)),
+            ("$setattr(torch.nn, 'Linear', evil)", Some(Dangerous)),
+            ("$sys.path.append(@bundle_root)", Some(Suspicious)),
+            ("$map(subprocess.run, [1])", Some(Dangerous)),
+            ("$getattr(os, 'sys' + 'tem')('true')", Some(Dangerous)),
             ("$__import__('os').system('true')", Some(Dangerous)),
             ("$eval('1')", Some(Dangerous)),
             ("$[x for x in ().__class__.__bases__]", Some(Dangerous)),

@@ -7,6 +7,7 @@ use std::rc::Rc;
 use apr_registry::{Error, Escaped, Result, onnx};
 use serde_json::{Map, Value};
 
+use super::document::Document;
 use super::{ContentRemarks, bounded, not_examined};
 use super::{importers, jinja, keras, program, yaml};
 use crate::paths::leads_out;
@@ -31,15 +32,15 @@ const OF_TOKENIZERS: [&str; 6] = [
 /// E001 if the file is not JSON.
 pub(super) fn judge(base: &str, bytes: &[u8]) -> Result<ContentRemarks> {
     let error = match serde_json::from_slice(bytes) {
-        Ok(value) => return Ok(of_document(base, &value)),
+        Ok(Document(value)) => return Ok(of_document(base, &value)),
         Err(error) => error,
     };
 
     // One value after the other, as programs log them.
     let mut found = ContentRemarks::new();
-    let mut values = serde_json::Deserializer::from_slice(bytes).into_iter::<Value>();
+    let mut values = serde_json::Deserializer::from_slice(bytes).into_iter::<Document>();
     if values.by_ref().all(|value| {
-        value.is_ok_and(|value| {
+        value.is_ok_and(|Document(value)| {
             found.extend(of_document(base, &value));
             bounded(&mut found);
             true
@@ -80,6 +81,7 @@ pub(super) fn judge_value(base: &str, value: &Value) -> ContentRemarks {
             Value::String(text) => {
                 found.extend(jinja::judge(text));
                 if text.starts_with('$') {
+                    is_of_monai |= text.starts_with("$import ");
                     expressions.extend(importers::expression(text));
                     bounded(&mut expressions);
                 }
@@ -89,8 +91,9 @@ pub(super) fn judge_value(base: &str, value: &Value) -> ContentRemarks {
         bounded(&mut found);
     }
     // Elsewhere a price or a variable begins so, and no import does.
-    expressions.retain(|(_, message)| is_of_monai || message.contains("$import "));
-    found.extend(expressions);
+    if is_of_monai {
+        found.extend(expressions);
+    }
     found
 }
 
@@ -111,7 +114,7 @@ fn judge_object(base: &str, object: &Map<String, Value>, within: &str, found: &m
     let is_node = program::is_node(object);
     for (key, value) in entries(object) {
         if let Some(text) = value.as_str().filter(|_| !is_node) {
-            importers::setting(key, text, found);
+            importers::setting(base, key, text, found);
         }
         found.extend(outside(key, value));
     }
@@ -172,9 +175,14 @@ fn outside(key: &str, value: &Value) -> Option<(FileVerdict, String)> {
         _ => return None,
     };
     let name = names.into_iter().find(|name| leads_out(name))?;
+    // An address of a vocabulary is no file of this machine.
+    let verdict = match what == "a vocabulary" && name.starts_with("https://") {
+        true => FileVerdict::Suspicious,
+        false => FileVerdict::Dangerous,
+    };
     let name = Escaped::short(&name).to_string();
     let message = format!("{what} outside the model's folder: '{name}'");
-    Some((FileVerdict::Dangerous, message))
+    Some((verdict, message))
 }
 
 /// Returns `true` if a path leaves its folder by `..`, a URL or a system folder.
@@ -200,7 +208,7 @@ mod tests {
         for (text, expected) in [
             (r#"{"model_type": "llama", "architectures": ["LlamaForCausalLM"]}"#, None),
             (r#"{"auto_map": {"AutoModel": "modeling_x.X"}}"#, Some(Suspicious)),
-            (r#"{"x": [{"_target_": "mine.Net", "a": "$import os"}]}"#, Some(Dangerous)),
+            (r#"{"x": [{"_target_": "mine.Net", "a": "$import os"}]}"#, Some(Suspicious)),
             (r#"{"price": "$5", "_target_": "torch.nn.Linear"}"#, Some(Suspicious)),
             (r#"{"price": "$5"}"#, None),
             (r#"{"weight_map": {"a": "model-1.safetensors"}}"#, None),
@@ -216,6 +224,8 @@ mod tests {
             (r#"{"externalData": [{"key": "location", "value": "/etc/x"}]}"#, Some(Dangerous)),
             (r#"{"vocab_file": "/home/me/.cache/vocab.txt"}"#, None),
             (r#"{"vocab_file": "../../etc/passwd"}"#, Some(Dangerous)),
+            (r#"{"vocab_file": "https://x/vocab.txt"}"#, Some(Suspicious)),
+            (r#"{"_target_": "os.system", "_target_": "torch.nn.Linear"}"#, Some(Dangerous)),
             ("{\"a\": 1}\n{\"_target_\": \"os.system\"}", Some(Dangerous)),
             (r#"{"a": NaN, "_target_": "os.system"}"#, Some(Dangerous)),
             (r#"{"nodes": [{"target": "torch.ops.aten.add.Tensor"}]}"#, None),

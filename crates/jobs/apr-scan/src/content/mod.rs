@@ -1,6 +1,7 @@
 //! Files that are not pickles: their kind, and the code that loading them would run.
 
 pub(crate) mod coreml;
+mod document;
 mod dotted;
 mod executable;
 pub(crate) mod hdf5;
@@ -84,6 +85,10 @@ impl Examiner<'_> {
         }
         let is_media = media::is_media(&head) && !executable::is_model(leaf.name);
         if is_media && !text::is_text(leaf.name, &head) {
+            if let Some((detected, found)) = graph_behind(leaf, self.limits)? {
+                is(detected);
+                return Ok(found);
+            }
             is("image or audio");
             return Ok(Vec::new());
         }
@@ -129,6 +134,13 @@ impl Examiner<'_> {
         }
 
         let bytes = self.read(source)?;
+        // Short messages of protocol buffers can be letters and control characters alone.
+        if !text::is_plain(&bytes)
+            && let Some((detected, found)) = graph_behind(leaf, self.limits)?
+        {
+            is(detected);
+            return Ok(found);
+        }
         is(text::kind_of(leaf.name, &bytes).unwrap_or(UNKNOWN));
         let found = text::judge(leaf.name, &bytes, leaf.within.is_some())?;
         Ok(found.unwrap_or_else(|| not_examined(UNKNOWN)))
@@ -186,6 +198,24 @@ pub(crate) fn by_name(
         *message = format!("read by its name, not as {}: {message}", format.name);
     }
     Ok(found)
+}
+
+/// Examines bytes that begin like an image or a text as a graph of TensorFlow or ONNX.
+///
+/// Returns `None` if they are not a graph that reaches something.
+///
+/// # Errors
+/// E007 when reading fails.
+fn graph_behind(
+    leaf: &Leaf<'_>,
+    limits: &Limits,
+) -> apr_registry::Result<Option<(&'static str, ContentRemarks)>> {
+    if let Some(found) = tensorflow::by_content(leaf, limits)? {
+        return Ok(Some(("TensorFlow graph", found)));
+    }
+    let mut found = onnx::judge(leaf.source, limits)?;
+    found.retain(|(verdict, _)| *verdict > FileVerdict::NotExamined);
+    Ok((!found.is_empty()).then_some(("ONNX model", found)))
 }
 
 pub(crate) fn not_examined(why: &str) -> ContentRemarks {

@@ -43,13 +43,24 @@ pub(super) fn of_object(base: &str, object: &Map<String, Value>, found: &mut Con
             found.push((verdict, format!("{who} imports {}", Escaped::short(name))));
         }
     };
-    if let (Some(name), true) = (text("class_path"), has_path(object, "class_path", "init_args")) {
+    if let Some(name) = text("class_path")
+        && (has_path(object, "class_path", "init_args")
+            || object.contains_key("dict_kwargs")
+            || class(name) == Some(FileVerdict::Dangerous))
+    {
         import("Lightning or a similar library", name);
     }
     if let (Some(name), true) = (text("type"), object.contains_key("init_parameters"))
         && !name.starts_with("haystack.")
     {
         import("Haystack", name);
+    }
+    // Functions are among the parameters by their names, such as a callback.
+    if let Some(Value::Object(parameters)) = object.get("init_parameters") {
+        let names = entries(parameters).filter_map(|(_, value)| value.as_str());
+        names.filter(|name| class(name) == Some(FileVerdict::Dangerous)).for_each(|name| {
+            import("Haystack", name);
+        });
     }
     if let (Some(name), true) = (text("class"), object.contains_key("sparkVersion"))
         && !["org.apache.spark.", "pyspark."].iter().any(|start| name.starts_with(start))
@@ -258,6 +269,14 @@ mod tests {
             ("c", r#"{"class_path": "lightning.pytorch.Trainer", "init_args": {}}"#, None),
             ("c", r#"{"type": "subprocess.Popen", "init_parameters": {}}"#, Some(Dangerous)),
             ("c", r#"{"type": "haystack.components.X", "init_parameters": {}}"#, None),
+            (
+                "c",
+                r#"{"type": "haystack.X", "init_parameters": {"callback": "os.system"}}"#,
+                Some(Dangerous),
+            ),
+            ("c", r#"{"type": "haystack.X", "init_parameters": {"model": "gpt-4.1"}}"#, None),
+            ("c", r#"{"class_path": "os.getpid", "dict_kwargs": {}}"#, Some(Dangerous)),
+            ("c", r#"{"class_path": "mine.Net", "dict_kwargs": {}}"#, Some(Suspicious)),
             ("c", r#"{"class": "os.getpid", "sparkVersion": "3.5"}"#, Some(Dangerous)),
             ("c", r#"{"class": "org.apache.spark.ml.X", "sparkVersion": "3.5"}"#, None),
             ("c", r#"{"import_path": "mine:app"}"#, Some(Suspicious)),

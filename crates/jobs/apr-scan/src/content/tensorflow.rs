@@ -9,8 +9,9 @@
 use std::collections::{BTreeMap, HashMap, HashSet};
 
 use apr_core::protobuf::{Message, Walker};
-use apr_registry::{Escaped, HEAD_LEN, Limits, Result, read_vec, tensorflow};
+use apr_registry::{Code, Error, Escaped, HEAD_LEN, Limits, Result, read_vec, tensorflow};
 
+use super::document::Document;
 use super::tensorflow_names::{Touches, touches};
 use super::tensorflow_paths::{passes, paths, text_of};
 use super::{ContentRemarks, textproto};
@@ -87,25 +88,15 @@ pub(crate) fn judge(leaf: &Leaf<'_>, limits: &Limits) -> Result<Option<ContentRe
     let head = read_vec(leaf.source, 0, leaf.source.len().min(HEAD_LEN))?;
     let is_index = (tensorflow::CHECKPOINT.recognises)(&head) || base == "variables.index";
     if is_shard(base) || is_index || base == "fingerprint.pb" {
-        // Values by name, and digests: nothing of it is a graph.
-        return Ok(Some(Vec::new()));
+        // Values by name, and digests; a graph under such a name is one all the same.
+        return Ok(Some(by_content(leaf, limits)?.unwrap_or_default()));
     }
     let is_named = [".pb", ".meta"].iter().any(|end| base.ends_with(end));
     if !is_named && !is_graph(&head) {
         return Ok(None);
     }
 
-    // A file may be read as each of them: those that have operators of TensorFlow count.
-    let mut graphs = Vec::new();
-    let mut failed = None;
-    for kind in [GraphFile::SavedModel, GraphFile::MetaGraph, GraphFile::Graph] {
-        let mut graph = Graph::default();
-        match read(leaf, limits, kind, &mut graph) {
-            Ok(()) if !graph.operators.is_empty() => graphs.push(graph),
-            Ok(()) => {}
-            Err(error) => failed = failed.or(Some(error)),
-        }
-    }
+    let (mut graphs, failed) = read_all(leaf, limits);
     let is_marked = base == "saved_model.pb" || (tensorflow::SAVED_MODEL.recognises)(&head);
     if graphs.iter().any(|graph| graph.known() > 0) {
         graphs.retain(|graph| graph.known() > 0);
@@ -116,6 +107,38 @@ pub(crate) fn judge(leaf: &Leaf<'_>, limits: &Limits) -> Result<Option<ContentRe
         (true, Some(error)) => Err(error),
         _ => Ok(Some(graphs.iter().flat_map(found).collect())),
     }
+}
+
+/// Judges a file of any name and with any first bytes as a graph, if it has operators of
+/// TensorFlow.
+///
+/// Fields that no message has can begin a graph: an image's mark, a line of text.
+///
+/// # Errors
+/// E007 when reading fails.
+pub(crate) fn by_content(leaf: &Leaf<'_>, limits: &Limits) -> Result<Option<ContentRemarks>> {
+    let (mut graphs, failed) = read_all(leaf, limits);
+    if let Some(error) = failed.filter(|error| error.code() == Code::Io) {
+        return Err(error);
+    }
+    graphs.retain(|graph| graph.known() > 0);
+    Ok((!graphs.is_empty()).then(|| graphs.iter().flat_map(found).collect()))
+}
+
+/// Reads a file as each kind of graph file.
+///
+/// Returns the graphs that have operators, and the first error.
+fn read_all(leaf: &Leaf<'_>, limits: &Limits) -> (Vec<Graph>, Option<Error>) {
+    let (mut graphs, mut failed) = (Vec::new(), None);
+    for kind in [GraphFile::SavedModel, GraphFile::MetaGraph, GraphFile::Graph] {
+        let mut graph = Graph::default();
+        match read(leaf, limits, kind, &mut graph) {
+            Ok(()) if !graph.operators.is_empty() => graphs.push(graph),
+            Ok(()) => {}
+            Err(error) => failed = failed.or(Some(error)),
+        }
+    }
+    (graphs, failed)
 }
 
 /// Kind of a file with graphs, as a loader treats it.
@@ -401,7 +424,7 @@ fn lambda_layers(leaf: &Leaf<'_>) -> Result<ContentRemarks> {
         rest = &rest[at..];
         let mut values = serde_json::Deserializer::from_slice(rest).into_iter();
         match values.next() {
-            Some(Ok(value)) => {
+            Some(Ok(Document(value))) => {
                 found.extend(super::json::judge_value("", &value));
                 rest = &rest[values.byte_offset().max(1)..];
             }

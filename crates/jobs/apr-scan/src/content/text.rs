@@ -3,10 +3,10 @@
 //! A kind is decided before anything is judged: manual pages, programs, prose, settings, markup,
 //! templates and lists of labels have one each, by the name and the first lines.
 
-use apr_registry::Result;
+use apr_registry::{Escaped, Result};
 
 use super::{ContentRemarks, UNKNOWN, bounded, not_examined, not_run};
-use super::{coreml, executable, jinja, json, tensorflow, textproto, xml, yaml};
+use super::{coreml, dotted, executable, jinja, json, tensorflow, textproto, xml, yaml};
 use crate::report::FileVerdict;
 
 /// Prefixes of source files that a library imports if a model's folder is trusted or from a hub.
@@ -26,6 +26,9 @@ const GENERATING: &str = "custom_generate/generate.py";
 /// Start of the message about such a source file.
 pub(crate) const OF_TRANSFORMERS: &str =
     "Python source that transformers with trust_remote_code runs";
+
+/// First line of a file that Git LFS has in place of a large one.
+const OF_LFS: &str = "version https://git-lfs.github.com/spec/";
 
 /// Modules of Python by which code reaches the system.
 const REACHING: [&str; 12] = [
@@ -285,7 +288,7 @@ fn decoded<'b>(base: &str, bytes: &'b [u8]) -> Option<&'b str> {
 }
 
 fn is_vocabulary(base: &str, bytes: &[u8]) -> bool {
-    extension(base) == "model" && is_sentencepiece(bytes)
+    ["model", "spm"].contains(&&*extension(base)) && is_sentencepiece(bytes)
 }
 
 /// Returns `true` for a text of an older encoding.
@@ -311,6 +314,10 @@ pub(crate) fn judge(name: &str, bytes: &[u8], is_inner: bool) -> Result<Option<C
         return Ok(is_older(bytes).then(|| of_bytes(base, bytes)));
     };
 
+    if text.starts_with(OF_LFS) {
+        let message = "a pointer of Git LFS in place of the file: `git lfs pull` fetches it";
+        return Ok(Some(not_examined(message)));
+    }
     let start = text.trim_start_matches('\u{feff}').trim_start();
     let mut found = match kind(base, text) {
         TextKind::Python if name.ends_with(GENERATING) => {
@@ -340,6 +347,15 @@ pub(crate) fn judge(name: &str, bytes: &[u8], is_inner: bool) -> Result<Option<C
         }
         TextKind::Settings => {
             installed(text).into_iter().chain(yaml::judge(base, text, false)).collect()
+        }
+        // MLflow imports the module that this file names, to unpickle a model of PyTorch.
+        TextKind::Plain if base == "pickle_module_info.txt" => {
+            let module = text.trim();
+            let message = format!("MLflow imports the module {}", Escaped::short(module));
+            // Their pickles are examined as files.
+            let is_known = ["cloudpickle", "dill", "pickle"].contains(&module);
+            let verdict = dotted::module(module).filter(|_| !is_known);
+            verdict.map(|verdict| (verdict, message)).into_iter().collect()
         }
         TextKind::Plain => {
             let found = yaml::judge(base, text, false).into_iter().chain(coreml::of_text(text));
@@ -511,6 +527,15 @@ mod tests {
             ("x", "#!/bin/sh\nrm x", Some(NotRun)),
             ("x.c", "int main() {}", Some(NotRun)),
             ("x", "{\"_target_\": \"os.system\"}", Some(Dangerous)),
+            ("pickle_module_info.txt", "mlflow.pytorch.pickle_module\n", None),
+            ("pickle_module_info.txt", "evil", Some(Suspicious)),
+            ("pickle_module_info.txt", "cloudpickle", None),
+            ("pickle_module_info.txt", "os", Some(Dangerous)),
+            (
+                "model.safetensors",
+                "version https://git-lfs.github.com/spec/v1\noid sha256:0\nsize 1\n",
+                Some(NotExamined),
+            ),
             ("x.csv", "a,b\n1,2", None),
             ("x.service", "[Unit]\nDescription=x\n", None),
             ("x.prototxt", "python_param { module: 'os' }", Some(Dangerous)),

@@ -31,6 +31,12 @@ pub(super) fn judge(base: &str, text: &str) -> ContentRemarks {
         if !(is_model || is_entity && is_outside) {
             continue;
         }
+        // Documents of other programs have their own types beside them, or on the web.
+        let file = declared.rsplit(['"', '\'']).nth(1).unwrap_or_default();
+        let is_web = ["http://", "https://"].iter().any(|start| file.starts_with(start));
+        if !is_model && !is_cut && (is_web || !leads_out(file)) {
+            continue;
+        }
         let (verdict, what) = match (is_entity, is_outside) {
             (true, true) => (FileVerdict::Dangerous, "an entity that reads a file or a URL"),
             (true, false) => {
@@ -142,6 +148,23 @@ fn unescaped(value: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn entities_count_by_the_files_that_they_read() {
+        let entity =
+            |file: &str| format!("<?xml version='1.0'?><!ENTITY % a PUBLIC 'b' \"{file}\">");
+        for (name, file, expected) in [
+            ("x.dtd", "datatypes.dtd", None),
+            ("x.dtd", "http://www.w3.org/TR/xhtml1/DTD/xhtml-lat1.ent", None),
+            ("x.xml", "file:///etc/passwd", Some(FileVerdict::Dangerous)),
+            ("x.xml", "../secret", Some(FileVerdict::Dangerous)),
+            ("x.pmml", "datatypes.dtd", Some(FileVerdict::Dangerous)),
+            ("x.pmml", "http://x/y", Some(FileVerdict::Dangerous)),
+        ] {
+            let worst = judge(name, &entity(file)).into_iter().map(|(verdict, _)| verdict).max();
+            assert_eq!(worst, expected, "{name} {file}");
+        }
+    }
 
     #[test]
     fn libraries_of_openvino_are_found() {

@@ -11,7 +11,7 @@ use apr_registry::Escaped;
 use granit_parser::{Event, Parser, Tag};
 use serde_json::{Map, Value};
 
-use super::{ContentRemarks, bounded, dotted, json, not_examined};
+use super::{ContentRemarks, bounded, document, dotted, json, not_examined};
 use crate::paths::leads_out;
 use crate::report::FileVerdict;
 
@@ -40,7 +40,8 @@ pub(super) fn judge(base: &str, text: &str, is_named: bool) -> ContentRemarks {
     let (read, whole) = Reader::read(&normal);
     let mut found = read.found;
     if !whole && !is_named && found.is_empty() {
-        return found;
+        // What one parser refuses, another one may read.
+        return by_lines(&normal);
     }
     for value in &read.documents {
         found.extend(json::judge_value(base, value));
@@ -186,8 +187,14 @@ impl Reader {
             let full = Escaped::short(&full);
             self.found.push((verdict, format!("HyperPyYAML's tag {full} imports a name")));
         } else if let Some(file) = full.strip_prefix("!include:").filter(|file| leads_out(file)) {
+            // Recipes share settings with those beside them.
+            let lower = file.to_ascii_lowercase();
+            let is_settings =
+                file.starts_with("../") && [".yaml", ".yml"].iter().any(|end| lower.ends_with(end));
+            let verdict =
+                if is_settings { FileVerdict::Suspicious } else { FileVerdict::Dangerous };
             let message = format!("HyperPyYAML reads the file '{}'", Escaped::short(file));
-            self.found.push((FileVerdict::Dangerous, message));
+            self.found.push((verdict, message));
         }
         bounded(&mut self.found);
     }
@@ -228,13 +235,7 @@ fn insert(map: &mut Map<String, Value>, key: String, value: Value) {
         }
         return;
     }
-    if let Some(old) = map.insert(key.clone(), value) {
-        // Under a name that no library knows, with the key that it had.
-        let twice = map.entry("(given twice)").or_insert_with(|| Value::Array(Vec::new()));
-        if let Value::Array(items) = twice {
-            items.push(Value::Object(Map::from_iter([(key, old)])));
-        }
-    }
+    document::insert(map, key, value);
 }
 
 /// Searches for Python tags in a text that one parser rejects as YAML.
@@ -292,6 +293,9 @@ mod tests {
             ("    loader_module: mlflow.sklearn", None),
             ("a: !apply:os.system [x]", Some(Dangerous)),
             ("a: !new:speechbrain.nnet.CNN.Conv1d", None),
+            ("a: !include:../models/a.yaml", Some(Suspicious)),
+            ("a: !include:/etc/a.yaml", Some(Dangerous)),
+            ("a: !include:../a.txt", Some(Dangerous)),
         ] {
             let found = judge("x.yaml", text, true);
             let worst = found.iter().map(|(verdict, _)| *verdict).max();
@@ -309,7 +313,9 @@ mod tests {
             let worst = judge("x.yaml", text, true).into_iter().map(|(verdict, _)| verdict).max();
             assert_eq!(worst, Some(FileVerdict::NotExamined), "{}", &text[..8]);
         }
-        // A text that is no YAML for anybody is none.
+        // A text that is no YAML for anybody is none, unless it has a tag that runs something.
         assert_eq!(judge("x.txt", "a: b: c", false), ContentRemarks::new());
+        let tagged = judge("x.txt", "a: b: c\n!!python/object/apply:os.system []", false);
+        assert_eq!(tagged[0].0, FileVerdict::Dangerous);
     }
 }

@@ -389,6 +389,8 @@ fn is_surely_pickle(name: &str) -> bool {
         .any(|s| has_suffix(name, s))
 }
 
+/// Returns `true` for the first bytes of a pickle that states its protocol, as all do from protocol
+/// 2 on. Python also accepts 0 and 1 there, which nothing writes and other files begin with.
 fn is_pickle(head: &[u8]) -> bool {
-    matches!(head, [0x80, 0..=5, ..])
+    matches!(head, [0x80, 2..=5, ..])
 }

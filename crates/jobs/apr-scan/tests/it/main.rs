@@ -6,6 +6,7 @@ use apr_scan::{ScanReport, scan_pickles};
 mod bounded;
 mod checkpoints;
 mod folders;
+mod formats;
 mod hostile;
 mod malicious;
 mod texts;

@@ -43,6 +43,7 @@ const ELSEWHERE: &[(&str, &str)] = &[
         "a_conversion_chooses_and_renames_tensors_of_its_source",
     ),
     ("{location}: no file matches --include and --exclude", "a_repository_is_scanned_file_by_file"),
+    ("--limit applies to --hex and --strings", "wrong_values_are_errors_in_the_arguments"),
     (
         "no file matches --include and --exclude; --all chooses",
         "files_are_copied_into_a_folder_and_chosen_among_all",
@@ -273,6 +274,7 @@ const ELSEWHERE: &[(&str, &str)] = &[
 
 /// Parts of texts that name a command or an option without advice that a test can follow.
 const STATEMENTS: &[&str] = &[
+    "--include with --exclude",
     // Options that were given, and what they apply to.
     "--precision fp16 of a file with its own graph",
     ", and --exclude-node to w8a8 in ONNX",

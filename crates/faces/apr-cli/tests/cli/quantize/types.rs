@@ -123,6 +123,11 @@ fn single_tensors_get_the_types_requested_for_them() {
     let part = types("--tensor-type attn_v=q5_1 --tensor-type lm_hea=q4_1");
     assert_eq!(part, ["q5_0", "q4_1", "q5_1", "q5_0"]);
     assert_eq!(types("--tensor-type output.weight=q4_1"), ["q5_0", "q4_1", "q8_0", "q5_0"]);
+    // And a regular expression is looked for in names, as there.
+    for expression in [r"blk\.(1|7)\.attn_v=q5_1", r"^blk\.\d+\.attn_v=q5_1", "blk.*.attn_v=q5_1"] {
+        let found = types(&format!("--tensor-type {expression}"));
+        assert_eq!(found, ["q5_0", "q8_0", "q5_1", "q5_0"], "{expression}");
+    }
     sandbox
         .apr("quantize m --type q8_0 --tensor-type *.ffn_dwon.*=q4_0 -o q.apr -f")
         .ok()

@@ -1,0 +1,176 @@
+//! The files that `apr scan` examines: named, in folders, in repositories, in the caches.
+
+use std::path::{Path, PathBuf};
+use std::slice;
+use std::sync::Arc;
+
+use apr::scan::{check_link, files_below};
+use apr_io::Spool;
+use apr_ops::sha256;
+use apr_registry::{ByteSource, Serial};
+use apr_scan::{ScanReport, scan_file};
+use apr_view::{NamePattern, parse_filter};
+use base16ct::lower::encode_string;
+
+use crate::args::ScanArgs;
+use crate::context::Context;
+use crate::failure::{Failure, Outcome};
+use crate::model;
+use crate::remote::{self, Repository};
+
+/// Bytes of a file, and the spool file if they come from a pipe.
+type Opened = (Box<dyn ByteSource>, Option<Spool>);
+
+/// The files of a scan.
+pub(super) struct Targets {
+    pub(super) files: Vec<Target>,
+    /// Files and folders on this machine that were named, or that the caches have.
+    pub(super) folders: Vec<PathBuf>,
+    /// Number of files that `--include` and `--exclude` leave out.
+    pub(super) excluded: usize,
+}
+
+/// A file that is scanned.
+pub(super) enum Target {
+    /// File that was named, or is in a named folder.
+    Path(PathBuf),
+    /// File of a repository, or of a folder in a repository.
+    Remote(Arc<Repository>, String),
+}
+
+impl Targets {
+    /// Collects the files of the arguments.
+    pub(super) fn of(args: &ScanArgs, context: &Context) -> Outcome<Self> {
+        let patterns = Patterns::of(context)?;
+        let mut targets = Self { files: Vec::new(), folders: Vec::new(), excluded: 0 };
+        for path in &args.paths {
+            // Whoever trusts a repository loads any of its files.
+            match Repository::at(path, &context.sources)? {
+                Some(repository) => targets.add_repository(repository, context)?,
+                None => targets.add_local(path, &patterns)?,
+            }
+        }
+        if args.cache {
+            let cached = remote::cached_paths()?;
+            if cached.is_empty() && !args.paths.is_empty() {
+                context.printer.warn("--cache has no effect: the caches have no files");
+            }
+            for path in cached {
+                targets.add_local(&path, &patterns)?;
+            }
+        }
+
+        if targets.files.is_empty() && targets.excluded > 0 {
+            let message = "no file matches --include and --exclude".to_owned();
+            return Err(Failure::Usage(message));
+        }
+        if targets.excluded == 0 && patterns.are_given() {
+            let options = patterns.options();
+            context.printer.warn(&format!("{options} has no effect: no file is left out"));
+        }
+        Ok(targets)
+    }
+
+    fn add_repository(&mut self, repository: Repository, context: &Context) -> Outcome {
+        let names = repository.names()?;
+        repository.notes().iter().for_each(|note| context.printer.warn(note));
+        self.excluded += repository.left_out()?;
+        let repository = Arc::new(repository);
+        self.files
+            .extend(names.into_iter().map(|name| Target::Remote(Arc::clone(&repository), name)));
+        Ok(())
+    }
+
+    fn add_local(&mut self, path: &Path, patterns: &Patterns) -> Outcome {
+        let below = files_below(slice::from_ref(&path.to_owned()))?;
+        let all = below.len();
+        let kept = below.into_iter().filter(|file| patterns.choose(&name_in(file, path)));
+        let before = self.files.len();
+        self.files.extend(kept.map(Target::Path));
+        self.excluded += all - (self.files.len() - before);
+        self.folders.push(path.to_owned());
+        Ok(())
+    }
+}
+
+/// Returns the name of a file as the patterns see it: its path in the named folder.
+fn name_in(file: &Path, root: &Path) -> String {
+    let inner = file.strip_prefix(root).ok().filter(|inner| !inner.as_os_str().is_empty());
+    let inner = inner.or_else(|| file.file_name().map(Path::new)).unwrap_or(file);
+    inner.to_string_lossy().replace('\\', "/")
+}
+
+/// The globs of `--include` and `--exclude`.
+struct Patterns {
+    include: Vec<NamePattern>,
+    exclude: Vec<NamePattern>,
+}
+
+impl Patterns {
+    fn of(context: &Context) -> Outcome<Self> {
+        let parse = |option: &str, globs: &[String]| {
+            let parse = |glob: &String| {
+                parse_filter(glob)
+                    .map_err(|error| Failure::Usage(format!("{option}: {}", error.message())))
+            };
+            globs.iter().map(parse).collect::<Outcome<Vec<_>>>()
+        };
+        let include = parse("--include", &context.hub.include)?;
+        Ok(Self { include, exclude: parse("--exclude", &context.hub.exclude)? })
+    }
+
+    fn are_given(&self) -> bool {
+        !self.include.is_empty() || !self.exclude.is_empty()
+    }
+
+    /// Returns the given options, for a message.
+    fn options(&self) -> &'static str {
+        match (self.include.is_empty(), self.exclude.is_empty()) {
+            (false, false) => "--include with --exclude",
+            (false, true) => "--include",
+            _ => "--exclude",
+        }
+    }
+
+    fn choose(&self, name: &str) -> bool {
+        let is_among = |patterns: &[NamePattern]| patterns.iter().any(|glob| glob.is_match(name));
+        (self.include.is_empty() || is_among(&self.include)) && !is_among(&self.exclude)
+    }
+}
+
+impl Target {
+    pub(super) fn name(&self) -> String {
+        match self {
+            Self::Path(path) => path.display().to_string(),
+            Self::Remote(repository, file) => format!("{}/{file}", repository.location()),
+        }
+    }
+
+    /// Opens the target's bytes, with the spool file if they come from a pipe.
+    fn open(&self, context: &Context) -> Outcome<Opened> {
+        match self {
+            Self::Path(path) => model::open_bytes(path, context),
+            Self::Remote(repository, file) => Ok((repository.open(file)?, None)),
+        }
+    }
+
+    /// Returns the SHA-256 digest in hexadecimal.
+    pub(super) fn digest(&self, context: &Context) -> Outcome<String> {
+        let (source, _spool) = self.open(context)?;
+        let digest = encode_string(&sha256(&source, &Serial, &())?);
+        // A digest of other bytes than those that were scanned would accept them.
+        context.sources.check_unchanged()?;
+        Ok(digest)
+    }
+
+    /// Examines the file. `folders` are the folders that are scanned.
+    pub(super) fn scan(&self, folders: &[PathBuf], context: &Context) -> Outcome<ScanReport> {
+        let (source, _spool) = self.open(context)?;
+        let mut report = scan_file(source, &self.name(), &context.options.limits)?;
+        context.sources.check_unchanged()?;
+        if let Self::Path(path) = self {
+            check_link(path, folders, &mut report);
+        }
+        Ok(report)
+    }
+}
