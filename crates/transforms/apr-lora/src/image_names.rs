@@ -3,8 +3,8 @@
 //! One file can have adapters of several models of a pipeline, and names a module in one of three
 //! ways: with dots (diffusers, ComfyUI: `unet.down_blocks.0.attentions.0.proj_in`), with
 //! underscores (kohya, LyCORIS: `lora_unet_down_blocks_0_attentions_0_proj_in`), and in the UNet of
-//! Stable Diffusion also by the blocks of its first implementation (`input_blocks.1.1.proj_in`). The
-//! base can be the folder of one model, or a file with all of them.
+//! Stable Diffusion also by the blocks of its first implementation (`input_blocks.1.1.proj_in`).
+//! The base can be the folder of one model, or a file with all of them.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 

@@ -66,8 +66,9 @@ impl Matrix {
         Product { left: self.clone(), right: other.clone() }.whole()
     }
 
-    /// The core of a kernel, whose columns are `[right, height, width]`, times a matrix in the place
-    /// of its second dimension: rows of `[columns of the matrix, height, width]`.
+    /// Returns the core of a kernel, whose columns are `[right, height, width]`, times a matrix in
+    /// the place of its second dimension: rows of `[columns of the matrix, height, width]`. `None`
+    /// if the sizes do not match.
     pub(crate) fn contracted(&self, right: &Self) -> Option<Self> {
         let size = self.columns.checked_div(right.rows)?;
         if size == 0 || size * right.rows != self.columns {

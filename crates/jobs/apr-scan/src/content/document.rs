@@ -7,7 +7,8 @@ use std::fmt;
 use serde::de::{Deserialize, Deserializer, MapAccess, SeqAccess, Visitor};
 use serde_json::{Map, Value};
 
-/// Key under which a document keeps the earlier values of keys that come twice. No library knows it.
+/// Key under which a document keeps the earlier values of keys that come twice. No library reads
+/// it.
 const TWICE: &str = "(given twice)";
 
 /// The value of a document, with all values of each key.
