@@ -16,7 +16,7 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 ROOT = Path(__file__).resolve().parents[2]
 STEPS, BATCH, LENGTH = 300, 8, 64
 VOCABULARY, WIDTH, INNER, LAYERS, HEADS = 512, 256, 512, 3, 4
-END, MASK = 0, 1
+END = 0
 
 COMMON = {
     "vocab_size": VOCABULARY,
@@ -45,10 +45,6 @@ MODELS = {
         | {"num_layers": LAYERS, "num_heads": HEADS, "intermediate_size": INNER, "window_size": 32}
         | {"attention_types": [[["global", "local", "global"], 1]], "resid_dropout": 0.0, "embed_dropout": 0.0},
     ),
-    "doc-bert": (
-        "BertForMaskedLM",
-        COMMON | {"intermediate_size": INNER, "hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0},
-    ),
 }
 
 
@@ -73,7 +69,7 @@ def trained_tokenizer(corpus):
 
 def made(name):
     kind, settings = MODELS[name]
-    family = kind.removesuffix("ForCausalLM").removesuffix("ForMaskedLM")
+    family = kind.removesuffix("ForCausalLM")
     config = {"Gemma3": transformers.Gemma3TextConfig}.get(family) or getattr(transformers, f"{family}Config")
     torch.manual_seed(3)
     return getattr(transformers, kind)(config(**settings))
@@ -82,17 +78,11 @@ def made(name):
 def train(model, ids):
     random = torch.Generator().manual_seed(5)
     optimizer = torch.optim.AdamW(model.parameters(), lr=2e-3, weight_decay=0.05, betas=(0.9, 0.95))
-    is_masked = type(model).__name__.endswith("MaskedLM")
     model.train()
     for step in range(STEPS):
         starts = torch.randint(len(ids) - LENGTH, (BATCH,), generator=random)
         batch = torch.stack([ids[start : start + LENGTH] for start in starts])
-        labels = batch
-        if is_masked:
-            hidden = torch.rand(batch.shape, generator=random) < 0.15
-            labels = batch.masked_fill(~hidden, -100)
-            batch = batch.masked_fill(hidden, MASK)
-        loss = model(input_ids=batch, labels=labels).loss
+        loss = model(input_ids=batch, labels=batch).loss
         loss.backward()
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         for group in optimizer.param_groups:

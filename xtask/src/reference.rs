@@ -167,7 +167,7 @@ pub(crate) fn check_false_alarms(apr: &Path) -> Outcome {
     command.arg("xtask/interop/false_alarms.py").arg(apr);
     command.args(["fixtures/tiny-llama", "12+34="]);
     command.arg(minilm()).arg("A man is eating a piece of bread.");
-    for name in ["doc-llama", "doc-qwen2", "doc-mixtral", "doc-bert"] {
+    for name in ["doc-llama", "doc-qwen2", "doc-mixtral", "doc-gemma3", "doc-olmo2"] {
         command.arg(small_models().join(name)).arg("The command reads the file and");
     }
     run(&mut command)
