@@ -8,6 +8,10 @@ use crate::configuration::{Method, Writer};
 use crate::fourier;
 use crate::matrix::{Delta, Matrix, Product};
 
+/// Maximum number of elements of a core times its matrix, which are in memory: 20 times those of
+/// rank 512 for the largest kernel of Stable Diffusion XL.
+const MOST_CONTRACTED: u64 = 1 << 28;
+
 /// A matrix of an adapter, transposed or not.
 #[derive(Debug, Clone, Copy)]
 struct Factor {
@@ -344,6 +348,7 @@ impl Planner<'_> {
             return None;
         };
         let columns = columns.checked_mul(height)?.checked_mul(width)?;
+        rank.checked_mul(columns).filter(|elements| *elements <= MOST_CONTRACTED)?;
         ([of_left, of_right] == [rank, other] && other > 0).then_some((rows, other, columns))
     }
 

@@ -81,7 +81,7 @@ impl<'m> ImageModules<'m> {
     /// module's matrices have the shape of the tensor.
     ///
     /// # Errors
-    /// E001 if modules of two models of a pipeline would change one tensor.
+    /// E001 if two modules would change one tensor, of one model of a pipeline or of two.
     pub(crate) fn find(
         tensors: &[&str],
         modules: impl Iterator<Item = &'m str>,
@@ -128,8 +128,13 @@ impl<'m> ImageModules<'m> {
                     .for_tensor(tensors[slot]));
                 }
                 None => {
-                    taken.extend(best.iter().map(|(_, slot, _)| (*slot, prefix)));
-                    found.slots.extend(best.iter().map(|(module, slot, _)| (*module, *slot)));
+                    for (module, slot, _) in best {
+                        if taken.insert(slot, prefix).is_some() {
+                            let message = "the adapter has two modules for one weight";
+                            return Err(Error::format(message).for_tensor(tensors[slot]));
+                        }
+                        found.slots.insert(module, slot);
+                    }
                 }
             }
         }
@@ -238,6 +243,12 @@ mod tests {
         assert_eq!([found.slot(modules[0]), found.slot(modules[1])], [None, Some(0)]);
         assert_eq!(found.absent, BTreeMap::from([("lora_te1_", 1)]));
         assert!(found.is_absent(modules[0]) && !found.is_absent(modules[1]));
+
+        // Both spellings of one module would be added twice.
+        let twice =
+            ["lora_unet_down_blocks_0_attentions_0_proj_in", "lora_unet_input_blocks_1_1_proj_in"];
+        let error = ImageModules::find(&UNET, twice.into_iter(), |_, _| true).err().expect("twice");
+        assert!(error.message().contains("two modules for one weight"), "{error}");
 
         let both = ImageModules::find(&encoder, modules.into_iter(), |_, _| true);
         let error = both.err().expect("two fit");
