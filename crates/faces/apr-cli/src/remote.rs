@@ -8,6 +8,7 @@ use std::time::Duration;
 use apr_core::{ByteSource, Result, SourceSet};
 use apr_hub::{Caches, Choice, Holding, Hub, ResolvedLocation, Settings, default_cache};
 use apr_io::{Interrupt, RemoteFolder, Sources, is_remote};
+use apr_view::NameChoice;
 use serde::Serialize;
 
 use crate::args::RemoteArgs;
@@ -22,11 +23,8 @@ pub(crate) fn sources(args: &RemoteArgs, config: &Config, interrupt: &Interrupt)
     let configured = configured.filter(|_| std::env::var_os(Settings::TIMEOUT_VARIABLE).is_none());
     let timeout = args.timeout.or(configured).map(|it| it.min(Settings::LONGEST_TIMEOUT));
     let interrupt = Arc::clone(&interrupt.0);
-    let choice = Choice {
-        file: args.hub_file.clone(),
-        include: args.include.clone(),
-        exclude: args.exclude.clone(),
-    };
+    let file = args.hub_file.clone();
+    let (include, exclude) = (args.include.clone(), args.exclude.clone());
     Sources::default().with_hub(move || {
         let mut settings = Settings::from_env(default_cache()?)?;
         settings.offline |= offline;
@@ -34,7 +32,8 @@ pub(crate) fn sources(args: &RemoteArgs, config: &Config, interrupt: &Interrupt)
         settings.interrupt = Arc::clone(&interrupt);
         settings.keep = keep;
         settings.timeout = timeout.map_or(settings.timeout, Duration::from_secs);
-        Ok(Hub::new(settings).choosing(choice.clone()))
+        let names = NameChoice::parse(&include, &exclude)?;
+        Ok(Hub::new(settings).choosing(Choice { file: file.clone(), names }))
     })
 }
 
@@ -62,9 +61,9 @@ impl Repository {
     /// Returns the names of the files that match `--include` and `--exclude`.
     ///
     /// # Errors
-    /// [`Failure::Usage`] where that is none, E001 for a pattern that can't be read.
+    /// [`Failure::Usage`] where that is none.
     pub(crate) fn names(&self) -> Outcome<Vec<String>> {
-        let files = self.0.place().matching()?;
+        let files = self.0.place().matching();
         if files.is_empty() {
             let location = self.location();
             let message = format!("{location}: no file matches --include and --exclude");
@@ -74,8 +73,8 @@ impl Repository {
     }
 
     /// Returns the number of files that `--include` and `--exclude` leave out.
-    pub(crate) fn left_out(&self) -> Outcome<usize> {
-        Ok(self.0.place().files().len() - self.0.place().matching()?.len())
+    pub(crate) fn left_out(&self) -> usize {
+        self.0.place().files().len() - self.0.place().matching().len()
     }
 
     /// Returns the notes on the repository, for commands that use all of its files.

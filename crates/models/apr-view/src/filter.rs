@@ -1,4 +1,4 @@
-//! Patterns over tensor names.
+//! Patterns over names of tensors and files.
 
 use std::fmt;
 
@@ -11,7 +11,7 @@ use crate::renaming::compile;
 /// Maximum number of patterns to which the braces of one pattern can expand.
 const MAX_ALTERNATIVES: usize = 1000;
 
-/// A pattern over tensor names: `*`, `?`, `[a-c]`, `[!a-c]`, `{a,b}`, and `\` before a character
+/// A pattern over names of tensors or files: `*`, `?`, `[a-c]`, `[!a-c]`, `{a,b}`, and `\` before a character
 /// that stands for itself. A wildcard matches dots and slashes, too.
 ///
 /// ```
@@ -206,6 +206,59 @@ pub fn parse_selection(pattern: &str) -> Result<NamePattern> {
 #[must_use]
 pub fn named(name: &str) -> NamePattern {
     NamePattern { text: name.to_owned(), form: Form::Whole }
+}
+
+/// The names that are wanted: those that match a pattern to include, if there are any, and none to
+/// exclude.
+///
+/// ```
+/// let choice = apr_view::NameChoice::parse(&["*.{bin,json}"], &["optimizer*"])?;
+/// assert!(choice.is_wanted("model/weights.bin") && !choice.is_wanted("optimizer.bin"));
+/// # Ok::<(), apr_core::Error>(())
+/// ```
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct NameChoice {
+    include: Vec<NamePattern>,
+    exclude: Vec<NamePattern>,
+}
+
+impl NameChoice {
+    /// Parses the patterns of `--include` and `--exclude`.
+    ///
+    /// # Errors
+    /// E001 when a pattern is malformed.
+    pub fn parse(include: &[impl AsRef<str>], exclude: &[impl AsRef<str>]) -> Result<Self> {
+        let include = include.iter().map(|text| parse_filter(text.as_ref()));
+        let exclude = exclude.iter().map(|text| parse_filter(text.as_ref()));
+        Ok(Self {
+            include: include.collect::<Result<_>>()?,
+            exclude: exclude.collect::<Result<_>>()?,
+        })
+    }
+
+    /// Returns `true` if every name is wanted, as there are no patterns.
+    #[must_use]
+    pub fn is_everything(&self) -> bool {
+        self.include.is_empty() && self.exclude.is_empty()
+    }
+
+    /// Returns `true` if the name matches a pattern to include, or there are none.
+    #[must_use]
+    pub fn is_included(&self, name: &str) -> bool {
+        self.include.is_empty() || self.include.iter().any(|pattern| pattern.is_match(name))
+    }
+
+    /// Returns `true` if the name matches a pattern to exclude.
+    #[must_use]
+    pub fn is_excluded(&self, name: &str) -> bool {
+        self.exclude.iter().any(|pattern| pattern.is_match(name))
+    }
+
+    /// Returns `true` if the name is included and not excluded.
+    #[must_use]
+    pub fn is_wanted(&self, name: &str) -> bool {
+        self.is_included(name) && !self.is_excluded(name)
+    }
 }
 
 #[cfg(test)]

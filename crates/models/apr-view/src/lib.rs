@@ -68,7 +68,7 @@ pub use codes::{
 pub use companions::Companions;
 pub use derived::{Computation, Derived, Target};
 pub use filter::{
-    NamePattern, named, parse_expression, parse_filter, parse_search, parse_selection,
+    NameChoice, NamePattern, named, parse_expression, parse_filter, parse_search, parse_selection,
 };
 pub use first_use::sort_by_first_use;
 pub use joined::Joined;

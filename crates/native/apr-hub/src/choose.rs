@@ -9,20 +9,18 @@
 //! 5. Configuration, tokenizer, card and licence come with them.
 
 use apr_core::{Companion, Error, IoCause, Result};
-use globset::{Glob, GlobSet, GlobSetBuilder};
+use apr_view::{NameChoice, nearest_files};
 
 use crate::hub::{RemoteFile, did_you_mean};
-use apr_view::nearest_files;
 
 /// The user's selection of files.
 #[derive(Debug, Clone, Default)]
 pub struct Choice {
     /// The file of the weights, or one of its shards.
     pub file: Option<String>,
-    /// Patterns for weights; only weights whose names match one of them are used.
-    pub include: Vec<String>,
-    /// Patterns for files that are excluded.
-    pub exclude: Vec<String>,
+    /// The names that are wanted: weights that are not included and files that are excluded are not
+    /// used.
+    pub names: NameChoice,
 }
 
 /// The files of one model.
@@ -68,32 +66,17 @@ const AUXILIARY: [&str; 4] = ["mmproj", "imatrix", "training_args", "optimizer"]
 /// Others shown in the explanation.
 const SHOWN: usize = 4;
 
-impl Choice {
-    /// Returns the files of any kind and any model whose names match a pattern to include, if there
-    /// are any, and none to exclude.
-    ///
-    /// # Errors
-    /// E001 for a pattern that cannot be read.
-    pub(crate) fn all_of<'f>(&self, files: &'f [RemoteFile]) -> Result<Vec<&'f RemoteFile>> {
-        let (include, exclude) = (patterns(&self.include)?, patterns(&self.exclude)?);
-        let is_wanted =
-            |name: &str| (include.is_empty() || include.is_match(name)) && !exclude.is_match(name);
-        Ok(files.iter().filter(|file| is_wanted(&file.name)).collect())
-    }
-}
-
 /// Chooses the files of one model.
 ///
 /// # Errors
-/// E001 for a pattern that cannot be read, E007 for a file that does not exist.
+/// E007 for a file that does not exist.
 pub(crate) fn choose(files: &[RemoteFile], choice: &Choice) -> Result<Chosen> {
-    let (include, exclude) = (patterns(&choice.include)?, patterns(&choice.exclude)?);
     let names: Vec<&str> = files
         .iter()
         .map(|file| file.name.as_str())
-        .filter(|name| !exclude.is_match(name))
+        .filter(|name| !choice.names.is_excluded(name))
         .collect();
-    let is_asked = |name: &&str| include.is_empty() || include.is_match(name);
+    let is_asked = |name: &&str| choice.names.is_included(name);
     let groups = models(&names, choice, is_asked)?;
     let candidates = groups.len();
     let (kept, rule) = preferred(groups);
@@ -157,15 +140,6 @@ fn check_there(file: &str, names: &[&str]) -> Result<()> {
     let near = nearest_files(file, names.iter().copied(), 5);
     let message = format!("no file '{file}'{}", did_you_mean(&near));
     Err(Error::io(IoCause::NotFound, message))
-}
-
-fn patterns(texts: &[String]) -> Result<GlobSet> {
-    let wrong = |error: globset::Error| Error::format(format!("invalid glob: {error}"));
-    let mut set = GlobSetBuilder::new();
-    for text in texts {
-        set.add(Glob::new(text).map_err(wrong)?);
-    }
-    set.build().map_err(wrong)
 }
 
 fn extension(name: &str) -> &str {
@@ -340,8 +314,7 @@ mod tests {
         let names = ["m-Q4_K_M.gguf", "m-Q8_0.gguf", "config.json", "README.md"];
         let choice = |file: Option<&str>, include: &[&str], exclude: &[&str]| Choice {
             file: file.map(str::to_owned),
-            include: include.iter().map(|text| (*text).to_owned()).collect(),
-            exclude: exclude.iter().map(|text| (*text).to_owned()).collect(),
+            names: NameChoice::parse(include, exclude).expect("patterns"),
         };
         assert_eq!(chosen(&names, &choice(Some("m-Q8_0.gguf"), &[], &[])).weights, ["m-Q8_0.gguf"]);
         assert_eq!(chosen(&names, &choice(None, &["*Q8*"], &[])).weights, ["m-Q8_0.gguf"]);

@@ -126,11 +126,9 @@ impl ResolvedLocation {
 
     /// Returns all files that the patterns to include and to exclude let through, whatever they
     /// are.
-    ///
-    /// # Errors
-    /// E001 for a pattern that cannot be read.
-    pub fn matching(&self) -> Result<Vec<&RemoteFile>> {
-        self.hub.choice.all_of(&self.files).map_err(|error| error.in_file(&self.location))
+    #[must_use]
+    pub fn matching(&self) -> Vec<&RemoteFile> {
+        self.files.iter().filter(|file| self.hub.choice.names.is_wanted(&file.name)).collect()
     }
 
     /// Returns the location that was looked up.

@@ -76,7 +76,7 @@ fn fetch(path: &Path, args: &DownloadArgs, context: &Context) -> Outcome<Downloa
 
     let folder = context.sources.place(path)?;
     let place = folder.place();
-    let names = wanted(place, args.all)?;
+    let names = wanted(place, args.all);
     if names.is_empty() {
         let message = "no file matches --include and --exclude; --all chooses among all files";
         return Err(Failure::Usage(format!("{}: {message}", path.display())));
@@ -107,20 +107,20 @@ fn fetch(path: &Path, args: &DownloadArgs, context: &Context) -> Outcome<Downloa
 }
 
 /// The file that the location names, the files of one model, or all of them.
-fn wanted(place: &ResolvedLocation, all: bool) -> Outcome<Vec<String>> {
+fn wanted(place: &ResolvedLocation, all: bool) -> Vec<String> {
     if all {
-        return Ok(place.matching()?.into_iter().map(|file| file.name.clone()).collect());
+        return place.matching().into_iter().map(|file| file.name.clone()).collect();
     }
     if place.repository().is_none() {
-        return Ok(place.files().iter().map(|file| file.name.clone()).collect());
+        return place.files().iter().map(|file| file.name.clone()).collect();
     }
     let chosen = place.chosen();
     if let Some(file) = place.file().filter(|file| *file == place.location().file_name()) {
         // With the other shards, where it is one.
         let shards = chosen.weights.iter().filter(|name| *name != file).cloned();
-        return Ok([file.to_owned()].into_iter().chain(shards).collect());
+        return [file.to_owned()].into_iter().chain(shards).collect();
     }
-    Ok(chosen.weights.iter().chain(&chosen.companions).cloned().collect())
+    chosen.weights.iter().chain(&chosen.companions).cloned().collect()
 }
 
 /// Copies a file out of the cache, under its own name in a folder. One that is there with the same

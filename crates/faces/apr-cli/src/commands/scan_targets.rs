@@ -9,10 +9,10 @@ use apr_io::Spool;
 use apr_ops::sha256;
 use apr_registry::{ByteSource, Serial};
 use apr_scan::{ScanReport, scan_file};
-use apr_view::{NamePattern, parse_filter};
+use apr_view::NameChoice;
 use base16ct::lower::encode_string;
 
-use crate::args::ScanArgs;
+use crate::args::{RemoteArgs, ScanArgs};
 use crate::context::Context;
 use crate::failure::{Failure, Outcome};
 use crate::model;
@@ -41,13 +41,14 @@ pub(super) enum Target {
 impl Targets {
     /// Collects the files of the arguments.
     pub(super) fn of(args: &ScanArgs, context: &Context) -> Outcome<Self> {
-        let patterns = Patterns::of(context)?;
+        let names = NameChoice::parse(&context.hub.include, &context.hub.exclude)
+            .map_err(|error| Failure::Usage(error.message().to_owned()))?;
         let mut targets = Self { files: Vec::new(), folders: Vec::new(), excluded: 0 };
         for path in &args.paths {
             // Whoever trusts a repository loads any of its files.
             match Repository::at(path, &context.sources)? {
                 Some(repository) => targets.add_repository(repository, context)?,
-                None => targets.add_local(path, &patterns)?,
+                None => targets.add_local(path, &names)?,
             }
         }
         if args.cache {
@@ -56,7 +57,7 @@ impl Targets {
                 context.printer.warn("--cache has no effect: the caches have no files");
             }
             for path in cached {
-                targets.add_local(&path, &patterns)?;
+                targets.add_local(&path, &names)?;
             }
         }
 
@@ -64,8 +65,8 @@ impl Targets {
             let message = "no file matches --include and --exclude".to_owned();
             return Err(Failure::Usage(message));
         }
-        if targets.excluded == 0 && patterns.are_given() {
-            let options = patterns.options();
+        if targets.excluded == 0 && !names.is_everything() {
+            let options = given(&context.hub);
             context.printer.warn(&format!("{options} has no effect: no file is left out"));
         }
         Ok(targets)
@@ -74,17 +75,17 @@ impl Targets {
     fn add_repository(&mut self, repository: Repository, context: &Context) -> Outcome {
         let names = repository.names()?;
         repository.notes().iter().for_each(|note| context.printer.warn(note));
-        self.excluded += repository.left_out()?;
+        self.excluded += repository.left_out();
         let repository = Arc::new(repository);
         self.files
             .extend(names.into_iter().map(|name| Target::Remote(Arc::clone(&repository), name)));
         Ok(())
     }
 
-    fn add_local(&mut self, path: &Path, patterns: &Patterns) -> Outcome {
+    fn add_local(&mut self, path: &Path, names: &NameChoice) -> Outcome {
         let below = files_below(slice::from_ref(&path.to_owned()))?;
         let all = below.len();
-        let kept = below.into_iter().filter(|file| patterns.choose(&name_in(file, path)));
+        let kept = below.into_iter().filter(|file| names.is_wanted(&name_in(file, path)));
         let before = self.files.len();
         self.files.extend(kept.map(Target::Path));
         self.excluded += all - (self.files.len() - before);
@@ -100,41 +101,12 @@ fn name_in(file: &Path, root: &Path) -> String {
     inner.to_string_lossy().replace('\\', "/")
 }
 
-/// The globs of `--include` and `--exclude`.
-struct Patterns {
-    include: Vec<NamePattern>,
-    exclude: Vec<NamePattern>,
-}
-
-impl Patterns {
-    fn of(context: &Context) -> Outcome<Self> {
-        let parse = |option: &str, globs: &[String]| {
-            let parse = |glob: &String| {
-                parse_filter(glob)
-                    .map_err(|error| Failure::Usage(format!("{option}: {}", error.message())))
-            };
-            globs.iter().map(parse).collect::<Outcome<Vec<_>>>()
-        };
-        let include = parse("--include", &context.hub.include)?;
-        Ok(Self { include, exclude: parse("--exclude", &context.hub.exclude)? })
-    }
-
-    fn are_given(&self) -> bool {
-        !self.include.is_empty() || !self.exclude.is_empty()
-    }
-
-    /// Returns the given options, for a message.
-    fn options(&self) -> &'static str {
-        match (self.include.is_empty(), self.exclude.is_empty()) {
-            (false, false) => "--include with --exclude",
-            (false, true) => "--include",
-            _ => "--exclude",
-        }
-    }
-
-    fn choose(&self, name: &str) -> bool {
-        let is_among = |patterns: &[NamePattern]| patterns.iter().any(|glob| glob.is_match(name));
-        (self.include.is_empty() || is_among(&self.include)) && !is_among(&self.exclude)
+/// Returns the given ones of `--include` and `--exclude`, for a message.
+fn given(args: &RemoteArgs) -> &'static str {
+    match (args.include.is_empty(), args.exclude.is_empty()) {
+        (false, false) => "--include with --exclude",
+        (false, true) => "--include",
+        _ => "--exclude",
     }
 }
 
