@@ -65,8 +65,8 @@ pub struct BenchResult {
 ///
 /// # Errors
 /// E003 if the host has no clock. [`RunError::Request`] if a prompt exceeds the model's context, or
-/// if a depth or a cache type is given for a model that does not generate text. Otherwise, returns
-/// the errors of [`Session::run`](apr_infer::Session::run).
+/// if numbers of tokens or a cache type are given for a model that does not generate text.
+/// Otherwise, returns the errors of [`Session::run`](apr_infer::Session::run).
 pub fn bench(
     part: &Prepared<'_>,
     options: &BenchOptions,
@@ -74,9 +74,13 @@ pub fn bench(
 ) -> RunResult<()> {
     if !part.generates() {
         let keeps_as = part.runner.options.cache_type;
-        if keeps_as != CacheType::F32 || options.depths.iter().any(|depth| *depth > 0) {
+        let BenchOptions { prompts, generated, depths, .. } = BenchOptions::default();
+        let is_usual = (&options.prompts, &options.generated, &options.depths)
+            == (&prompts, &generated, &depths);
+        if keeps_as != CacheType::F32 || !is_usual {
             return Err(RunError::request(
-                "a cache type and a depth are for models that generate text, and this one does not",
+                "numbers of tokens and a cache type are for models that generate text, and this \
+                 one does not",
             ));
         }
         let inputs = inputs(part)?;

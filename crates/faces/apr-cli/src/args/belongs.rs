@@ -1,9 +1,11 @@
-//! Where options of every command have a use. Elsewhere they are refused: an option that changes
-//! nothing would pass for one that did.
+//! Where options have a use. Elsewhere they are refused: an option that changes nothing would pass
+//! for one that did.
 
+use std::ffi::{OsStr, OsString};
 use std::path::Path;
 
 use apr_io::is_remote;
+use clap::builder::Resettable;
 use clap::error::ErrorKind;
 use clap::parser::ValueSource;
 use clap::{ArgMatches, Command};
@@ -65,11 +67,12 @@ const INSTEAD: [(&str, &str, &str); 4] = [
     ("convert", "include", "; --keep chooses tensors"),
 ];
 
-/// Refuses an option that the command has no use for. `arguments` are all that it was called with.
-pub(crate) fn check_use<'a>(
+/// Refuses an option that the command has no use for, or that lacks another one. `arguments` are all
+/// that it was called with.
+pub(crate) fn check_use(
     command: &Command,
     matches: &ArgMatches,
-    mut arguments: impl Iterator<Item = &'a str>,
+    arguments: &[impl AsRef<OsStr>],
 ) -> Result<(), clap::Error> {
     let mut deepest = matches;
     while let Some((_, below)) = deepest.subcommand() {
@@ -79,10 +82,12 @@ pub(crate) fn check_use<'a>(
         let source = deepest.try_contains_id(id).ok().and_then(|_| deepest.value_source(id));
         source == Some(ValueSource::CommandLine)
     };
+    check_required(command, matches, deepest, arguments)?;
+    let mut texts = arguments.iter().filter_map(|argument| argument.as_ref().to_str());
     let first = matches.subcommand_name().unwrap_or_default();
     let without = WITHOUT_MODELS.iter().find(|(name, _)| *name == first);
     let has_remote = NAMED_ELSEWHERE.contains(&first)
-        || arguments.any(|argument| {
+        || texts.any(|argument| {
             let value = argument.split_once('=').map_or(argument, |(_, value)| value);
             is_remote(Path::new(argument)) || is_remote(Path::new(value))
         });
@@ -115,6 +120,43 @@ pub(crate) fn check_use<'a>(
         return Err(called.error(ErrorKind::ArgumentConflict, message));
     }
     Ok(())
+}
+
+/// Checks that the options which another one requires are given.
+///
+/// The library does not ask for an option that excludes another given one: `--min-score` requires
+/// `--quality`, which excludes `--strict`, so that `--min-score 90 --strict` would pass, and nothing
+/// would be scored. Without exclusions, it asks.
+fn check_required(
+    command: &Command,
+    matches: &ArgMatches,
+    deepest: &ArgMatches,
+    arguments: &[impl AsRef<OsStr>],
+) -> Result<(), clap::Error> {
+    let is_typed =
+        |id: &&clap::Id| deepest.value_source(id.as_str()) == Some(ValueSource::CommandLine);
+    let Some(name) =
+        matches.subcommand_name().filter(|_| deepest.ids().filter(is_typed).count() > 1)
+    else {
+        return Ok(());
+    };
+    let relaxed = command.clone().mut_subcommand(name, without_exclusions);
+    let arguments = arguments.iter().map(|argument| OsString::from(argument.as_ref()));
+    match relaxed.try_get_matches_from(arguments) {
+        Err(error) if error.kind() == ErrorKind::MissingRequiredArgument => Err(error),
+        _ => Ok(()),
+    }
+}
+
+fn without_exclusions(command: Command) -> Command {
+    let groups: Vec<_> = command.get_groups().map(|group| group.get_id().clone()).collect();
+    let below: Vec<_> =
+        command.get_subcommands().map(|below| below.get_name().to_owned()).collect();
+    let command = command.mut_args(|arg| arg.conflicts_with(Resettable::Reset));
+    let command = groups
+        .iter()
+        .fold(command, |command, id| command.mut_group(id, |group| group.multiple(true)));
+    below.iter().fold(command, |command, name| command.mut_subcommand(name, without_exclusions))
 }
 
 /// Returns `true` if a command uses an option also for files on this machine.
@@ -183,7 +225,7 @@ mod tests {
                         .filter(|word| !word.is_empty())
                         .collect();
                 let matches = command.clone().try_get_matches_from(&line).ok()?;
-                let check = check_use(&command, &matches, line.iter().map(String::as_str));
+                let check = check_use(&command, &matches, &line);
                 Some(check.is_err())
             };
             // What follows a job are the job's own options.
@@ -204,12 +246,98 @@ mod tests {
         assert!(tried > 40 * NEEDS.len(), "only {tried} lines could be read");
     }
 
+    /// Returns each option of a command by its name, as it is passed.
+    fn words_of(command: &mut Command, base: &[String]) -> Vec<(String, String)> {
+        let own =
+            command.get_arguments().filter(|arg| !arg.is_global_set() && !arg.is_required_set());
+        let mut words = Vec::new();
+        for arg in own.cloned().collect::<Vec<_>>() {
+            let mut values: Vec<String> =
+                arg.get_possible_values().iter().map(|value| value.get_name().to_owned()).collect();
+            values.extend(["5", "0.5", "1/2", "2:4", "a=b", "a"].map(str::to_owned));
+            let passed = |value: &String| match arg.get_long() {
+                Some(long) if arg.get_action().takes_values() => format!("--{long}={value}"),
+                Some(long) => format!("--{long}"),
+                None => value.clone(),
+            };
+            let is_read = |word: &String| {
+                let line = base.iter().chain([word]);
+                let kind = command.try_get_matches_from_mut(line).map_err(|error| error.kind());
+                !matches!(kind, Err(ErrorKind::ValueValidation | ErrorKind::InvalidValue))
+            };
+            let name = arg.get_long().unwrap_or(arg.get_id().as_str()).to_owned();
+            words.extend(values.iter().map(passed).find(is_read).map(|word| (name, word)));
+        }
+        words
+    }
+
+    /// Returns the arguments that a command line lacks.
+    fn missing(read: Result<(), clap::Error>) -> Vec<String> {
+        let error = read.err().filter(|error| error.kind() == ErrorKind::MissingRequiredArgument);
+        let text = error.map(|error| error.to_string()).unwrap_or_default();
+        let listed = text.lines().skip(1).take_while(|line| !line.is_empty());
+        listed.map(|line| line.trim().to_owned()).collect()
+    }
+
+    #[test]
+    fn what_an_option_requires_is_required_beside_every_other_option() {
+        let mut apr = Cli::command();
+        apr.build();
+        let mut all = Vec::new();
+        lines(&apr, &[], &mut all);
+        let (mut faults, mut tried) = (Vec::new(), 0);
+        for line in all {
+            // The command alone, under a name that makes it the only one.
+            let mut below = apr.clone();
+            let depth = line.iter().take_while(|word| {
+                let found = below.find_subcommand(word).cloned();
+                found.map(|found| below = found).is_some()
+            });
+            let (title, base) =
+                (line[..depth.count()].join(" "), [&["apr".to_owned()], &line[..]].concat());
+            let last = title.split(' ').count();
+            let words = words_of(&mut below, &base[last..]);
+            let mut read = |more: &[&str]| {
+                let line = base[last..].iter().map(String::as_str).chain(more.iter().copied());
+                below.try_get_matches_from_mut(line).map(drop)
+            };
+            let always = missing(read(&[]));
+            let sound: Vec<_> = words.iter().filter(|(_, word)| read(&[word]).is_ok()).collect();
+            for (name, word) in &words {
+                let lacking = missing(read(&[word]));
+                let lacking: Vec<_> =
+                    lacking.iter().filter(|line| !always.contains(line)).cloned().collect();
+                if lacking.is_empty() {
+                    continue;
+                }
+                tried += 1;
+                for (other, second) in sound.iter().filter(|(other, _)| other != name) {
+                    let is_it = lacking.iter().any(|line| {
+                        let words = line.split(['<', '>', '|', '[', ']', ' ']);
+                        let mut words = words.map(|word| word.trim_start_matches("--"));
+                        words.any(|word| word.eq_ignore_ascii_case(other))
+                    });
+                    if is_it || read(&[second, word]).is_err() {
+                        continue;
+                    }
+                    let line: Vec<String> = [&base[..], &[second.clone(), word.clone()]].concat();
+                    let matches = apr.clone().try_get_matches_from(&line).expect("a line");
+                    if check_use(&apr, &matches, &line).is_ok() {
+                        faults.push(format!("{title}: --{name} beside --{other}: {lacking:?}"));
+                    }
+                }
+            }
+        }
+        assert!(tried > 40, "only {tried} options require another");
+        assert!(faults.is_empty(), "{}", faults.join("\n"));
+    }
+
     #[test]
     fn options_of_remote_models_are_for_commands_that_name_one() {
         let refused = |line: &str| {
-            let words = || ["apr"].into_iter().chain(line.split(' '));
-            let matches = Cli::command().try_get_matches_from(words()).expect(line);
-            check_use(&Cli::command(), &matches, words()).err().map(|error| error.to_string())
+            let words: Vec<&str> = ["apr"].into_iter().chain(line.split(' ')).collect();
+            let matches = Cli::command().try_get_matches_from(&words).expect(line);
+            check_use(&Cli::command(), &matches, &words).err().map(|error| error.to_string())
         };
         assert_eq!(refused("convert hf://a/b --exclude x -o m.apr"), None);
         assert_eq!(refused("diff m.apr https://h/m.gguf --timeout 5"), None);

@@ -240,6 +240,6 @@ pub(crate) struct EditArgs {
     #[arg(short = 'f', long)]
     pub(crate) overwrite: bool,
     /// Drop tensors (--drop, --keep) from the file itself, without --output
-    #[arg(long)]
+    #[arg(long, conflicts_with = "output")]
     pub(crate) force: bool,
 }

@@ -86,9 +86,9 @@ pub(crate) struct MergeArgs {
     /// its ids [default: rows are merged by position]
     #[arg(long, value_name = "SOURCE")]
     pub(crate) tokenizer: Option<String>,
-    /// Random seed of dare and della
-    #[arg(long, value_name = "N", default_value_t = 0)]
-    pub(crate) seed: u64,
+    /// Random seed of dare and della [default: 0]
+    #[arg(long, value_name = "N")]
+    pub(crate) seed: Option<u64>,
     /// Another parameter of the method; may be given several times
     #[arg(long, value_name = "NAME=X", value_parser = parse_parameter, hide_short_help = true)]
     pub(crate) parameter: Vec<(String, f64)>,

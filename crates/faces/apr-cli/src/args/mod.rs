@@ -118,9 +118,8 @@ impl Cli {
             matches.or_else(|_| Self::command_with_help().try_get_matches_from(&arguments))
         };
         let parsed = matches.and_then(|matches| {
-            let texts = arguments.iter().filter_map(|argument| argument.to_str());
             crate::printer::set_command(words(&matches));
-            check_use(&command, &matches, texts)?;
+            check_use(&command, &matches, &arguments)?;
             let mut cli = Self::from_arg_matches(&matches)?;
             if let Command::Plan(plan) = &mut cli.command {
                 cli.global.json |= plan.take_json();

@@ -22,6 +22,7 @@ use super::quantized::{in_blocks, quantized as in_types};
 use super::simplified::Reworked;
 use super::wishes::WITH_BLOCKS;
 
+use crate::convert::Fixed;
 use crate::graph::{BoundGraphs, bound_graphs, without_family};
 use crate::import::{Foreign, Prepared};
 use crate::inline::ValidationError;
@@ -69,6 +70,10 @@ impl Job {
         let Reworked { mut models, extracted, renamed, reports, warnings: unchecked, replaced } =
             reworked;
         warnings.extend(unchecked);
+        let fixed = Fixed::of(&restored);
+        let mut infos = restored.tensors().iter().enumerate();
+        let decodes = infos.any(|(at, info)| fixed.is_decoded(at, info));
+        warnings.extend(self.weights.idle_dequantize(decodes, source.reader()));
         let (halves, kept) = self.halve(&mut models, &view, is_own)?.unzip();
         let quantized = self.quantize_products(&mut models, &view)?;
         let multiplies_integers = quantized.is_some();

@@ -157,6 +157,19 @@ impl Weights {
         }
     }
 
+    /// Returns a warning if it is requested to dequantize, and no tensor is decoded.
+    pub(super) fn idle_dequantize(
+        &self,
+        decodes: bool,
+        source: &dyn CheckpointReader,
+    ) -> Option<String> {
+        // What a configuration states of weights that are plain is removed.
+        let is_idle = !decodes && self.quantize.is_none() && !states_quantization(source);
+        self.dequantize.filter(|_| is_idle).map(|to| {
+            format!("`dequantize` {to} has no effect: no tensor is quantized or of 8-bit floats")
+        })
+    }
+
     /// Returns warnings about requested casts that have no effect.
     fn idle(
         &self,
@@ -176,14 +189,7 @@ impl Weights {
             free.clone().any(|(_, info)| new(info.dtype))
         };
 
-        let mut idle = Vec::new();
-        // What a configuration states of weights that are plain is removed.
-        let is_idle = !decodes && self.quantize.is_none() && !states_quantization(source);
-        if let Some(to) = self.dequantize.filter(|_| is_idle) {
-            idle.push(format!(
-                "`dequantize` {to} has no effect: no tensor is quantized or of 8-bit floats"
-            ));
-        }
+        let mut idle: Vec<_> = self.idle_dequantize(decodes, source).into_iter().collect();
         if let Some(to) = self.precision.filter(|&to| !self.is_computed && !is_cast(to)) {
             let infos = tensors.iter().enumerate();
             let quantized = infos.filter(|(at, info)| info.dtype.is_quantized() || is_kept(*at));

@@ -42,5 +42,8 @@ pub(super) fn check_loss(args: &EditArgs, dropped: usize, all: usize) -> Outcome
 
 /// Returns the requested edits of tensors.
 pub(super) fn tensor_edits(args: &EditArgs, context: &Context) -> Outcome<TensorEdits> {
+    if args.force && args.names.drop.is_empty() && args.names.keep.is_empty() {
+        return Err(Failure::Usage("--force applies to --drop and --keep only".to_owned()));
+    }
     TensorEdits::of(&args.names)?.adding(&args.add, context)
 }

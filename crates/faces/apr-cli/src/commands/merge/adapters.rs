@@ -42,6 +42,7 @@ pub(super) fn with_made<R>(
         return Err(Failure::Usage(message));
     };
     recipe::refuse(&recipe::of_methods(args), "--lora")?;
+    recipe::refuse(&[("--seed", args.seed.is_some())], "--lora")?;
     let target = target(args, Some(base))?;
     let opened = convert::open_for(target.format, base, context)?;
     let models: Vec<Model> =

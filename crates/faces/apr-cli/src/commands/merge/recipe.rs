@@ -32,11 +32,11 @@ pub(super) fn describe(args: &MergeArgs, context: &Context) -> Outcome<Descripti
     let text = read(&path, context)?;
     let in_file = |error: Error| error.in_file(path.display());
     if let Some(mut recipe) = moe::parse(&text).map_err(in_file)? {
-        recipe.seed = args.seed;
+        recipe.seed = args.seed.unwrap_or_default();
         return Ok(Description::Moe(Box::new(recipe)));
     }
     let mut recipes = parse(&text).map_err(in_file)?;
-    recipes.iter_mut().for_each(|recipe| recipe.seed = args.seed);
+    recipes.iter_mut().for_each(|recipe| recipe.seed = args.seed.unwrap_or_default());
     Ok(Description::Merges(recipes))
 }
 
@@ -122,7 +122,7 @@ fn of_options(args: &MergeArgs) -> Outcome<Recipe> {
     let sources = args.models.iter().map(|path| Source { model: name(path), ..Source::default() });
     let mut recipe = Recipe::new(method, sources.collect());
     recipe.base = base;
-    recipe.seed = args.seed;
+    recipe.seed = args.seed.unwrap_or_default();
     recipe.tokenizer = args.tokenizer.as_deref().map(|source| match source {
         "union" => Tokenizer::Union,
         "base" => Tokenizer::Base,

@@ -129,14 +129,11 @@ fn texts_of(value: &Value) -> Option<Option<Vec<&str>>> {
 fn parse<'a>(words: impl Iterator<Item = &'a str>) -> Outcome<(ArgMatches, clap::Command)> {
     let mut command = Cli::command();
     command.build();
-    let words: Vec<&str> = words.collect();
-    let matches = command
-        .clone()
-        .try_get_matches_from(["apr"].into_iter().chain(words.iter().copied()))
-        .and_then(|matches| {
-            check_use(&command, &matches, words.into_iter())?;
-            Ok(matches)
-        });
+    let words: Vec<&str> = ["apr"].into_iter().chain(words).collect();
+    let matches = command.clone().try_get_matches_from(&words).and_then(|matches| {
+        check_use(&command, &matches, &words)?;
+        Ok(matches)
+    });
     let matches = matches.map_err(|error| {
         let message = message_of(&error);
         let is_own =

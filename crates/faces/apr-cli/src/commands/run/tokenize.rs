@@ -110,6 +110,10 @@ fn cut(tokens: &Tokenizer<'_>, text: String, args: &TokenizeArgs) -> Outcome<Tok
 
 /// Returns the tokens of the given ids.
 fn named(tokens: &Tokenizer<'_>, args: &TokenizeArgs) -> Outcome<Tokenized> {
+    if args.no_special_tokens && !args.decode {
+        let message = "--no-special-tokens applies to --tokens with --decode only";
+        return Err(Failure::Usage(message.to_owned()));
+    }
     let name = |id: &i64| {
         let token = tokens.vocabulary().token(*id).ok_or_else(|| {
             Failure::Usage(format!("--tokens: {id} is not in the model's vocabulary"))
