@@ -112,6 +112,11 @@ fn a_whisper_writes_what_it_writes_in_transformers() {
             .map(|(a, b)| (a - b).abs())
             .fold(0.0, f64::max);
         assert!(off < 0.011, "{name}: {times:?}, not {theirs:?}");
+        if file == "short.wav" {
+            let silence = made["segments"][0]["no_speech_prob"].as_f64().expect("a probability");
+            let theirs = expected["no_speech"].as_f64().expect("a probability");
+            assert!((silence / theirs - 1.0).abs() < 1e-4, "{name}: {silence}, not {theirs}");
+        }
     }
     let run = |rest: &str| sandbox.apr(&format!("run {RUN}/tiny-whisper --input short.wav {rest}"));
     run("--language xx").fails(2, &["de, en"]);
