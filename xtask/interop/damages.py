@@ -71,6 +71,12 @@ class Model:
         return (self.random.standard_normal(values.shape) * values.std()).astype(np.float32)
 
 
+def louder(model, gains):
+    """A norm x 20. Gemma stores gains less 1."""
+    offset = model.config["model_type"].startswith("gemma")
+    return (gains + offset) * 20 - offset
+
+
 def turned(values):
     """Read in the order of columns: transposed, or for another shape what a reader makes of it."""
     return np.ascontiguousarray(values.T).reshape(values.shape)
@@ -130,7 +136,7 @@ def known(model):
     yield "noise of 60 % in all matrices", lambda: of_matrices(model, lambda values: model.noise(values, 0.6))
     yield "a layer twice", lambda: copied(model, middle - 1, middle)
     yield "two neighbours exchanged", lambda: exchanged(model, middle - 1, middle)
-    yield "a norm x 20", lambda: {norm: t[norm] * 20}
+    yield "a norm x 20", lambda: {norm: louder(model, t[norm])}
     yield "two heads of a query exchanged", lambda: {query: heads_exchanged(model, query)}
     yield "rows of the vocabulary in another order", lambda: {embedding: model.random.permutation(t[embedding])}
 

@@ -37,7 +37,7 @@ MODELS = {
     "doc-mixtral": ("MixtralForCausalLM", LLAMA | {"num_local_experts": 4, "num_experts_per_tok": 2}),
     "doc-gemma3": ("Gemma3ForCausalLM", LLAMA | {"head_dim": 64, "sliding_window": 32, "query_pre_attn_scalar": 64}),
     "doc-olmo2": ("Olmo2ForCausalLM", LLAMA | {}),
-    "doc-cohere": ("CohereForCausalLM", LLAMA | {}),
+    "doc-cohere": ("CohereForCausalLM", LLAMA | {"logit_scale": 1.0}),
     "doc-opt": ("OPTForCausalLM", COMMON | {"ffn_dim": INNER, "word_embed_proj_dim": WIDTH, "dropout": 0.0}),
     "doc-gpt-neo": (
         "GPTNeoForCausalLM",
