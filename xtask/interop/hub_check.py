@@ -142,6 +142,34 @@ def a_branch_with_slashes_is_the_same_for_both(_):
     hub.process.kill()
 
 
+UPLOAD = (
+    "from huggingface_hub import HfApi\n"
+    "api = HfApi(token='hf_secret')\n"
+    "api.create_repo('%s', private=True, exist_ok=True)\n"
+    "print(api.upload_folder(repo_id='%s', folder_path='%s', commit_message='a').oid)\n"
+)
+
+
+def both_upload_the_same_files(_):
+    """Whole, and in pieces: each client finds nothing to do in the repository that the other one made."""
+    for settings in [(), ("pieces 100000",)]:
+        hub = Hub(*settings)
+        with tempfile.TemporaryDirectory() as home:
+            token = {"HF_TOKEN": "hf_secret"}
+            theirs = client(home, hub, UPLOAD % ("org/theirs", "org/theirs", MODEL))
+            made = apr(home, hub, "upload", MODEL, "hf://org/ours", "--create", "private", **token)
+            assert made["created"] and {file["state"] for file in made["files"]} <= {"sent", "stored"}, made
+            ours = client(home, hub, UPLOAD % ("org/ours", "org/ours", MODEL))
+            assert ours == made["commit"], "the client found something to commit"
+            again = apr(home, hub, "upload", MODEL, "hf://org/theirs", **token)
+            assert {file["state"] for file in again["files"]} == {"unchanged"} and "commit" not in again, again
+            diff = apr(home, hub, "diff", f"hf://org/theirs@{theirs}", f"hf://org/ours@{ours}", **token)
+            assert diff["same"], diff
+            files = [apr(home, hub, "ls", f"hf://org/{name}", **token)["files"] for name in ("theirs", "ours")]
+            assert files[0] == files[1] and len(files[0]) > len(os.listdir(MODEL)), files
+        hub.process.kill()
+
+
 def a_model_in_a_store_that_speaks_s3(hub):
     import boto3
     from moto.server import ThreadedMotoServer
@@ -333,6 +361,7 @@ def main():
         both_at_once_fetch_the_weights_once,
         a_mirror_that_lists_no_digests_is_shared_too,
         a_branch_with_slashes_is_the_same_for_both,
+        both_upload_the_same_files,
         a_model_in_a_store_that_speaks_s3,
         a_signature_is_that_of_aws,
         a_certificate_is_checked,

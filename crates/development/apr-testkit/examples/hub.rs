@@ -7,7 +7,8 @@
 //! - `cut EVERY`, `trickle MILLISECONDS` (between two bytes), `noranges` (whole files, whatever
 //!   range is asked for), `names` (lists of files without lengths and digests);
 //! - `branch ORG/REPO NAME` of the newest commit;
-//! - `heal` of all that but `names` and `branch`;
+//! - `pieces BYTES` of the files that it takes;
+//! - `heal` of all that but `names`, `branch` and `pieces`;
 //! - `count` (requests, bytes, and those of the store, since it was asked last), `log` (the
 //!   requests since then, each with the milliseconds since the first).
 
@@ -40,6 +41,7 @@ fn main() {
             "trickle" => {
                 hub.fault("/", Fault::Trickle(1, Duration::from_millis(number())), 0, u32::MAX);
             }
+            "pieces" => hub.take_pieces(number()),
             "heal" => hub.heal(),
             "count" => {
                 let requests = hub.requests();
@@ -64,7 +66,9 @@ fn main() {
                 }
                 println!();
             }
-            _ => panic!("delay, rate, cut, noranges, names, branch, trickle, heal, count or log"),
+            _ => panic!(
+                "delay, rate, cut, noranges, names, branch, trickle, pieces, heal, count or log"
+            ),
         }
     }
 }

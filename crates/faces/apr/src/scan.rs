@@ -57,20 +57,24 @@ pub fn files_below(paths: &[PathBuf]) -> Result<Vec<PathBuf>> {
 /// file that a link leads to. Links of a Hugging Face cache lead to its own blobs.
 pub fn check_link(path: &Path, folders: &[PathBuf], report: &mut ScanReport) {
     check_data(path, report);
-    if !path.is_symlink() {
-        return;
-    }
-    let Ok(target) = path.canonicalize() else { return };
-    let Some(folder) = folders.iter().find(|folder| path.starts_with(folder) && *folder != path)
-    else {
-        return;
-    };
-    let Ok(folder) = folder.canonicalize() else { return };
-    if leaves(&target, &folder) {
+    if let Some(target) = target_outside(path, folders) {
         let target = Escaped::short(&target.display().to_string()).to_string();
         let message = format!("it is a link to '{target}', outside the folder that is scanned");
         report.add(FileVerdict::Suspicious, message);
     }
+}
+
+/// Returns the file that a link leads to, if it is outside of that of the folders that the link is
+/// in. Links of a Hugging Face cache lead to its own blobs, which are not outside.
+#[must_use]
+pub fn target_outside(path: &Path, folders: &[PathBuf]) -> Option<PathBuf> {
+    if !path.is_symlink() {
+        return None;
+    }
+    let target = path.canonicalize().ok()?;
+    let folder = folders.iter().find(|folder| path.starts_with(folder) && *folder != path)?;
+    let folder = folder.canonicalize().ok()?;
+    leaves(&target, &folder).then_some(target)
 }
 
 /// Adds a finding to the report of a model whose tensors are in a file that a link leads to,

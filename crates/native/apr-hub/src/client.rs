@@ -1,7 +1,7 @@
 //! Requests: where redirects may lead, who gets the token, and how often something is tried again.
 
 use std::collections::{HashMap, HashSet};
-use std::io::ErrorKind;
+use std::io::{ErrorKind, Read};
 use std::ops::Range;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, OnceLock, PoisonError};
@@ -11,7 +11,7 @@ use apr_core::{Error, IoCause, Result};
 use ureq::http::{HeaderMap, Uri};
 use ureq::tls::TlsConfig;
 use ureq::unversioned::transport::DefaultConnector;
-use ureq::{Agent, Body};
+use ureq::{Agent, Body, RequestBuilder, SendBody};
 
 use crate::address::{self, Reach, Within};
 use crate::answer::{Answer, Pace, cut};
@@ -43,6 +43,37 @@ pub(crate) struct Ask<'a> {
     pub(crate) origin: Option<&'a str>,
     /// Callback that receives the address on another server before that server is contacted.
     pub(crate) found: Option<&'a dyn Fn(String)>,
+    /// What is sent; `None` to fetch.
+    pub(crate) delivery: Option<&'a Delivery<'a>>,
+}
+
+/// A body that is sent to a server.
+pub(crate) struct Delivery<'a> {
+    pub(crate) method: Method,
+    pub(crate) headers: Vec<(&'a str, &'a str)>,
+    /// Bytes of the body.
+    pub(crate) len: u64,
+    pub(crate) body: &'a dyn OpenBody,
+    /// `true` if the request may be repeated when its answer was lost.
+    pub(crate) is_repeatable: bool,
+}
+
+/// A body that is opened for each try.
+pub(crate) trait OpenBody {
+    fn open(&self) -> Result<Box<dyn Read + '_>>;
+}
+
+impl OpenBody for &[u8] {
+    fn open(&self) -> Result<Box<dyn Read + '_>> {
+        Ok(Box::new(*self))
+    }
+}
+
+/// How a body is sent.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Method {
+    Post,
+    Put,
 }
 
 /// Makes requests.
@@ -92,8 +123,8 @@ impl Client {
         self.bytes.fetch_add(bytes as u64, Ordering::Relaxed);
     }
 
-    /// A whole body of an answer with status 200, of at most `limit` bytes; `None` for other
-    /// statuses, whose answer is given to `other`.
+    /// Returns the whole body of an answer with status 200, or 200 to 299 for a delivery, of at most
+    /// `limit` bytes. The answer with another status is given to `other`.
     pub(crate) fn read(
         &self,
         ask: &Ask<'_>,
@@ -102,20 +133,19 @@ impl Client {
     ) -> Result<(Vec<u8>, HeaderMap)> {
         let mut patience = Patience::new(&self.settings.interrupt);
         loop {
-            let answer = match self.ask_once(ask) {
-                Ok(answer) if answer.status == 200 => answer,
-                Ok(answer) => return Err(other(answer)),
-                Err(trouble) => {
-                    patience.wait(trouble)?;
-                    continue;
+            let trouble = match self.ask_once(ask) {
+                Ok(answer) if ask.is_fulfilled_by(answer.status) => {
+                    let headers = answer.first.clone();
+                    match self.read_all(answer, limit) {
+                        Ok(bytes) => return Ok((bytes, headers)),
+                        Err(trouble) => trouble,
+                    }
                 }
+                Ok(answer) => return Err(other(answer)),
+                Err(trouble) => trouble,
             };
-
-            let headers = answer.first.clone();
-            match self.read_all(answer, limit) {
-                Ok(bytes) => return Ok((bytes, headers)),
-                Err(trouble) => patience.wait(trouble)?,
-            }
+            let is_repeatable = ask.delivery.is_none_or(|delivery| delivery.is_repeatable);
+            patience.wait(if is_repeatable { trouble } else { trouble.without_repetition() })?;
         }
     }
 
@@ -196,6 +226,7 @@ impl Client {
                 301 | 302 | 303 | 307 | 308 => text(answer.headers(), "location"),
                 _ => None,
             };
+            let is_kept = matches!(answer.status, 307 | 308);
             let Some(target) = target else {
                 let first = first.unwrap_or_else(|| answer.headers().clone());
                 return self.finished(answer, uri.to_string(), first);
@@ -203,6 +234,10 @@ impl Client {
             let next = join(&uri, target)
                 .map_err(|error| Trouble::Final(error.in_file(shown_url(ask.url))))?;
             check_redirect(&uri, &next, self.settings.insecure)?;
+            if ask.delivery.is_some() && !(is_kept && authority(&next) == authority(&uri)) {
+                let message = "the server redirects what is sent to it";
+                return Err(Trouble::Final(refused(message, &next)));
+            }
             if authority(&next) != authority(&uri) {
                 first.get_or_insert_with(|| answer.headers().clone());
                 if let Some(found) = ask.found {
@@ -275,29 +310,28 @@ impl Client {
         };
         let agent = agent.map_err(Trouble::Final)?;
 
-        // Ranges count bytes as they are encoded (RFC 9110, section 14.1.2): only plain ones are
-        // the file's.
         let proxy = named.map(Named::proxy).transpose().map_err(Trouble::Final)?;
-        let request = agent.get(uri.clone()).config().proxy(proxy).build();
-        let mut request = request.header("Accept-Encoding", "identity");
-        if let Some(range) = &ask.range {
-            // The last byte of a range is one of it (RFC 9110, section 14.1.2).
-            request = request
-                .header("Range", format!("bytes={}-{}", range.start, range.end.saturating_sub(1)));
-
-            // A file that was changed comes whole then, instead of parts of two (RFC 9110, section
-            // 13.1.5).
-            if let Some(etag) = ask.if_range {
-                request = request.header("If-Range", etag);
-            }
-        }
-
-        if let Some(token) = token {
-            request = request.header("Authorization", token.header());
-        }
-
         self.requests.fetch_add(1, Ordering::Relaxed);
-        let answer = request.call().map_err(|error| {
+        let answer = match ask.delivery {
+            None => {
+                let request = agent.get(uri.clone()).config().proxy(proxy).build();
+                with_headers(request, ask, token).call()
+            }
+            Some(delivery) => {
+                let request = match delivery.method {
+                    Method::Post => agent.post(uri.clone()),
+                    Method::Put => agent.put(uri.clone()),
+                };
+                let mut request = request.config().proxy(proxy).build();
+                request = request.header("Content-Length", delivery.len.to_string());
+                for (name, value) in &delivery.headers {
+                    request = request.header(*name, *value);
+                }
+                let mut body = delivery.body.open().map_err(Trouble::Final)?;
+                with_headers(request, ask, token).send(SendBody::from_reader(&mut body))
+            }
+        };
+        let answer = answer.map_err(|error| {
             let trouble = self.of_transport(&error, uri);
             match named {
                 Some(named) => trouble.map(|error| named.named(&error)),
@@ -358,6 +392,7 @@ impl Client {
             .timeout_connect(Some(silence.min(CONNECT)))
             .timeout_recv_response(Some(silence))
             .timeout_per_read(Some(silence))
+            .timeout_per_write(Some(silence))
             .max_idle_connections(2 * IDLE)
             .max_idle_connections_per_host(IDLE)
             .tls_config(tls)
@@ -392,6 +427,41 @@ impl Client {
             ureq::Error::Rustls(error) => lasting(unsafe_connection(host, error)),
             other => lasting(format!("the request to '{host}' failed: {other}")),
         }
+    }
+}
+
+impl Ask<'_> {
+    fn is_fulfilled_by(&self, status: u16) -> bool {
+        match self.delivery {
+            Some(_) => (200..300).contains(&status),
+            None => status == 200,
+        }
+    }
+}
+
+/// Adds the headers of every request.
+fn with_headers<B>(
+    request: RequestBuilder<B>,
+    ask: &Ask<'_>,
+    token: Option<&Token>,
+) -> RequestBuilder<B> {
+    // Ranges count bytes as they are encoded (RFC 9110, section 14.1.2): only plain ones are the
+    // file's.
+    let mut request = request.header("Accept-Encoding", "identity");
+    if let Some(range) = &ask.range {
+        // The last byte of a range is one of it (RFC 9110, section 14.1.2).
+        request = request
+            .header("Range", format!("bytes={}-{}", range.start, range.end.saturating_sub(1)));
+
+        // A file that was changed comes whole then, instead of parts of two (RFC 9110, section
+        // 13.1.5).
+        if let Some(etag) = ask.if_range {
+            request = request.header("If-Range", etag);
+        }
+    }
+    match token {
+        Some(token) => request.header("Authorization", token.header()),
+        None => request,
     }
 }
 

@@ -88,6 +88,28 @@ pub(crate) fn file_agrees(
     progress: &dyn Progress,
     interrupt: &AtomicBool,
 ) -> Result<bool> {
+    Ok(checked_file(path, digest, progress, interrupt)?.agrees)
+}
+
+/// Returns the SHA-256 of a file in hexadecimal digits. Reads the whole file.
+///
+/// # Errors
+/// Those of [`file_agrees`].
+pub(crate) fn sha256_of(
+    path: &Path,
+    progress: &dyn Progress,
+    interrupt: &AtomicBool,
+) -> Result<String> {
+    let checked = checked_file(path, "", progress, interrupt)?;
+    Ok(checked.sha256.unwrap_or_default())
+}
+
+fn checked_file(
+    path: &Path,
+    digest: &str,
+    progress: &dyn Progress,
+    interrupt: &AtomicBool,
+) -> Result<Checked> {
     let failed = |error: std::io::Error| disk(&error, path);
     let mut file = File::open(path).map_err(failed)?;
     let mut check = Check::new(digest, file.metadata().map_err(failed)?.len());
@@ -95,7 +117,7 @@ pub(crate) fn file_agrees(
     loop {
         check_interrupt(interrupt)?;
         match file.read(&mut piece).map_err(failed)? {
-            0 => return Ok(check.finish().agrees),
+            0 => return Ok(check.finish()),
             read => {
                 check.update(&piece[..read]);
                 progress.advance(read as u64);

@@ -26,6 +26,11 @@
 //! a `Download` takes over. If the cache fails, reads bypass it (`RemoteSource::leave_cache`) and
 //! the digest continues from its state.
 //!
+//! # How files are uploaded
+//!
+//! [`Hub::plan_upload`] compares files of this machine with those of a repository, and
+//! [`UploadPlan::send`] sends what differs and makes one commit of it.
+//!
 //! Only `client.rs` sends requests. It follows redirects hop by hop, because each must be checked.
 //! The network is the feature `hub` of `apr-io`, `apr` and `apr-cli`; without it, `remote_off.rs`
 //! returns an error.
@@ -59,6 +64,7 @@ mod s3;
 mod settings;
 mod source;
 mod tls;
+mod upload;
 mod url_cache;
 mod whole;
 
@@ -71,4 +77,7 @@ pub use notes::Notes;
 pub use place::{Downloaded, OpenedFile, ResolvedLocation};
 pub use settings::{Settings, Token, default_cache};
 pub use source::RemoteSource;
+pub use upload::{
+    LocalFile, PlannedFile, UploadOptions, UploadPlan, UploadState, Uploaded, Visibility,
+};
 pub use url_cache::Cached;

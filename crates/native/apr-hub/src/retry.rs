@@ -79,6 +79,14 @@ impl Trouble {
         }
     }
 
+    /// Makes every trouble final after which the server may have done what it was asked.
+    pub(crate) fn without_repetition(self) -> Self {
+        match self {
+            Self::Passing(error) | Self::Slow(error) => Self::Final(error),
+            other => other,
+        }
+    }
+
     fn error(self) -> Error {
         match self {
             Self::Final(error)

@@ -29,6 +29,11 @@ impl State {
             _ => {}
         }
 
+        if matches!(asked.method.as_str(), "POST" | "PUT") {
+            let mut answer = self.take(asked, at_store);
+            self.spoil(&mut answer, fault.as_ref());
+            return answer;
+        }
         if at_store {
             return self.stored_file(asked, fault.as_ref());
         }
@@ -152,7 +157,7 @@ impl State {
     }
 
     /// The repository and the commit that a request is about, for those who may see it.
-    fn at(
+    pub(super) fn at(
         &self,
         asked: &Asked,
         repo: &str,
@@ -302,15 +307,15 @@ fn parse_range(text: &str, len: u64) -> Option<Range<u64>> {
     (first < end).then_some(first..end)
 }
 
-fn absent(code: &str) -> Answer {
+pub(super) fn absent(code: &str) -> Answer {
     Answer::new(404, json!({ "error": "not found" }).to_string()).with("X-Error-Code", code)
 }
 
-fn json_answer(value: &Value) -> Answer {
+pub(super) fn json_answer(value: &Value) -> Answer {
     Answer::new(200, value.to_string()).with("Content-Type", "application/json")
 }
 
-fn decoded(text: &str) -> String {
+pub(super) fn decoded(text: &str) -> String {
     let mut bytes = Vec::new();
     let mut rest = text.bytes();
     while let Some(byte) = rest.next() {

@@ -19,9 +19,17 @@ pub struct Content {
 
 impl Content {
     pub(super) fn of(name: &str, bytes: &[u8]) -> Self {
-        let large = is_large(name);
-        let etag = if large { sha256(bytes) } else { git_sha1(bytes) };
-        Self { head: bytes.into(), len: bytes.len() as u64, etag, large }
+        if is_large(name) { Self::large(bytes) } else { Self::small(bytes) }
+    }
+
+    pub(super) fn small(bytes: &[u8]) -> Self {
+        let (len, etag) = (bytes.len() as u64, git_sha1(bytes));
+        Self { head: bytes.into(), len, etag, large: false }
+    }
+
+    pub(super) fn large(bytes: &[u8]) -> Self {
+        let (len, etag) = (bytes.len() as u64, sha256(bytes));
+        Self { head: bytes.into(), len, etag, large: true }
     }
 
     pub(super) fn sparse(name: &str, head: &[u8], len: u64) -> Self {
@@ -79,7 +87,7 @@ impl<T: Into<Vec<u8>>> From<T> for Body {
 }
 
 /// Returns `true` for files in Git LFS, which are all files except text.
-fn is_large(name: &str) -> bool {
+pub(super) fn is_large(name: &str) -> bool {
     ![".json", ".txt", ".md", ".jinja", ".yaml", "LICENSE", ".gitattributes"]
         .iter()
         .any(|end| name.ends_with(end))

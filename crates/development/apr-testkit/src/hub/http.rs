@@ -1,10 +1,12 @@
 //! As much of HTTP/1.1 as tests need.
 
-use std::io::{BufRead, BufReader, Write};
+use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpStream;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread;
 use std::time::Duration;
+
+use serde_json::Value;
 
 use super::content::Body;
 use super::line::Line;
@@ -17,9 +19,15 @@ pub(super) struct Asked {
     pub(super) method: String,
     pub(super) target: String,
     headers: Vec<(String, String)>,
+    pub(super) body: Vec<u8>,
 }
 
 impl Asked {
+    /// The body as JSON.
+    pub(super) fn json(&self) -> Value {
+        serde_json::from_slice(&self.body).expect("JSON")
+    }
+
     pub(super) fn header(&self, name: &str) -> Option<&str> {
         self.headers
             .iter()
@@ -104,7 +112,30 @@ impl Connection {
             headers.push((name.to_owned(), value.trim().to_owned()));
         }
 
-        Some(Asked { method, target, headers })
+        let mut asked = Asked { method, target, headers, body: Vec::new() };
+        asked.body = self.body(&asked)?;
+        Some(asked)
+    }
+
+    /// The body of a request; `None` if the connection ends in it.
+    fn body(&mut self, asked: &Asked) -> Option<Vec<u8>> {
+        let is_chunked = asked.header("transfer-encoding") == Some("chunked");
+        let mut body = Vec::new();
+        if !is_chunked {
+            let len = asked.header("content-length").map_or(Some(0), |len| len.parse().ok())?;
+            self.reader.by_ref().take(len).read_to_end(&mut body).ok()?;
+            return (body.len() as u64 == len).then_some(body);
+        }
+        loop {
+            let mut line = String::new();
+            self.reader.read_line(&mut line).ok().filter(|&len| len > 0)?;
+            let len = u64::from_str_radix(line.trim(), 16).ok()?;
+            self.reader.by_ref().take(len).read_to_end(&mut body).ok()?;
+            self.reader.read_line(&mut line).ok()?;
+            if len == 0 {
+                return Some(body);
+            }
+        }
     }
 
     /// Sends an answer at the speed of the line. Returns `false` if the connection ends.

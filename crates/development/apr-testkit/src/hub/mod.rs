@@ -1,5 +1,5 @@
-//! A hub on this machine: what Hugging Face's answers to programs, a store that it redirects to,
-//! plain files, and whatever can go wrong with them.
+//! A hub on this machine: what Hugging Face's answers to programs and takes from them, a store that
+//! it redirects to, plain files, and whatever can go wrong with them.
 //!
 //! ```
 //! use apr_testkit::hub::TestHub;
@@ -14,6 +14,7 @@ mod answer;
 mod content;
 mod http;
 mod line;
+mod upload;
 
 use std::collections::BTreeMap;
 use std::net::{TcpListener, TcpStream};
@@ -26,11 +27,12 @@ pub use content::{Content, git_sha1, sha256};
 
 use content::commit_id;
 use line::Line;
+use upload::Uploads;
 
 /// A request that was answered.
 #[derive(Debug, Clone)]
 pub struct Request {
-    /// `GET` or `HEAD`.
+    /// `GET`, `HEAD`, `POST` or `PUT`.
     pub method: String,
     /// Path and query.
     pub target: String,
@@ -42,6 +44,8 @@ pub struct Request {
     pub at_store: bool,
     /// The status that was answered.
     pub status: u16,
+    /// Bytes of the body that came.
+    pub received: u64,
     /// Bytes of the body that are sent, if the connection lasts.
     pub sent: u64,
     /// Bytes of the body that the system took so far.
@@ -113,6 +117,10 @@ struct State {
     /// Lists of files have their names alone.
     lists_names_alone: bool,
     store_url: String,
+    hub_url: String,
+    uploads: Uploads,
+    /// First lines of the messages of commits that were sent.
+    summaries: Vec<String>,
 }
 
 /// A running hub; it ends with the process.
@@ -137,7 +145,8 @@ impl TestHub {
             format!("http://{}", listener.local_addr().expect("it is bound"))
         };
         let (hub_url, store_url) = (url(&hub), url(&store));
-        let state = Arc::new(Mutex::new(State { store_url, ..State::default() }));
+        let state =
+            Arc::new(Mutex::new(State { store_url, hub_url: hub_url.clone(), ..State::default() }));
         let line = Arc::new(Line::default());
         for (listener, at_store) in [(hub, false), (store, true)] {
             let (state, line) = (Arc::clone(&state), Arc::clone(&line));
@@ -210,6 +219,27 @@ impl TestHub {
     #[must_use]
     pub fn commit(&self, repo: &str) -> String {
         self.lock().repositories[repo].branches["main"].clone()
+    }
+
+    /// The bytes of a file of a branch or a commit.
+    #[must_use]
+    pub fn file(&self, repo: &str, revision: &str, name: &str) -> Option<Vec<u8>> {
+        let state = self.lock();
+        let repository = state.repositories.get(repo)?;
+        let commit = repository.branches.get(revision).map_or(revision, String::as_str);
+        let content = repository.commits.get(commit)?.get(name)?;
+        Some(content.bytes(0..content.len).to_vec())
+    }
+
+    /// First lines of the messages of the commits that were sent.
+    #[must_use]
+    pub fn summaries(&self) -> Vec<String> {
+        self.lock().summaries.clone()
+    }
+
+    /// Takes files that are larger in pieces of this many bytes.
+    pub fn take_pieces(&self, bytes: u64) {
+        self.lock().uploads.piece = Some(bytes);
     }
 
     /// Restricts a repository to requests with this token.
@@ -292,6 +322,7 @@ fn serve(stream: TcpStream, state: &Mutex<State>, line: &Line, at_store: bool) {
             authorization: asked.header("authorization").map(str::to_owned),
             at_store,
             status: answer.status,
+            received: asked.body.len() as u64,
             sent: 0,
             written: Arc::default(),
             at,

@@ -40,12 +40,13 @@ const NEEDS: [(&str, Need); 14] = [
 ];
 
 /// Commands that open no model, with the options that have another use there.
-const WITHOUT_MODELS: [(&str, &[&str]); 6] = [
+const WITHOUT_MODELS: [(&str, &[&str]); 7] = [
     ("cache", &[]),
     ("completions", &[]),
     ("download", &[]),
     ("keygen", &[]),
     ("man", &[]),
+    ("upload", &[]),
     ("version", &[]),
 ];
 

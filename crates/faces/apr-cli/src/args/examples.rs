@@ -1,14 +1,15 @@
 //! Examples of each command, which its help and its manual page end with.
 
 mod rendered;
+mod setup;
 
 pub(super) use rendered::with_examples;
 
 /// A command line and its purpose.
 type Example = (&'static str, &'static str);
 
-/// By the words of the command.
-const EXAMPLES: [(&str, &[Example]); 55] = [
+/// By the words of the command, those about models.
+const OF_MODELS: [(&str, &[Example]); 47] = [
     (
         "",
         &[
@@ -556,58 +557,16 @@ const EXAMPLES: [(&str, &[Example]); 55] = [
         "watermark detect",
         &[("apr watermark detect leaked.gguf --key secret", "read the id of a leaked copy")],
     ),
-    (
-        "ls",
-        &[
-            ("apr ls hf://openai/whisper-tiny", "list the files of a repository"),
-            ("apr ls model.gguf", "list the tensors of a model"),
-        ],
-    ),
-    (
-        "download",
-        &[
-            (
-                "apr download hf://openai/whisper-tiny",
-                "download one model into the Hugging Face cache",
-            ),
-            (
-                "apr download hf://org/model --file model-Q8_0.gguf",
-                "download one file of a repository with several models",
-            ),
-            (
-                "apr download hf://org/model --all --include '*.json' --local-dir model",
-                "copy the files that match into a folder",
-            ),
-        ],
-    ),
-    ("cache info", &[("apr cache info", "show location and contents")]),
-    (
-        "cache clear",
-        &[
-            ("apr cache clear --older 30d --dry-run", "show what was not used for 30 days"),
-            ("apr cache clear hf://openai/whisper-tiny", "remove one model"),
-            ("apr cache clear --all-hub", "also remove files that other programs downloaded"),
-        ],
-    ),
-    ("cache verify", &[("apr cache verify", "verify every file against its digest")]),
-    (
-        "completions",
-        &[
-            (
-                "apr completions bash > ~/.local/share/bash-completion/completions/apr",
-                "install for bash",
-            ),
-            ("apr completions fish > ~/.config/fish/completions/apr.fish", "install for fish"),
-            ("apr completions zsh > ~/.zfunc/_apr", "install for zsh, with ~/.zfunc in fpath"),
-        ],
-    ),
-    ("man", &[("apr man ~/.local/share/man/man1", "write the manual pages")]),
-    ("version", &[("apr version --json", "list features and formats for a script")]),
 ];
 
 /// The examples of a command, by its words after `apr`.
 pub(crate) fn examples(words: &str) -> &'static [Example] {
-    EXAMPLES.iter().find(|(of, _)| *of == words).map_or(&[], |(_, examples)| examples)
+    all().find(|(of, _)| *of == words).map_or(&[], |(_, examples)| examples)
+}
+
+/// All examples, by the words of the command.
+fn all() -> impl Iterator<Item = &'static (&'static str, &'static [Example])> {
+    OF_MODELS.iter().chain(&setup::OF_SETUP)
 }
 
 #[cfg(test)]

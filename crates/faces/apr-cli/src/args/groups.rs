@@ -17,7 +17,17 @@ pub(crate) const GROUPS: [(&str, &[&str]); 7] = [
     ("Protect", &["keygen", "sign", "verify", "encrypt", "decrypt", "license", "watermark"]),
     (
         "Set up and scale",
-        &["download", "cache", "plan", "run-part", "finish", "completions", "man", "version"],
+        &[
+            "download",
+            "upload",
+            "cache",
+            "plan",
+            "run-part",
+            "finish",
+            "completions",
+            "man",
+            "version",
+        ],
     ),
 ];
 

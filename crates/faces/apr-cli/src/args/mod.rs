@@ -64,7 +64,9 @@ pub(crate) use page::PageArgs;
 pub(crate) use parts::{FinishArgs, PlanArgs, RunPartArgs};
 pub(crate) use prune::{PruneArgs, PruneMethod, PruneScope};
 pub(crate) use quantize::{Dequantized, QuantizeArgs, QuantizeOptions, RequantizeArgs, SearchArgs};
-pub(crate) use remote::{DownloadArgs, RemoteArgs};
+#[cfg(feature = "hub")]
+pub(crate) use remote::CreatedAs;
+pub(crate) use remote::{DownloadArgs, RemoteArgs, UploadArgs};
 pub(crate) use run::{PoolingWay, RunArgs, SubtitleFormat};
 pub(crate) use sampling::{BiasedToken, SamplingArgs};
 pub(crate) use shard::{JoinArgs, ShardArgs};
@@ -434,6 +436,8 @@ pub(crate) enum Command {
     },
     /// Download a model into the cache
     Download(DownloadArgs),
+    /// Upload a file or folder to a hub, in one commit
+    Upload(UploadArgs),
     /// Show, clear or verify the download cache
     Cache {
         #[command(subcommand)]

@@ -1,6 +1,6 @@
 use std::path::PathBuf;
 
-use clap::Args;
+use clap::{Args, ValueEnum};
 
 /// Arguments of `download`.
 #[derive(Debug, Args)]
@@ -18,6 +18,36 @@ pub(crate) struct DownloadArgs {
     /// Overwrite other files of these names in --local-dir
     #[arg(short = 'f', long, requires = "local_dir")]
     pub(crate) overwrite: bool,
+}
+
+/// Arguments of `upload`.
+#[derive(Debug, Args)]
+pub(crate) struct UploadArgs {
+    /// File or folder
+    pub(crate) path: PathBuf,
+    /// Repository of a hub, or a folder in it: hf://ORG/NAME[@REVISION][/FOLDER]
+    pub(crate) location: PathBuf,
+    /// First line of the commit's message [default: Upload PATH with apr]
+    #[arg(short, long, value_name = "TEXT")]
+    pub(crate) message: Option<String>,
+    /// Create the repository if it does not exist: private or public
+    #[arg(long, value_enum, value_name = "VISIBILITY")]
+    pub(crate) create: Option<CreatedAs>,
+    /// Open a pull request, and leave the revision as it is
+    #[arg(long)]
+    pub(crate) pull_request: bool,
+    /// Show what would be uploaded without uploading
+    #[arg(long)]
+    pub(crate) dry_run: bool,
+}
+
+/// Visibility of a repository that is created.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(crate) enum CreatedAs {
+    /// For its owner, or the members of its organization
+    Private,
+    /// For everyone
+    Public,
 }
 
 /// How models on hubs and servers are read: options of every command.

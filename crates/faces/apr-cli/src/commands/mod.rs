@@ -83,6 +83,11 @@ mod tui;
 #[path = "tui_off.rs"]
 mod tui;
 mod upgrade;
+#[cfg(feature = "hub")]
+mod upload;
+#[cfg(not(feature = "hub"))]
+#[path = "upload_off.rs"]
+mod upload;
 mod validate;
 mod version;
 mod watermark;
@@ -153,6 +158,7 @@ pub(crate) fn run(command: Command, context: &Context) -> Outcome {
         Command::Watermark { action } => watermark::run(&action, context),
         Command::Ls(args) => download::list(&args, context),
         Command::Download(args) => download::run(&args, context),
+        Command::Upload(args) => upload::run(&args, context),
         Command::Cache { action } => cache::run(&action, context),
         Command::Completions { shell } => manual::completions(shell, context),
         Command::Man { dir } => manual::write_pages(&dir, context),

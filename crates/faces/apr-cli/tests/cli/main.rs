@@ -54,6 +54,7 @@ mod hub_damage;
 mod hub_faults;
 mod hub_folder;
 mod hub_servers;
+mod hub_upload;
 mod imatrix;
 #[cfg(unix)]
 mod interruption;

@@ -3,7 +3,7 @@
 use clap::builder::StyledStr;
 use clap::{Arg, Command};
 
-use super::{EXAMPLES, examples};
+use super::{all, examples};
 
 /// Every command with its examples at the end of its help, and without the options that all of them
 /// have, which `apr help all` lists.
@@ -65,8 +65,7 @@ pub(super) const COLUMNS: usize = 76;
 pub(super) fn text(words: &str) -> String {
     let mut shown = examples(words).to_vec();
     if shown.is_empty() && !words.is_empty() {
-        let inner = EXAMPLES
-            .iter()
+        let inner = all()
             .filter(|(of, _)| of.strip_prefix(words).is_some_and(|rest| rest.starts_with(' ')));
         shown.extend(inner.filter_map(|(_, examples)| examples.first()));
     }

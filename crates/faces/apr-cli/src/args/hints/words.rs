@@ -197,7 +197,7 @@ pub(super) const COMMANDS: [(&[&str], &str); 45] = [
         &["login", "auth", "whoami"],
         "`hf auth login` stores the token that apr sends to the hub, or set HF_TOKEN",
     ),
-    (&["push", "upload", "publish"], "`apr export MODEL -o FOLDER` writes a folder to upload"),
+    (&["push", "publish"], "`apr upload FOLDER hf://ORG/REPO` uploads a folder in one commit"),
     (&["dequantize"], "`apr convert MODEL --dequantize f16 -o OUT`"),
     (
         &["split", "gguf-split"],

@@ -52,7 +52,6 @@ fn hints_name_commands_that_work() {
         "key",
         "completion",
         "gguf",
-        "upload",
     ] {
         let refused = sandbox.apr(word).fails(2, &["tip:"]);
         let commands = backquoted(&refused);
