@@ -159,8 +159,8 @@ fn of_missing(error: &Error, args: &[OsString]) -> Option<String> {
     };
     let lacks_quality = missing.iter().any(|arg| arg == "--quality");
     (command(args)? == "validate" && lacks_quality).then(|| {
-        "`apr validate` takes one model at a time; with --quality, it compares the outputs of two \
-         models"
+        "`apr validate` takes one model at a time; with --quality, it scores a model, or compares \
+         the outputs of two"
             .to_owned()
     })
 }

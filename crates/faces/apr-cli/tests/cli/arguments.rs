@@ -23,6 +23,16 @@ fn wrong_values_are_errors_in_the_arguments() {
         ("convert $L -o a.apr --shard-size -1", "'-1' is below zero"),
         ("diff $L $L --tensors typo*", "no tensor matches --tensors typo*"),
         ("debug $L/config.json --limit 2", "--limit applies to --hex and --strings"),
+        // What one requires, another one excludes.
+        ("debug $L/config.json --drama --tensor x", "--hex"),
+        ("validate $L --min-score 95 --strict", "--quality"),
+        ("validate $L $L --checksum", "--quality"),
+        ("trace $L $L --prompt 1 --trace-payload", "--diff"),
+        ("imatrix $L --input secret --part 1/2 -o i.gguf", "--text <FILE>"),
+        ("prune $L --prune-threshold 0.1 --prune-scope global -o p.apr", "--prune <SHARE>"),
+        ("plan prune $L --prune-threshold 0.1 --prune-scope global -o p.apr", "--prune <SHARE>"),
+        ("merge $L --lora a --seed 4 -o m.apr", "--seed and --lora exclude each other"),
+        ("tokenize $L --tokens 1 --no-special-tokens", "with --decode only"),
     ] {
         let run = sandbox.apr(&line.replace("$L", LLAMA)).fails(2, &[said]);
         assert!(!run.stderr.contains("E001"), "{run}");

@@ -80,9 +80,12 @@ fn tensors_leave_the_only_copy_of_a_model_only_by_force() {
     sandbox.apr("tensors plain.apr").ok().says(&["3 tensors"]);
     // A copy replaces what is there as any output does.
     sandbox.write("copy.apr", "precious");
-    sandbox
-        .apr("edit plain.apr --drop table -o copy.apr --force")
-        .fails(1, &["E007", "copy.apr", "already exists"]);
+    for (options, code, parts) in
+        [("", 1, ["E007", "already exists"]), ("--force", 2, ["--force", "--output"])]
+    {
+        let line = format!("edit plain.apr --drop table -o copy.apr {options}");
+        sandbox.apr(&line).fails(code, &parts);
+    }
     assert_eq!(sandbox.read("copy.apr"), b"precious");
     sandbox.apr("edit plain.apr --drop table -o copy.apr -f").ok();
 }
@@ -90,6 +93,7 @@ fn tensors_leave_the_only_copy_of_a_model_only_by_force() {
 #[test]
 fn an_edit_without_a_change_writes_nothing_and_reports_that() {
     let sandbox = workshop();
+    sandbox.apr("edit plain.apr --set a=b --force").fails(2, &["--drop and --keep"]);
     sandbox.apr("edit plain.apr").fails(
         2,
         &[

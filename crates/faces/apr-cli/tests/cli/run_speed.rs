@@ -266,8 +266,8 @@ fn a_bench_counts_tokens_or_runs() {
     sandbox.apr(&format!("export {FOLDER} -o model.onnx")).ok();
     let report = sandbox.apr("bench model.onnx --repeat 1 --json").ok().json();
     assert_eq!(report["results"][0]["unit"], "runs");
-    // Neither would change anything.
-    for idle in ["-d 16", "--cache-type f16"] {
+    // None would change anything.
+    for idle in ["-d 16", "-p 16", "-n 16", "--cache-type f16"] {
         sandbox.apr(&format!("bench model.onnx {idle}")).fails(2, &["generate text"]);
     }
     let line = format!("bench {FOLDER} -p 16 -n 4 -d 0,32 --repeat 1 --cache-type q8_0 --json");
