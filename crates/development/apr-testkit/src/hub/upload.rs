@@ -34,6 +34,10 @@ impl State {
         if at_store {
             return self.take_piece(asked);
         }
+        // What Hugging Face's client asks before it uploads a model card.
+        if path == "/api/validate-yaml" {
+            return json_answer(&json!({ "errors": [], "warnings": [] }));
+        }
         if path == "/complete" {
             return self.complete(asked);
         }
@@ -69,11 +73,10 @@ impl State {
             "" => format!("me/{}", text("name")),
             organization => format!("{organization}/{}", text("name")),
         };
+        let url = format!("{}/{repo}", self.hub_url);
         if self.repositories.contains_key(&repo) {
-            return Answer::new(
-                409,
-                json!({ "error": "You already created this model repo" }).to_string(),
-            );
+            let body = json!({ "error": "You already created this model repo", "url": url });
+            return Answer::new(409, body.to_string());
         }
         self.next_commit += 1;
         let commit = commit_id(self.next_commit);
@@ -86,7 +89,7 @@ impl State {
             repository.token = token.strip_prefix("Bearer ").map(str::to_owned);
         }
         self.repositories.insert(repo.clone(), repository);
-        json_answer(&json!({ "url": format!("http://hub/{repo}") }))
+        json_answer(&json!({ "url": url }))
     }
 
     fn preupload(&self, asked: &Asked, repo: &str, revision: &str) -> Answer {

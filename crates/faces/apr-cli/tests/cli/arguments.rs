@@ -30,7 +30,7 @@ fn wrong_values_are_errors_in_the_arguments() {
         ("trace $L $L --prompt 1 --trace-payload", "--diff"),
         ("imatrix $L --input secret --part 1/2 -o i.gguf", "--text <FILE>"),
         ("prune $L --prune-threshold 0.1 --prune-scope global -o p.apr", "--prune <SHARE>"),
-        ("plan prune $L --prune-threshold 0.1 --prune-scope global -o p.apr", "--prune <SHARE>"),
+        ("plan -o j prune $L --prune-threshold 0.1 --prune-scope global", "--prune <SHARE>"),
         ("merge $L --lora a --seed 4 -o m.apr", "--seed and --lora exclude each other"),
         ("tokenize $L --tokens 1 --no-special-tokens", "with --decode only"),
     ] {
