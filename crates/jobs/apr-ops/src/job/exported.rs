@@ -47,10 +47,11 @@ impl Job {
         source: &Source<'a>,
     ) -> Result<Planned<'a>, JobError> {
         let Foreign {
-            prepared: Prepared { view: restored, family, misfits, warnings, .. },
+            prepared: Prepared { view: restored, family, misfits, mut warnings, .. },
             losses,
             ..
         } = restore(&source.through(&selected), self.target.format, self.validation)?;
+        warnings.extend(self.weights.idle_dequantize(false, source.reader()));
         let view = as_stored(&restored)?;
         let bytes = skeleton::read_companion(&view)?;
         let room = skeleton::tensors(bytes.unwrap_or_default(), &Limits::default())?;
