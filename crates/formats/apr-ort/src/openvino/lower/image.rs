@@ -3,8 +3,8 @@
 use apr_graph::{AttributeValue, ValueId};
 use apr_lower::{Padding, Window};
 
-use super::Lowering;
 use super::call::Call;
+use super::{Lowering, position};
 
 /// Windows over the dimensions after the channels, and their padding.
 struct Setting {
@@ -24,6 +24,7 @@ impl Lowering<'_> {
             "AdaptiveAvgPool" => self.adaptive_pool(call),
             "Interpolate" => self.resize(call),
             "DepthToSpace" | "SpaceToDepth" => self.blocks(call),
+            "ShuffleChannels" => self.shuffle(call),
             "GridSample" => self.grid_sample(call),
             _ => None,
         }
@@ -289,6 +290,30 @@ impl Lowering<'_> {
             _ => return None,
         };
         Some(node.output(&call.name))
+    }
+
+    /// The channels of each group in turn.
+    fn shuffle(&mut self, call: &Call<'_>) -> Option<ValueId> {
+        let x = self.input(call, 0)?;
+        let rank = self.out.rank(x)?;
+        let axis = position(call.int_or("axis", 1)?, rank)?;
+        let groups = call.int_or("group", 1)?;
+        // Sizes before the channels may be any, and are those of the input.
+        let mut sizes = vec![0; axis];
+        for at in axis..rank {
+            sizes.push(i64::try_from(self.out.size(x, at)?).ok()?);
+        }
+        let channels = sizes[axis];
+        (groups > 0 && channels % groups == 0).then_some(())?;
+        let mut apart = sizes.clone();
+        apart.splice(axis..=axis, [groups, channels / groups]);
+        let mut order: Vec<i64> = (0..i64::try_from(rank + 1).ok()?).collect();
+        order.swap(axis, axis + 1);
+        let (apart, sizes) = (self.out.main.ints(&apart), self.out.main.ints(&sizes));
+        let apart = self.step(call, "groups", "Reshape", &[x, apart]);
+        let turned = self.out.main.op("Transpose", [apart]).attribute("perm", order);
+        let turned = turned.output(&call.step("turned"));
+        Some(self.op(call, "Reshape", &[turned, sizes]))
     }
 
     fn grid_sample(&mut self, call: &Call<'_>) -> Option<ValueId> {

@@ -35,6 +35,7 @@ impl Lowering<'_> {
             }
             "CumSum" => {
                 let x = self.input(call, 0)?;
+                (self.out.element(x)? != ElementType::Bool).then_some(())?;
                 let axis = self.known_int(call, 1)?;
                 let axis = self.out.main.int(axis);
                 let flags = [call.flag_or("exclusive", false)?, call.flag_or("reverse", false)?];
