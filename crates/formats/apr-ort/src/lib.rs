@@ -1,5 +1,5 @@
-//! Models in onnxruntime's own format (`.ort`), read as their weights; models of
-//! [OpenVINO](openvino), and [trees] of XGBoost and LightGBM.
+//! Models in onnxruntime's own format (`.ort`), read as their weights; models of OpenVINO
+//! ([`openvino`]), and [`trees`] of XGBoost and LightGBM.
 //!
 //! ```text
 //! u32 place of InferenceSession, "ORTM"
