@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""onnxruntime runs what apr translates of Keras, TensorFlow, Core ML and TensorFlow Lite: `translated.py APR [SHARED]`.
+"""onnxruntime runs what apr translates of Keras, TensorFlow, Core ML, OpenVINO and TensorFlow Lite: `translated.py APR [SHARED]`.
 
 The models and their values are those of `fixtures/`, which Keras, TensorFlow, Google's interpreter, PyTorch and NumPy
 computed; with the folder of files that other people wrote, theirs too. Needs numpy and onnxruntime.
@@ -25,6 +25,7 @@ LISTS = [
     ("coreml/lowered.json", "coreml/lowered"),
     ("coreml/recurrent.json", "coreml/recurrent"),
     ("tflite/lowered.json", "tflite"),
+    ("openvino/lowered.json", "openvino/lowered"),
 ]
 SHARED = [("keras/outputs.json", "keras"), ("tensorflow/outputs.json", "tensorflow"), ("tflite/outputs.json", "tflite")]
 

@@ -217,7 +217,8 @@ fn features(steps: &mut Steps) {
             (&["apr-registry"], "std,onnx"),
             (
                 &["apr-registry"],
-                "std,coreml,flax,keras,numpy,orbax,ort,pytorch,tensorflow,tflite,vectors",
+                "std,bin,coreml,flax,keras,numpy,openvino,orbax,ort,pytorch,tensorflow,tflite,\
+                 trees",
             ),
             (&["apr"], "std"),
             (&["apr"], "native"),

@@ -6,7 +6,7 @@ use std::path::Path;
 use crate::process::{find_program, output, program, run as run_program, workspace};
 use crate::steps::{Outcome, Steps, Stop};
 
-const TARGETS: [&str; 31] = [
+const TARGETS: [&str; 33] = [
     "decode_block",
     "dequantize_any",
     "open_encrypted",
@@ -26,6 +26,7 @@ const TARGETS: [&str; 31] = [
     "read_merge",
     "read_numpy",
     "read_onnx",
+    "read_openvino",
     "read_orbax",
     "read_ort",
     "read_plan",
@@ -33,6 +34,7 @@ const TARGETS: [&str; 31] = [
     "read_safetensors",
     "read_tensorflow",
     "read_tflite",
+    "read_trees",
     "read_vectors",
     "read_ctranslate2",
     "roundtrip_apr2",
@@ -86,6 +88,7 @@ fn seed(corpus: &Path) -> Outcome {
         "fixtures/keras",
         "fixtures/numpy",
         "fixtures/onnx",
+        "fixtures/openvino",
         "fixtures/orbax/deep/d",
         "fixtures/orbax/ocdbt",
         "fixtures/ort",
@@ -94,6 +97,7 @@ fn seed(corpus: &Path) -> Outcome {
         "fixtures/tensorflow",
         "fixtures/tflite",
         "fixtures/torch",
+        "fixtures/trees",
         "fixtures/vectors",
         "fixtures/wrapped",
         "fixtures/merge",

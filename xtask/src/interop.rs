@@ -19,7 +19,7 @@ use crate::steps::{Outcome, Steps};
 type Part = fn(&mut Steps);
 
 /// The parts, in the order in which they run. Each sets up the programs that it compares with.
-const PARTS: [(&str, Part); 17] = [
+const PARTS: [(&str, Part); 18] = [
     ("builds", builds::run),
     ("parity", parity),
     ("candle", candle),
@@ -30,6 +30,7 @@ const PARTS: [(&str, Part); 17] = [
     ("distill", distill),
     ("merge", merge),
     ("codes", codes),
+    ("runtimes", runtimes),
     ("texts", texts),
     ("optimum", optimum),
     ("simplify", simplify),
@@ -173,6 +174,16 @@ fn codes(steps: &mut Steps) {
     {
         steps.run("other libraries load the quantized layouts that apr writes", || {
             reference::check_codes(&apr()?)
+        });
+    }
+}
+
+fn runtimes(steps: &mut Steps) {
+    if set_up_transformers(steps)
+        && steps.run("OpenVINO, XGBoost and LightGBM", reference::set_up_runtimes).is_some()
+    {
+        steps.run("they compute what apr and onnxruntime compute of their models", || {
+            reference::check_runtimes(&apr()?)
         });
     }
 }

@@ -473,6 +473,27 @@ pub(crate) fn check_codes(apr: &Path) -> Outcome {
     run(command.args(["fixtures/tiny-llama", "12+34=", "46"]))
 }
 
+/// A Python with OpenVINO, XGBoost and LightGBM, once it was [set up](set_up_runtimes).
+fn runtimes_python() -> PathBuf {
+    std::env::var_os("APR_RUNTIMES_PYTHON")
+        .map_or_else(|| folder().join("runtimes/bin/python"), PathBuf::from)
+}
+
+/// Makes a virtual environment for runtimes whose models apr reads, unless there is a Python that
+/// has them.
+pub(crate) fn set_up_runtimes() -> Outcome {
+    let has_it = ["-c", "import lightgbm, onnxruntime, openvino, torch, xgboost; print(1)"];
+    if output(program(runtimes_python()).args(has_it)).is_some() {
+        return Ok(());
+    }
+    share_environment("runtimes")
+}
+
+/// Lets OpenVINO, XGBoost and LightGBM compute models that apr reads and translates.
+pub(crate) fn check_runtimes(apr: &Path) -> Outcome {
+    run(program(runtimes_python()).arg("xtask/interop/runtimes.py").arg(apr))
+}
+
 /// A Python with what judges texts, once it was [set up](set_up_texts).
 fn texts_python() -> PathBuf {
     std::env::var_os("APR_TEXTS_PYTHON")

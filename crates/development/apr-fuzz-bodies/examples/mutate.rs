@@ -12,7 +12,7 @@ use apr_testkit::{excessive, locate};
 
 type Body = fn(&[u8]);
 
-const BODIES: [(&str, Body); 31] = [
+const BODIES: [(&str, Body); 33] = [
     ("decode_block", bodies::decode_block),
     ("dequantize_any", bodies::dequantize_any),
     ("open_encrypted", bodies::open_encrypted),
@@ -25,6 +25,7 @@ const BODIES: [(&str, Body); 31] = [
     ("read_coded", bodies::read_coded),
     ("read_coreml", bodies::read_coreml),
     ("read_flax", bodies::read_flax),
+    ("read_openvino", bodies::read_openvino),
     ("read_orbax", bodies::read_orbax),
     ("read_vectors", bodies::read_vectors),
     ("read_ctranslate2", bodies::read_ctranslate2),
@@ -41,6 +42,7 @@ const BODIES: [(&str, Body); 31] = [
     ("read_safetensors", bodies::read_safetensors),
     ("read_tensorflow", bodies::read_tensorflow),
     ("read_tflite", bodies::read_tflite),
+    ("read_trees", bodies::read_trees),
     ("roundtrip_apr2", bodies::roundtrip_apr2),
     ("roundtrip_gguf", bodies::roundtrip_gguf),
     ("scan_any", bodies::scan_any),

@@ -170,6 +170,29 @@ pub fn read_tensorflow(data: &[u8]) {
     }
 }
 
+/// Reads the input as the XML file of an OpenVINO model, with some bytes as its weights.
+pub fn read_openvino(data: &[u8]) {
+    use apr_registry::openvino;
+
+    /// The input, and the bytes of weights beside it.
+    struct Input<'a>(&'a [u8]);
+
+    impl apr_registry::SourceSet for Input<'_> {
+        fn open(&self, name: &str) -> apr_registry::Result<Box<dyn apr_registry::ByteSource>> {
+            let is_data = name.ends_with(".bin");
+            Ok(Box::new(if is_data { vec![1; 4096] } else { self.0.to_vec() }))
+        }
+
+        fn list(&self) -> apr_registry::Result<Vec<String>> {
+            Ok(vec!["input".to_owned(), "input.bin".to_owned()])
+        }
+    }
+
+    if let Ok(reader) = openvino::open_in(&Input(data), NAME, &limits()) {
+        use_reader(&reader);
+    }
+}
+
 /// Reads the input as a model in onnxruntime's own format.
 pub fn read_ort(data: &[u8]) {
     if let Ok(reader) = apr_registry::ort::open(data.to_vec(), NAME, &limits()) {
@@ -180,6 +203,16 @@ pub fn read_ort(data: &[u8]) {
 /// Reads the input as a TensorFlow Lite model.
 pub fn read_tflite(data: &[u8]) {
     if let Ok(reader) = apr_registry::tflite::open(data.to_vec(), NAME, &limits()) {
+        use_reader(&reader);
+    }
+}
+
+/// Reads the input as trees of XGBoost and of LightGBM.
+pub fn read_trees(data: &[u8]) {
+    if let Ok(reader) = apr_registry::xgboost::open(data, NAME, &limits()) {
+        use_reader(&reader);
+    }
+    if let Ok(reader) = apr_registry::lightgbm::open(data, NAME, &limits()) {
         use_reader(&reader);
     }
 }

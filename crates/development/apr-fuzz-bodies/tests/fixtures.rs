@@ -5,9 +5,9 @@ use std::path::Path;
 use apr_fuzz_bodies::{
     decode_block, dequantize_any, open_encrypted, probe_any, read_adapter, read_answers, read_apr1,
     read_apr2, read_aprn, read_coded, read_coreml, read_ctranslate2, read_flax, read_ggml,
-    read_gguf, read_keras, read_manifest, read_merge, read_numpy, read_onnx, read_orbax, read_ort,
-    read_plan, read_pytorch, read_safetensors, read_tensorflow, read_tflite, read_vectors,
-    roundtrip_apr2, roundtrip_gguf, scan_any,
+    read_gguf, read_keras, read_manifest, read_merge, read_numpy, read_onnx, read_openvino,
+    read_orbax, read_ort, read_plan, read_pytorch, read_safetensors, read_tensorflow, read_tflite,
+    read_trees, read_vectors, roundtrip_apr2, roundtrip_gguf, scan_any,
 };
 use apr_registry::DType;
 use apr_testkit::apr2::{Apr2Builder, Apr2Entry};
@@ -18,7 +18,7 @@ use apr_testkit::{corrupt, locate};
 
 type Body = fn(&[u8]);
 
-const BODIES: [(&str, Body); 31] = [
+const BODIES: [(&str, Body); 33] = [
     ("read_adapter", read_adapter),
     ("read_answers", read_answers),
     ("decode_block", decode_block),
@@ -37,6 +37,7 @@ const BODIES: [(&str, Body); 31] = [
     ("read_merge", read_merge),
     ("read_numpy", read_numpy),
     ("read_onnx", read_onnx),
+    ("read_openvino", read_openvino),
     ("read_orbax", read_orbax),
     ("read_ort", read_ort),
     ("read_plan", read_plan),
@@ -44,6 +45,7 @@ const BODIES: [(&str, Body); 31] = [
     ("read_safetensors", read_safetensors),
     ("read_tensorflow", read_tensorflow),
     ("read_tflite", read_tflite),
+    ("read_trees", read_trees),
     ("read_vectors", read_vectors),
     ("read_ctranslate2", read_ctranslate2),
     ("roundtrip_apr2", roundtrip_apr2),

@@ -22,9 +22,13 @@ pub use apr_registry::gguf::ggml::FORMAT as GGML;
 #[cfg(feature = "formats")]
 pub use apr_registry::keras::{ARCHIVE as KERAS, HDF5};
 #[cfg(feature = "formats")]
+pub use apr_registry::lightgbm::FORMAT as LIGHTGBM;
+#[cfg(feature = "formats")]
 pub use apr_registry::numpy::{NPY, NPZ};
 #[cfg(feature = "formats")]
 pub use apr_registry::onnx::FORMAT as ONNX;
+#[cfg(feature = "formats")]
+pub use apr_registry::openvino::FORMAT as OPENVINO;
 #[cfg(feature = "formats")]
 pub use apr_registry::orbax::FORMAT as ORBAX;
 #[cfg(feature = "formats")]
@@ -43,6 +47,8 @@ pub use apr_registry::tflite::FORMAT as TFLITE;
 pub use apr_registry::torchscript::FORMAT as TORCHSCRIPT;
 #[cfg(feature = "formats")]
 pub use apr_registry::vectors::{FASTTEXT, WORD2VEC};
+#[cfg(feature = "formats")]
+pub use apr_registry::xgboost::FORMAT as XGBOOST;
 pub use apr_registry::{
     formats as all, recognise, recognise_file, target_by_extension, targets as writable,
 };

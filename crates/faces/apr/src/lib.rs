@@ -84,6 +84,8 @@
 //! | Flax, Orbax, TensorFlow.js, Paddle, word2vec, fastText, CTranslate2, NeMo, llamafile | yes | no | | NeMo and llamafile as what is inside |
 //! | TensorFlow Lite | weights, scales, associated files | no | | `graph`, which runs and becomes ONNX |
 //! | Core ML | models, packages | no | | `graph`; compressed weights as floats |
+//! | OpenVINO | constants by the names of their layers | no | | `graph`, which runs and becomes ONNX |
+//! | XGBoost, LightGBM | lists of all trees | no | | `graph`, which runs and becomes ONNX |
 //! | GGML, GGMF, GGJT | yes | no | | eleven families |
 //! | APR1, APRN, dialects of APR v2 | yes | APR1, APRN | yes | `typed` |
 //!
@@ -95,7 +97,7 @@
 //! | `std` | the standard library: tables are kept, checksums use the processor's instructions | 34 | 49 |
 //! | `simd` | loops for AVX2 and AVX-512, chosen by the processor's features at run time | 37 | 63 |
 //! | `native` | files and threads: [`Model`], [`Tensor`], [`write()`] | 48 | 72 |
-//! | `formats` | GGUF, PyTorch, ONNX, TorchScript, NumPy, Keras, TensorFlow, Core ML, Flax, Orbax, word vectors, NeMo, llamafile | 69 | 143 |
+//! | `formats` | GGUF, PyTorch, ONNX, TorchScript, NumPy, Keras, TensorFlow, Core ML, OpenVINO, XGBoost, LightGBM, Flax, Orbax, word vectors, NeMo, llamafile | 69 | 143 |
 //! | `ops` | families, graphs, [`convert`], [`apr_import`] and the reports of [`Model`] | 102 | 283 |
 //! | `quantize` | tensors get ggml's types; they are read without it | 102 | 290 |
 //! | `prune` | pruning and sparse tensors: the module `prune` | 103 | 277 |

@@ -1,5 +1,5 @@
 //! Writes graphs of other programs in the operators of ONNX: what the lowerings of Keras,
-//! TensorFlow and TensorFlow Lite share.
+//! TensorFlow, TensorFlow Lite, Core ML and OpenVINO share.
 //!
 //! Images of these programs are `[batch, height, width, channels]`, and ONNX's convolutions and
 //! pools take `[batch, channels, height, width]`. A value has both orders where both are asked for,
@@ -26,6 +26,8 @@
 #![forbid(unsafe_code)]
 #![cfg_attr(not(test), deny(clippy::disallowed_methods, clippy::disallowed_types))]
 
+mod gelu;
+mod numbers;
 mod order;
 mod padding;
 mod writer;
@@ -34,6 +36,8 @@ use std::collections::BTreeMap;
 
 use apr_graph::Constant;
 
+pub use gelu::Gelu;
+pub use numbers::{floats, ints};
 pub use order::{Order, Placed, to_channels_first, to_natural};
 pub use padding::{Padding, Window};
 pub use writer::{Writer, with};

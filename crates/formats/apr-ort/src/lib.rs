@@ -1,4 +1,5 @@
-//! Models in onnxruntime's own format (`.ort`), read as their weights.
+//! Models in onnxruntime's own format (`.ort`), read as their weights; models of OpenVINO
+//! ([`openvino`]), and [`trees`] of XGBoost and LightGBM.
 //!
 //! ```text
 //! u32 place of InferenceSession, "ORTM"
@@ -45,7 +46,9 @@
 
 mod graph;
 mod model;
+pub mod openvino;
 mod reader;
+pub mod trees;
 
 use apr_core::{ByteSource, Format, Limits, Result};
 use apr_tflite::flatbuffer::Flatbuffer;

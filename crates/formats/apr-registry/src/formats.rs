@@ -323,6 +323,25 @@ pub(crate) static FORMATS: &[Registration] = &[
     },
     #[cfg(not(feature = "ort"))]
     told_apart(&crate::unread::ORT),
+    #[cfg(feature = "openvino")]
+    Registration {
+        open: Some(|source, name, options| {
+            Ok(Box::new(apr_ort::openvino::open(source, name, &options.limits)?))
+        }),
+        open_set: Some(|set, name, options| {
+            Ok(Box::new(apr_ort::openvino::open_in(set, name, &options.limits)?))
+        }),
+        spans_files: true,
+        graphs: Some(apr_ort::openvino::graphs_of),
+        in_folder: InFolder {
+            rank: 4,
+            names: &["openvino_model.xml", "model.xml"],
+            ..InFolder::NONE
+        },
+        ..told_apart(&apr_ort::openvino::FORMAT)
+    },
+    #[cfg(not(feature = "openvino"))]
+    told_apart(&crate::unread::OPENVINO),
     #[cfg(feature = "flax")]
     Registration {
         open: Some(|source, name, options| {
@@ -380,11 +399,26 @@ pub(crate) static FORMATS: &[Registration] = &[
     },
     #[cfg(not(feature = "keras"))]
     told_apart(&crate::unread::HDF5),
+    #[cfg(feature = "trees")]
+    Registration {
+        open: Some(|source, name, options| {
+            Ok(Box::new(apr_ort::trees::xgboost::open(source, name, &options.limits)?))
+        }),
+        graphs: Some(apr_ort::trees::graphs_of),
+        in_folder: InFolder { rank: 8, extensions: &["ubj"], ..InFolder::NONE },
+        ..told_apart(&apr_ort::trees::xgboost::FORMAT)
+    },
+    #[cfg(feature = "trees")]
+    Registration {
+        open: Some(|source, name, options| {
+            Ok(Box::new(apr_ort::trees::lightgbm::open(source, name, &options.limits)?))
+        }),
+        ..told_apart(&apr_ort::trees::lightgbm::FORMAT)
+    },
     told_apart(crate::unread::NAMED[0]),
     told_apart(crate::unread::NAMED[1]),
     told_apart(crate::unread::NAMED[2]),
     told_apart(crate::unread::NAMED[3]),
-    told_apart(crate::unread::NAMED[4]),
 ];
 
 /// Returns an entry for a format that is only detected.

@@ -69,6 +69,10 @@ pub use apr_onnx as onnx;
 pub use apr_orbax as orbax;
 #[cfg(feature = "ort")]
 pub use apr_ort as ort;
+#[cfg(feature = "openvino")]
+pub use apr_ort::openvino;
+#[cfg(feature = "trees")]
+pub use apr_ort::trees::{self, lightgbm, xgboost};
 #[cfg(feature = "pytorch")]
 pub use apr_pytorch as pytorch;
 pub use apr_safetensors as safetensors;

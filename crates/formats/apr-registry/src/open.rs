@@ -147,6 +147,10 @@ fn open_any_in(
     if apr_coreml::is_package(&json) {
         return Ok(Box::new(apr_coreml::open_package(&json, name, set, limits)?));
     }
+    #[cfg(feature = "trees")]
+    if apr_ort::trees::xgboost::is_model(&json) {
+        return Ok(Box::new(apr_ort::trees::xgboost::open(json, name, limits)?));
+    }
     let open_index =
         shard_extension(&json).and_then(|extension| entry_by_extension(&extension)?.open_index);
     let opened = match open_index {

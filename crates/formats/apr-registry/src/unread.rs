@@ -50,11 +50,15 @@ pub(crate) static EXECUTORCH: Format = Format {
     ..Format::READ_ONLY
 };
 
-/// The topology of an OpenVINO model; its weights are in a `.bin` beside it.
+/// A model of OpenVINO, in builds without its reader.
+#[cfg(not(feature = "openvino"))]
 pub(crate) static OPENVINO: Format = Format {
     id: "openvino",
     name: "OpenVINO IR",
-    recognises: |head| openvino_version(head).is_some(),
+    recognises: |head| {
+        let head = String::from_utf8_lossy(head);
+        head.starts_with('<') && head.contains("<net ")
+    },
     ..Format::READ_ONLY
 };
 
@@ -86,22 +90,13 @@ pub(crate) static COREML: Format = Format {
 };
 
 /// Formats that are detected but not read in every build.
-pub(crate) static NAMED: [&Format; 5] = [&TENSORRT, &EXECUTORCH, &OPENVINO, &RKNN, &NCNN];
+pub(crate) static NAMED: [&Format; 4] = [&TENSORRT, &EXECUTORCH, &RKNN, &NCNN];
 
 /// The version of the schema of an ExecuTorch program: a flatbuffer with the mark `ET12`.
 fn executorch_version(head: &[u8]) -> Option<&str> {
     let mark = std::str::from_utf8(head.get(4..8)?).ok()?;
     let version = mark.strip_prefix("ET")?;
     version.bytes().all(|byte| byte.is_ascii_digit()).then_some(version)
-}
-
-/// The version of the IR of an OpenVINO model: an attribute of the first element.
-fn openvino_version(head: &[u8]) -> Option<String> {
-    let text = String::from_utf8_lossy(head);
-    let (_, net) = text.split_once("<net ").filter(|(before, _)| before.len() < 64)?;
-    let (_, version) = net.split_once("version=\"")?;
-    let (version, _) = version.split_once('"')?;
-    version.bytes().all(|byte| byte.is_ascii_digit()).then(|| version.to_owned())
 }
 
 /// Returns the error message for a file that starts with these bytes: its format, version, and what
@@ -117,11 +112,6 @@ pub(crate) fn refusal(format: &Format, head: &[u8]) -> String {
             executorch_version(head).map(|version| format!("schema {version}")),
             "its weights are stored for one device; use the .pt2 program or the checkpoint that \
              it was exported from",
-        ),
-        "openvino" => (
-            openvino_version(head).map(|version| format!("version {version}")),
-            "its weights are in the .bin next to it, without names; use the ONNX or PyTorch model \
-             that it was converted from",
         ),
         "rknn" => (
             None,
@@ -215,11 +205,9 @@ mod tests {
 
     #[test]
     fn unsupported_formats_are_detected_with_an_alternative() {
-        let openvino = b"<?xml version=\"1.0\"?>\n<net name=\"m\" version=\"11\">";
         for (head, format, says) in [
             (&b"ptrt\0\0\0\0"[..], &TENSORRT, "use the ONNX file"),
             (b"\x30\0\0\0ET12\0\0", &EXECUTORCH, "schema 12"),
-            (openvino, &OPENVINO, "version 11"),
             (b"RKNN\x01\0", &RKNN, "Rockchip"),
             (b"7767517\n75 83\n", &NCNN, "ncnn"),
         ] {

@@ -54,8 +54,11 @@ pub fn foreign(domain: &str) -> Option<&'static str> {
     Some(match domain {
         "coreml" => "Core ML",
         "keras" => "Keras",
+        "lightgbm" => "LightGBM",
+        "openvino" => "OpenVINO",
         "tensorflow" => "TensorFlow",
         "tflite" => "TensorFlow Lite",
+        "xgboost" => "XGBoost",
         _ => return None,
     })
 }

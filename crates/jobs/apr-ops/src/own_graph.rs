@@ -10,7 +10,7 @@ use apr_graph::{
 use apr_registry::tflite::lower::Affine;
 use apr_registry::{
     CheckpointReader, Code, Error, Escaped, Format, Limits, Result, TensorInfo, coreml, graphs_of,
-    keras, keys, onnx, tensorflow, tflite,
+    keras, keys, lightgbm, onnx, openvino, tensorflow, tflite, trees, xgboost,
 };
 use apr_source::Source;
 use apr_source::naming::original;
@@ -68,7 +68,10 @@ pub(crate) fn own_graphs(source: &Source<'_>) -> Result<Option<OwnGraphs>> {
     }
 
     let scales = scales(reader, &renaming.used);
-    let unused = now().filter(|name| !renaming.used.contains(*name) && !scales.contains(name));
+    // Lists of trees are settings of a node, which it has instead of weights.
+    let is_list = |name: &str| has_lists(format) && trees::is_in_graph(name);
+    let is_used = |name: &str| renaming.used.contains(name) || scales.contains(name);
+    let unused = now().filter(|name| !is_used(name) && !is_list(name));
     let unused = unused.map(str::to_owned).collect();
     Ok(Some(OwnGraphs { parts, unused, format }))
 }
@@ -116,11 +119,24 @@ impl OwnGraphs {
         [&tensorflow::GRAPH, &tensorflow::SAVED_MODEL].contains(&self.format)
     }
 
+    /// Returns the tensors that the graphs use, if what is written of them may have their numbers
+    /// as settings.
+    pub(crate) fn settings(&self, reader: &dyn CheckpointReader) -> HashSet<String> {
+        let unused: HashSet<&String> = self.unused.iter().collect();
+        let names = reader.tensors().iter().map(|info| &info.name);
+        let may_be = self.is_translated() || has_lists(self.format);
+        names.filter(|name| may_be && !unused.contains(name)).cloned().collect()
+    }
+
     /// The tensors that the graphs leave out, which is how the file's program has it.
     pub(crate) fn left_out(&self) -> Option<String> {
         /// Names that are shown.
         const SHOWN: usize = 6;
 
+        // Numbers of the training are no part of what trees compute.
+        if has_lists(self.format) {
+            return None;
+        }
         let names = self.unused.iter().take(SHOWN).map(|name| Escaped::short(name).to_string());
         let mut names: Vec<String> = names.collect();
         if let Some(more) = self.unused.len().checked_sub(SHOWN).filter(|more| *more > 0) {
@@ -133,13 +149,23 @@ impl OwnGraphs {
 
     /// Returns a warning about half precision, which the ONNX graph computes otherwise.
     ///
-    /// It applies to Core ML programs and layers of Keras.
+    /// It applies to Core ML programs, models of OpenVINO, and layers of Keras.
     pub(crate) fn widened(&self) -> Option<String> {
         let bodies = self.parts.iter().map(|(_, graph)| &graph.body);
         let (program, has_halves) = match self.format {
             format if [&coreml::MODEL, &coreml::PACKAGE].contains(&format) => {
                 let mut values = bodies.flat_map(|body| &body.values);
                 ("Core ML", values.any(|value| value.element() == Some(ElementType::F16)))
+            }
+            format if format == &openvino::FORMAT => {
+                // Weights in half precision are only stored so.
+                let is_half = |value: &apr_graph::Value| {
+                    !matches!(value.origin, ValueOrigin::Weight(_))
+                        && [ElementType::F16, ElementType::BF16]
+                            .map(Some)
+                            .contains(&value.element())
+                };
+                ("OpenVINO", bodies.flat_map(|body| &body.values).any(is_half))
             }
             format if [&keras::HDF5, &keras::ARCHIVE].contains(&format) => {
                 let functions = self.parts.iter().flat_map(|(_, graph)| &graph.functions);
@@ -154,8 +180,13 @@ impl OwnGraphs {
     }
 }
 
+/// Returns `true` for a format whose graphs have the tensors' numbers as settings of a node.
+fn has_lists(format: &Format) -> bool {
+    [&xgboost::FORMAT, &lightgbm::FORMAT].contains(&format)
+}
+
 /// Formats whose graphs are translated into operators of ONNX.
-static TRANSLATED: [&Format; 7] = [
+static TRANSLATED: [&Format; 8] = [
     &tflite::FORMAT,
     &tensorflow::GRAPH,
     &tensorflow::SAVED_MODEL,
@@ -163,6 +194,7 @@ static TRANSLATED: [&Format; 7] = [
     &keras::ARCHIVE,
     &coreml::MODEL,
     &coreml::PACKAGE,
+    &openvino::FORMAT,
 ];
 
 /// Returns `true` if a layer computes in half precision.
@@ -233,6 +265,11 @@ impl OwnGraphs {
         if [&coreml::MODEL, &coreml::PACKAGE].contains(&self.format) {
             let weights = Weights { reader };
             return self.lowered(|graph| coreml::lower::lower(graph, &weights));
+        }
+
+        if self.format == &openvino::FORMAT {
+            let weights = Weights { reader };
+            return self.lowered(|graph| openvino::lower::lower(graph, &weights));
         }
 
         let mut others: BTreeMap<String, u64> = BTreeMap::new();

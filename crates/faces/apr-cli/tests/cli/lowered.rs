@@ -1,8 +1,8 @@
-//! Models of Keras, TensorFlow and Core ML, run and exported as ONNX.
+//! Models of Keras, TensorFlow, Core ML and OpenVINO, run and exported as ONNX.
 //!
-//! Expected values: Keras and TensorFlow (`fixtures/keras/lowered.py`,
-//! `fixtures/tensorflow/lowered.py`); PyTorch and NumPy for Core ML, which runs on Apple's systems
-//! alone (`fixtures/coreml/lowered.py`).
+//! Expected values: Keras, TensorFlow and OpenVINO (`fixtures/keras/lowered.py`,
+//! `fixtures/tensorflow/lowered.py`, `fixtures/openvino/make.py`); PyTorch and NumPy for Core ML,
+//! which runs on Apple's systems alone (`fixtures/coreml/lowered.py`).
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -132,6 +132,11 @@ fn loops_branches_and_volumes_compute_what_tensorflow_does() {
 #[test]
 fn layers_and_operations_compute_what_core_ml_defines() {
     compute_all("coreml/lowered.json", &fixture("coreml").join("lowered"));
+}
+
+#[test]
+fn layers_compute_what_openvino_does() {
+    compute_all("openvino/lowered.json", &fixture("openvino").join("lowered"));
 }
 
 #[test]

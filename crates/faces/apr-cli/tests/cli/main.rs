@@ -81,6 +81,7 @@ mod onnx_products;
 mod onnx_rewritten;
 mod onnx_simplified;
 mod onnx_surgery;
+mod openvino;
 #[cfg(unix)]
 mod outputs;
 mod page;
@@ -136,6 +137,7 @@ mod torchscript;
 mod trace;
 mod trace_diff;
 mod training_checkpoints;
+mod trees;
 mod unquantized;
 mod unused_tensors;
 mod upgrade;

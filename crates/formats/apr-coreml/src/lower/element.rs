@@ -1,8 +1,7 @@
 //! Types of elements, and constants of them.
 
-use apr_core::DType;
 use apr_graph::{Constant, ConstantData, ElementType};
-use apr_tensor::element::widen_f32;
+use apr_lower::{floats, ints};
 
 /// Returns the element type that an ONNX graph uses for elements of this type of a program.
 ///
@@ -14,35 +13,6 @@ pub(super) fn computed(element: ElementType) -> ElementType {
         ElementType::I8 | ElementType::I16 | ElementType::U8 | ElementType::U16 => ElementType::I32,
         element => element,
     }
-}
-
-/// The numbers of a constant of integers or truths.
-pub(super) fn ints(constant: &Constant) -> Option<Vec<i64>> {
-    let ConstantData::Bytes(bytes) = &constant.data else { return None };
-    Some(match constant.element {
-        ElementType::I8 => bytes.iter().map(|byte| i64::from(i8::from_le_bytes([*byte]))).collect(),
-        ElementType::U8 => bytes.iter().map(|byte| i64::from(*byte)).collect(),
-        ElementType::I16 => words(bytes).map(|word| i64::from(i16::from_le_bytes(word))).collect(),
-        ElementType::U16 => words(bytes).map(|word| i64::from(u16::from_le_bytes(word))).collect(),
-        ElementType::U32 => words(bytes).map(|word| i64::from(u32::from_le_bytes(word))).collect(),
-        _ => return constant.as_ints(),
-    })
-}
-
-/// The numbers of a constant of floats.
-pub(super) fn floats(constant: &Constant) -> Option<Vec<f32>> {
-    match (&constant.data, constant.element) {
-        (ConstantData::Bytes(bytes), ElementType::F16) => {
-            let mut floats = Vec::with_capacity(bytes.len() / 2);
-            widen_f32(DType::F16, bytes, &mut floats);
-            Some(floats)
-        }
-        _ => constant.as_floats(),
-    }
-}
-
-fn words<const N: usize>(bytes: &[u8]) -> impl Iterator<Item = [u8; N]> {
-    bytes.as_chunks::<N>().0.iter().copied()
 }
 
 /// Converts a constant to the element type of the computation. Returns `None` for texts.

@@ -6,13 +6,12 @@
 
 mod call;
 mod element;
-mod gelu;
 mod length;
 mod network;
 mod program;
 
 use apr_graph::{AttributeValue, Graph, Node};
-use apr_lower::{Untranslated, Weights};
+use apr_lower::{Gelu, Untranslated, Weights};
 
 /// A model's graph ([`crate::graphs_of`]) with the operators of ONNX.
 ///
@@ -50,6 +49,16 @@ pub fn lower(graph: &Graph, weights: &dyn Weights) -> Result<Graph, Untranslated
 
 fn is_list(value: &AttributeValue) -> bool {
     matches!(value, AttributeValue::Texts(_))
+}
+
+/// The formula of GELU that a mode of coremltools names.
+fn gelu(mode: &str) -> Option<Gelu> {
+    match mode {
+        "EXACT" => Some(Gelu::Exact),
+        "TANH_APPROXIMATION" => Some(Gelu::Tanh),
+        "SIGMOID_APPROXIMATION" => Some(Gelu::Sigmoid),
+        _ => None,
+    }
 }
 
 /// Counts an operator that is not translated.

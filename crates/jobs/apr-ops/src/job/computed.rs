@@ -62,6 +62,7 @@ impl Job {
             Err(_) => None,
         };
         let graph_misfits = self.misfits_of(own.as_ref());
+        let settings = own.as_ref().map(|own| own.settings(known.reader())).unwrap_or_default();
         let Computation { mut view, models, is_own, mut warnings } =
             self.computation(&known, own, &storage)?;
         let (models, idle) = self.graph.merge(models)?;
@@ -134,7 +135,10 @@ impl Job {
         bound.warnings.extend(warnings);
         bound.warnings.extend(self.graph.idle_past(&bound_models));
         bound.warnings.extend(self.graph.idle_blocks(&bound_models));
-        losses.extend(unused.into_iter().filter(|loss| !replaced.contains(&loss.name)));
+        // The graph has their numbers itself.
+        let is_setting = |name: &String| is_own && settings.contains(name);
+        let is_lost = |loss: &Loss| !replaced.contains(&loss.name) && !is_setting(&loss.name);
+        losses.extend(unused.into_iter().filter(is_lost));
         losses.extend(lost_metadata(&metadata));
         note(&mut properties, onnx::TRANSPOSED, &bound.transposed);
         note(&mut properties, onnx::CONSTANTS, &numbers.into_iter().collect::<Vec<_>>());

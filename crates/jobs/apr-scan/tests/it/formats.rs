@@ -88,8 +88,9 @@ fn files_of_every_format_that_a_reader_opens_are_examined() {
     assert!(missing.is_empty(), "no file of the fixtures is of these formats: {missing:?}");
 }
 
-/// Formats that are only detected or written, that are another one when they are opened, or of
-/// which only tests of their readers have a file.
+/// Formats that are only detected or written, that are another one when they are opened, that are
+/// not opened without the other files of their folder, or of which only tests of their readers have
+/// a file.
 const NOT_OPENED: [&str; 10] = [
     "aprdialect",
     "executorch",

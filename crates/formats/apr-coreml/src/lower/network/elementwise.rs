@@ -2,7 +2,7 @@
 
 use apr_graph::{ElementType, ValueId};
 
-use super::super::gelu::gelu;
+use super::super::gelu;
 use super::Lowering;
 use super::layer::{Blob, Layer};
 
@@ -76,7 +76,7 @@ impl Lowering<'_> {
             "gelu" => {
                 let x = layer.only()?;
                 let mode = layer.member("mode", "EXACT")?;
-                Some(x.with(gelu(&mut self.out.main, x.id, mode, &layer.name)?))
+                Some(x.with(gelu(mode)?.write(&mut self.out.main, x.id, &layer.name)))
             }
             "clip" => {
                 let x = layer.only()?;

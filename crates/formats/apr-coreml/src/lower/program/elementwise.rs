@@ -304,6 +304,6 @@ impl Lowering<'_> {
 
     fn gelu(&mut self, call: &Call<'_>, x: ValueId) -> Option<ValueId> {
         let mode = self.text_or(call, "mode", "EXACT")?;
-        super::super::gelu::gelu(&mut self.out.main, x, &mode, &call.name)
+        Some(super::super::gelu(&mode)?.write(&mut self.out.main, x, &call.name))
     }
 }

@@ -3,9 +3,10 @@
 use apr_graph::{
     Constant, ConstantData, Dim, ElementType, MAX_RANK, Value, ValueId, ValueOrigin, WeightRef,
 };
+use apr_lower::{floats, ints};
 
 use super::super::call::{Argument, Call, given};
-use super::super::element::{computed, computed_constant, floats, ints};
+use super::super::element::{computed, computed_constant};
 use super::Lowering;
 
 /// Source of a value.
