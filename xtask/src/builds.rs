@@ -35,7 +35,7 @@ pub(crate) const PORTABLE: [&str; 45] = [
     "apr-coreml",
     "apr-skeleton",
     "apr-lower",
-    "apr-ort",
+    "apr-runtimes",
     "apr-tflite",
     "apr-torchscript",
     "apr-safetensors",

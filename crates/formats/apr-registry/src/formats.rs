@@ -315,30 +315,30 @@ pub(crate) static FORMATS: &[Registration] = &[
     #[cfg(feature = "ort")]
     Registration {
         open: Some(|source, name, options| {
-            Ok(Box::new(apr_ort::open(source, name, &options.limits)?))
+            Ok(Box::new(apr_runtimes::ort::open(source, name, &options.limits)?))
         }),
-        graphs: Some(apr_ort::graphs_of),
+        graphs: Some(apr_runtimes::ort::graphs_of),
         in_folder: InFolder { rank: 4, extensions: &["ort"], ..InFolder::NONE },
-        ..told_apart(&apr_ort::FORMAT)
+        ..told_apart(&apr_runtimes::ort::FORMAT)
     },
     #[cfg(not(feature = "ort"))]
     told_apart(&crate::unread::ORT),
     #[cfg(feature = "openvino")]
     Registration {
         open: Some(|source, name, options| {
-            Ok(Box::new(apr_ort::openvino::open(source, name, &options.limits)?))
+            Ok(Box::new(apr_runtimes::openvino::open(source, name, &options.limits)?))
         }),
         open_set: Some(|set, name, options| {
-            Ok(Box::new(apr_ort::openvino::open_in(set, name, &options.limits)?))
+            Ok(Box::new(apr_runtimes::openvino::open_in(set, name, &options.limits)?))
         }),
         spans_files: true,
-        graphs: Some(apr_ort::openvino::graphs_of),
+        graphs: Some(apr_runtimes::openvino::graphs_of),
         in_folder: InFolder {
             rank: 4,
             names: &["openvino_model.xml", "model.xml"],
             ..InFolder::NONE
         },
-        ..told_apart(&apr_ort::openvino::FORMAT)
+        ..told_apart(&apr_runtimes::openvino::FORMAT)
     },
     #[cfg(not(feature = "openvino"))]
     told_apart(&crate::unread::OPENVINO),
@@ -402,18 +402,18 @@ pub(crate) static FORMATS: &[Registration] = &[
     #[cfg(feature = "trees")]
     Registration {
         open: Some(|source, name, options| {
-            Ok(Box::new(apr_ort::trees::xgboost::open(source, name, &options.limits)?))
+            Ok(Box::new(apr_runtimes::trees::xgboost::open(source, name, &options.limits)?))
         }),
-        graphs: Some(apr_ort::trees::graphs_of),
+        graphs: Some(apr_runtimes::trees::graphs_of),
         in_folder: InFolder { rank: 8, extensions: &["ubj"], ..InFolder::NONE },
-        ..told_apart(&apr_ort::trees::xgboost::FORMAT)
+        ..told_apart(&apr_runtimes::trees::xgboost::FORMAT)
     },
     #[cfg(feature = "trees")]
     Registration {
         open: Some(|source, name, options| {
-            Ok(Box::new(apr_ort::trees::lightgbm::open(source, name, &options.limits)?))
+            Ok(Box::new(apr_runtimes::trees::lightgbm::open(source, name, &options.limits)?))
         }),
-        ..told_apart(&apr_ort::trees::lightgbm::FORMAT)
+        ..told_apart(&apr_runtimes::trees::lightgbm::FORMAT)
     },
     told_apart(crate::unread::NAMED[0]),
     told_apart(crate::unread::NAMED[1]),

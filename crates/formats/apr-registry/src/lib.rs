@@ -67,14 +67,14 @@ pub use apr_numpy as numpy;
 pub use apr_onnx as onnx;
 #[cfg(feature = "orbax")]
 pub use apr_orbax as orbax;
-#[cfg(feature = "ort")]
-pub use apr_ort as ort;
-#[cfg(feature = "openvino")]
-pub use apr_ort::openvino;
-#[cfg(feature = "trees")]
-pub use apr_ort::trees::{self, lightgbm, xgboost};
 #[cfg(feature = "pytorch")]
 pub use apr_pytorch as pytorch;
+#[cfg(feature = "openvino")]
+pub use apr_runtimes::openvino;
+#[cfg(feature = "ort")]
+pub use apr_runtimes::ort;
+#[cfg(feature = "trees")]
+pub use apr_runtimes::trees::{self, lightgbm, xgboost};
 pub use apr_safetensors as safetensors;
 #[cfg(feature = "tensorflow")]
 pub use apr_tensorflow as tensorflow;

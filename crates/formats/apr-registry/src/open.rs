@@ -148,8 +148,8 @@ fn open_any_in(
         return Ok(Box::new(apr_coreml::open_package(&json, name, set, limits)?));
     }
     #[cfg(feature = "trees")]
-    if apr_ort::trees::xgboost::is_model(&json) {
-        return Ok(Box::new(apr_ort::trees::xgboost::open(json, name, limits)?));
+    if apr_runtimes::trees::xgboost::is_model(&json) {
+        return Ok(Box::new(apr_runtimes::trees::xgboost::open(json, name, limits)?));
     }
     let open_index =
         shard_extension(&json).and_then(|extension| entry_by_extension(&extension)?.open_index);

@@ -48,7 +48,7 @@
 //! let xml = br#"<net name="m" version="11"><layers><layer id="0" name="empty" type="Const"
 //!     version="opset1"><data element_type="f32" shape="0" offset="0" size="0"/><output><port
 //!     id="0" precision="FP32"><dim>0</dim></port></output></layer></layers><edges/></net>"#;
-//! let reader = apr_ort::openvino::open(xml.to_vec(), "model.xml", &Limits::default())?;
+//! let reader = apr_runtimes::openvino::open(xml.to_vec(), "model.xml", &Limits::default())?;
 //! assert_eq!(reader.tensors()[0].name, "empty");
 //! # Ok::<(), apr_core::Error>(())
 //! ```

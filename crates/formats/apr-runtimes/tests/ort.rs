@@ -5,7 +5,7 @@ use std::path::PathBuf;
 
 use apr_core::{CheckpointReader, Code, Limits, Result};
 use apr_graph::{Body, Severity, check};
-use apr_ort::{METADATA, OrtReader, graphs_of};
+use apr_runtimes::ort::{METADATA, OrtReader, graphs_of};
 use apr_testkit::{corrupt, peak_memory, read_everything};
 use serde_json::{Value, json};
 use sha2::{Digest, Sha256};
@@ -19,7 +19,7 @@ fn fixture(name: &str) -> Vec<u8> {
 }
 
 fn open(file: Vec<u8>) -> Result<OrtReader> {
-    apr_ort::open(file, "a.ort", &Limits::default())
+    apr_runtimes::ort::open(file, "a.ort", &Limits::default())
 }
 
 #[test]

@@ -57,8 +57,8 @@ fn is_ubjson(head: &[u8]) -> bool {
 /// Returns `true` if a JSON file is a model of XGBoost.
 ///
 /// ```
-/// assert!(apr_ort::trees::xgboost::is_model(br#"{"learner": {"attributes": {}}}"#));
-/// assert!(!apr_ort::trees::xgboost::is_model(br#"{"weight_map": {}}"#));
+/// assert!(apr_runtimes::trees::xgboost::is_model(br#"{"learner": {"attributes": {}}}"#));
+/// assert!(!apr_runtimes::trees::xgboost::is_model(br#"{"weight_map": {}}"#));
 /// ```
 #[must_use]
 pub fn is_model(json: &[u8]) -> bool {

@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 use apr_core::{CheckpointReader, Code, Limits, Result};
-use apr_ort::trees::{TreesReader, graphs_of, lightgbm, xgboost};
+use apr_runtimes::trees::{TreesReader, graphs_of, lightgbm, xgboost};
 use apr_testkit::{corrupt, peak_memory, read_everything};
 
 #[global_allocator]

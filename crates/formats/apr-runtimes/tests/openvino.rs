@@ -8,7 +8,7 @@ use apr_core::{
     ByteSource, CheckpointReader, Code, DType, Error, IoCause, Limits, Result, SourceSet,
 };
 use apr_graph::{Constant, ConstantData, ElementType, Graph};
-use apr_ort::openvino::{METADATA, OpenvinoReader, graphs_of, lower};
+use apr_runtimes::openvino::{METADATA, OpenvinoReader, graphs_of, lower};
 use apr_testkit::{corrupt, peak_memory, read_everything};
 use serde_json::{Value, json};
 
@@ -35,7 +35,7 @@ impl Files {
     }
 
     fn open(&self) -> Result<OpenvinoReader> {
-        apr_ort::openvino::open_in(self, "m.xml", &Limits::default())
+        apr_runtimes::openvino::open_in(self, "m.xml", &Limits::default())
     }
 }
 
@@ -216,7 +216,7 @@ fn constants_outside_of_their_file_are_errors_that_name_them() {
     let error = files.open().map(drop).expect_err("no weights");
     assert_eq!((error.code(), error.file()), (Code::Io, Some("m.bin")), "{error}");
     let xml = constant(sound).into_bytes();
-    let error = apr_ort::openvino::open(xml, "m.xml", &Limits::default()).map(drop);
+    let error = apr_runtimes::openvino::open(xml, "m.xml", &Limits::default()).map(drop);
     assert!(error.expect_err("alone").message().contains(".bin file next to the .xml"));
 }
 

@@ -10,8 +10,8 @@ use apr_graph::{
 use apr_skeleton::Skeleton;
 use apr_tflite::flatbuffer::{Flatbuffer, Table};
 
-use crate::FORMAT;
-use crate::model::{MAX_DEPTH, Model};
+use crate::ort::FORMAT;
+use crate::ort::model::{MAX_DEPTH, Model};
 
 /// Fields by their numbers in the schema.
 mod field {

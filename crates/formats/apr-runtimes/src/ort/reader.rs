@@ -11,8 +11,8 @@ use apr_skeleton::Cut;
 use apr_tflite::flatbuffer::Flatbuffer;
 use serde_json::{Value, json};
 
-use crate::model::Model;
-use crate::{FORMAT, METADATA};
+use crate::ort::model::Model;
+use crate::ort::{FORMAT, METADATA};
 
 /// A model opened for reading; [`open`] makes it.
 pub struct OrtReader {

@@ -1,5 +1,4 @@
-//! Models in onnxruntime's own format (`.ort`), read as their weights; models of OpenVINO
-//! ([`openvino`]), and [`trees`] of XGBoost and LightGBM.
+//! Models in onnxruntime's own format (`.ort`), read as their weights.
 //!
 //! ```text
 //! u32 place of InferenceSession, "ORTM"
@@ -36,19 +35,15 @@
 //!
 //! # let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../../fixtures/ort/model.ort");
 //! # let file = std::fs::read(path).expect("the fixture");
-//! let reader = apr_ort::open(file, "model.ort", &Limits::default())?;
+//! let reader = apr_runtimes::ort::open(file, "model.ort", &Limits::default())?;
 //! let bias = reader.tensors().iter().find(|info| info.name == "bias").expect("a weight");
 //! assert_eq!(bias.shape.dims(), [3]);
 //! # Ok::<(), apr_core::Error>(())
 //! ```
-#![forbid(unsafe_code)]
-#![cfg_attr(not(test), deny(clippy::disallowed_methods, clippy::disallowed_types))]
 
 mod graph;
 mod model;
-pub mod openvino;
 mod reader;
-pub mod trees;
 
 use apr_core::{ByteSource, Format, Limits, Result};
 use apr_tflite::flatbuffer::Flatbuffer;

@@ -42,8 +42,8 @@
 //! # let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../../fixtures/trees/binary.ubj");
 //! # let file = std::fs::read(path).expect("the fixture");
 //! let limits = Limits::default();
-//! let reader = apr_ort::trees::xgboost::open(file, "binary.ubj", &limits)?;
-//! let (_, graph) = &apr_ort::trees::graphs_of(&reader, &limits)?.expect("it has trees")[0];
+//! let reader = apr_runtimes::trees::xgboost::open(file, "binary.ubj", &limits)?;
+//! let (_, graph) = &apr_runtimes::trees::graphs_of(&reader, &limits)?.expect("it has trees")[0];
 //! assert_eq!(graph.body.nodes[0].op.to_string(), "ai.onnx.ml::TreeEnsembleRegressor");
 //! # Ok::<(), apr_core::Error>(())
 //! ```

@@ -99,8 +99,8 @@ const IN_GRAPH: [&str; 18] = [
 /// Returns `true` for a list whose numbers are in the graph.
 ///
 /// ```
-/// assert!(apr_ort::trees::is_in_graph("trees/threshold"));
-/// assert!(!apr_ort::trees::is_in_graph("trees/sum_hessian"));
+/// assert!(apr_runtimes::trees::is_in_graph("trees/threshold"));
+/// assert!(!apr_runtimes::trees::is_in_graph("trees/sum_hessian"));
 /// ```
 #[must_use]
 pub fn is_in_graph(tensor: &str) -> bool {
