@@ -186,6 +186,9 @@ pub fn scan_file<S: ByteSource + 'static>(
         // What may hold code is examined as far as it can be.
         _ => {
             let mut report = layers::scan_with(Arc::clone(&source), name, limits, &examiner)?;
+            if recognise(&head).is_some_and(|format| format.id == "openvino") {
+                report.data.extend(weights_of_openvino(name));
+            }
             if report.is_unknown() {
                 known_otherwise(&mut report, source, name, limits);
             }
@@ -252,6 +255,12 @@ pub fn scan_file<S: ByteSource + 'static>(
     remark(&mut report, found);
 
     Ok(report)
+}
+
+/// Returns the name of the file beside a model of OpenVINO that has its weights.
+fn weights_of_openvino(name: &str) -> Option<String> {
+    let name = name.rsplit(['/', '\\']).next()?;
+    Some(format!("{}.bin", name.strip_suffix(".xml")?))
 }
 
 /// Names a file of an unknown format that a reader opens all the same, or that holds only the

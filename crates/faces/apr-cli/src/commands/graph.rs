@@ -291,7 +291,8 @@ pub(super) fn cost_text(cost: &CostReport) -> String {
         parts.push(format!("KV cache {} per token", human::bytes(cost.cache_bytes_per_token)));
     }
     if cost.unknown_nodes > 0 {
-        parts.push(format!("{} nodes of unknown cost not included", cost.unknown_nodes));
+        let nodes = apr_core::counted(cost.unknown_nodes, "node");
+        parts.push(format!("{nodes} of unknown cost not included"));
     }
     parts.join(", ")
 }

@@ -530,13 +530,9 @@ fn render_computes(out: &mut dyn Write, parts: &[PartSummary], full: bool) -> io
 
     writeln!(out, "\n{BOLD}Computes{BOLD:#}")?;
     for part in parts {
-        let nodes = human::count(part.nodes);
-        writeln!(
-            out,
-            "  {}: {nodes} nodes of {} operators",
-            Escaped(&part.name),
-            part.operators.len()
-        )?;
+        let (nodes, operators) = (part.nodes, part.operators.len() as u64);
+        let (nodes, operators) = (counted(nodes, "node"), counted(operators, "operator"));
+        writeln!(out, "  {}: {nodes} of {operators}", Escaped(&part.name))?;
         writeln!(out, "    {DIM}in {DIM:#} {}", Escaped(&ends(&part.inputs, full)))?;
         writeln!(out, "    {DIM}out{DIM:#} {}", Escaped(&ends(&part.outputs, full)))?;
         writeln!(out, "    {DIM}run{DIM:#} {}", cost_text(&part.cost))?;

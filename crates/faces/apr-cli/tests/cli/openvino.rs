@@ -24,7 +24,7 @@ fn a_model_is_inspected_validated_and_compared() {
     assert_eq!(report["format"], "openvino", "{report}");
     sandbox.apr("tensors kinds.xml").ok().says(&["f8e4m3", "nf4", "u1", "bf16"]);
     sandbox.apr("validate images").ok();
-    sandbox.apr("scan images/openvino_model.xml").ok();
+    sandbox.apr("scan images").ok();
     sandbox.apr("lint images").ok();
     sandbox.apr("explain images").ok();
     for target in ["out.safetensors", "out.apr"] {
