@@ -109,7 +109,7 @@
 //! | `signing` | Ed25519 signatures, licences | 72 | 95 |
 //! | `typed` | APRN, one model of a serde type in one file | 52 | 75 |
 //! | `ndarray` | tensors as arrays of that crate | 55 | 78 |
-//! | `hub` | models on hubs and servers: `hf://`, `https://`, `s3://` | 96 | 157 |
+//! | `hub` | models on hubs and servers: `hf://`, `https://`, `s3://` | 94 | 157 |
 //! | `infer` | models run: the modules `run`, `trace`, `quality` and `importance` | 114 | 400 |
 //! | `inputs` | tokenizers of every kind, chat templates, audio and image files | 202 | 585 |
 //! | `grammar` | generated text that keeps to a JSON schema, a regular expression or a grammar | 124 | 430 |
