@@ -11,8 +11,8 @@ use crate::renaming::compile;
 /// Maximum number of patterns to which the braces of one pattern can expand.
 const MAX_ALTERNATIVES: usize = 1000;
 
-/// A pattern over names of tensors or files: `*`, `?`, `[a-c]`, `[!a-c]`, `{a,b}`, and `\` before a character
-/// that stands for itself. A wildcard matches dots and slashes, too.
+/// A pattern over names of tensors or files: `*`, `?`, `[a-c]`, `[!a-c]`, `{a,b}`, and `\` before a
+/// character that stands for itself. A wildcard matches dots and slashes, too.
 ///
 /// ```
 /// let pattern = apr_view::parse_filter("layers.{0,1}.*.weight")?;

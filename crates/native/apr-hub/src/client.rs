@@ -123,8 +123,8 @@ impl Client {
         self.bytes.fetch_add(bytes as u64, Ordering::Relaxed);
     }
 
-    /// Returns the whole body of an answer with status 200, or 200 to 299 for a delivery, of at most
-    /// `limit` bytes. The answer with another status is given to `other`.
+    /// Returns the whole body of an answer with status 200, or 200 to 299 for a delivery, of at
+    /// most `limit` bytes. The answer with another status is given to `other`.
     pub(crate) fn read(
         &self,
         ask: &Ask<'_>,

@@ -109,8 +109,8 @@ pub struct PlannedFile {
     pub name: String,
     /// Size in bytes.
     pub len: u64,
-    /// What happens with the file. Before [`UploadPlan::send`], every file that the repository lacks
-    /// is [`UploadState::Sent`].
+    /// What happens with the file. Before [`UploadPlan::send`], every file that the repository
+    /// lacks is [`UploadState::Sent`].
     pub state: UploadState,
     path: PathBuf,
     before: Identity,
@@ -370,12 +370,13 @@ impl UploadPlan<'_> {
         for file in self.files.iter().filter(|file| file.state.is_new()) {
             lines.push(match &file.sha256 {
                 Some(oid) => {
-                    let value =
-                        json!({ "path": file.name, "algo": "sha256", "oid": oid, "size": file.len });
+                    let (path, size) = (&file.name, file.len);
+                    let value = json!({ "path": path, "algo": "sha256", "oid": oid, "size": size });
                     json!({ "key": "lfsFile", "value": value })
                 }
                 None => {
-                    let bytes = std::fs::read(&file.path).map_err(|error| disk(&error, &file.path))?;
+                    let failed = |error: std::io::Error| disk(&error, &file.path);
+                    let bytes = std::fs::read(&file.path).map_err(failed)?;
                     file.check_unchanged()?;
                     progress.advance(file.len);
                     let content = Base64::encode_string(&bytes);

@@ -132,10 +132,12 @@ impl State {
                     for part in 1..=size.div_ceil(piece) {
                         header.insert(format!("{part:05}"), json!(format!("{place}?part={part}")));
                     }
-                    json!({ "href": format!("{}/complete?file={number}", self.hub_url), "header": header })
+                    let href = format!("{}/complete?file={number}", self.hub_url);
+                    json!({ "href": href, "header": header })
                 }
             };
-            self.uploads.announced.push(Announced { oid: oid.clone(), size, pieces: BTreeMap::new() });
+            let file = Announced { oid: oid.clone(), size, pieces: BTreeMap::new() };
+            self.uploads.announced.push(file);
             let verify = json!({ "href": format!("{}/verify", self.hub_url) });
             json!({ "oid": oid, "size": size, "actions": { "upload": upload, "verify": verify } })
         });

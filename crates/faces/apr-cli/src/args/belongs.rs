@@ -68,8 +68,8 @@ const INSTEAD: [(&str, &str, &str); 4] = [
     ("convert", "include", "; --keep chooses tensors"),
 ];
 
-/// Refuses an option that the command has no use for, or that lacks another one. `arguments` are all
-/// that it was called with.
+/// Refuses an option that the command has no use for, or that lacks another one. `arguments` are
+/// all that it was called with.
 pub(crate) fn check_use(
     command: &Command,
     matches: &ArgMatches,
@@ -126,8 +126,8 @@ pub(crate) fn check_use(
 /// Checks that the options which another one requires are given.
 ///
 /// The library does not ask for an option that excludes another given one: `--min-score` requires
-/// `--quality`, which excludes `--strict`, so that `--min-score 90 --strict` would pass, and nothing
-/// would be scored. Without exclusions, it asks.
+/// `--quality`, which excludes `--strict`, so that `--min-score 90 --strict` would pass, and
+/// nothing would be scored. Without exclusions, it asks.
 fn check_required(
     command: &Command,
     matches: &ArgMatches,
