@@ -98,6 +98,11 @@ def magnitudes(folder, adapter):
             module = name.removesuffix(".hada_w1_a")
             sums = (of(module, "hada_w1_a") @ of(module, "hada_w1_b")) * (of(module, "hada_w2_a") @ of(module, "hada_w2_b"))
             sums = sums * (adapter.alpha / adapter.r)
+        elif name.endswith((".lokr_w1", ".lokr_w1_a")):
+            module = name.removesuffix("_a").removesuffix(".lokr_w1")
+            whole = lambda part: f"{module}.{part}" in tensors
+            side = lambda part: of(module, part) if whole(part) else of(module, f"{part}_a") @ of(module, f"{part}_b")
+            sums = torch.kron(side("lokr_w1"), side("lokr_w2")) * (adapter.alpha / adapter.r)
         else:
             continue
         found[module.removeprefix("base_model.model.") + ".weight"] = sums
