@@ -114,7 +114,7 @@ struct Lists<'r> {
 }
 
 impl Lists<'_> {
-    /// The numbers of a tensor; none of one that is not there.
+    /// Returns the numbers of a tensor, or none if the model does not have it.
     fn numbers(&self, name: &str) -> Result<Vec<f64>> {
         let tensors = self.reader.tensors();
         let Some(at) = tensors.iter().position(|info| info.name == name) else {
