@@ -34,7 +34,7 @@ const AT_ONCE: usize = 256;
 const SAMPLE: usize = 512;
 
 /// Maximum number of bytes of all files that are part of the commit itself, which is in memory.
-const MOST_IN_COMMIT: u64 = 256 << 20;
+const MOST_IN_COMMIT: u64 = 64 << 20;
 
 /// Longest answer of the hub.
 const LONGEST_ANSWER: u64 = 16 << 20;
