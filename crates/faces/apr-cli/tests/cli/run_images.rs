@@ -60,6 +60,10 @@ fn tokens_behind_images_are_those_of_transformers() {
         "internvl",
         "mistral3",
         "paligemma",
+        "gemma4_small",
+        "gemma4_experts",
+        "llava_siglip",
+        "llava_pixtral",
     ];
     for family in families {
         let model = format!("{RUN}/tiny-{family}");
@@ -77,8 +81,17 @@ fn tokens_behind_images_are_those_of_transformers() {
 #[test]
 fn a_chat_shows_images_in_every_way_to_ask() {
     let sandbox = Sandbox::new();
-    let families =
-        ["llava", "llava_next", "qwen2_vl", "qwen2_5_vl", "qwen3_vl", "internvl", "mistral3"];
+    let families = [
+        "llava",
+        "llava_next",
+        "llava_siglip",
+        "llava_pixtral",
+        "qwen2_vl",
+        "qwen2_5_vl",
+        "qwen3_vl",
+        "internvl",
+        "mistral3",
+    ];
     for family in families {
         let model = format!("{RUN}/tiny-{family}");
         let cases = cases(family);
