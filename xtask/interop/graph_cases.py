@@ -247,7 +247,12 @@ CASES = {
     "olmo3": ("decoder", "Olmo3ForCausalLM", DECODER | dict(sliding_window=5, num_hidden_layers=4)),
     "stablelm": ("decoder", "StableLmForCausalLM", DECODER | dict(use_qkv_bias=True)),
     "stablelm_qk": ("decoder", "StableLmForCausalLM", DECODER | dict(qk_layernorm=True, use_parallel_residual=True)),
+    "glm": ("decoder", "GlmForCausalLM", DECODER | dict(head_dim=64)),
     "glm4": ("decoder", "Glm4ForCausalLM", DECODER | dict(head_dim=48)),
+    "granite_swa": ("decoder", "GraniteSWAForCausalLM", DECODER | dict(num_hidden_layers=5, sliding_window=5, attention_multiplier=0.2)),
+    "granite_swa_angles": ("decoder", "GraniteSWAForCausalLM", DECODER | dict(
+        sliding_window=5, layer_types=["sliding_attention", "full_attention", "sliding_attention"],
+        layer_rope_theta=[1000.0, 0.0, 50.0])),
     "starcoder2": ("decoder", "Starcoder2ForCausalLM", DECODER | dict(sliding_window=5)),
     "falcon": ("decoder", "FalconForCausalLM", FALCON),
     "falcon_grouped": ("decoder", "FalconForCausalLM", FALCON | dict(new_decoder_architecture=True, num_kv_heads=1)),
