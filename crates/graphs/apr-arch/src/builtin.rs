@@ -13,7 +13,7 @@ use crate::family::Family;
 /// Texts of the tables. Bases precede the families that extend them.
 ///
 /// If the names alone do not decide between families, the first one is used.
-const TEXTS: [&str; 139] = [
+const TEXTS: [&str; 141] = [
     include_str!("../families/llama.toml"),
     include_str!("../families/mistral.toml"),
     include_str!("../families/ministral.toml"),
@@ -62,6 +62,8 @@ const TEXTS: [&str; 139] = [
     include_str!("../families/unispeech_sat.toml"),
     include_str!("../families/data2vec_audio.toml"),
     include_str!("../families/granite.toml"),
+    include_str!("../families/granite_swa.toml"),
+    include_str!("../families/exaone.toml"),
     include_str!("../families/hyperclovax.toml"),
     include_str!("../families/smollm3.toml"),
     include_str!("../families/minicpm.toml"),
