@@ -3,9 +3,9 @@
 //! A network multiplies with its weights, and one that is infinite makes every output infinite or
 //! not a number. The limit of a `Clip` or `Max`, what a `Where` fills with and what is added in
 //! front of a `Softmax` are infinite in healthy models. Which of the two a tensor is, its uses say;
-//! a single number that no family knows as a weight, or that it knows as a buffer, is a constant. Files without a graph have masks
-//! too: TorchScript keeps them as buffers and constants. Such a mask consists of zeros and
-//! infinities, which no weight does.
+//! a single number that no family knows as a weight, or that it knows as a buffer, is a constant.
+//! Files without a graph have masks too: TorchScript keeps them as buffers and constants. Such a
+//! mask consists of zeros and infinities, which no weight does.
 
 use std::collections::HashSet;
 
