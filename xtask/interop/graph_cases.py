@@ -115,6 +115,10 @@ GEMMA3N = DECODER | dict(
     layer_types=["sliding_attention", "full_attention"] * 3, vocab_size_per_layer_input=900, hidden_size_per_layer_input=24,
     laurel_rank=12, activation_sparsity_pattern=[0.95, 0.5, 0.0, 0.0, 0.0, 0.0],
 )
+GEMMA4 = DECODER | dict(
+    head_dim=48, global_head_dim=96, num_attention_heads=4, num_hidden_layers=6, sliding_window=5,
+    layer_types=["sliding_attention", "full_attention"] * 3, hidden_size_per_layer_input=0, vocab_size_per_layer_input=1003,
+)
 LATENT = DECODER | dict(
     num_key_value_heads=5, kv_lora_rank=40, q_lora_rank=56, qk_rope_head_dim=16, qk_nope_head_dim=48, v_head_dim=32,
 )
@@ -243,7 +247,12 @@ CASES = {
     "olmo3": ("decoder", "Olmo3ForCausalLM", DECODER | dict(sliding_window=5, num_hidden_layers=4)),
     "stablelm": ("decoder", "StableLmForCausalLM", DECODER | dict(use_qkv_bias=True)),
     "stablelm_qk": ("decoder", "StableLmForCausalLM", DECODER | dict(qk_layernorm=True, use_parallel_residual=True)),
+    "glm": ("decoder", "GlmForCausalLM", DECODER | dict(head_dim=64)),
     "glm4": ("decoder", "Glm4ForCausalLM", DECODER | dict(head_dim=48)),
+    "granite_swa": ("decoder", "GraniteSWAForCausalLM", DECODER | dict(num_hidden_layers=5, sliding_window=5, attention_multiplier=0.2)),
+    "granite_swa_angles": ("decoder", "GraniteSWAForCausalLM", DECODER | dict(
+        sliding_window=5, layer_types=["sliding_attention", "full_attention", "sliding_attention"],
+        layer_rope_theta=[1000.0, 0.0, 50.0])),
     "starcoder2": ("decoder", "Starcoder2ForCausalLM", DECODER | dict(sliding_window=5)),
     "falcon": ("decoder", "FalconForCausalLM", FALCON),
     "falcon_grouped": ("decoder", "FalconForCausalLM", FALCON | dict(new_decoder_architecture=True, num_kv_heads=1)),
@@ -478,6 +487,11 @@ CASES = {
     "qwen3_vl_moe": ("decoder", "Qwen3VLMoeTextModel", DECODER | dict(
         head_dim=48, num_experts=6, num_experts_per_tok=2, moe_intermediate_size=96,
         rope_parameters=dict(rope_type="default", mrope_section=[8, 8, 8], rope_theta=10000.0))),
+    "gemma4": ("decoder", "Gemma4ForCausalLM", GEMMA4 | dict(
+        hidden_size_per_layer_input=24, num_kv_shared_layers=2, use_double_wide_mlp=True, final_logit_softcapping=30.0)),
+    "gemma4_moe": ("decoder", "Gemma4ForCausalLM", GEMMA4 | dict(
+        attention_k_eq_v=True, num_global_key_value_heads=1, num_key_value_heads=2, enable_moe_block=True, num_experts=6, top_k_experts=2,
+        moe_intermediate_size=96, use_bidirectional_attention="vision")),
     "gemma3n": ("decoder", "Gemma3nForCausalLM", GEMMA3N),
     "gemma3n_model": ("decoder", "Gemma3nTextModel", GEMMA3N | dict(
         altup_num_inputs=3, altup_active_idx=1, altup_correct_scale=False, num_kv_shared_layers=0, attention_bias=True)),

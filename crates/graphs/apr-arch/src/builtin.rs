@@ -13,7 +13,7 @@ use crate::family::Family;
 /// Texts of the tables. Bases precede the families that extend them.
 ///
 /// If the names alone do not decide between families, the first one is used.
-const TEXTS: [&str; 139] = [
+const TEXTS: [&str; 141] = [
     include_str!("../families/llama.toml"),
     include_str!("../families/mistral.toml"),
     include_str!("../families/ministral.toml"),
@@ -62,6 +62,8 @@ const TEXTS: [&str; 139] = [
     include_str!("../families/unispeech_sat.toml"),
     include_str!("../families/data2vec_audio.toml"),
     include_str!("../families/granite.toml"),
+    include_str!("../families/granite_swa.toml"),
+    include_str!("../families/exaone.toml"),
     include_str!("../families/hyperclovax.toml"),
     include_str!("../families/smollm3.toml"),
     include_str!("../families/minicpm.toml"),
@@ -156,10 +158,11 @@ const TEXTS: [&str; 139] = [
 ];
 
 /// Parts for images, of models whose language model is of another family. A table extends that of
-/// its tower, if there is one.
-const VISION: [&str; 9] = [
+/// its tower, if there is one, or of a part above it.
+const VISION: [&str; 12] = [
     include_str!("../families/vision/llava.toml"),
     include_str!("../families/vision/gemma3.toml"),
+    include_str!("../families/vision/gemma4.toml"),
     include_str!("../families/vision/idefics3.toml"),
     include_str!("../families/vision/qwen2_vl.toml"),
     include_str!("../families/vision/qwen3_vl.toml"),
@@ -167,6 +170,8 @@ const VISION: [&str; 9] = [
     include_str!("../families/vision/mistral3.toml"),
     include_str!("../families/vision/paligemma.toml"),
     include_str!("../families/vision/llava_next.toml"),
+    include_str!("../families/vision/llava_siglip.toml"),
+    include_str!("../families/vision/llava_pixtral.toml"),
 ];
 
 /// The families as far as they have been read: most runs need one of them.
@@ -218,12 +223,18 @@ pub(crate) fn tables() -> &'static [Table] {
 pub(crate) fn vision_parts() -> &'static [Family] {
     static PARTS: OnceLock<Vec<Family>> = OnceLock::new();
 
-    let base = |name: &str| tables().iter().find(|table| table.name() == name).map(Table::family);
-    let read = |text: &&str| match Family::read(text, base) {
-        Ok(family) => family,
-        Err(_) => unreachable!("a table of a part for images is malformed"),
-    };
-    PARTS.get_or_init(|| VISION.iter().map(read).collect())
+    let table = |name: &str| tables().iter().find(|table| table.name() == name).map(Table::family);
+    PARTS.get_or_init(|| {
+        let mut parts: Vec<Family> = Vec::new();
+        for text in VISION {
+            let part = |name: &str| parts.iter().find(|part| part.name() == name);
+            match Family::read(text, |name| table(name).or_else(|| part(name))) {
+                Ok(family) => parts.push(family),
+                Err(_) => unreachable!("a table of a part for images is malformed"),
+            }
+        }
+        parts
+    })
 }
 
 /// Returns the lines of a section, without the lines of its subsections.

@@ -388,7 +388,9 @@ impl Families {
         // Of a language model's family, the metadata may have that family's type.
         let own = config.get("model_type").and_then(Json::as_str);
         let kind = own.or_else(|| metadata.text(keys::MODEL_TYPE))?;
-        self.vision_parts().find(|part| part.is_vision_of(kind))
+        let tower = config.get("vision_config").and_then(|tower| tower.get("model_type")?.as_str());
+        let with = |tower| self.vision_parts().find(|part| part.is_vision_of(kind, tower));
+        tower.and_then(|tower| with(Some(tower))).or_else(|| with(None))
     }
 
     fn unknown(&self, name: &str) -> Error {

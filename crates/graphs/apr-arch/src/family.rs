@@ -284,9 +284,12 @@ impl Family {
         &self.file.title
     }
 
-    /// Returns `true` if the table describes the part for images of models of this type.
-    pub(crate) fn is_vision_of(&self, model_type: &str) -> bool {
-        self.file.vision_of.iter().any(|name| name == model_type)
+    /// Returns `true` if the table describes the part for images of models of this type, with a
+    /// tower of this type or, for `None`, with a tower that no other table names.
+    pub(crate) fn is_vision_of(&self, model_type: &str, tower: Option<&str>) -> bool {
+        let towers = &self.file.towers;
+        let is_for_tower = tower.map_or(towers.is_empty(), |it| towers.iter().any(|of| of == it));
+        is_for_tower && self.file.vision_of.iter().any(|name| name == model_type)
     }
 
     /// Returns `true` if the table describes the part for images of a larger model.

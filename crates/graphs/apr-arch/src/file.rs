@@ -103,6 +103,9 @@ pub(crate) struct FamilyFile {
     /// another family.
     #[serde(default)]
     pub(crate) vision_of: Vec<String>,
+    /// Types of the towers that the table is for; none for towers that no other table names.
+    #[serde(default)]
+    pub(crate) towers: Vec<String>,
     /// Form of images in prompts.
     pub(crate) images: Option<ImagesEntry>,
     pub(crate) purpose: Option<String>,

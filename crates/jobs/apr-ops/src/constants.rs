@@ -3,13 +3,13 @@
 //! A network multiplies with its weights, and one that is infinite makes every output infinite or
 //! not a number. The limit of a `Clip` or `Max`, what a `Where` fills with and what is added in
 //! front of a `Softmax` are infinite in healthy models. Which of the two a tensor is, its uses say;
-//! a single number that no family knows as a weight is a constant. Files without a graph have masks
-//! too: TorchScript keeps them as buffers and constants. Such a mask consists of zeros and
-//! infinities, which no weight does.
+//! a single number that no family knows as a weight, or that it knows as a buffer, is a constant.
+//! Files without a graph have masks too: TorchScript keeps them as buffers and constants. Such a
+//! mask consists of zeros and infinities, which no weight does.
 
 use std::collections::HashSet;
 
-use apr_arch::TensorExpectation;
+use apr_arch::{TensorExpectation, TensorKind};
 use apr_graph::{AttributeValue, Body, Node, Op, ValueId, ValueOrigin, View, WeightRef};
 use apr_registry::{CheckpointReader, Limits, graphs_of};
 use apr_tensor::stats::Stats;
@@ -53,7 +53,7 @@ impl Constants {
     ) -> bool {
         let info = &reader.tensors()[tensor];
         let is_number = info.shape.elements().is_some_and(|count| count <= 1);
-        if is_number && expected.is_none() {
+        if is_number && expected.is_none_or(|expected| expected.kind == TensorKind::Buffer) {
             return true;
         }
         let is_limit = self.names.get_or_insert_with(|| names(reader)).contains(&info.name);

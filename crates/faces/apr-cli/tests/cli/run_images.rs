@@ -60,6 +60,10 @@ fn tokens_behind_images_are_those_of_transformers() {
         "internvl",
         "mistral3",
         "paligemma",
+        "gemma4_small",
+        "gemma4_experts",
+        "llava_siglip",
+        "llava_pixtral",
     ];
     for family in families {
         let model = format!("{RUN}/tiny-{family}");
@@ -77,8 +81,17 @@ fn tokens_behind_images_are_those_of_transformers() {
 #[test]
 fn a_chat_shows_images_in_every_way_to_ask() {
     let sandbox = Sandbox::new();
-    let families =
-        ["llava", "llava_next", "qwen2_vl", "qwen2_5_vl", "qwen3_vl", "internvl", "mistral3"];
+    let families = [
+        "llava",
+        "llava_next",
+        "llava_siglip",
+        "llava_pixtral",
+        "qwen2_vl",
+        "qwen2_5_vl",
+        "qwen3_vl",
+        "internvl",
+        "mistral3",
+    ];
     for family in families {
         let model = format!("{RUN}/tiny-{family}");
         let cases = cases(family);
@@ -229,4 +242,31 @@ fn a_part_for_images_that_does_not_fit_is_refused() {
     sandbox
         .run(&[&two[..], &["--lora", &lora]].concat())
         .fails(2, &["--lora with --mmproj", "apr lora convert"]);
+}
+
+#[test]
+fn infinite_limits_of_a_tower_are_valid() {
+    let sandbox = Sandbox::new();
+    let folder = format!("{RUN}/tiny-gemma4_small");
+    let mut file = fs::read(format!("{folder}/model.safetensors")).expect("the fixture");
+    let small = |number: u64| usize::try_from(number).expect("a small file");
+    let length = small(u64::from_le_bytes(file[..8].try_into().expect("8 bytes")));
+    let header: Value = serde_json::from_slice(&file[8..8 + length]).expect("JSON");
+    let mut limits = 0;
+    for (name, entry) in header.as_object().expect("an object") {
+        let infinity: u16 = match name.rsplit('_').next() {
+            Some("min") => 0xfc00,
+            Some("max") => 0x7c00,
+            _ => continue,
+        };
+        assert_eq!((&entry["dtype"], &entry["shape"]), (&json!("F16"), &json!([])), "{name}");
+        let start = small(entry["data_offsets"][0].as_u64().expect("an offset")) + 8 + length;
+        file[start..start + 2].copy_from_slice(&infinity.to_le_bytes());
+        limits += 1;
+    }
+    assert_eq!(limits, 56);
+    let config = fs::read(format!("{folder}/config.json")).expect("the fixture");
+    sandbox.write("model/model.safetensors", &file);
+    sandbox.write("model/config.json", config);
+    sandbox.run(&["validate", "model"]).ok().says(&["infinity only in 56 constants", "VALID"]);
 }

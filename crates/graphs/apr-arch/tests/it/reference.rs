@@ -102,13 +102,17 @@ fn the_language_model_within_a_model_that_sees_is_known() {
 
 #[test]
 fn parts_for_images_that_have_a_table_are_known() {
-    const DESCRIBED: [&str; 12] = [
+    const DESCRIBED: [&str; 16] = [
         "gemma3_vision",
+        "gemma4_standard",
+        "gemma4_vision",
         "idefics3",
         "internvl",
         "llava",
         "llava_mistral",
         "llava_model",
+        "llava_pixtral",
+        "llava_siglip",
         "mistral3",
         "paligemma",
         "qwen2_5_vl",

@@ -5,11 +5,19 @@ use apr_core::{Error, Result};
 use apr_graph::{ElementType, ValueId, View};
 
 use super::activation::Activation;
+use super::norm::Norm;
 use crate::model::BlockPosition;
 use crate::writer::{Writer, signed};
 
 /// Maximum number of experts in a layer; models have up to some hundreds.
 const MAX_EXPERTS: u64 = 4096;
+
+/// The error for more experts than a layer can have.
+fn too_many(count: u64) -> Error {
+    Error::memory(format!(
+        "the configuration has {count} experts, and a layer has {MAX_EXPERTS} at most"
+    ))
+}
 
 impl Writer<'_> {
     /// Returns the feed-forward network of a layer.
@@ -24,19 +32,59 @@ impl Writer<'_> {
         let experts = place.size_or_none("experts")?;
         match experts.filter(|count| *count > 0 && place.module_or_none("router").is_some()) {
             None => self.feed_forward(place, "mlp", x),
-            Some(count) if count > MAX_EXPERTS => Err(Error::memory(format!(
-                "the configuration has {count} experts, and a layer has {MAX_EXPERTS} at most"
-            ))),
-            Some(count) => self.scope("experts", |w| w.experts(place, count, x)),
+            Some(count) if count > MAX_EXPERTS => Err(too_many(count)),
+            Some(count) => self.scope("experts", |w| w.experts(place, count, x, x)),
         }
     }
 
+    /// The sum of a feed-forward network and of experts beside it, each with norms of its own, in
+    /// layers that have the weight `experts_norm` (Gemma 4). Other layers have one of the two.
+    ///
+    /// `x` is what the layer's norm makes of `before`. The network reads `x`, and the norm
+    /// `network_post_norm` its output. The router reads `before`. The experts read what their norm
+    /// `experts_norm` makes of it, and `experts_post_norm` their sum.
+    pub(crate) fn feed_forward_and_experts(
+        &mut self,
+        place: BlockPosition<'_>,
+        x: ValueId,
+        before: ValueId,
+    ) -> Result<ValueId> {
+        let count = place.size_or_none("experts")?.filter(|count| *count > 0);
+        let (Some(count), Some(norm_of_input)) = (count, place.module_or_none("experts_norm"))
+        else {
+            return self.feed_forward_or_experts(place, x);
+        };
+        if count > MAX_EXPERTS {
+            return Err(too_many(count));
+        }
+        let norm = Norm::of(place)?;
+        let network = self.feed_forward(place, "mlp", x)?;
+        let module = place.module("network_post_norm")?;
+        let network = self.norm("network_post_norm", norm, network, &module)?;
+        let made = self.scope("experts", |w| {
+            let own = w.norm("experts_norm", norm, before, &norm_of_input)?;
+            let made = w.experts(place, count, own, before)?;
+            w.norm("experts_post_norm", norm, made, &place.module("experts_post_norm")?)
+        })?;
+        Ok(self.make("Add", "network_and_experts", [network, made]))
+    }
+
     /// The sum over the chosen experts of `weight * expert(x)`, plus shared experts that every
-    /// token goes through. If the checkpoint has `experts_in`, the chosen experts read what that
-    /// makes of `x`, and `experts_out` their sum (Nemotron 3).
-    fn experts(&mut self, place: BlockPosition<'_>, count: u64, x: ValueId) -> Result<ValueId> {
-        let tokens = self.flattened(place, x)?;
-        let weights = self.routing_weights(place, count, tokens)?;
+    /// token goes through. `routed` is what the router reads. If the checkpoint has `experts_in`,
+    /// the chosen experts read what that makes of `x`, and `experts_out` their sum (Nemotron 3).
+    fn experts(
+        &mut self,
+        place: BlockPosition<'_>,
+        count: u64,
+        x: ValueId,
+        routed: ValueId,
+    ) -> Result<ValueId> {
+        let tokens = self.flattened(place, "tokens", x)?;
+        let routed = match routed == x {
+            true => tokens,
+            false => self.flattened(place, "routed_tokens", routed)?,
+        };
+        let weights = self.routing_weights(place, count, routed)?;
         let narrow = place.module_or_none("experts_in");
         let tokens = match &narrow {
             Some(module) => self.linear(place, "experts_in", tokens, module)?,
@@ -57,9 +105,9 @@ impl Writer<'_> {
     }
 
     /// `[batch, sequence, hidden]` as `[batch * sequence, hidden]`.
-    fn flattened(&mut self, place: BlockPosition<'_>, x: ValueId) -> Result<ValueId> {
+    fn flattened(&mut self, place: BlockPosition<'_>, name: &str, x: ValueId) -> Result<ValueId> {
         let hidden = place.size("hidden")?;
-        Ok(self.reshape("tokens", x, &[-1, signed(hidden)]))
+        Ok(self.reshape(name, x, &[-1, signed(hidden)]))
     }
 
     /// Returns the routing weight of each expert for each token, `[tokens, experts]`.
@@ -67,7 +115,10 @@ impl Writer<'_> {
     /// The weight is 0 if the expert is not among the `experts_per_token` highest. Option `router`
     /// selects how scores become weights: `softmax` of all scores, `softmax_of_chosen`, or
     /// `sigmoid` of each score. A tensor `router_bias` affects only the choice. Option
-    /// `router_normal` divides the chosen weights by their sum. `router_scale` multiplies them.
+    /// `router_normal` divides the chosen weights by their sum. `router_scale` multiplies them, and
+    /// a tensor `expert_scales` the weight of each expert. With a tensor `router_input_scale`, the
+    /// router reads the norm of its input without weights, times that tensor and the inverse root
+    /// of its width (Gemma 4).
     fn routing_weights(
         &mut self,
         place: BlockPosition<'_>,
@@ -75,7 +126,8 @@ impl Writer<'_> {
         tokens: ValueId,
     ) -> Result<ValueId> {
         self.scope("router", |w| {
-            let scores = w.linear_part(place, "router", tokens)?;
+            let input = w.router_input(place, tokens)?;
+            let scores = w.linear_part(place, "router", input)?;
             let kind = place.text("router")?;
             if kind == "sparse_mixer" {
                 let (places, best) = w.sparse_mixer(place, scores)?;
@@ -105,8 +157,24 @@ impl Writer<'_> {
             {
                 best = w.scaled("scaled", best, scale);
             }
+            if let Some(scales) = place.tensor_or_none("expert_scales") {
+                let scales = w.tensor(&scales)?;
+                let scales = w.make("Gather", "scale_of_expert", [scales, places]);
+                best = w.make("Mul", "scaled_by_expert", [best, scales]);
+            }
             Ok(w.scattered(scores, places, best))
         })
+    }
+
+    /// The input of a router: see [`routing_weights`](Self::routing_weights).
+    fn router_input(&mut self, place: BlockPosition<'_>, tokens: ValueId) -> Result<ValueId> {
+        let Some(scale) = place.tensor_or_none("router_input_scale") else { return Ok(tokens) };
+        let eps = Norm::of(place)?.eps();
+        let hidden = place.size("hidden")? as f64;
+        let normal = self.scope("norm", |w| w.bare_rms_norm(eps, tokens));
+        let scale = self.tensor(&scale)?;
+        let wide = self.make("Mul", "input_scaled", [normal, scale]);
+        Ok(self.scaled("input", wide, 1.0 / hidden.sqrt()))
     }
 
     /// The two best experts, and their weights (SparseMixer: Liu et al. 2023,

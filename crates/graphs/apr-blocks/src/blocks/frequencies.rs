@@ -224,7 +224,7 @@ impl<'p> Rotation<'p> {
             return Err(Error::format(message));
         }
         let of = match order {
-            GridOrder::Same => dim / 2,
+            GridOrder::Same | GridOrder::Apart => dim / 2,
             GridOrder::Alternating => dim,
         };
         let Frequencies { inverse, factor } = self.frequencies(of)?;
@@ -233,7 +233,7 @@ impl<'p> Rotation<'p> {
         };
         let every_second = |first: usize| angles.iter().copied().skip(first).step_by(2);
         let inverse = match order {
-            GridOrder::Same => angles.repeat(2),
+            GridOrder::Same | GridOrder::Apart => angles.repeat(2),
             GridOrder::Alternating => every_second(0).chain(every_second(1)).collect(),
         };
         Ok(Frequencies { inverse: Inverse::Fixed(inverse), factor })

@@ -187,7 +187,7 @@ impl Writer<'_> {
                 self.norm_of_block(place, norms, "mlp", middle)?
             }
         };
-        let made_by_mlp = self.feed_forward_or_experts(place, into_mlp)?;
+        let made_by_mlp = self.feed_forward_and_experts(place, into_mlp, middle)?;
         let base = if residual == Residual::Normed { into_mlp } else { middle };
         self.added(place, norms, "mlp", base, made_by_mlp)
     }

@@ -7,7 +7,8 @@ use crate::model::BlockPosition;
 use crate::writer::Writer;
 
 impl Writer<'_> {
-    /// Returns `x W^T + b`, with the bias if the checkpoint has one.
+    /// Returns `x W^T + b`, with the bias if the checkpoint has one, and with the limits of what
+    /// the layer reads and makes that the checkpoint has.
     ///
     /// Option `linear` is the layout of W in the checkpoint: `out_in` (the default,
     /// `torch.nn.Linear`) or `in_out` (GPT-2's `Conv1D`).
@@ -23,9 +24,27 @@ impl Writer<'_> {
             Some("in_out") => true,
             Some(other) => return Err(place.unknown("linear", other)),
         };
+        let x = self.clipped(&format!("{name}_input"), x, &format!("{module}.input"))?;
         let weight = self.matrix(&format!("{module}.weight"), is_turned)?;
         let product = self.make("MatMul", name, [x, weight]);
-        self.biased(name, product, &format!("{module}.bias"))
+        let made = self.biased(name, product, &format!("{module}.bias"))?;
+        self.clipped(&format!("{name}_output"), made, &format!("{module}.output"))
+    }
+
+    /// Returns `x` within the limits that the checkpoint has as the numbers `{limits}_min` and
+    /// `{limits}_max`, or else `x` itself.
+    fn clipped(&mut self, name: &str, x: ValueId, limits: &str) -> Result<ValueId> {
+        let ends = ["min", "max"].map(|end| format!("{limits}_{end}"));
+        if !ends.iter().all(|end| self.model.has(end)) {
+            return Ok(x);
+        }
+        let [low, high] = ends.map(|end| {
+            let dims = self.model.using(&end)?;
+            // GGUF has no tensor without dimensions.
+            let views = if dims.is_empty() { Vec::new() } else { vec![View::Reshaped(Vec::new())] };
+            self.viewed(&end, views, Vec::new())
+        });
+        Ok(self.make("Clip", name, [x, low?, high?]))
     }
 
     /// Returns a linear layer outside of the layers, where every family stores `[outputs, inputs]`.

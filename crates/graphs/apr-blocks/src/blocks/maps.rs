@@ -1,7 +1,7 @@
 //! Layers over maps of features, `[batch, channels, height, width]`.
 
 use apr_core::{Error, Result};
-use apr_graph::ValueId;
+use apr_graph::{ValueId, View};
 
 use super::activation::Activation;
 use super::convolution::Convolution;
@@ -52,6 +52,36 @@ impl Writer<'_> {
         let kernel = self.reshape("kernel", sum, &[filters, channels, height, width].map(signed));
         let convolution =
             Convolution { strides: vec![height, width], padding: vec![0, 0], groups: 1 };
+        self.convolution_with(name, &convolution, x, kernel, &format!("{module}.bias"))
+    }
+
+    /// Returns the convolution of a module whose kernel is a matrix: each filter has the pixels of
+    /// a square row by row, with the channels of a pixel next to each other. Its step is `side`.
+    pub(crate) fn pixel_convolution(
+        &mut self,
+        name: &str,
+        x: ValueId,
+        module: &str,
+        side: u64,
+    ) -> Result<ValueId> {
+        let weight = format!("{module}.weight");
+        let dims = self.model.using(&weight)?;
+        let area = side.saturating_mul(side);
+        let (filters, channels) = match dims.as_slice() {
+            &[filters, inputs] if area > 0 && inputs.is_multiple_of(area) => {
+                (filters, inputs / area)
+            }
+            _ => {
+                let message = format!("expected a matrix for patches of {side} x {side} pixels");
+                return Err(Error::format(message).for_tensor(&weight));
+            }
+        };
+        let views = vec![
+            View::Reshaped(vec![filters, side, side, channels]),
+            View::Transposed(vec![0, 3, 1, 2]),
+        ];
+        let kernel = self.viewed(&weight, views, vec![filters, channels, side, side])?;
+        let convolution = Convolution { strides: vec![side, side], padding: vec![0, 0], groups: 1 };
         self.convolution_with(name, &convolution, x, kernel, &format!("{module}.bias"))
     }
 

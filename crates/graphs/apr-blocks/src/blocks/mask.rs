@@ -39,8 +39,11 @@ pub(crate) struct Field {
     pub(crate) keys: ValueId,
     /// Keys that are not padding, `[batch, 1, 1, keys]`.
     pub(crate) counts: Option<ValueId>,
-    /// Pairs of tokens that see each other at any distance, `[batch, 1, queries, keys]`.
+    /// Pairs of tokens that see each other, `[batch, 1, queries, keys]`.
     pub(crate) pairs: Option<ValueId>,
+    /// `true` if they do in layers with a window alone, within the window; `false` if they do in
+    /// all layers, at any distance.
+    pub(crate) pairs_in_windows: bool,
 }
 
 impl Writer<'_> {
@@ -99,7 +102,7 @@ impl Writer<'_> {
     ///
     /// The mask is `None` if everything is visible.
     pub(crate) fn masks(&mut self, field: Field, reaches: &[Reach]) -> Vec<Option<ValueId>> {
-        let Field { sight, queries, keys, counts, pairs } = field;
+        let Field { sight, queries, keys, counts, pairs, .. } = field;
         let causal =
             (sight == Sight::Before).then(|| self.make("LessOrEqual", "causal", [keys, queries]));
         if let Some(pairs) = pairs {
@@ -123,7 +126,8 @@ impl Writer<'_> {
         reaches.iter().map(mask).collect()
     }
 
-    /// Returns the mask of a reach in which some pairs see each other regardless of the reach.
+    /// Returns the mask of a reach in which some pairs see each other: regardless of the reach, or
+    /// within its window alone.
     fn paired_mask(
         &mut self,
         field: Field,
@@ -144,9 +148,18 @@ impl Writer<'_> {
                 }
                 Reach::Chunk(chunk) => Some(w.together(field, chunk)),
             };
-            let seen = match w.both("near_and_before", causal, near) {
-                Some(seen) => w.make("Or", "or_paired", [seen, pairs]),
-                None => pairs,
+            let seen = match (field.pairs_in_windows, causal) {
+                (true, Some(causal)) => match near {
+                    None => causal,
+                    Some(near) => {
+                        let seen = w.make("Or", "before_or_paired", [causal, pairs]);
+                        w.make("And", "near_and_seen", [seen, near])
+                    }
+                },
+                _ => match w.both("near_and_before", causal, near) {
+                    Some(seen) => w.make("Or", "or_paired", [seen, pairs]),
+                    None => pairs,
+                },
             };
             let seen = w.both("seen", Some(seen), field.counts).unwrap_or(seen);
             w.additive("additive", seen)

@@ -6,7 +6,7 @@
 //! Each angle of a rotation grows with one of these numbers.
 
 use apr_core::{Error, Result};
-use apr_graph::{ElementType, ValueId};
+use apr_graph::{ElementType, ValueId, View};
 
 use super::mask::Reach;
 use super::rotary::Rotary;
@@ -44,15 +44,20 @@ pub(crate) enum GridOrder {
     Same,
     /// Every second angle of a head, then the others (Pixtral).
     Alternating,
+    /// Columns turn the first half of a head, rows the second one, both by the same angles. Pairs
+    /// are in one half (Gemma 4).
+    Apart,
 }
 
 impl GridOrder {
-    /// Option `rotary_grid`: `same` or `alternating` for patches of an image, no value for tokens.
+    /// Option `rotary_grid`: `same`, `alternating` or `apart` for patches of an image, no value for
+    /// tokens.
     pub(crate) fn of(place: BlockPosition<'_>) -> Result<Option<Self>> {
         match place.text_or_none("rotary_grid")?.as_deref() {
             None => Ok(None),
             Some("same") => Ok(Some(Self::Same)),
             Some("alternating") => Ok(Some(Self::Alternating)),
+            Some("apart") => Ok(Some(Self::Apart)),
             Some(other) => Err(place.unknown("rotary_grid", other)),
         }
     }
@@ -65,8 +70,12 @@ impl GridOrder {
 /// turn, and angles of the first axis in place of those that an axis no longer has (Qwen3-VL).
 fn axes_of_angles(place: BlockPosition<'_>, rotary: &Rotary) -> Result<Vec<i64>> {
     let half = rotary.angles();
-    if GridOrder::of(place)?.is_some() {
-        let axis = |angle: u64| if angle < half / 2 { ROW } else { COLUMN };
+    if let Some(order) = GridOrder::of(place)? {
+        let (first, second) = match order {
+            GridOrder::Same | GridOrder::Alternating => (ROW, COLUMN),
+            GridOrder::Apart => (COLUMN, ROW),
+        };
+        let axis = |angle: u64| if angle < half / 2 { first } else { second };
         return Ok((0..half).map(axis).collect());
     }
     let sections = place.sizes("rotary_sections")?;
@@ -118,6 +127,26 @@ impl Writer<'_> {
         let rows = self.unsqueeze("rows_of_patches", grid.rows, &[0, 1]);
         let columns = self.unsqueeze("columns_of_patches", grid.columns, &[0, 1]);
         Positions::Several(self.concat("places_of_patches", &[rows, columns], 0))
+    }
+
+    /// Returns the sum of a vector for the column of each patch and one for its row, `[patches,
+    /// hidden]`, from a tensor of both tables, `[2, positions, hidden]`.
+    pub(crate) fn axis_positions(&mut self, tensor: &str, grid: PatchGrid) -> Result<ValueId> {
+        let &[2, positions, hidden] = self.model.using(tensor)?.as_slice() else {
+            let message = "expected a table of positions for columns and one for rows";
+            return Err(Error::format(message).for_tensor(tensor.to_owned()));
+        };
+        self.scope("axis_positions", |w| {
+            let mut of = |name: &str, start: u64, numbers: ValueId| -> Result<ValueId> {
+                let slice = View::Slice { axis: 0, start, len: 1 };
+                let views = vec![slice, View::Reshaped(vec![positions, hidden])];
+                let table = w.viewed(tensor, views, vec![positions, hidden])?;
+                Ok(w.make("Gather", name, [table, numbers]))
+            };
+            let columns = of("of_columns", 0, grid.columns)?;
+            let rows = of("of_rows", 1, grid.rows)?;
+            Ok(w.make("Add", "sum", [columns, rows]))
+        })
     }
 
     /// Returns the mask of patches that see those of their own square of the image, `[patches,

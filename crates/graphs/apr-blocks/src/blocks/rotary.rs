@@ -18,6 +18,8 @@ enum RotaryPairs {
     Pairs,
     /// Neighbours, which end up in different halves (DeepSeek-V3).
     PairsToHalves,
+    /// As `Halves`, in each half by itself ([`GridOrder::Apart`]).
+    HalvesOfHalves,
 }
 
 /// Rotation of the queries and keys of a layer.
@@ -45,7 +47,9 @@ impl Rotary {
             return Ok(None);
         }
 
+        let grid = GridOrder::of(place)?;
         let layout = match place.text_or_none("rotary_layout")?.as_deref() {
+            None if grid == Some(GridOrder::Apart) => RotaryPairs::HalvesOfHalves,
             None | Some("halves") => RotaryPairs::Halves,
             Some("pairs") => RotaryPairs::Pairs,
             Some("pairs_to_halves") => RotaryPairs::PairsToHalves,
@@ -77,7 +81,7 @@ impl Rotary {
                 format!("rotary positions turn {dim} dimensions of heads that have {head_dim}");
             return Err(Error::format(message));
         }
-        let mut frequencies = match GridOrder::of(place)? {
+        let mut frequencies = match grid {
             None => rotation.frequencies(dim)?,
             Some(order) => rotation.grid_frequencies(dim, order)?,
         };
@@ -111,6 +115,11 @@ impl Writer<'_> {
             let both = match rotary.layout {
                 RotaryPairs::Halves | RotaryPairs::PairsToHalves => {
                     w.concat("both", &[angles, angles], -1)
+                }
+                RotaryPairs::HalvesOfHalves => {
+                    let quarter = rotary.dim / 4;
+                    let [first, second] = w.split("axes", angles, -1, [quarter, quarter]);
+                    w.concat("both", &[first, first, second, second], -1)
                 }
                 RotaryPairs::Pairs => {
                     let column = w.reshape("angle_column", angles, &[0, 0, 0, half, 1]);
@@ -236,6 +245,13 @@ impl Writer<'_> {
                 let [first, second] = self.split("halves", x, -1, [half, half]);
                 let negative = self.make("Neg", "negative", [second]);
                 self.concat("rotated_half", &[negative, first], -1)
+            }
+            RotaryPairs::HalvesOfHalves => {
+                let parts = self.split("quarters", x, -1, [half / 2; 4]);
+                let [first, second, third, fourth] = parts;
+                let second = self.make("Neg", "negative", [second]);
+                let fourth = self.make("Neg", "other_negative", [fourth]);
+                self.concat("rotated_half", &[second, first, fourth, third], -1)
             }
             RotaryPairs::Pairs => {
                 let half = signed(half);

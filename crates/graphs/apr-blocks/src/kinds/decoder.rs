@@ -38,6 +38,8 @@ pub(crate) struct Images {
     pub(crate) token: i64,
     /// `true` if the tokens of one image see each other.
     pub(crate) see_each_other: bool,
+    /// `true` if they do in layers with a window alone, within the window.
+    pub(crate) in_windows: bool,
     /// `true` if all tokens of a prompt see each other.
     pub(crate) sees_prompt: bool,
     /// `true` if tokens have three positions: time, row and column.
@@ -47,8 +49,8 @@ pub(crate) struct Images {
 }
 
 impl Images {
-    /// Options `image_token`, `image_sight`, `image_prompt`, `image_places` and `image_layers` of
-    /// the table of the part for images.
+    /// Options `image_token`, `image_sight`, `image_sight_in_windows`, `image_prompt`,
+    /// `image_places` and `image_layers` of the table of the part for images.
     pub(crate) fn of(part: &Model<'_>) -> Result<Self> {
         let place = part.place(STACK);
         let token = signed(place.size("image_token")?);
@@ -56,7 +58,8 @@ impl Images {
         let layers = place.size_or_none("image_layers")?.unwrap_or_default();
         let (see_each_other, sees_prompt) =
             (place.truth("image_sight")?, place.truth("image_prompt")?);
-        Ok(Self { token, see_each_other, sees_prompt, has_places, layers })
+        let in_windows = place.truth("image_sight_in_windows")?;
+        Ok(Self { token, see_each_other, in_windows, sees_prompt, has_places, layers })
     }
 }
 
@@ -103,8 +106,7 @@ pub(crate) fn write(
     })?;
     let streams = Streams::of(place)?;
     let has_layer_tokens = streams.is_some() || place.module_or_none("layer_tokens").is_some();
-    let layer_tokens =
-        has_layer_tokens.then(|| w.layer_tokens(place, inputs.tokens, x)).transpose()?;
+    let layer_tokens = has_layer_tokens.then(|| layer_tokens(w, place, &inputs, x)).transpose()?;
     let x = match streams {
         Some(streams) => w.streams(place, streams, x)?,
         None => x,
@@ -123,7 +125,8 @@ pub(crate) fn write(
             Some(images) if images.sees_prompt => Some(w.pairs_of_first(query_count, key_count)),
             _ => None,
         };
-        Field { sight, queries, keys, counts, pairs }
+        let pairs_in_windows = images.is_some_and(|images| images.in_windows);
+        Field { sight, queries, keys, counts, pairs, pairs_in_windows }
     });
 
     let counts = has_states(place)?
@@ -160,6 +163,22 @@ pub(crate) fn write(
     }
 
     Ok(())
+}
+
+/// Returns what layers add for the tokens. Those of images count as option `padding_id`.
+fn layer_tokens(
+    w: &mut Writer<'_>,
+    place: BlockPosition<'_>,
+    inputs: &Inputs,
+    x: ValueId,
+) -> Result<ValueId> {
+    let Some(ImageRows { token, .. }) = inputs.images else {
+        return w.layer_tokens(place, inputs.tokens, x);
+    };
+    let (token, padding) = (w.int(token), w.int(signed(place.size("padding_id")?)));
+    let is_image = w.make("Equal", "is_image", [inputs.tokens, token]);
+    let words = w.make("Where", "words", [is_image, padding, inputs.tokens]);
+    w.layer_tokens(place, words, x)
 }
 
 /// Option `position_input`: whether positions are given, which is so unless it is false.

@@ -92,7 +92,14 @@ pub(crate) fn encoded(
     let field = w.scope("mask", |w| {
         let counts = attention_mask.map(|mask| w.counting(mask));
         let (queries, keys) = w.positions(count, count);
-        Ok(Field { sight: sight(place)?, queries, keys, counts, pairs: None })
+        Ok(Field {
+            sight: sight(place)?,
+            queries,
+            keys,
+            counts,
+            pairs: None,
+            pairs_in_windows: false,
+        })
     })?;
     let made = layers(
         w,

@@ -110,7 +110,14 @@ pub(crate) fn decoded(
     let field = w.scope("mask", |w| {
         let keys = before.map_or(queries, |before| w.make("Add", "key_count", [before, queries]));
         let (queries, keys) = w.positions(queries, keys);
-        Field { sight: Sight::Before, queries, keys, counts: None, pairs: None }
+        Field {
+            sight: Sight::Before,
+            queries,
+            keys,
+            counts: None,
+            pairs: None,
+            pairs_in_windows: false,
+        }
     });
     let past: Vec<Kept> =
         past.iter().map(|pair| Kept { pair: Some(*pair), states: None }).collect();

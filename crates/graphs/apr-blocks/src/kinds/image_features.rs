@@ -49,6 +49,9 @@ pub(crate) fn write(model: &Model<'_>, w: &mut Writer<'_>) -> Result<()> {
 ///   <https://arxiv.org/abs/2404.16821>);
 /// - `merged_by_channel`: as `merged`, with a matrix from the patches of a square to one vector,
 ///   channel by channel, before the linear layers (Mistral 3);
+/// - `pooled`: the means of squares of patches of a map of any size, times the root of their width,
+///   less `projector_shift` and times `projector_scale` where the checkpoint has these, a norm
+///   without weights, and a linear layer (Gemma 4);
 /// - `linear`: a linear layer (PaliGemma: Beyer et al. 2024, <https://arxiv.org/abs/2407.07726>).
 ///
 /// Option `projector_tokens` is the number of squares, or `merge` the patches along a side of one,
@@ -80,6 +83,12 @@ fn projected(
             let x = merged(w, place, x, patches)?;
             let [up, down] = ["projector_up", "projector_down"].map(|part| place.module(part));
             two_layers(w, place, x, &up?, &down?)
+        }
+        "pooled" => {
+            let x = pooled(w, place, x, patches)?;
+            let eps = Norm::of(place)?.eps();
+            let x = w.scope("norm", |w| w.bare_rms_norm(eps, x));
+            w.outer_linear("projected", x, &place.module("projector")?)
         }
         "linear" => w.outer_linear("projected", x, &place.module("projector")?),
         "squares" => {
@@ -217,6 +226,36 @@ fn averaged(w: &mut Writer<'_>, place: BlockPosition<'_>, x: ValueId) -> Result<
         .output("means");
     let means = w.reshape("means_in_a_row", means, &[0, width, -1]);
     Ok(w.transpose("averaged", means, [0, 2, 1]))
+}
+
+/// The means of squares of patches of a map of any size, times the root of their width. Option
+/// `merge`: patches along a side of a square.
+fn pooled(
+    w: &mut Writer<'_>,
+    place: BlockPosition<'_>,
+    x: ValueId,
+    patches: ValueId,
+) -> Result<ValueId> {
+    let side = signed(place.size("merge")?);
+    let width = place.model.place(TOWER).size("hidden")?;
+    let by_channel = w.transpose("by_channel", x, [0, 2, 1]);
+    let shape = w.make("Shape", "map_shape", [patches]);
+    let map = w.make("Reshape", "map", [by_channel, shape]);
+    let means = w
+        .op("AveragePool", [map])
+        .attribute("kernel_shape", [side, side])
+        .attribute("strides", [side, side])
+        .output("means");
+    let means = w.reshape("means_in_a_row", means, &[0, signed(width), -1]);
+    let means = w.transpose("averaged", means, [0, 2, 1]);
+    let mut x = w.scaled("long", means, (width as f64).sqrt());
+    for (part, op) in [("projector_shift", "Sub"), ("projector_scale", "Mul")] {
+        if let Some(tensor) = place.tensor_or_none(part) {
+            let tensor = w.tensor(&tensor)?;
+            x = w.make(op, part, [x, tensor]);
+        }
+    }
+    Ok(x)
 }
 
 /// The vectors of each square of patches in a row, row by row of the square. Options as for

@@ -142,7 +142,14 @@ fn field(w: &mut Writer<'_>, place: BlockPosition<'_>, x: ValueId) -> Option<Fie
     Some(w.scope("mask", |w| {
         let count = w.length("frame_count", x, 1);
         let (queries, keys) = w.positions(count, count);
-        Field { sight: Sight::All, queries, keys, counts: None, pairs: None }
+        Field {
+            sight: Sight::All,
+            queries,
+            keys,
+            counts: None,
+            pairs: None,
+            pairs_in_windows: false,
+        }
     }))
 }
 

@@ -111,7 +111,10 @@ pub(crate) fn tower(
 /// learned positions, registers, and a norm, where the family has them. Option `patch`: the side of
 /// one that is square, or no value. Vectors that look for things, `detection_vectors`, stand behind
 /// the patches. Option `frames`: the number of frames of a film that a kernel sees, all of which
-/// are the image. Returns the map of the patches, too.
+/// are the image. Option `patch_order` `channels_last`: the kernel is a matrix, with the channels
+/// of a pixel next to each other. Option `pixels_centred`: pixels from 0 to 1 are first brought to
+/// -1 to 1. A tensor `axis_positions` has vectors for columns and rows of patches. Returns the map
+/// of the patches, too.
 fn embeddings(
     w: &mut Writer<'_>,
     place: BlockPosition<'_>,
@@ -119,11 +122,25 @@ fn embeddings(
 ) -> Result<(ValueId, ValueId)> {
     let (patch, hidden) = (place.size_or_none("patch")?, signed(place.size("hidden")?));
     let module = place.module("patches")?;
+    let is_matrix = match place.text_or_none("patch_order")?.as_deref() {
+        None => false,
+        Some("channels_last") => true,
+        Some(other) => return Err(place.unknown("patch_order", other)),
+    };
+    let pixels = match place.truth("pixels_centred")? {
+        true => {
+            let half = w.float(0.5);
+            let around_zero = w.make("Sub", "around_zero", [pixels, half]);
+            w.scaled("centred", around_zero, 2.0)
+        }
+        false => pixels,
+    };
     let patches = match (place.states("patch_strides"), place.states("frames")) {
         (true, _) => {
             let strides = place.sizes("patch_strides")?;
             w.stepping_convolution("patches", pixels, &module, strides)?
         }
+        _ if is_matrix => w.pixel_convolution("patches", pixels, &module, place.size("patch")?)?,
         (false, true) => w.still_convolution("patches", pixels, &module, place.size("frames")?)?,
         (false, false) => w.map_convolution("patches", pixels, &module, patch, Some(0))?,
     };
@@ -142,6 +159,12 @@ fn embeddings(
             w.resized_positions(place, &positions, None, patches)?
         };
         x = w.make("Add", "with_positions", [x, positions]);
+    }
+
+    if let Some(table) = place.tensor_or_none("axis_positions") {
+        let grid = w.patch_grid(patches);
+        let positions = w.axis_positions(&table, grid)?;
+        x = w.make("Add", "with_axis_positions", [x, positions]);
     }
 
     let x = with_registers(w, place, x)?;

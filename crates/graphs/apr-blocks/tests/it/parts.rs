@@ -100,9 +100,15 @@ fn images_are_rejected_if_the_image_encoder_is_missing_or_unknown() {
         assert_eq!(error.code(), Code::Version, "{name}");
         assert!(error.message().contains("no part for images"), "{name}: {error}");
     }
-    let tower = serde_json::json!({ "model_type": "siglip_vision_model" });
+    let tower = serde_json::json!({ "model_type": "dinov2" });
     let error = Case::named("parts/llava").with("vision_config", tower).graphs(&options);
     assert!(error.expect_err("another tower").message().contains("its tower is not CLIP's"));
+    for name in ["parts/llava_siglip", "parts/llava_pixtral"] {
+        let strategy = "default".into();
+        let case = Case::named(name).with("vision_feature_select_strategy", strategy);
+        let error = case.graphs(&options).expect_err(name);
+        assert!(error.message().contains("the first patch is left out"), "{name}: {error}");
+    }
 }
 
 #[test]

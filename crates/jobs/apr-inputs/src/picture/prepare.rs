@@ -50,8 +50,9 @@ impl PixelSettings {
         // What transformers' class takes where the file does not say.
         let resolutions = Resolutions::of_config(config)?;
         let is_newer = by_image.is_some() || canvas.is_some() || resolutions.is_some();
+        let is_plain = matches!(by_image, Some(Side::Squares { .. }));
         let (filter_number, usual) = match is_newer {
-            true => (3, Some(CLIP)),
+            true => (3, (!is_plain).then_some(CLIP)),
             false => (2, None),
         };
         let number = config.get("resample").and_then(Json::as_u64).unwrap_or(filter_number);
@@ -68,7 +69,7 @@ impl PixelSettings {
             list.try_into().ok()
         };
         let normal = channels("mean").zip(channels("std")).or(usual);
-        let normal = normal.filter(|_| flag("do_normalize", true));
+        let normal = normal.filter(|_| flag("do_normalize", !is_plain));
         let factor = config.get("rescale_factor").and_then(Json::as_f64).unwrap_or(1.0 / 255.0);
         let (size, crop) = match (share(config), size) {
             // ConvNeXT's processor: small pictures lose their border, large ones their ratio.

@@ -35,6 +35,14 @@ pub enum Side {
         /// Pixels of a step.
         step: usize,
     },
+    /// The longest sides that are multiples of `step`, in about the ratio of the image's, with at
+    /// most this number of squares of a step (Gemma 4).
+    Squares {
+        /// Pixels of a step.
+        step: usize,
+        /// Most squares.
+        most: usize,
+    },
 }
 
 /// Longest ratio of the sides of an image for [`Side::Multiples`].
@@ -60,6 +68,7 @@ impl Side {
                 multiple_sides(picture, step as f64, fewest as f64, most as f64)?
             }
             Self::Longest { most, step } => longest_sides(picture, most, step),
+            Self::Squares { step, most } => square_sides(picture, step, most)?,
         })
     }
 }
@@ -101,6 +110,24 @@ fn longest_sides(picture: &Picture, most: usize, step: usize) -> (usize, usize) 
     (height, width)
 }
 
+/// Sides of a picture for [`Side::Squares`], with the roundings of transformers.
+#[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "sides are positive")]
+fn square_sides(picture: &Picture, step: usize, most: usize) -> Result<(usize, usize)> {
+    let (height, width) = (picture.height as f64, picture.width as f64);
+    let pixels = most as f64 * (step as f64).powi(2);
+    let factor = (pixels / (height * width)).sqrt();
+    let squares = |side: f64| (factor * side / step as f64).floor() as usize;
+    // One square is as high or as wide as there is room for, where a side has room for none.
+    let ratio = |long: f64, short: f64| ((long / short).floor() as usize).min(most);
+    let (rows, columns) = match (squares(height), squares(width)) {
+        (0, 0) => return Err(Error::version("the preprocessor's images have no pixels")),
+        (0, _) => (1, ratio(width, height)),
+        (_, 0) => (ratio(height, width), 1),
+        sides => sides,
+    };
+    Ok((rows.saturating_mul(step), columns.saturating_mul(step)))
+}
+
 /// Returns the size of a processor whose sizes follow from the image; `None` for other processors.
 ///
 /// # Errors
@@ -112,6 +139,7 @@ pub(super) fn by_image(config: &Json) -> Result<Option<Side>> {
             multiples(config).map(Some)
         }
         _ if class.starts_with("Pixtral") => longest(config).map(Some),
+        _ if class.starts_with("Gemma4") => squares(config).map(Some),
         _ => Ok(None),
     }
 }
@@ -161,6 +189,17 @@ fn multiples(config: &Json) -> Result<Side> {
         fewest: range("min_pixels", "shortest_edge", 56 * 56)?,
         most: range("max_pixels", "longest_edge", 28 * 28 * 1280)?,
     })
+}
+
+/// Returns the size that Gemma 4's processor requests.
+fn squares(config: &Json) -> Result<Side> {
+    let entry = |key: &str, default: usize| number(config, key).unwrap_or(default);
+    let step = entry("patch_size", 16).saturating_mul(entry("pooling_kernel_size", 3));
+    let most = entry("max_soft_tokens", 280);
+    if step == 0 || most == 0 {
+        return Err(Error::format("the preprocessor has patches without pixels"));
+    }
+    Ok(Side::Squares { step, most })
 }
 
 /// A number, or an object of sides.

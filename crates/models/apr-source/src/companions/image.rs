@@ -6,7 +6,7 @@ use super::files::Files;
 use super::learnt::Learnt;
 
 /// Steps that are reported under their own names.
-const STEPS: [&str; 20] = [
+const STEPS: [&str; 22] = [
     "crop_pct",
     "do_image_splitting",
     "do_resize",
@@ -26,6 +26,8 @@ const STEPS: [&str; 20] = [
     "max_patches",
     "merge_size",
     "patch_size",
+    "max_soft_tokens",
+    "pooling_kernel_size",
     "image_processor_type",
 ];
 

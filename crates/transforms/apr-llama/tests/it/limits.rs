@@ -264,6 +264,25 @@ fn numbers_that_llama_cpp_can_not_compute_with_are_refused() {
 }
 
 #[test]
+fn settings_that_llama_cpp_does_not_compute_are_refused_by_name() {
+    let linear = json!({"rope_type": "linear", "factor": 2.0, "rope_theta": 10000.0});
+    for (name, entries, expected) in [
+        ("eurobert", json!({"rope_parameters": linear}), "(rope_parameters.rope_type)"),
+        ("eurobert", json!({"rope_scaling": {"type": "linear", "factor": 2.0}}), "(rope_scaling."),
+        ("eurobert", json!({"attention_bias": true}), "(attention_bias, mlp_bias)"),
+        ("eurobert", json!({"hidden_act": "gelu"}), "(hidden_act)"),
+        ("glm", json!({"rope_parameters": linear}), "(rope_parameters.rope_type)"),
+        ("glm", json!({"head_dim": 12}), "(head_dim)"),
+        ("granite_swa", json!({"layer_rope_theta": [0.0, 5.0]}), "(layer_rope_theta)"),
+    ] {
+        let case = with_config(name, &entries);
+        let error = export(&Source::new(&case.reader, families()), Vec::new());
+        let error = error.err().unwrap_or_else(|| panic!("{name} {entries} is taken")).to_string();
+        assert!(error.contains(expected), "{name} {entries}: {error}");
+    }
+}
+
+#[test]
 fn positions_that_are_not_scaled_are_reported() {
     let lists = json!({"type": "longrope", "long_factor": [1.5, 2.0], "short_factor": [1.0, 1.0]});
     for (name, rope, kind) in [
