@@ -27,7 +27,7 @@ FIXTURES = Path(__file__).resolve().parents[2] / "fixtures/scan"
 # Among the scanners' own test files, those without a payload; some are no pickle, one is an empty encrypted archive.
 HARMLESS = ("benign0", "bad_pytorch", "not_a_pickle", "password_protected")
 # What is in `content` without a payload.
-PLAIN = ("plain", "README.md", "chat_template.jinja", "unknown.bin", "user_block.h5", "notebook.ipynb", "train.py")
+PLAIN = ("plain", "with_debug.pt", "README.md", "chat_template.jinja", "unknown.bin", "user_block.h5", "notebook.ipynb", "train.py")
 # What a scanner says: dangerous, to be looked at, not examined (also errors and files that it skips), nothing found.
 FOUND, WARNED, UNEXAMINED, PASSED = "found", "warned of", "not examined", "passed"
 

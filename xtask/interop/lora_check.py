@@ -7,6 +7,9 @@ Models and adapters are made by transformers and PEFT. Weights that apr writes m
 added in single precision: a unit for each of them (two with magnitudes, whose norms are sums, too, and of LoHa, which
 multiplies two sums) of the largest of the weight before, the weight after and the sum of the products' magnitudes. The merged folder, loaded by transformers, must
 answer as PEFT's model does that keeps the adapter apart.
+
+PEFT also loads what `apr lora merge` makes of two adapters, and must answer as with what its own `add_weighted_adapter`
+makes of them.
 """
 
 import logging
@@ -127,8 +130,53 @@ def compare(ours, theirs, before, sums):
     return worst
 
 
+COMBINED = {
+    "cat": ([], {}),
+    "linear": (["--method", "linear"], {}),
+    "ties": (["--method", "ties", "--density", "0.5"], {"density": 0.5}),
+    "magnitude_prune": (["--method", "magnitude_prune", "--density", "0.4"], {"density": 0.4}),
+    "svd": (["--rank", "3"], {"svd_rank": 3}),
+    "ties_svd": (["--method", "ties", "--density", "0.5", "--rank", "5"], {"density": 0.5, "svd_rank": 5}),
+}
+
+
+def combined(apr, family):
+    """The number of methods with which a model answers differently with our adapter and with PEFT's."""
+    config, options, targets = FAMILIES[family]
+    turned = {"fan_in_fan_out": True} if family == "gpt2" else {}
+    failed = 0
+    with tempfile.TemporaryDirectory() as folder:
+        folder = Path(folder)
+        torch.manual_seed(4)
+        kind = transformers.WhisperForConditionalGeneration if family == "whisper" else transformers.AutoModelForCausalLM
+        model = kind(config(**options)) if family == "whisper" else kind.from_config(config(**options))
+        model.save_pretrained(folder / "base")
+        for name, of, alpha in (("one", targets[:2], 8), ("two", targets[1:], 2)):
+            adapted = get_peft_model(load(family, folder / "base"), LoraConfig(r=4, lora_alpha=alpha, target_modules=of, **turned))
+            for parameter in adapted.parameters():
+                if parameter.requires_grad:
+                    parameter.data = torch.randn(parameter.shape) * 0.2
+            adapted.save_pretrained(folder / name)
+        for name, (arguments, settings) in COMBINED.items():
+            both = PeftModel.from_pretrained(load(family, folder / "base"), folder / "one", adapter_name="one")
+            both.load_adapter(folder / "two", adapter_name="two")
+            both.add_weighted_adapter(["one", "two"], [0.75, -0.5], "made", combination_type=name, **settings)
+            both.set_adapter("made")
+            theirs = logits(family, both)
+            subprocess.run([apr, "lora", "merge", f"{folder}/one:0.75", f"{folder}/two:-0.5", "-o", folder / "ours", "-f", *arguments],
+                           check=True, capture_output=True)
+            ours = logits(family, PeftModel.from_pretrained(load(family, folder / "base"), folder / "ours"))
+            distance = ((ours - theirs).norm() / theirs.norm()).item()
+            good = distance <= 1e-5
+            failed += not good
+            print(f"{'ok    ' if good else 'WRONG '} {family:9} two adapters by {name:15} logits {distance:.1e} apart", flush=True)
+    return failed
+
+
 def main():
     apr, failed = Path(sys.argv[1]).resolve(), 0
+    for family in ("llama", "gpt2", "whisper"):
+        failed += combined(apr, family)
     for family, (config, options, targets) in FAMILIES.items():
         for dtype in (torch.float32, torch.bfloat16):
             with tempfile.TemporaryDirectory() as folder:

@@ -19,3 +19,7 @@
 pub use apr_lora::{
     AdaptOptions, AdaptReport, Adapted, Adapter, MergedAdapter, PortedAdapter, SecondMatrices,
 };
+#[cfg(feature = "lowrank")]
+pub use apr_lora::{
+    Combination, CombineMethod, CombineReport, CombinedModule, MajoritySign, combine,
+};

@@ -24,7 +24,8 @@
 //! ```
 
 pub use apr_lowrank::{
-    Adapter, Amount, Extent, ExtractReport, ExtractedTensor, Extraction, FactorPlan, FactorReport,
-    FactorStore, FactorTotal, Factorization, FactorizedTensor, InMemory, Left, Method, Svd,
-    extract, memory, plan, truncated_svd,
+    Adapter, AdapterBytes, Amount, Extent, ExtractReport, ExtractedTensor, Extraction, FactorPlan,
+    FactorReport, FactorStore, FactorTotal, Factorization, FactorizedTensor, InMemory, Left,
+    Method, Svd, check_available, extract, memory, plan, product_svd, run_within_memory,
+    truncated_svd,
 };

@@ -7,6 +7,7 @@ use std::sync::Arc;
 use apr_core::{CheckpointReader, Error, Escaped, Result};
 
 use crate::configuration::{Configuration, Writer};
+use crate::matrix::Matrix;
 
 /// Prefix of all names that PEFT writes.
 pub(crate) const PREFIX: &str = "base_model.model.";
@@ -204,6 +205,39 @@ impl Contents {
         }
         Ok(Self { configuration, modules, replaced })
     }
+
+    /// Returns the scale of a module's matrices of this rank.
+    ///
+    /// # Errors
+    /// E001 if the configuration states another rank, or a number of the adapter is none; E002 and
+    /// E007 when it can't be read.
+    pub(crate) fn scale(
+        &self,
+        reader: &dyn CheckpointReader,
+        module: &str,
+        rank: Option<u64>,
+    ) -> Result<f64> {
+        let parts = self.modules.get(module);
+        if self.configuration.writer != Writer::Images {
+            return self.configuration.scale(module, rank);
+        }
+        let position = |part: Part| parts.and_then(|parts| parts.get(&part)).copied();
+        let alpha = position(Part::Alpha).map(|alpha| number(reader, alpha)).transpose()?;
+        // A Kronecker product of whole matrices has no rank, and no scale.
+        let of_kronecker = || {
+            let inner = position(Part::Kron2B).or_else(|| position(Part::Kron1B))?;
+            reader.tensors()[inner].shape.dims().first().copied()
+        };
+        Ok(self.configuration.scale_of_image(module, alpha, rank.or_else(of_kronecker)))
+    }
+}
+
+fn number(reader: &dyn CheckpointReader, tensor: usize) -> Result<f64> {
+    let info = &reader.tensors()[tensor];
+    if info.shape.elements() != Some(1) {
+        return Err(Error::format("expected one number").for_tensor(&info.name));
+    }
+    Ok(Matrix::read(reader, tensor)?.values.first().copied().map_or(0.0, f64::from))
 }
 
 /// Returns the name of a tensor as today's programs write it: diffusers had names of its own for

@@ -102,7 +102,7 @@ const REFUSED: [(&str, &str); 8] = [
 ];
 
 /// Key in the metadata of diffusers' files: PEFT's configurations of all models, in one object.
-const DIFFUSERS: &str = "lora_adapter_metadata";
+pub(crate) const DIFFUSERS: &str = "lora_adapter_metadata";
 
 /// Settings of these configurations that give modules scales of their own.
 const PATTERNS: [&str; 2] = ["alpha_pattern", "rank_pattern"];

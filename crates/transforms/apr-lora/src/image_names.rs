@@ -65,6 +65,37 @@ pub(crate) fn prefix(module: &str) -> Option<&'static str> {
     component(module).map(|(prefix, _)| prefix)
 }
 
+/// Spelling of the names of modules: the beginning that names their model, and for the blocks of a
+/// UNet, `true` for the numbers of Stable Diffusion's first implementation.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Spelling {
+    component: Component,
+    pub(crate) prefix: &'static str,
+    has_first_names: Option<bool>,
+}
+
+impl Spelling {
+    /// Returns the spelling of a module's name, or `None` if it is not one of an image model.
+    pub(crate) fn of(module: &str) -> Option<Self> {
+        let (prefix, component) = component(module)?;
+        let name = flat(&module[prefix.len()..]);
+        let begins = |starts: [&str; 3]| starts.iter().any(|start| name.starts_with(start));
+        let is_first = begins(["input_blocks_", "middle_block_", "output_blocks_"]);
+        let is_later = begins(["down_blocks_", "mid_block_", "up_blocks_"]);
+        let has_first_names = (is_first || is_later).then_some(is_first);
+        Some(Self { component, prefix, has_first_names })
+    }
+
+    /// Returns `true` if both can't be the names of one model's modules in one adapter.
+    pub(crate) fn conflicts_with(self, other: Self) -> bool {
+        let differ =
+            |pair: (Option<bool>, Option<bool>)| matches!(pair, (Some(a), Some(b)) if a != b);
+        self.component == other.component
+            && (self.prefix != other.prefix
+                || differ((self.has_first_names, other.has_first_names)))
+    }
+}
+
 fn component(module: &str) -> Option<(&'static str, Component)> {
     IN_ADAPTERS.into_iter().find(|(prefix, _)| module.starts_with(prefix))
 }

@@ -7,6 +7,8 @@
 //! they are read, a block at a time, so that the ordinary passes convert, check and write it like
 //! any other. Of an adapter, the matrices of a few tensors are in memory. The arithmetic is that of
 //! PEFT 0.21's `merge_and_unload`, as it was observed from outside.
+//!
+//! [`combine`] makes one adapter of several, or one of a lower rank.
 
 #![forbid(unsafe_code)]
 #![cfg_attr(not(test), deny(clippy::disallowed_methods, clippy::disallowed_types))]
@@ -15,6 +17,7 @@ mod adapted;
 mod adapter;
 mod bank;
 mod beside;
+mod combine;
 mod configuration;
 mod form;
 mod fourier;
@@ -30,5 +33,8 @@ mod unet_names;
 
 pub use adapted::{AdaptOptions, Adapted, inputs_first};
 pub use adapter::Adapter;
+pub use combine::{
+    Combination, CombineMethod, CombineReport, CombinedModule, MajoritySign, combine,
+};
 pub use ported::{PortedAdapter, SecondMatrices};
 pub use report::{AdaptReport, MergedAdapter};

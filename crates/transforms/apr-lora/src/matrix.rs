@@ -93,7 +93,7 @@ impl Matrix {
         }
     }
 
-    fn row(&self, row: usize) -> &[f32] {
+    pub(crate) fn row(&self, row: usize) -> &[f32] {
         &self.values[row * self.columns..][..self.columns]
     }
 }

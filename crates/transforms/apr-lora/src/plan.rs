@@ -270,7 +270,7 @@ impl Planner {
             }
             let weight = &self.slots[slot].info;
             let form = Form::new(parts, tensors, weight, way, method)?;
-            let own = images::scale(&contents, reader, (module, parts), &form);
+            let own = contents.scale(reader, module, form.rank);
             let own = own.map_err(|error| named(error, tensors, parts))?;
             let scale = own * adapter.weight;
             #[expect(clippy::cast_possible_truncation, reason = "PEFT's matrices are of that")]

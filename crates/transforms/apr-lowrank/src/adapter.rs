@@ -7,7 +7,6 @@ use apr_core::{
 use apr_view::Companions;
 use serde_json::{Map, Value, json};
 
-use crate::factored::Place;
 use crate::store::FactorStore;
 
 /// Name of the configuration beside an adapter's weights.
@@ -17,20 +16,35 @@ const CARD: &str = "README.md";
 
 /// Source of the bytes of an adapter's tensor.
 #[derive(Debug, Clone, Copy)]
-pub(crate) enum Bytes {
+pub enum AdapterBytes {
     /// Bytes in the store.
-    Made(Place),
-    /// Bytes of a tensor of the tuned model.
+    Stored {
+        /// Position of the first byte.
+        offset: u64,
+        /// Number of bytes.
+        len: u64,
+    },
+    /// Bytes of a tensor of the model that the adapter was made from.
     Copied(usize),
+}
+
+impl AdapterBytes {
+    /// Appends bytes to a store.
+    ///
+    /// # Errors
+    /// Those of [`FactorStore::append`].
+    pub fn append(store: &dyn FactorStore, bytes: &[u8]) -> Result<Self> {
+        Ok(Self::Stored { offset: store.append(bytes)?, len: bytes.len() as u64 })
+    }
 }
 
 /// An adapter: its tensors, configuration and card.
 pub struct Adapter<'m> {
-    tuned: &'m dyn CheckpointReader,
+    source: &'m dyn CheckpointReader,
     store: Box<dyn FactorStore>,
     metadata: Metadata,
     tensors: Vec<TensorInfo>,
-    bytes: Vec<Bytes>,
+    bytes: Vec<AdapterBytes>,
     companions: Companions,
 }
 
@@ -57,6 +71,14 @@ pub(crate) struct Config<'a> {
 }
 
 impl Config<'_> {
+    /// Returns the configuration and the card as files beside the weights.
+    pub(crate) fn companions(&self) -> Companions {
+        let mut companions = Companions::default();
+        companions.put(CONFIG, self.to_json());
+        companions.put(CARD, self.card());
+        companions
+    }
+
     /// Returns the configuration as JSON, in the form that peft writes.
     fn to_json(&self) -> Vec<u8> {
         let most = self.modules.iter().map(|module| module.rank).max().unwrap_or(1);
@@ -122,23 +144,26 @@ impl Config<'_> {
 }
 
 impl<'m> Adapter<'m> {
-    pub(crate) fn new(
-        tuned: &'m dyn CheckpointReader,
+    /// Creates an adapter of tensors whose bytes are in `store` or in `source`.
+    ///
+    /// `source` is the model that the adapter was made from: its format, files and warnings are the
+    /// adapter's.
+    #[must_use]
+    pub fn new(
+        source: &'m dyn CheckpointReader,
         store: Box<dyn FactorStore>,
-        tensors: Vec<(TensorInfo, Bytes)>,
-        config: &Config<'_>,
+        tensors: Vec<(TensorInfo, AdapterBytes)>,
+        metadata: Metadata,
+        companions: Companions,
     ) -> Self {
-        let mut companions = Companions::default();
-        companions.put(CONFIG, config.to_json());
-        companions.put(CARD, config.card());
         let (tensors, bytes) = tensors.into_iter().unzip();
-        Self { tuned, store, metadata: Metadata::new(), tensors, bytes, companions }
+        Self { source, store, metadata, tensors, bytes, companions }
     }
 }
 
 impl CheckpointReader for Adapter<'_> {
     fn format(&self) -> &'static Format {
-        self.tuned.format()
+        self.source.format()
     }
 
     fn metadata(&self) -> &Metadata {
@@ -151,39 +176,39 @@ impl CheckpointReader for Adapter<'_> {
 
     fn stored(&self, tensor: usize) -> Stored<'_> {
         match self.bytes[tensor] {
-            Bytes::Copied(source) => self.tuned.stored(source),
-            Bytes::Made(place) => {
-                Stored::derived(StoredRange { file: 0, offset: 0, len: place.len })
+            AdapterBytes::Copied(tensor) => self.source.stored(tensor),
+            AdapterBytes::Stored { len, .. } => {
+                Stored::derived(StoredRange { file: 0, offset: 0, len })
             }
         }
     }
 
     fn read_tensor(&self, tensor: usize, offset: u64, buf: &mut [u8]) -> Result<()> {
-        let place = match self.bytes[tensor] {
-            Bytes::Copied(source) => return self.tuned.read_tensor(source, offset, buf),
-            Bytes::Made(place) => place,
+        let (start, len) = match self.bytes[tensor] {
+            AdapterBytes::Copied(tensor) => return self.source.read_tensor(tensor, offset, buf),
+            AdapterBytes::Stored { offset, len } => (offset, len),
         };
         let end = offset.checked_add(buf.len() as u64);
-        if end.is_none_or(|end| end > place.len) {
+        if end.is_none_or(|end| end > len) {
             let name = &self.tensors[tensor].name;
             return Err(Error::corrupt("the read ends past the tensor").for_tensor(name));
         }
-        self.store.read_at(place.offset + offset, buf)
+        self.store.read_at(start + offset, buf)
     }
 
     fn tensor_slice(&self, tensor: usize) -> Option<&[u8]> {
         match self.bytes[tensor] {
-            Bytes::Copied(source) => self.tuned.tensor_slice(source),
-            Bytes::Made(_) => None,
+            AdapterBytes::Copied(tensor) => self.source.tensor_slice(tensor),
+            AdapterBytes::Stored { .. } => None,
         }
     }
 
     fn container(&self) -> Container<'_> {
-        self.tuned.container().altered()
+        self.source.container().altered()
     }
 
     fn files(&self) -> &[FileInfo] {
-        self.tuned.files()
+        self.source.files()
     }
 
     fn companions(&self) -> &[Companion] {
@@ -191,7 +216,7 @@ impl CheckpointReader for Adapter<'_> {
     }
 
     fn read_companion(&self, companion: usize) -> Result<Vec<u8>> {
-        self.companions.read(self.tuned, companion)
+        self.companions.read(self.source, companion)
     }
 
     fn left_out(&self) -> &[String] {
@@ -199,6 +224,6 @@ impl CheckpointReader for Adapter<'_> {
     }
 
     fn warnings(&self) -> &[String] {
-        self.tuned.warnings()
+        self.source.warnings()
     }
 }

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use apr_core::json::from_python;
 use apr_core::{
-    CheckpointReader, DType, Error, Phase, Pipeline, Progress, Result, Serial, Shape, TensorInfo,
+    CheckpointReader, DType, Error, Metadata, Phase, Pipeline, Progress, Result, Shape, TensorInfo,
     keys,
 };
 use apr_quantize::{Role, roles_of};
@@ -16,13 +16,13 @@ use apr_view::{NamePattern, check_decodable};
 use serde::Serialize;
 use serde_json::{Map, Value};
 
-use crate::adapter::{Adapter, Bytes, Config, Module};
-use crate::factored::Place;
+use crate::adapter::{Adapter, AdapterBytes, Config, Module};
 use crate::matrix::{read, sides, subtract};
 use crate::plan::Amount;
 use crate::report::{Left, Loss};
 use crate::store::FactorStore;
-use crate::svd::{Extent, Svd, check_available, memory, truncated_svd};
+use crate::svd::{Extent, check_available, memory, truncated_svd};
+use crate::within_memory::run_within_memory;
 
 /// Prefix that peft adds to the names of modules.
 const PREFIX: &str = "base_model.model.";
@@ -160,17 +160,14 @@ pub fn extract<'m, P: Pipeline>(
     let elements = pairs.targets.iter().map(|target| target.sides.0 as u64 * target.sides.1 as u64);
     progress.begin(Phase::Measuring, elements.sum::<u64>() * 8);
 
-    // What several threads can't do at once in the memory there is, one does afterwards.
-    let at_once = extraction.memory / extraction.threads.max(1) as u64;
-    let (small, large): (Vec<_>, Vec<_>) =
-        (0..pairs.targets.len()).partition(|at| pairs.targets[*at].memory <= at_once);
-    let mut found: Vec<Option<(Found, [Place; 2])>> = pairs.targets.iter().map(|_| None).collect();
-    let mut take = |at: usize, done: &mut Found| {
+    let mut found: Vec<Option<(Found, [AdapterBytes; 2])>> =
+        pairs.targets.iter().map(|_| None).collect();
+    let take = |at: usize, done: &mut Found| {
         let done = std::mem::take(done);
         if let Some([first, second]) = &done.matrices {
-            let place =
-                |bytes: &[u8]| Ok(Place { offset: store.append(bytes)?, len: bytes.len() as u64 });
-            let places = [place(first)?, place(second)?];
+            let places = [first, second].map(|bytes| AdapterBytes::append(&*store, bytes));
+            let [first, second] = places;
+            let places = [first?, second?];
             found[at] = Some((Found { matrices: None, ..done }, places));
         }
         let (rows, columns) = pairs.targets[at].sides;
@@ -185,16 +182,9 @@ pub fn extract<'m, P: Pipeline>(
         Ok(())
     };
 
-    pipeline.run(
-        small.len(),
-        |task, slot: &mut Found| work(small[task], slot),
-        |task, slot| take(small[task], slot),
-    )?;
-    Serial.run(
-        large.len(),
-        |task, slot: &mut Found| work(large[task], slot),
-        |task, slot| take(large[task], slot),
-    )?;
+    let needs: Vec<u64> = pairs.targets.iter().map(|target| target.memory).collect();
+    let at_once = extraction.memory / extraction.threads.max(1) as u64;
+    run_within_memory(pipeline, &needs, at_once, work, take)?;
 
     let others = pairs.differing(reader, base)?;
     Parts { reader, pairs, extraction, others }.adapter(found, store)
@@ -381,15 +371,7 @@ fn decompose(
 
     let svd = truncated_svd(&values, *rows, *columns, *extent)?;
     let (rank, share, energy) = (svd.rank(), svd.share(), svd.energy);
-    let Svd { mut left, values: singular, mut right, .. } = svd;
-    // Roots in both, so that both are of one size and lose the same when they are rounded.
-    for row in left.chunks_exact_mut(rank) {
-        row.iter_mut().zip(&singular).for_each(|(element, value)| *element *= value.sqrt());
-    }
-    for (row, value) in right.chunks_exact_mut(*columns).zip(&singular) {
-        row.iter_mut().for_each(|element| *element *= value.sqrt());
-    }
-
+    let [mut left, mut right] = svd.into_factors(*columns);
     let mut bytes = [Vec::new(), Vec::new()];
     for (values, bytes) in [&mut left, &mut right].into_iter().zip(&mut bytes) {
         cast_values(values, *dtype, bytes);
@@ -456,7 +438,7 @@ struct Parts<'m, 'p> {
 impl<'m> Parts<'m, '_> {
     fn adapter(
         self,
-        found: Vec<Option<(Found, [Place; 2])>>,
+        found: Vec<Option<(Found, [AdapterBytes; 2])>>,
         store: Box<dyn FactorStore>,
     ) -> Result<(Adapter<'m>, ExtractReport)> {
         let Self { reader, pairs, extraction, others: (others, unchanged) } = self;
@@ -494,7 +476,7 @@ impl<'m> Parts<'m, '_> {
                 let name = format!("{PREFIX}{module}.lora_{half}.weight");
                 let shape = Shape::from(shape);
                 let info = TensorInfo { name, dtype: target.dtype, shape };
-                tensors.push((info, Bytes::Made(place)));
+                tensors.push((info, place));
             }
 
             modules.push(Module { name: module.to_owned(), rank: found.rank });
@@ -540,7 +522,8 @@ impl<'m> Parts<'m, '_> {
             architectures: architectures(reader)?,
             inputs_first: inputs_first.contains(&true),
         };
-        Ok((Adapter::new(reader, store, tensors, &config), report))
+        let adapter = Adapter::new(reader, store, tensors, Metadata::new(), config.companions());
+        Ok((adapter, report))
     }
 }
 
@@ -551,7 +534,7 @@ fn save(
     modules: &[Module],
     saves: bool,
     report: &mut ExtractReport,
-) -> Vec<(TensorInfo, Bytes)> {
+) -> Vec<(TensorInfo, AdapterBytes)> {
     let module = |info: &TensorInfo| info.name.rsplit_once('.').map(|(name, _)| name.to_owned());
     let mut saved = BTreeSet::new();
     for (position, why) in differing {
@@ -572,7 +555,7 @@ fn save(
 
     let copies = reader.tensors().iter().enumerate().filter_map(|(position, info)| {
         module(info).filter(|of| saved.contains(of))?;
-        Some((info.clone(), Bytes::Copied(position)))
+        Some((info.clone(), AdapterBytes::Copied(position)))
     });
     let copies = copies.collect();
     report.saved = saved.into_iter().collect();

@@ -44,12 +44,14 @@ mod report;
 pub mod second_order;
 mod store;
 mod svd;
+mod within_memory;
 
-pub use adapter::Adapter;
+pub use adapter::{Adapter, AdapterBytes};
 pub use extract::{ExtractReport, ExtractedTensor, Extraction, extract};
 pub use plan::{Amount, FactorPlan, Factorization, Method, plan};
 pub use report::{
     FactorReport, FactorTotal, FactorizedTensor, Left, RoundedTensor, RoundingReport,
 };
 pub use store::{FactorStore, InMemory};
-pub use svd::{Extent, Svd, memory, truncated_svd};
+pub use svd::{Extent, Svd, check_available, memory, product_svd, truncated_svd};
+pub use within_memory::run_within_memory;

@@ -1,8 +1,6 @@
 //! What is factorized, and how far.
 
-use apr_core::{
-    CheckpointReader, DType, Error, Phase, Pipeline, Progress, Result, Serial, TensorInfo,
-};
+use apr_core::{CheckpointReader, DType, Error, Phase, Pipeline, Progress, Result, TensorInfo};
 use apr_quantize::{Kept, Role, roles_of};
 use apr_source::Source;
 use apr_tensor::factors::{encode, stored_len, suits};
@@ -14,6 +12,7 @@ use crate::matrix::{read, sides};
 use crate::report::{FactorReport, FactorTotal, FactorizedTensor, Left, Loss};
 use crate::store::FactorStore;
 use crate::svd::{Extent, Svd, check_available, memory, truncated_svd};
+use crate::within_memory::run_within_memory;
 
 /// Amount of a matrix to keep.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -261,12 +260,8 @@ impl FactorPlan {
         let elements = self.targets.iter().map(|target| target.sides.0 * target.sides.1);
         progress.begin(Phase::Measuring, elements.map(|count| count as u64 * 4).sum());
 
-        // What several threads can't do at once in the memory there is, one does afterwards.
-        let at_once = self.factorization.memory / self.factorization.threads.max(1) as u64;
-        let (small, large): (Vec<_>, Vec<_>) =
-            (0..self.targets.len()).partition(|at| self.targets[*at].memory <= at_once);
         let mut found: Vec<Option<(Found, Place)>> = self.targets.iter().map(|_| None).collect();
-        let mut take = |at: usize, done: &mut Found| {
+        let take = |at: usize, done: &mut Found| {
             let place =
                 Place { offset: store.append(&done.stored)?, len: done.stored.len() as u64 };
             let (rows, columns) = self.targets[at].sides;
@@ -280,16 +275,9 @@ impl FactorPlan {
             Ok(())
         };
 
-        pipeline.run(
-            small.len(),
-            |task, slot: &mut Found| work(small[task], slot),
-            |task, slot| take(small[task], slot),
-        )?;
-        Serial.run(
-            large.len(),
-            |task, slot: &mut Found| work(large[task], slot),
-            |task, slot| take(large[task], slot),
-        )?;
+        let needs: Vec<u64> = self.targets.iter().map(|target| target.memory).collect();
+        let at_once = self.factorization.memory / self.factorization.threads.max(1) as u64;
+        run_within_memory(pipeline, &needs, at_once, work, take)?;
 
         let mut report = FactorReport {
             method: match method {
@@ -369,19 +357,12 @@ impl FactorPlan {
 impl Method {
     /// Returns the factors of a matrix with `columns` columns.
     fn factors(self, svd: Svd, columns: usize) -> [Vec<f32>; 2] {
-        let Svd { mut left, values, mut right, .. } = svd;
-        for row in left.chunks_exact_mut(values.len().max(1)) {
-            row.iter_mut().zip(&values).for_each(|(element, value)| {
-                *element *= match self {
-                    Self::Svd => value.sqrt(),
-                    Self::Lora => *value,
-                }
-            });
-        }
         if self == Self::Svd {
-            for (row, value) in right.chunks_exact_mut(columns).zip(&values) {
-                row.iter_mut().for_each(|element| *element *= value.sqrt());
-            }
+            return svd.into_factors(columns);
+        }
+        let Svd { mut left, values, right, .. } = svd;
+        for row in left.chunks_exact_mut(values.len().max(1)) {
+            row.iter_mut().zip(&values).for_each(|(element, value)| *element *= *value);
         }
         [left, right]
     }

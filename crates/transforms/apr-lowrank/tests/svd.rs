@@ -1,6 +1,6 @@
 //! Truncated decompositions: against numpy (`fixtures/lowrank/lowrank.py`), and by properties.
 
-use apr_lowrank::{Extent, Svd, memory, truncated_svd};
+use apr_lowrank::{Extent, Svd, memory, product_svd, truncated_svd};
 use apr_testkit::locate;
 use proptest::prelude::*;
 use serde_json::Value;
@@ -162,4 +162,31 @@ proptest! {
             }
         }
     }
+}
+
+#[test]
+fn a_product_is_decomposed_as_its_elements_are() {
+    for [rows, inner, columns] in [[40, 6, 30], [5, 12, 30], [40, 50, 8], [1, 1, 1]] {
+        let values = noise(rows * inner + inner * columns);
+        let (left, right) = values.split_at(rows * inner);
+        let element = |at: usize| {
+            let (row, column) = (at / columns, at % columns);
+            (0..inner).map(|k| left[row * inner + k] * right[k * columns + column]).sum()
+        };
+        let whole: Vec<f32> = (0..rows * columns).map(element).collect();
+        for extent in [Extent::Rank(4), Extent::Energy { share: 0.6, most: usize::MAX }] {
+            let found = product_svd(left, right, [rows, inner, columns], extent).expect("finite");
+            let expected = truncated_svd(&whole, rows, columns, extent).expect("finite");
+            assert_eq!(found.rank(), expected.rank());
+            for (found, expected) in found.values.iter().zip(&expected.values) {
+                assert!((found - expected).abs() <= 1e-5 * expected, "{found} {expected}");
+            }
+            let expected: Vec<f32> =
+                product(&expected, columns).iter().map(|it| *it as f32).collect();
+            assert!(distance(&expected, &product(&found, columns)) < 1e-4);
+        }
+    }
+    let nan = product_svd(&[f32::NAN], &[1.0], [1, 1, 1], Extent::Rank(1));
+    nan.expect_err("not a number");
+    product_svd(&[1.0], &[1.0], [1, 2, 1], Extent::Rank(1)).expect_err("another size");
 }

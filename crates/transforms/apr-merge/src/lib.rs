@@ -36,6 +36,7 @@ mod vocabulary;
 pub use merged::{MergeOptions, Merged};
 pub use method::{Method, UnknownMethod};
 pub use plan::Model;
+pub use random::Draws;
 pub use recipe::{
     ChatTemplate, Choice, Parts, Recipe, Setting, Settings, Slice, Source, TokenChoice, TokenRow,
     Tokenizer, parse,

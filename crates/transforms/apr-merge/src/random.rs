@@ -3,7 +3,7 @@
 
 /// Numbers of one tensor of one model.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Draws {
+pub struct Draws {
     key: u64,
 }
 
@@ -21,7 +21,8 @@ impl Draws {
     /// Creates the random numbers of a tensor in one model of the merge.
     ///
     /// `tensor` is the name in the output, `model` is the position in the merge.
-    pub(crate) fn of(seed: u64, tensor: &str, model: usize) -> Self {
+    #[must_use]
+    pub fn of(seed: u64, tensor: &str, model: usize) -> Self {
         // FNV-1a, in which no byte of a name is lost.
         let name = tensor.bytes().fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| {
             (hash ^ u64::from(byte)).wrapping_mul(0x0000_0100_0000_01b3)
@@ -32,7 +33,8 @@ impl Draws {
 
     /// A number from 0 up to 1, which is not included, for the element at this position.
     #[inline]
-    pub(crate) fn at(&self, position: u64) -> f64 {
+    #[must_use]
+    pub fn at(&self, position: u64) -> f64 {
         let bits = mix(self.key.wrapping_add(position.wrapping_add(1).wrapping_mul(STEP)));
         (bits >> 11) as f64 / (1_u64 << 53) as f64
     }

@@ -9,7 +9,7 @@ pub(super) use rendered::with_examples;
 type Example = (&'static str, &'static str);
 
 /// By the words of the command, those about models.
-const OF_MODELS: [(&str, &[Example]); 47] = [
+const OF_MODELS: [(&str, &[Example]); 49] = [
     (
         "",
         &[
@@ -408,6 +408,30 @@ const OF_MODELS: [(&str, &[Example]); 47] = [
             (
                 "apr lora convert adapter.gguf --base base -o adapter",
                 "write one of llama.cpp for PEFT",
+            ),
+        ],
+    ),
+    (
+        "lora merge",
+        &[
+            ("apr lora merge style:0.7 subject -o both", "add both, the first times 0.7"),
+            (
+                "apr lora merge style subject --rank 16 -o both",
+                "the same with matrices of rank 16 instead of all side by side",
+            ),
+            (
+                "apr lora merge a b c --method ties --density 0.5 -o merged",
+                "the largest half of the elements that agree in sign",
+            ),
+        ],
+    ),
+    (
+        "lora resize",
+        &[
+            ("apr lora resize adapter --rank 8 -o small", "lower the rank to 8"),
+            (
+                "apr lora resize lora.safetensors --energy 0.9 -o small.safetensors",
+                "the rank of each module that keeps 90 % of its change",
             ),
         ],
     ),

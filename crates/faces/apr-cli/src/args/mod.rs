@@ -55,7 +55,10 @@ pub(crate) use look::{
     DebugArgs, DiffArgs, ExplainArgs, GraphArgs, GraphFormat, InspectArgs, LintArgs, MarkdownArgs,
     SbomFormat, ScanArgs, Sort, TensorsArgs, TuiArgs, ValidateArgs,
 };
-pub(crate) use lora::{ConvertAdapterArgs, ExtractArgs, LoraAction};
+pub(crate) use lora::{
+    ConvertAdapterArgs, ExtractArgs, LoraAction, MergeAdaptersArgs, ResizeAdapterArgs,
+    WriteAdapterArgs,
+};
 pub(crate) use lowrank::LowRankArgs;
 pub(crate) use merge::MergeArgs;
 pub(crate) use models::names_model;

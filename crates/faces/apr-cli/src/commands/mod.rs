@@ -8,6 +8,7 @@ mod beside;
 mod cache;
 #[cfg(feature = "infer")]
 mod canary;
+mod chosen_files;
 mod convert;
 mod debug;
 mod diff;

@@ -1,10 +1,9 @@
 //! The files that `apr scan` examines: named, in folders, in repositories, in the caches.
 
 use std::path::{Path, PathBuf};
-use std::slice;
 use std::sync::Arc;
 
-use apr::scan::{check_link, files_below};
+use apr::scan::check_link;
 use apr_io::Spool;
 use apr_ops::sha256;
 use apr_registry::{ByteSource, Serial};
@@ -12,7 +11,8 @@ use apr_scan::{ScanReport, scan_file};
 use apr_view::NameChoice;
 use base16ct::lower::encode_string;
 
-use crate::args::{RemoteArgs, ScanArgs};
+use super::chosen_files::{choice, chosen, warn_if_idle};
+use crate::args::ScanArgs;
 use crate::context::Context;
 use crate::failure::{Failure, Outcome};
 use crate::model;
@@ -41,8 +41,7 @@ pub(super) enum Target {
 impl Targets {
     /// Collects the files of the arguments.
     pub(super) fn of(args: &ScanArgs, context: &Context) -> Outcome<Self> {
-        let names = NameChoice::parse(&context.hub.include, &context.hub.exclude)
-            .map_err(|error| Failure::Usage(error.message().to_owned()))?;
+        let names = choice(context)?;
         let mut targets = Self { files: Vec::new(), folders: Vec::new(), excluded: 0 };
         for path in &args.paths {
             // Whoever trusts a repository loads any of its files.
@@ -65,10 +64,7 @@ impl Targets {
             let message = "no file matches --include and --exclude".to_owned();
             return Err(Failure::Usage(message));
         }
-        if targets.excluded == 0 && !names.is_everything() {
-            let options = given(&context.hub);
-            context.printer.warn(&format!("{options} has no effect: no file is left out"));
-        }
+        warn_if_idle(&names, targets.excluded, context);
         Ok(targets)
     }
 
@@ -83,30 +79,11 @@ impl Targets {
     }
 
     fn add_local(&mut self, path: &Path, names: &NameChoice) -> Outcome {
-        let below = files_below(slice::from_ref(&path.to_owned()))?;
-        let all = below.len();
-        let kept = below.into_iter().filter(|file| names.is_wanted(&name_in(file, path)));
-        let before = self.files.len();
-        self.files.extend(kept.map(Target::Path));
-        self.excluded += all - (self.files.len() - before);
+        let (files, excluded) = chosen(path, names)?;
+        self.files.extend(files.into_iter().map(Target::Path));
+        self.excluded += excluded;
         self.folders.push(path.to_owned());
         Ok(())
-    }
-}
-
-/// Returns the name of a file as the patterns see it: its path in the named folder.
-fn name_in(file: &Path, root: &Path) -> String {
-    let inner = file.strip_prefix(root).ok().filter(|inner| !inner.as_os_str().is_empty());
-    let inner = inner.or_else(|| file.file_name().map(Path::new)).unwrap_or(file);
-    inner.to_string_lossy().replace('\\', "/")
-}
-
-/// Returns the given ones of `--include` and `--exclude`, for a message.
-fn given(args: &RemoteArgs) -> &'static str {
-    match (args.include.is_empty(), args.exclude.is_empty()) {
-        (false, false) => "--include with --exclude",
-        (false, true) => "--include",
-        _ => "--exclude",
     }
 }
 

@@ -1,15 +1,15 @@
 //! `apr upload`: files of this machine become a commit of a repository on a hub.
 
 use std::io::{self, Write};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
-use apr::scan::{files_below, target_outside};
+use apr::scan::target_outside;
 use apr_core::counted;
 use apr_hub::{LocalFile, Location, PlannedFile, UploadOptions, Visibility};
 use apr_registry::{Error, Escaped};
-use apr_view::NameChoice;
 use serde::Serialize;
 
+use super::chosen_files::{choice, chosen, inner, warn_if_idle};
 use crate::args::{CreatedAs, UploadArgs};
 use crate::context::Context;
 use crate::documents::Document;
@@ -79,7 +79,7 @@ pub(super) fn run(args: &UploadArgs, context: &Context) -> Outcome {
     let location = Location::parse(&shown).ok_or_else(|| {
         Failure::Usage(format!("{shown} is not a repository of a hub: expected hf://ORG/NAME"))
     })??;
-    let (files, excluded) = chosen(&args.path, context)?;
+    let (files, excluded) = to_upload(&args.path, context)?;
 
     let mut options = UploadOptions::default();
     options.summary = args.message.clone().unwrap_or_else(|| {
@@ -130,55 +130,43 @@ pub(super) fn run(args: &UploadArgs, context: &Context) -> Outcome {
 }
 
 /// Returns the files to upload, and the number of those that are left out.
-fn chosen(path: &Path, context: &Context) -> Outcome<(Vec<LocalFile>, usize)> {
-    let names = NameChoice::parse(&context.hub.include, &context.hub.exclude)
-        .map_err(|error| Failure::Usage(error.message().to_owned()))?;
-    let roots = [path.to_owned()];
-    let below = files_below(&roots)?;
-    let all = below.len();
+fn to_upload(path: &Path, context: &Context) -> Outcome<(Vec<LocalFile>, usize)> {
+    let names = choice(context)?;
+    let (chosen, mut excluded) = chosen(path, &names)?;
+    let is_all_excluded = chosen.is_empty() && excluded > 0;
+    if !is_all_excluded {
+        warn_if_idle(&names, excluded, context);
+    }
     let mut files = Vec::new();
-    for file in below {
-        let name = name_in(&file, path)?;
-        let is_others =
-            NOT_UPLOADED.iter().any(|folder| name.split('/').any(|part| part == *folder));
-        if is_others || !names.is_wanted(&name) {
+    for file in chosen {
+        let parts: Option<Vec<&str>> =
+            inner(&file, path).iter().map(|part| part.to_str()).collect();
+        let parts = parts.ok_or_else(|| {
+            Error::format("a name in a repository is UTF-8").in_file(file.display())
+        })?;
+        if parts.iter().any(|part| NOT_UPLOADED.contains(part)) {
+            excluded += 1;
             continue;
         }
         // Whoever packed the folder would have a file of this machine uploaded.
-        if let Some(target) = target_outside(&file, &roots) {
+        if let Some(target) = target_outside(&file, &[path.to_owned()]) {
             let message = format!(
                 "a link to '{}', outside of the folder, is not uploaded: --exclude leaves it out",
                 target.display()
             );
             return Err(Error::format(message).in_file(file.display()).into());
         }
-        files.push(LocalFile { name, path: file });
+        files.push(LocalFile { name: parts.join("/"), path: file });
     }
     if files.is_empty() {
-        let message = match all {
-            0 => "has no files".to_owned(),
-            _ => "has no file that --include and --exclude let through".to_owned(),
+        let message = match (excluded, is_all_excluded) {
+            (0, _) => "has no files",
+            (_, true) => "has no file that --include and --exclude let through",
+            (_, false) => "has files of .git and .cache only",
         };
         return Err(Failure::Usage(format!("{} {message}", path.display())));
     }
-    let excluded = all - files.len();
-    if excluded == 0 && !names.is_everything() {
-        context.printer.warn("--include and --exclude have no effect: no file is left out");
-    }
     Ok((files, excluded))
-}
-
-/// Returns the name that a file gets in the repository.
-fn name_in(file: &Path, root: &Path) -> Outcome<String> {
-    let inner = file.strip_prefix(root).ok().filter(|inner| !inner.as_os_str().is_empty());
-    let inner: PathBuf = match inner {
-        Some(inner) => inner.to_owned(),
-        None => file.file_name().map(PathBuf::from).unwrap_or_default(),
-    };
-    let parts: Option<Vec<&str>> = inner.iter().map(|part| part.to_str()).collect();
-    let parts = parts
-        .ok_or_else(|| Error::format("a name in a repository is UTF-8").in_file(file.display()))?;
-    Ok(parts.join("/"))
 }
 
 fn render(out: &mut dyn Write, report: &UploadReport) -> io::Result<()> {

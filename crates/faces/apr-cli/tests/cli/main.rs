@@ -64,6 +64,7 @@ mod left_out;
 mod limits;
 mod llama_cpp;
 mod lora;
+mod lora_combined;
 mod lora_images;
 mod lora_kinds;
 mod lora_merge;

@@ -14,7 +14,7 @@ pub fn memory(_rows: usize, _columns: usize, _extent: Extent) -> u64 {
 ///
 /// # Errors
 /// E003.
-pub(crate) fn check_available() -> Result<()> {
+pub fn check_available() -> Result<()> {
     Err(absent())
 }
 
@@ -30,6 +30,19 @@ pub fn truncated_svd(
     _matrix: &[f32],
     _rows: usize,
     _columns: usize,
+    _extent: Extent,
+) -> Result<Svd> {
+    Err(absent())
+}
+
+/// Refuses every product.
+///
+/// # Errors
+/// E003.
+pub fn product_svd(
+    _left: &[f32],
+    _right: &[f32],
+    _sizes: [usize; 3],
     _extent: Extent,
 ) -> Result<Svd> {
     Err(absent())

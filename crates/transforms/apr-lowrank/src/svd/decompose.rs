@@ -28,7 +28,7 @@ const FIRST: usize = 64;
 ///
 /// # Errors
 /// E003 without the feature `linalg`.
-pub(crate) fn check_available() -> Result<()> {
+pub fn check_available() -> Result<()> {
     Ok(())
 }
 
@@ -86,10 +86,58 @@ pub fn truncated_svd(matrix: &[f32], rows: usize, columns: usize, extent: Extent
         Extent::Energy { share, most } => by_energy(matrix, energy, (share, most))?,
     };
     let Triplets { left, values, right } = found;
-    let by_rows = |matrix: MatRef<'_, f32>| -> Vec<f32> {
-        matrix.row_iter().flat_map(|row| row.iter().copied().collect::<Vec<_>>()).collect()
-    };
     Ok(Svd { left: by_rows(left.as_ref()), right: by_rows(right.transpose()), values, energy })
+}
+
+/// Decomposes the product of two matrices without forming it, exactly.
+///
+/// `left` is `rows` times `inner` and `right` is `inner` times `columns`, both row by row; `sizes`
+/// are the three.
+///
+/// # Errors
+/// E001 where a matrix is of another size, has NaN or infinity, or the decomposition does not
+/// converge.
+pub fn product_svd(
+    left: &[f32],
+    right: &[f32],
+    sizes @ [rows, inner, columns]: [usize; 3],
+    extent: Extent,
+) -> Result<Svd> {
+    let is_of = |matrix: &[f32], a: usize, b: usize| a.checked_mul(b) == Some(matrix.len());
+    if !is_of(left, rows, inner) || !is_of(right, inner, columns) || sizes.contains(&0) {
+        return Err(Error::format("the number of values does not match the matrices"));
+    }
+    if !left.iter().chain(right).all(|value| value.is_finite()) {
+        return Err(Error::format("it has NaN or infinity"));
+    }
+    // Both are an orthogonal matrix times a small one; the products of the small ones have the
+    // singular values.
+    let left = MatRef::from_row_major_slice(left, rows, inner).qr();
+    let right = MatRef::from_row_major_slice(right, inner, columns).transpose().qr();
+    let core = left.thin_R() * right.thin_R().transpose();
+    let all = exact(core.as_ref())?;
+    let energy = all.values.iter().map(|value| f64::from(*value).powi(2)).sum::<f64>();
+    let found = match extent {
+        Extent::Rank(rank) => all.first(rank),
+        Extent::Energy { share, most } if share >= 1.0 => all.first(most),
+        Extent::Energy { share, most } => {
+            let rank = all.rank_of(share * energy).unwrap_or(all.values.len());
+            all.first(rank.min(most))
+        }
+    };
+    let of_rows = left.compute_thin_Q() * &found.left;
+    let of_columns = right.compute_thin_Q() * &found.right;
+    Ok(Svd {
+        left: by_rows(of_rows.as_ref()),
+        right: by_rows(of_columns.transpose()),
+        values: found.values,
+        energy,
+    })
+}
+
+/// Returns the elements of a matrix, row by row.
+fn by_rows(matrix: MatRef<'_, f32>) -> Vec<f32> {
+    matrix.row_iter().flat_map(|row| row.iter().copied().collect::<Vec<_>>()).collect()
 }
 
 /// Computes the singular values that have a share of the energy.

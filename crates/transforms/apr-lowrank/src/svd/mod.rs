@@ -3,8 +3,7 @@
 #[cfg_attr(not(feature = "linalg"), path = "absent.rs")]
 mod decompose;
 
-pub(crate) use self::decompose::check_available;
-pub use self::decompose::{memory, truncated_svd};
+pub use self::decompose::{check_available, memory, product_svd, truncated_svd};
 
 /// Part of a matrix's decomposition to compute.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -46,5 +45,20 @@ impl Svd {
     pub fn share(&self) -> f64 {
         let kept: f64 = self.values.iter().map(|value| f64::from(*value).powi(2)).sum();
         if self.energy > 0.0 { (kept / self.energy).min(1.0) } else { 1.0 }
+    }
+
+    /// Returns two factors whose product is the matrix of these singular values: the vectors of the
+    /// rows, and those of the `columns` columns, each times the roots of the values, so that both
+    /// are of one size and lose the same when they are rounded.
+    #[must_use]
+    pub fn into_factors(self, columns: usize) -> [Vec<f32>; 2] {
+        let Self { mut left, values, mut right, .. } = self;
+        for row in left.chunks_exact_mut(values.len().max(1)) {
+            row.iter_mut().zip(&values).for_each(|(element, value)| *element *= value.sqrt());
+        }
+        for (row, value) in right.chunks_exact_mut(columns.max(1)).zip(&values) {
+            row.iter_mut().for_each(|element| *element *= value.sqrt());
+        }
+        [left, right]
     }
 }

@@ -95,7 +95,7 @@ pub(super) const OPTIONS: [(&[&str], &str); 28] = [
 ];
 
 /// Commands of other tools.
-pub(super) const COMMANDS: [(&[&str], &str); 45] = [
+pub(super) const COMMANDS: [(&[&str], &str); 47] = [
     (&["list", "dir", "layers", "weights"], "`apr tensors MODEL` lists the tensors"),
     (
         &[
@@ -230,6 +230,8 @@ pub(super) const COMMANDS: [(&[&str], &str); 45] = [
     (&["config", "configuration"], "`apr inspect MODEL --full` shows all metadata"),
     (&["safe", "safety", "security", "picklescan"], "`apr scan MODEL` looks for malicious code"),
     (&["lora-extract", "extract-lora"], "`apr lora extract` extracts an adapter"),
+    (&["lora-merge"], "`apr lora merge` merges adapters into one"),
+    (&["lora-resize", "resize-lora"], "`apr lora resize` lowers the rank of an adapter"),
     (&["sparsify", "sparse"], "`apr prune MODEL --prune 0.5 -o OUT` sets weights to zero"),
     (
         &["dump", "hexdump", "xxd", "hex", "strings", "debugger", "decompile", "disassemble"],
@@ -242,7 +244,7 @@ pub(super) const COMMANDS: [(&[&str], &str); 45] = [
         "`apr validate A B --quality --text FILE` measures the KL divergence of two models",
     ),
     (
-        &["fuse", "merge-lora", "lora-merge"],
+        &["fuse", "merge-lora"],
         "`apr merge MODEL --lora ADAPTER -o OUT` merges an adapter into a model",
     ),
     (&["license-check"], "`apr license check MODEL --trusted PUB` verifies a licence"),
@@ -299,7 +301,7 @@ pub(super) const INNER: [(&str, &[&str], &str); 11] = [
     ),
     (
         "lora",
-        &["merge", "fuse", "apply", "bake"],
+        &["fuse", "apply", "bake"],
         "`apr merge MODEL --lora ADAPTER -o OUT` merges an adapter into a model",
     ),
     (

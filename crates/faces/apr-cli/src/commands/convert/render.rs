@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::io::{self, Write};
 
 use apr_core::counted;
-use apr_lora::AdaptReport;
+use apr_lora::{AdaptReport, CombineReport};
 use apr_lowrank::ExtractReport;
 use apr_merge::MergeReport;
 use apr_merge::moe::MoeReport;
@@ -46,6 +46,9 @@ pub(super) struct WriteReport {
     /// Adapter that was extracted.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) extracted: Option<ExtractReport>,
+    /// Adapter that was made from others.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) combined: Option<CombineReport>,
     /// Changes by adapters, for each model that has adapters.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub(super) adapters: Vec<AdaptReport>,

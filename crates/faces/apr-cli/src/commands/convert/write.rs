@@ -5,7 +5,7 @@ use std::io::{self, IsTerminal, Write};
 use std::path::Path;
 
 use apr::job::{Output, Written};
-use apr_lora::AdaptReport;
+use apr_lora::{AdaptReport, CombineReport};
 use apr_lowrank::RoundingReport;
 use apr_lowrank::{ExtractReport, FactorReport};
 use apr_merge::MergeReport;
@@ -101,6 +101,8 @@ pub(crate) struct Extras<'a> {
     pub(crate) changed: Changed,
     /// Adapter that was extracted.
     pub(crate) extracted: Option<ExtractReport>,
+    /// Adapter that was made from others.
+    pub(crate) combined: Option<CombineReport>,
     /// The requested job and the model as it was opened, if the job reads a different model.
     pub(crate) origin: Option<(&'a Job, &'a Model)>,
 }
@@ -187,6 +189,9 @@ struct DryReport<'r> {
     /// Adapter that would be extracted.
     #[serde(skip_serializing_if = "Option::is_none")]
     extracted: Option<&'r ExtractReport>,
+    /// Adapter that would be made from others.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    combined: Option<&'r CombineReport>,
     /// Composition of a mixture of experts.
     #[serde(skip_serializing_if = "Option::is_none")]
     moe: Option<&'r MoeReport>,
@@ -243,6 +248,7 @@ pub(crate) fn write_subject(
             search: extras.search.as_ref(),
             changed: &extras.changed,
             extracted: extras.extracted.as_ref(),
+            combined: extras.combined.as_ref(),
             moe: extras.moe.as_ref(),
         };
         return context.printer.report(&report, |out, report| {
@@ -254,6 +260,7 @@ pub(crate) fn write_subject(
             report.halves.iter().try_for_each(|halves| render_halves(out, halves))?;
             report.changed.render(out)?;
             report.extracted.iter().try_for_each(|found| lora::render(out, found))?;
+            report.combined.iter().try_for_each(|found| lora::render_combined(out, found))?;
             report.moe.iter().try_for_each(|found| merge::render_moe(out, found))?;
             report.search.iter().try_for_each(|found| search::render(out, found))
         });
@@ -295,11 +302,21 @@ pub(crate) fn write_subject(
         job.conversion.warnings.extend(model.notes.iter().cloned().chain(context.tell_notes()));
     }
     name_options(&mut job.conversion);
-    let Extras { changes, search, changed, extracted, merge, moe, adapters, .. } = extras;
+    let Extras { changes, search, changed, extracted, combined, merge, moe, adapters, .. } = extras;
     let merge = merge.map(|merged| merged());
     let adapters = adapters.map(|adapted| adapted()).unwrap_or_default();
-    let report =
-        WriteReport { job, changes, search, changed, extracted, adapters, merge, moe, canary };
+    let report = WriteReport {
+        job,
+        changes,
+        search,
+        changed,
+        extracted,
+        combined,
+        adapters,
+        merge,
+        moe,
+        canary,
+    };
     let summary = |out: &mut dyn Write, report: &WriteReport| {
         let target = path.display().to_string();
         writeln!(
@@ -311,6 +328,7 @@ pub(crate) fn write_subject(
         report.changes.iter().try_for_each(|change| writeln!(out, "  {}", Escaped(change)))?;
         report.changed.render(out)?;
         report.extracted.iter().try_for_each(|found| lora::render(out, found))?;
+        report.combined.iter().try_for_each(|found| lora::render_combined(out, found))?;
         render(out, &report.job.conversion, context.printer.shows_detail())?;
         let is_all = report.merge.is_none();
         report.adapters.iter().try_for_each(|found| merge::render_adapters(out, found, is_all))?;

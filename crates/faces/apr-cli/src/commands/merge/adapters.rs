@@ -22,7 +22,7 @@ use crate::model::{self, Model};
 type Poll<'a> = Arc<dyn Fn() -> Result<()> + Send + Sync + 'a>;
 
 /// Opens an adapter, with the configuration beside it.
-pub(super) fn open(path: &Path, context: &Context) -> Outcome<Model> {
+pub(in crate::commands) fn open(path: &Path, context: &Context) -> Outcome<Model> {
     context.sources.expect_companions();
     model::open_with_companions(path, context)
 }

@@ -22,10 +22,11 @@ use apr_registry::{
 };
 use apr_source::Source;
 
+pub(super) use self::adapters::open as open_adapter;
 #[cfg(feature = "infer")]
 pub(super) use self::adapters::with_adapted;
 use self::recipe::{Description, Location};
-pub(super) use self::render::{render, render_adapters, render_moe};
+pub(super) use self::render::{render, render_adapter, render_adapters, render_moe};
 use super::convert::{
     self, Destination, Extras, Subject, contain, layout, target_format, validation,
 };

@@ -57,26 +57,30 @@ pub(crate) fn render_adapters(
     with_worst: bool,
 ) -> io::Result<()> {
     let AdaptReport { base, adapters, changed, copied, total, worst, .. } = report;
-    for MergedAdapter { name, kind, weight, ranks, modules, replaced, trained_on, .. } in adapters {
-        let ranks: Vec<String> = ranks.iter().map(u64::to_string).collect();
-        let rank = match ranks.is_empty() {
-            true => String::new(),
-            false => format!(" of rank {}", ranks.join(", ")),
-        };
-        let times = if *weight == 1.0 { String::new() } else { format!(", times {weight}") };
-        let modules = counted(*modules as u64, "module");
-        let whole = match *replaced {
-            0 => String::new(),
-            count => format!(", {} trained as a whole", counted(count as u64, "tensor")),
-        };
-        let on = trained_on.as_deref().map(|on| format!(", trained on {}", Escaped::short(on)));
-        let on = on.unwrap_or_default();
-        let (kind, name) = (Escaped::short(kind), Escaped::short(name));
-        writeln!(out, "  {kind}{rank} from {name}{times}: {modules}{whole}{on}")?;
-    }
+    adapters.iter().try_for_each(|adapter| render_adapter(out, adapter))?;
     writeln!(out, "  {} changed, {copied} copied", counted(*changed as u64, "tensor"))?;
     let worst: &[TensorChange] = if with_worst { worst } else { &[] };
     render_change(out, total, worst, base)
+}
+
+/// Renders one of the adapters that something is made of.
+pub(crate) fn render_adapter(out: &mut dyn Write, adapter: &MergedAdapter) -> io::Result<()> {
+    let MergedAdapter { name, kind, weight, ranks, modules, replaced, trained_on, .. } = adapter;
+    let ranks: Vec<String> = ranks.iter().map(u64::to_string).collect();
+    let rank = match ranks.is_empty() {
+        true => String::new(),
+        false => format!(" of rank {}", ranks.join(", ")),
+    };
+    let times = if *weight == 1.0 { String::new() } else { format!(", times {weight}") };
+    let modules = counted(*modules as u64, "module");
+    let whole = match *replaced {
+        0 => String::new(),
+        count => format!(", {} trained as a whole", counted(count as u64, "tensor")),
+    };
+    let on = trained_on.as_deref().map(|on| format!(", trained on {}", Escaped::short(on)));
+    let on = on.unwrap_or_default();
+    let (kind, name) = (Escaped::short(kind), Escaped::short(name));
+    writeln!(out, "  {kind}{rank} from {name}{times}: {modules}{whole}{on}")
 }
 
 fn render_change(

@@ -43,6 +43,7 @@ const ELSEWHERE: &[(&str, &str)] = &[
         "a_conversion_chooses_and_renames_tensors_of_its_source",
     ),
     ("{location}: no file matches --include and --exclude", "a_repository_is_scanned_file_by_file"),
+    ("needs --density D, the share of", "what_can_not_be_combined_is_refused_by_name"),
     ("--limit applies to --hex and --strings", "wrong_values_are_errors_in_the_arguments"),
     (
         "no file matches --include and --exclude; --all chooses",

@@ -127,7 +127,7 @@ fn tips_are_what_serves_or_a_slip_of_the_keys() {
         ("cache list", "`apr cache info`"),
         ("cache rm x", "`apr cache clear`"),
         ("canary test m.apr", "`apr canary check MODEL --canary FILE`"),
-        ("lora merge m.apr", "`apr merge MODEL --lora ADAPTER -o OUT`"),
+        ("lora apply m.apr", "`apr merge MODEL --lora ADAPTER -o OUT`"),
         // Commands.
         ("meta m.apr", "`apr inspect MODEL`"),
         ("visualize m.apr", "`apr graph MODEL`"),
