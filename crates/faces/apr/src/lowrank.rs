@@ -26,6 +26,5 @@
 pub use apr_lowrank::{
     Adapter, AdapterBytes, Amount, Extent, ExtractReport, ExtractedTensor, Extraction, FactorPlan,
     FactorReport, FactorStore, FactorTotal, Factorization, FactorizedTensor, InMemory, Left,
-    Method, Svd, check_available, extract, memory, plan, product_svd, run_within_memory,
-    truncated_svd,
+    Method, Svd, extract, memory, plan, product_svd, truncated_svd,
 };
