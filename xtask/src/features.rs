@@ -24,7 +24,7 @@ const SMALLEST: (&str, usize) = ("native", 60);
 /// The gate counts crates and source text, which do not depend on other load. `cargo xtask features
 /// --times` measures the seconds.
 const FIRST: First =
-    First { features: "lean", profile: "lean", crates: 150, kilobytes: 13_000, seconds: 180.0 };
+    First { features: "lean", profile: "lean", crates: 150, kilobytes: 13_200, seconds: 180.0 };
 
 struct First {
     features: &'static str,

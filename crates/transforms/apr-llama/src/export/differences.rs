@@ -1,7 +1,7 @@
 //! Where llama.cpp computes otherwise than the configuration says, since GGUF can't express it.
 
 use apr_arch::{FamilyModel, text_part};
-use apr_gguf::KeyValue;
+use apr_gguf::{KeyValue, Value as Typed};
 use apr_registry::{CheckpointReader, Escaped, Metadata, TensorInfo, keys};
 use apr_view::View;
 use serde_json::{Map, Value};
@@ -66,12 +66,16 @@ pub(super) fn is_stretched(
     keys: &[KeyValue],
     view: &View<'_>,
 ) -> bool {
-    let has_key = keys.iter().any(|pair| pair.key.ends_with(".rope.scaling.type"));
+    // Some architectures always have the key, which says `none`.
+    let key = keys.iter().find(|pair| pair.key.ends_with(".rope.scaling.type"));
+    let has_key = key.is_some();
+    let says_kind =
+        matches!(key.map(|pair| &pair.value), Some(Typed::String(text)) if text == kind);
     let has_tensor = |name: &str| view.tensors().iter().any(|info| info.name == name);
     match kind {
-        "linear" => has_key,
+        "linear" => says_kind,
         // Phi-3 stretches by lists of factors under this type, too.
-        "yarn" => has_key || has_tensor(LONG),
+        "yarn" => says_kind || has_tensor(LONG),
         "llama3" | rope::PROPORTIONAL => has_tensor(LLAMA3),
         "su" | "longrope" => has_tensor(LONG),
         // With `alpha`, it is another base at every length, and the key says that nothing else is.
@@ -91,10 +95,11 @@ pub(super) fn unstretched(kind: &str, config: &Map<String, Value>) -> String {
         original.or_else(|| config.get("max_position_embeddings")).and_then(Value::as_u64);
     let trained =
         trained.map_or_else(|| "those it was trained on".to_owned(), |count| count.to_string());
+    let texts = if kind == "dynamic" { "longer texts" } else { "texts" };
     format!(
         "rope_scaling of the type '{kind}' is left out, which GGUF can't express for this \
          architecture: llama.cpp does not stretch positions beyond {trained}, so it computes \
-         longer texts otherwise"
+         {texts} otherwise"
     )
 }
 

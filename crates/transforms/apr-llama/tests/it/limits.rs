@@ -290,6 +290,8 @@ fn positions_that_are_not_scaled_are_reported() {
         ("llama", json!({"rope_type": "foo"}), "'foo'"),
         ("llama", lists, "'longrope'"),
         ("gemma", json!({"type": "linear", "factor": 2.0}), "'linear'"),
+        ("cohere", json!({"type": "linear", "factor": 2.0}), "'linear'"),
+        ("cohere", json!({"type": "yarn", "factor": 2.0}), "'yarn'"),
     ] {
         let case =
             with_config(name, &json!({"rope_scaling": rope, "max_position_embeddings": 2048}));
@@ -305,6 +307,27 @@ fn positions_that_are_not_scaled_are_reported() {
             warnings.iter().all(|warning| !warning.contains("rope_scaling")),
             "{name}: {warnings:?}"
         );
+    }
+}
+
+#[test]
+fn every_family_states_scaled_positions_or_reports_them() {
+    for (kind, rope) in [
+        ("linear", json!({"rope_type": "linear", "factor": 2.0})),
+        ("yarn", json!({"rope_type": "yarn", "factor": 2.0})),
+    ] {
+        for Case { name, .. } in cases() {
+            let case = with_config(&name, &json!({"rope_scaling": rope, "rope_parameters": null}));
+            // What is refused is not silent.
+            let Ok(made) = export(&Source::new(&case.reader, families()), Vec::new()) else {
+                continue;
+            };
+            let keys = made.view.metadata().key_values().expect("valid").unwrap_or_default();
+            let mut keys = keys.iter().filter(|pair| pair.key.ends_with(".rope.scaling.type"));
+            let is_stated = keys.any(|pair| pair.json().as_str() == Some(kind));
+            let is_reported = made.losses.iter().any(|loss| loss.name.starts_with("rope_scaling"));
+            assert!(is_stated || is_reported, "{name}: {kind} is left out without a word");
+        }
     }
 }
 

@@ -213,9 +213,9 @@ struct Made {
 ///
 /// # Errors
 /// E001 for adapters that do not have pairs of matrices alone (DoRA, LoHa, modules that were
-/// trained as a whole beside other adapters), or whose matrices do not go together; E003 to decompose
-/// without linear algebra; E008 for a module that takes more memory than there may be; E002 and
-/// E007 when a tensor can't be read, and what `store` returns.
+/// trained as a whole beside other adapters), or whose matrices do not go together; E003 to
+/// decompose without linear algebra; E008 for a module that takes more memory than there may be;
+/// E002 and E007 when a tensor can't be read, and what `store` returns.
 pub fn combine<'a, P: Pipeline>(
     adapters: &'a [Adapter<'a>],
     combination: &Combination,
