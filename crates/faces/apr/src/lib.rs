@@ -101,7 +101,7 @@
 //! | `ops` | families, graphs, [`convert`], [`apr_import`] and the reports of [`Model`] | 102 | 283 |
 //! | `quantize` | tensors get ggml's types; they are read without it | 102 | 290 |
 //! | `prune` | pruning and sparse tensors: the module `prune` | 103 | 277 |
-//! | `lora` | adapters merged into a model: the module `lora` | 103 | 289 |
+//! | `lora` | adapters merged into a model: the module `lora` | 104 | 289 |
 //! | `lowrank` | low-rank factors and LoRA adapters: the module `lowrank` | 138 | 381 |
 //! | `compression` | the codecs of `.apr` files | 51 | 140 |
 //! | `zstd-encoder` | Zstandard written as well as read; half of all code | 51 | 143 |
