@@ -242,6 +242,7 @@ impl Job {
         let stays = conventions.map(|format| format.convention) == [Convention::LlamaCpp; 2];
         let parts = Parts {
             options: ConvertOptions {
+                warnings: self.weights.warnings.clone(),
                 decompress: self.weights.decompress,
                 dense: self.weights.dense,
                 keeps_codes: stays || self.weights.keeps_codes(self.target.format, source.reader()),
