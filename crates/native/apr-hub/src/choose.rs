@@ -3,10 +3,13 @@
 //! 1. `--file` names the weights; those of its shards that it has come too.
 //! 2. Otherwise the weights lie in the folder that is named, not in one below it: `original/` and
 //!    `onnx/` hold the same model for other programs.
-//! 3. Of several formats, the first of these: safetensors, APR, GGUF, PyTorch, ONNX.
+//! 3. Of several formats, the first of these: safetensors, APR, GGUF, PyTorch, ONNX. A `.bin` file
+//!    beside an `.xml` file of its name is OpenVINO's and not PyTorch's.
 //! 4. Of several models in a format: `model`, without a variant (`model.fp16`); of quantized ones
 //!    Q4_K_M, then the others in a fixed order.
 //! 5. Configuration, tokenizer, card and licence come with them.
+
+use std::collections::HashSet;
 
 use apr_core::{Companion, Error, IoCause, Result};
 use apr_view::{NameChoice, nearest_files};
@@ -38,13 +41,14 @@ pub struct Chosen {
 }
 
 /// Formats by the extensions of their files, the preferred first.
-const FORMATS: [&[&str]; 12] = [
+const FORMATS: [&[&str]; 13] = [
     &["safetensors"],
     &["apr"],
     &["gguf"],
     &["bin", "pt", "pth", "ckpt"],
     &["onnx"],
     &["ort"],
+    &[GRAPH],
     &["tflite"],
     &["keras"],
     &["msgpack"],
@@ -52,6 +56,9 @@ const FORMATS: [&[&str]; 12] = [
     &["h5", "hdf5"],
     &["mlmodel"],
 ];
+
+/// Extension of OpenVINO's graphs. Such a file is a model if its weights lie beside it.
+const GRAPH: &str = "xml";
 
 /// Extensions of weights that are not read, or are meant for other programs.
 const FOREIGN: [&str; 7] = ["ot", "npz", "pb", "safetensors_old", "pkl", "distcp", "llamafile"];
@@ -61,7 +68,14 @@ const TYPES: [&str; 9] =
     ["q4_k_m", "q5_k_m", "q4_k_s", "q6_k", "q8_0", "q4_0", "bf16", "f16", "f32"];
 
 /// Words in the names of weights that are not separate models.
-const AUXILIARY: [&str; 4] = ["mmproj", "imatrix", "training_args", "optimizer"];
+const AUXILIARY: [&str; 6] = [
+    "mmproj",
+    "imatrix",
+    "training_args",
+    "optimizer",
+    "openvino_tokenizer",
+    "openvino_detokenizer",
+];
 
 /// Others shown in the explanation.
 const SHOWN: usize = 4;
@@ -77,17 +91,19 @@ pub(crate) fn choose(files: &[RemoteFile], choice: &Choice) -> Result<Chosen> {
         .filter(|name| !choice.names.is_excluded(name))
         .collect();
     let is_asked = |name: &&str| choice.names.is_included(name);
-    let groups = models(&names, choice, is_asked)?;
+    let graphs = Graphs::of(&names);
+    let groups = models(&names, &graphs, choice, is_asked)?;
     let candidates = groups.len();
     let (kept, rule) = preferred(groups);
     let is_index = |name: &str| name.ends_with(".index.json");
 
     // Where nothing is preferred, whoever opens the folder says what is wrong with it.
     let is_kept = |name: &str| {
-        kept.is_empty() && is_asked(&name) || kept.iter().any(|group| group_of(name) == *group)
+        let group = graphs.group_of(name);
+        kept.is_empty() && is_asked(&name) || kept.contains(&group)
     };
     let mut chosen = Chosen { companions: companions(&names), ..Chosen::default() };
-    for name in names.iter().copied().filter(|name| is_weights(name) || is_index(name)) {
+    for name in names.iter().copied().filter(|name| graphs.has_weights(name) || is_index(name)) {
         let list = if is_kept(name) { &mut chosen.weights } else { &mut chosen.others };
         list.push(name.to_owned());
     }
@@ -103,18 +119,19 @@ pub(crate) fn choose(files: &[RemoteFile], choice: &Choice) -> Result<Chosen> {
 /// file.
 fn models(
     names: &[&str],
+    graphs: &Graphs<'_>,
     choice: &Choice,
     is_asked: impl Fn(&&str) -> bool,
 ) -> Result<Vec<String>> {
     if let Some(file) = &choice.file {
         check_there(file, names)?;
-        return Ok(vec![group_of(file)]);
+        return Ok(vec![graphs.group_of(file)]);
     }
     if names.contains(&"adapter_config.json") {
         return Ok(Vec::new());
     }
-    let here = names.iter().copied().filter(|name| is_weights(name) && !name.contains('/'));
-    Ok(groups(here.filter(is_asked)))
+    let is_here = |name: &&str| graphs.has_weights(name) && !name.contains('/');
+    Ok(graphs.groups(names.iter().copied().filter(is_here).filter(is_asked)))
 }
 
 fn explanation(chosen: &Chosen, candidates: usize, rule: &str) -> String {
@@ -149,8 +166,15 @@ fn extension(name: &str) -> &str {
 /// Returns `true` if a file contains weights, in any format.
 pub(crate) fn is_weights(name: &str) -> bool {
     let extension = extension(without_data(name));
-    FORMATS.iter().any(|format| format.contains(&extension)) || FOREIGN.contains(&extension)
+    is_format(extension) && extension != GRAPH || FOREIGN.contains(&extension)
 }
+
+fn is_format(extension: &str) -> bool {
+    FORMATS.iter().any(|format| format.contains(&extension))
+}
+
+/// OpenVINO's models: names of graphs that have their weights beside them, without extensions.
+struct Graphs<'n>(HashSet<&'n str>);
 
 /// Returns the ONNX file that a file of external data belongs to, by their usual names. Returns
 /// other names unchanged.
@@ -159,31 +183,55 @@ fn without_data(name: &str) -> &str {
     owner.filter(|owner| owner.ends_with(".onnx")).unwrap_or(name)
 }
 
-/// Returns the common part of the names of a model's files: the name without the number of a shard,
-/// and the extension.
-fn group_of(name: &str) -> String {
-    let name = without_data(name.strip_suffix(".index.json").unwrap_or(name));
-    let (stem, extension) = name.rsplit_once('.').unwrap_or((name, ""));
-    let is_number = |text: &str| text.len() >= 2 && text.bytes().all(|byte| byte.is_ascii_digit());
-    let unnumbered = stem.rsplit_once("-of-").filter(|(_, count)| is_number(count));
-    let unnumbered = unnumbered
-        .and_then(|(rest, _)| rest.rsplit_once('-').filter(|(_, number)| is_number(number)));
-    format!("{}.{extension}", unnumbered.map_or(stem, |(stem, _)| stem))
-}
-
-/// Groups weights into models, by the common part of their file names.
-fn groups<'a>(weights: impl Iterator<Item = &'a str>) -> Vec<String> {
-    let mut groups: Vec<String> = Vec::new();
-    for name in weights
-        .filter(|name| FORMATS.iter().any(|format| format.contains(&extension(without_data(name)))))
-    {
-        let group = group_of(name);
-        let lower = group.to_lowercase();
-        if !groups.contains(&group) && !AUXILIARY.iter().any(|word| lower.contains(word)) {
-            groups.push(group);
-        }
+impl<'n> Graphs<'n> {
+    fn of(names: &[&'n str]) -> Self {
+        let stems = |wanted: &'static str| {
+            let of_file = move |name: &&'n str| name.rsplit_once('.').filter(|it| it.1 == wanted);
+            names.iter().filter_map(of_file).map(|(stem, _)| stem)
+        };
+        let weights: HashSet<&str> = stems("bin").collect();
+        Self(stems(GRAPH).filter(|stem| weights.contains(stem)).collect())
     }
-    groups
+
+    /// Returns `true` if a file contains weights, or is the graph beside them.
+    fn has_weights(&self, name: &str) -> bool {
+        is_weights(name) || self.has(name)
+    }
+
+    /// Returns `true` if a file is one of the two of a model.
+    fn has(&self, name: &str) -> bool {
+        let parts = name.rsplit_once('.').filter(|(_, end)| [GRAPH, "bin"].contains(end));
+        parts.is_some_and(|(stem, _)| self.0.contains(stem))
+    }
+
+    /// Returns the common part of the names of a model's files: the name without the number of a
+    /// shard, and the extension.
+    fn group_of(&self, name: &str) -> String {
+        let name = without_data(name.strip_suffix(".index.json").unwrap_or(name));
+        let (stem, extension) = name.rsplit_once('.').unwrap_or((name, ""));
+        if self.has(name) {
+            return format!("{stem}.{GRAPH}");
+        }
+        let is_number =
+            |text: &str| text.len() >= 2 && text.bytes().all(|byte| byte.is_ascii_digit());
+        let unnumbered = stem.rsplit_once("-of-").filter(|(_, count)| is_number(count));
+        let unnumbered = unnumbered
+            .and_then(|(rest, _)| rest.rsplit_once('-').filter(|(_, number)| is_number(number)));
+        format!("{}.{extension}", unnumbered.map_or(stem, |(stem, _)| stem))
+    }
+
+    /// Groups weights into models, by the common part of their file names.
+    fn groups<'a>(&self, weights: impl Iterator<Item = &'a str>) -> Vec<String> {
+        let mut groups: Vec<String> = Vec::new();
+        for name in weights.filter(|name| is_format(extension(without_data(name)))) {
+            let group = self.group_of(name);
+            let lower = group.to_lowercase();
+            if !groups.contains(&group) && !AUXILIARY.iter().any(|word| lower.contains(word)) {
+                groups.push(group);
+            }
+        }
+        groups
+    }
 }
 
 /// Returns the preferred model and the rule that selects it, or no model if no rule applies.
@@ -204,7 +252,7 @@ fn preferred(mut groups: Vec<String>) -> (Vec<String>, &'static str) {
 
     let usual = |group: &&String| {
         let stem = group.rsplit_once('.').map_or("", |(stem, _)| stem);
-        ["model", "pytorch_model", "diffusion_pytorch_model"].contains(&stem)
+        ["model", "pytorch_model", "diffusion_pytorch_model", "openvino_model"].contains(&stem)
     };
     if let Some(group) = groups.iter().find(usual) {
         return (vec![group.clone()], "the usual name");
@@ -258,7 +306,22 @@ mod tests {
 
     #[test]
     fn one_model_is_chosen_by_the_rules() {
-        let cases: [(&[&str], &[&str]); 9] = [
+        let openvino = [
+            "openvino_detokenizer.bin",
+            "openvino_detokenizer.xml",
+            "openvino_model.bin",
+            "openvino_model.xml",
+            "openvino_tokenizer.bin",
+            "openvino_tokenizer.xml",
+            "sitemap.xml",
+        ];
+        let cases: [(&[&str], &[&str]); 12] = [
+            (&openvino, &["openvino_model.bin", "openvino_model.xml"]),
+            (&["model.onnx", "openvino_model.bin", "openvino_model.xml"], &["model.onnx"]),
+            (
+                &["openvino_model.bin", "openvino_model.xml", "pytorch_model.bin"],
+                &["pytorch_model.bin"],
+            ),
             (
                 &["model.onnx", "model.onnx_data", "model_fp16.onnx"],
                 &["model.onnx", "model.onnx_data"],

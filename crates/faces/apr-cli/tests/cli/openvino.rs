@@ -1,7 +1,9 @@
 //! Models of OpenVINO, by every command that reads tensors.
 
+use apr_testkit::hub::TestHub;
 use apr_testkit::locate::fixture;
 
+use crate::hub::at;
 use crate::support::Sandbox;
 
 fn models() -> Sandbox {
@@ -76,4 +78,21 @@ fn hostile_and_incomplete_models_are_errors_that_name_the_file() {
     sandbox.apr("scan library.xml").says(&["DANGEROUS", "OpenVINO loads the library 'x.so'"]);
     sandbox.write("alone.xml", xml);
     sandbox.apr("inspect alone.xml").fails(3, &["alone.bin"]);
+}
+
+#[test]
+fn a_model_of_a_hub_is_the_graph_and_the_weights_beside_it() {
+    let (hub, sandbox) = (TestHub::start(), Sandbox::new());
+    let folder = fixture("openvino/lowered/images");
+    for end in ["xml", "bin"] {
+        let name = format!("openvino_model.{end}");
+        let bytes = std::fs::read(folder.join(&name)).expect("a fixture");
+        hub.put("tiny/images", &name, bytes);
+        // Repositories have their tokenizers as graphs, too.
+        hub.put("tiny/images", &format!("openvino_tokenizer.{end}"), b"other".to_vec());
+    }
+    let report = at(&hub, &sandbox, "inspect hf://tiny/images --json").ok().json();
+    assert_eq!(report["format"], "openvino", "{report}");
+    let here = folder.join("openvino_model.xml").display().to_string();
+    at(&hub, &sandbox, &format!("diff hf://tiny/images {here} --exit-code")).ok();
 }
