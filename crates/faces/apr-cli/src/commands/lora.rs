@@ -36,6 +36,9 @@ use crate::{model, signals};
 /// Name under which peft looks for an adapter's weights.
 const WEIGHTS: &str = "adapter_model.safetensors";
 
+/// Name of an adapter of image models without an output, for `--dry-run`.
+const FILE: &str = "adapter.safetensors";
+
 /// Layers with the largest errors that are shown.
 const SHOWN: usize = 10;
 
@@ -111,10 +114,7 @@ fn write_combined(
     let first = &models[0];
     let target = match first.reader.companions().iter().any(|file| file.name == ADAPTER_CONFIG) {
         true => folder(args.output.as_deref().unwrap_or(Path::new("adapter")))?,
-        false => {
-            let layout = Output::layout(&safetensors::FORMAT, args.output.as_deref());
-            convert::layout(layout, None, None)?
-        }
+        false => file(args.output.as_deref().unwrap_or(Path::new(FILE)))?,
     };
     signals::stop_cleanly(&context.interrupt)?;
     let bytes = models.iter().flat_map(|model| model.reader.tensors());
@@ -260,8 +260,22 @@ fn target(args: &ExtractArgs) -> Outcome<PlanOptions> {
     folder(args.output.as_deref().unwrap_or(Path::new("adapter")))
 }
 
+/// A file, as programs for image models have adapters.
+fn file(output: &Path) -> Outcome<PlanOptions> {
+    if !is_named_as_file(output) && !Output::is_stream_at(output) {
+        return Err(Failure::Usage(
+            "an adapter of image models is a file: pass -o NAME.safetensors".to_owned(),
+        ));
+    }
+    convert::layout(Output::layout(&safetensors::FORMAT, Some(output)), None, None)
+}
+
+fn is_named_as_file(output: &Path) -> bool {
+    output.extension().is_some_and(|extension| extension == "safetensors")
+}
+
 fn folder(output: &Path) -> Outcome<PlanOptions> {
-    if Output::is_stream_at(output) || output.is_file() {
+    if Output::is_stream_at(output) || output.is_file() || is_named_as_file(output) {
         return Err(Failure::Usage("an adapter is a folder: pass -o DIR".to_owned()));
     }
     let target = PlanOptions::new(&safetensors::FORMAT, WEIGHTS);

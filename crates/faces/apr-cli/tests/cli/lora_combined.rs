@@ -146,6 +146,11 @@ fn the_report_has_ranks_and_errors() {
     let (a, c) = (path("combined/a"), path("combined/c"));
     let made = sandbox.run(&["lora", "merge", &a, &format!("{c}:2"), "-o", "made"]);
     made.ok().says(&["LoRA of rank 2 from", ", times 2: 1 module", "6 modules of rank 4 to 6"]);
+    let other = path("combined/turned");
+    sandbox.run(&["lora", "merge", &a, &other, "-o", "mixed"]).ok().says(&[
+        "the adapters were trained on models of different names: 'gpt2', 'llama'",
+        "changes no module that another adapter changes",
+    ]);
     let text = sandbox.read("made/adapter_config.json");
     let config: Value = serde_json::from_slice(&text).expect("JSON");
     assert_eq!(config["r"], 6);
@@ -165,7 +170,8 @@ fn the_report_has_ranks_and_errors() {
 
     // As much as there is: nothing is lost, and no rank is above the change's.
     let report = sandbox.run(&["lora", "resize", &a, "--energy", "1", "-o", "same", "--json"]);
-    let combined = report.ok().json()["combined"].clone();
+    let report = report.ok().says(&["no module has a lower rank than before"]).json();
+    let combined = report["combined"].clone();
     assert!(combined["relative_error"].as_f64().is_some_and(|error| error < 1e-6), "{combined}");
     sandbox.run(&["lora", "resize", &a, "--energy", "0.5", "-o", "half"]).ok();
 }
@@ -235,6 +241,13 @@ fn what_can_not_be_combined_is_refused_by_name() {
         let mut args = vec!["lora", "merge", lora, "-o", "made"];
         args.extend(options);
         sandbox.run(&args).fails(2, &[expected]);
+    }
+    for (adapter, output, expected) in [
+        (&kohya, "made", "is a file: pass -o NAME.safetensors"),
+        (lora, "made.safetensors", "is a folder: pass -o DIR"),
+    ] {
+        let resize = ["lora", "resize", adapter, "--rank", "1", "-o", output];
+        sandbox.run(&resize).fails(2, &[expected]);
     }
     assert!(!sandbox.path("made").exists());
 

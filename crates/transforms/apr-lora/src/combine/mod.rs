@@ -275,6 +275,10 @@ pub fn combine<'a, P: Pipeline>(
         });
     }
     report.relative_error = combination.amount.map(|_| relative(lost, whole));
+    let is_lower = |module: &CombinedModule| module.rank < module.ranks_before.iter().sum::<u64>();
+    if combination.amount.is_some() && !report.modules.iter().any(is_lower) {
+        report.warnings.push("no module has a lower rank than before".to_owned());
+    }
     let adapter = result::adapter(adapters, &found, &report, list, store)?;
     Ok((adapter, report))
 }
