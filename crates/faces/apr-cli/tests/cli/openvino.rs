@@ -89,7 +89,7 @@ fn a_model_of_a_hub_is_the_graph_and_the_weights_beside_it() {
         let bytes = std::fs::read(folder.join(&name)).expect("a fixture");
         hub.put("tiny/images", &name, bytes);
         // Repositories have their tokenizers as graphs, too.
-        hub.put("tiny/images", &format!("openvino_tokenizer.{end}"), b"other".to_vec());
+        hub.put("tiny/images", &format!("openvino_tokenizer.{end}"), b"other");
     }
     let report = at(&hub, &sandbox, "inspect hf://tiny/images --json").ok().json();
     assert_eq!(report["format"], "openvino", "{report}");
