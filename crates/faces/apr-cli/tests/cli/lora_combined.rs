@@ -204,6 +204,27 @@ fn adapters_of_image_models_are_combined_and_keep_their_form() {
 }
 
 #[test]
+fn files_beside_an_adapter_are_kept_or_named() {
+    let sandbox = Sandbox::new();
+    for (adapter, tokenizer) in [("a", "1"), ("b", "2")] {
+        for file in ["adapter_config.json", "adapter_model.safetensors"] {
+            let bytes = fixture(&format!("combined/{adapter}/{file}"));
+            sandbox.write(&format!("{adapter}/{file}"), bytes);
+        }
+        sandbox.write(&format!("{adapter}/added_tokens.json"), format!("{{\"x\":{tokenizer}}}"));
+        sandbox.write(&format!("{adapter}/README.md"), "# A card");
+    }
+    sandbox.apr("lora resize a --rank 2 -o small").clean();
+    for file in ["added_tokens.json", "README.md"] {
+        assert!(sandbox.read(&format!("small/{file}")) == sandbox.read(&format!("a/{file}")));
+    }
+    let left_out = ["README.md of a is left out", "added_tokens.json of b is left out"];
+    sandbox.apr("lora merge a b -o both").ok().says(&left_out);
+    assert!(sandbox.read("both/added_tokens.json") == sandbox.read("a/added_tokens.json"));
+    assert!(!sandbox.path("both/README.md").exists());
+}
+
+#[test]
 fn what_can_not_be_combined_is_refused_by_name() {
     let sandbox = Sandbox::new();
     let adapters = ["dora", "loha", "saved", "experts", "lora", "patterns", "head"].map(path);

@@ -279,7 +279,7 @@ pub fn combine<'a, P: Pipeline>(
     if combination.amount.is_some() && !report.modules.iter().any(is_lower) {
         report.warnings.push("no module has a lower rank than before".to_owned());
     }
-    let adapter = result::adapter(adapters, &found, &report, list, store)?;
+    let adapter = result::adapter(adapters, &found, &mut report, list, store)?;
     Ok((adapter, report))
 }
 

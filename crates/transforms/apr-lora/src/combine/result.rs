@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use apr_core::json::from_python;
-use apr_core::{DType, Error, Metadata, Result, TensorInfo, keys};
+use apr_core::{DType, Error, Escaped, Metadata, Result, TensorInfo, keys};
 use apr_lowrank::{Adapter as MadeAdapter, AdapterBytes, FactorStore};
 use apr_source::adapter::ADAPTER_CONFIG;
 use apr_tensor::cast::cast_values;
@@ -14,6 +14,9 @@ use super::CombineReport;
 use super::modules::Modules;
 use crate::adapter::Adapter;
 use crate::configuration::{DIFFUSERS, Writer};
+
+/// Name of the card of an adapter.
+const CARD: &str = "README.md";
 
 /// Settings of PEFT that select some of the modules of the targets.
 const SELECTIONS: [&str; 3] = ["exclude_modules", "layers_to_transform", "layers_pattern"];
@@ -28,7 +31,7 @@ const KOHYA_DIGESTS: [&str; 2] = ["sshs_model_hash", "sshs_legacy_hash"];
 pub(super) fn adapter<'a>(
     adapters: &'a [Adapter<'a>],
     found: &Modules,
-    report: &CombineReport,
+    report: &mut CombineReport,
     mut tensors: Vec<(TensorInfo, AdapterBytes)>,
     store: Box<dyn FactorStore>,
 ) -> Result<MadeAdapter<'a>> {
@@ -52,14 +55,41 @@ pub(super) fn adapter<'a>(
             }
         }
         _ => {
-            let text = configuration(adapters, report)?;
-            companions.put(ADAPTER_CONFIG, text);
+            companions = files_beside(adapters, &mut report.warnings)?;
+            companions.put(ADAPTER_CONFIG, configuration(adapters, report)?);
         }
     }
     for &tensor in &found.copied {
         tensors.push((source.tensors()[tensor].clone(), AdapterBytes::Copied(tensor)));
     }
     Ok(MadeAdapter::new(source, store, tensors, metadata, companions))
+}
+
+/// Returns the first adapter's files beside its weights, such as the tokenizer of added tokens, and
+/// warns of files that the result lacks.
+fn files_beside(adapters: &[Adapter<'_>], warnings: &mut Vec<String>) -> Result<Companions> {
+    let source = &*adapters[0].reader;
+    let mut kept = Companions::of(source);
+    if adapters.len() > 1 {
+        // It describes one of them.
+        kept.keep(|name| name != CARD);
+    }
+    for (position, adapter) in adapters.iter().enumerate().filter(|_| adapters.len() > 1) {
+        for (at, file) in adapter.reader.companions().iter().enumerate() {
+            let is_there = match (position, kept.read_named(source, &file.name)?) {
+                (0, found) => found.is_some(),
+                (_, found) => found == Some(adapter.reader.read_companion(at)?),
+            };
+            if !is_there && file.name != ADAPTER_CONFIG {
+                warnings.push(format!(
+                    "{} of {} is left out",
+                    Escaped::short(&file.name),
+                    Escaped::short(&adapter.name)
+                ));
+            }
+        }
+    }
+    Ok(kept)
 }
 
 /// Returns the largest rank of the result's modules.
