@@ -72,9 +72,19 @@ impl<'a> Told<'a> {
         }
     }
 
+    /// Returns the same without the defaults of a configuration class.
+    pub(crate) fn without_defaults(self) -> Self {
+        Self { defaults: &NO_CONFIG, ..self }
+    }
+
     /// Returns `true` if the model has parts for images or audio that the family does not describe.
     pub(crate) fn has_other_parts(self, family: &Family) -> bool {
         !family.has_parts() && text_part::has_others(self.whole)
+    }
+
+    /// Returns `true` if an entry of the configuration is about training, generation or the files.
+    pub(crate) fn is_bookkeeping(key: &str) -> bool {
+        BOOKKEEPING.iter().any(|word| key.contains(word))
     }
 
     /// Returns the entries that a class with these defaults does not have.
@@ -86,7 +96,7 @@ impl<'a> Told<'a> {
         let is_known = |key: &str| {
             defaults.contains_key(key)
                 || names.is_some_and(|names| names.contains_key(key))
-                || BOOKKEEPING.iter().any(|word| key.contains(word))
+                || Self::is_bookkeeping(key)
         };
         let keys = self.config.iter().filter(|(_, value)| !value.is_null());
         keys.map(|(key, _)| key).filter(|key| !is_known(key)).cloned().collect()

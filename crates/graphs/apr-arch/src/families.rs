@@ -468,7 +468,7 @@ pub(crate) fn is_no_type(name: &str) -> bool {
 /// Returns the possible model names for a class of `transformers`, the longest name first.
 ///
 /// For `CLIPTextModelWithProjection`, they include `cliptextmodel` and `cliptext`.
-fn model_names(class: &str) -> Vec<String> {
+pub(crate) fn model_names(class: &str) -> Vec<String> {
     const ENDINGS: [&str; 7] =
         ["WithProjection", "MTModel", "Model", "PreTrained", "LMHead", "DoubleHeads", "Encoder"];
 

@@ -15,6 +15,7 @@
 mod builtin;
 mod defaults;
 mod dimensions;
+mod draft;
 mod expression;
 mod families;
 mod family;

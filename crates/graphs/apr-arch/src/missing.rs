@@ -49,19 +49,26 @@ pub(crate) struct Expected<'m> {
 impl Expected<'_> {
     /// Canonical names of required tensors that are not present.
     pub(crate) fn missing(&self, present: &Present<'_>) -> Vec<String> {
-        let mut search = Search {
-            expected: self,
-            present,
-            parts: present.names.iter().map(|name| part(name)).collect(),
-            candidates: 0,
-            missing: Vec::new(),
-        };
+        let mut search = Search::new(self, present);
         for (position, tensor) in self.family.tensors.iter().enumerate() {
             if !search.look_for(position, tensor) {
                 break;
             }
         }
         search.missing
+    }
+
+    /// Returns the positions of the family's tensors of which a required one is not present, in any
+    /// layer.
+    pub(crate) fn lacking(&self, present: &Present<'_>) -> Vec<usize> {
+        let mut search = Search::new(self, present);
+        let is_lacking = |(position, tensor): (usize, &FamilyTensor)| {
+            search.missing.clear();
+            search.candidates = 0;
+            search.look_for(position, tensor);
+            (!search.missing.is_empty()).then_some(position)
+        };
+        self.family.tensors.iter().enumerate().filter_map(is_lacking).collect()
     }
 }
 
@@ -73,7 +80,17 @@ struct Search<'s> {
     missing: Vec<String>,
 }
 
-impl Search<'_> {
+impl<'s> Search<'s> {
+    fn new(expected: &'s Expected<'s>, present: &'s Present<'s>) -> Self {
+        Self {
+            expected,
+            present,
+            parts: present.names.iter().map(|name| part(name)).collect(),
+            candidates: 0,
+            missing: Vec::new(),
+        }
+    }
+
     /// Adds the missing tensors of an entry of the family, and returns `false` if the limit was
     /// reached.
     fn look_for(&mut self, position: usize, tensor: &FamilyTensor) -> bool {
@@ -178,7 +195,7 @@ pub(crate) fn part(canonical: &str) -> &str {
 }
 
 /// All combinations of numbers below the counts, the last one running fastest.
-fn combinations(counts: &[u64]) -> impl Iterator<Item = Vec<u64>> {
+pub(crate) fn combinations(counts: &[u64]) -> impl Iterator<Item = Vec<u64>> {
     let mut next = (!counts.contains(&0)).then(|| vec![0; counts.len()]);
     std::iter::from_fn(move || {
         let current = next.take()?;

@@ -352,6 +352,11 @@ impl<'a> FamilyModel<'a> {
         self.members.iter().flatten().count()
     }
 
+    /// Returns the number of values of a placeholder in names, such as `layer`.
+    pub(crate) fn index_count(&self, index: &str) -> Option<u64> {
+        self.counts.get(index).copied()
+    }
+
     /// A dimension of the family file, such as `hidden` or `vocab`.
     #[must_use]
     pub fn dimension(&self, name: &str) -> Option<u64> {

@@ -9,6 +9,7 @@ use crate::builtin;
 use crate::defaults;
 use crate::dimensions::Told;
 use crate::families::Families;
+use crate::family::Family;
 use crate::model::{FamilyModel, Mismatch};
 use crate::names::{NameGroups, without_numbers};
 
@@ -45,10 +46,20 @@ impl Families {
     /// the one that knows most of them, and misses fewest. `None` where none knows half of them.
     #[must_use]
     pub fn nearest(&self, tensors: &[TensorInfo], metadata: &Metadata) -> Option<Resemblance> {
+        self.nearest_of(tensors, metadata, |_| true)
+    }
+
+    /// Returns the most similar of those families that `is_wanted` accepts.
+    pub(crate) fn nearest_of(
+        &self,
+        tensors: &[TensorInfo],
+        metadata: &Metadata,
+        is_wanted: impl Fn(&Family) -> bool,
+    ) -> Option<Resemblance> {
         let names = NameGroups::of(tensors);
         let mut most = tensors.len().div_ceil(2).max(1);
         let mut best: Option<(usize, Resemblance)> = None;
-        for family in self.iter() {
+        for family in self.iter().filter(|family| is_wanted(family)) {
             let Some((naming, known)) = names.best_naming(family, most) else { continue };
             let model = FamilyModel::new(family, naming, &names, tensors, metadata);
             let mismatches = model.mismatches(tensors);

@@ -216,13 +216,13 @@ fn render_model(out: &mut dyn Write, model: &ModelExplanation) -> io::Result<()>
     model_facts(model).into_iter().try_for_each(|(label, fact)| {
         let fact = fact.as_str();
         writeln!(out, "- {}: {}", strong(label), Escaped(fact))
-    })
+    })?;
+    model.draft.iter().try_for_each(|draft| render_draft(out, draft))
 }
 
-/// Renders the most similar family of a model of an unknown family, and the start of a table for
-/// it.
+/// Renders the most similar family of a model of an unknown family, and the differences.
 fn render_resemblance(out: &mut dyn Write, nearest: &Resemblance) -> io::Result<()> {
-    let Resemblance { family, title, known, total, .. } = nearest;
+    let Resemblance { title, known, total, .. } = nearest;
     writeln!(
         out,
         "{known} of {total} tensor names match {}, which may compute something else.",
@@ -238,11 +238,13 @@ fn render_resemblance(out: &mut dyn Write, nearest: &Resemblance) -> io::Result<
             writeln!(out, "- {}: {}", strong(label), Escaped(&names.join(", ")))?;
         }
     }
-    writeln!(
-        out,
-        "A table for --arch-file FILE can build on it with `extends = \"{}\"` (docs/families.md).",
-        Escaped(family)
-    )
+    Ok(())
+}
+
+/// Renders the beginning of a table for a model of an unknown family.
+fn render_draft(out: &mut dyn Write, draft: &str) -> io::Result<()> {
+    writeln!(out, "\nA table for --arch-file FILE can begin so (docs/families.md):\n")?;
+    draft.lines().try_for_each(|line| writeln!(out, "{}", Escaped(line)))
 }
 
 fn model_facts(model: &ModelExplanation) -> Vec<(&'static str, String)> {

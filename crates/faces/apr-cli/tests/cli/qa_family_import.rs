@@ -393,6 +393,44 @@ fn qa_95_an_unknown_family_is_imported_as_it_is_and_that_is_told() {
 }
 
 #[test]
+fn qa_95_the_table_that_an_explanation_begins_describes_the_model() {
+    let sandbox = toy();
+    let explained = sandbox.apr("explain m").clean();
+    let table = drafted(&sandbox);
+    assert!(explained.text().ends_with(&table), "{table}");
+    for line in ["name = \"toy\"", "layer = \"layers\"", "name = \"net.{layer}.w\""] {
+        assert!(table.lines().any(|it| it == line), "{line}\n{table}");
+    }
+    sandbox.write("mine.toml", table);
+    sandbox.apr("import m -o m.apr --arch-file mine.toml").clean();
+    sandbox.apr("validate m.apr --arch-file mine.toml").clean().says(&["pass  Names and shapes"]);
+
+    // On top of a known family.
+    let sandbox = TinyModel::new("llama")
+        .configured("model_type", "llama9")
+        .configured("architectures", json!(["Llama9ForCausalLM"]))
+        .sandbox();
+    let table = drafted(&sandbox);
+    assert!(table.contains("extends = \"llama\""), "{table}");
+    sandbox.write("mine.toml", table);
+    let files = sandbox.files();
+    sandbox.apr("validate m --arch-file mine.toml").ok().says(&["pass  Names and shapes"]);
+    sandbox
+        .apr("graph m --arch-file mine.toml")
+        .fails(4, &["E003", "the family llama9 has no [graph]"]);
+    sandbox
+        .apr("convert m -o m.gguf --arch-file mine.toml")
+        .fails(4, &["E003", "its files were not compared with llama.cpp's model yet"]);
+    assert_eq!(sandbox.files(), files);
+}
+
+/// The beginning of a table for the model `m`.
+fn drafted(sandbox: &Sandbox) -> String {
+    let report = sandbox.apr("explain m --json").clean().json();
+    report["draft"].as_str().expect("the family is unknown").to_owned()
+}
+
+#[test]
 fn qa_95_a_family_that_does_not_fit_or_does_not_exist_is_refused() {
     let sandbox = toy();
     let files = sandbox.files();

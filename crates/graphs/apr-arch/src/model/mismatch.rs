@@ -200,18 +200,34 @@ impl FamilyModel<'_> {
             let name = self.family.source_name(&canonical, &self.naming).unwrap_or(canonical);
             Mismatch::Missing { name }
         };
-        let expected = Expected {
-            family: self.family,
-            dimensions: &self.dimensions,
-            counts: &self.counts,
-            in_gguf_layout: self.in_gguf_layout,
-        };
-
-        mismatches.extend(expected.missing(&present).into_iter().map(missing));
+        mismatches.extend(self.expected().missing(&present).into_iter().map(missing));
         if let Some(vision) = self.vision() {
             vision.add_mismatches(tensors, &mut mismatches);
         }
         mismatches
+    }
+
+    fn expected(&self) -> Expected<'_> {
+        Expected {
+            family: self.family,
+            dimensions: &self.dimensions,
+            counts: &self.counts,
+            in_gguf_layout: self.in_gguf_layout,
+        }
+    }
+
+    /// Returns the positions of the family's tensors that the checkpoint lacks in any layer, and
+    /// whether it has them in another.
+    pub(crate) fn lacking(&self) -> Vec<(usize, bool)> {
+        let mut present = Present::of(self.family);
+        for (position, member) in self.members.iter().enumerate() {
+            let Some(member) = member else { continue };
+            present.add(&member.canonical, member.tensor, self.beyond(position).is_none());
+        }
+        let there: BTreeSet<usize> =
+            self.members.iter().flatten().map(|member| member.tensor).collect();
+        let lacking = self.expected().lacking(&present).into_iter();
+        lacking.map(|tensor| (tensor, there.contains(&tensor))).collect()
     }
 
     /// Adds the mismatches of the part for images to the mismatches of the language model.

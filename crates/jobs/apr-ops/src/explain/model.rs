@@ -36,6 +36,9 @@ pub struct ModelExplanation {
     /// The known family most similar to a model of an unknown family, and the differences.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub resembles: Option<Resemblance>,
+    /// Beginning of a family table for a model of an unknown family.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub draft: Option<String>,
     /// Dimensions worth knowing: `layers`, `hidden`, `vocab`.
     pub dimensions: Vec<(&'static str, u64)>,
     /// Elements of all tensors.
@@ -77,15 +80,19 @@ pub(crate) fn explain_model(
     let inspected = inspect(reader, file, model);
     let known = |name: &'static str| Some((name, model?.dimension(name)?));
     let is_unknown = inspected.family.is_none() && inspected.adapter.is_none();
-    let nearest = || families.nearest(reader.tensors(), reader.metadata());
+    let (tensors, metadata) = (reader.tensors(), reader.metadata());
+    let resembles = is_unknown.then(|| families.nearest(tensors, metadata)).flatten();
+    let base = resembles.as_ref().map(|nearest| nearest.family.as_str());
+    let draft = is_unknown.then(|| families.draft(tensors, metadata, base)).flatten();
     ModelExplanation {
         warnings: reader.warnings().to_vec(),
         path: file.to_owned(),
         format: reader.format(),
         description: inspected.family,
         adapter: inspected.adapter,
-        model_type: reader.metadata().text(keys::MODEL_TYPE).map(str::to_owned),
-        resembles: is_unknown.then(nearest).flatten(),
+        model_type: metadata.text(keys::MODEL_TYPE).map(str::to_owned),
+        resembles,
+        draft,
         dimensions: DIMENSIONS.into_iter().filter_map(known).collect(),
         parameters: inspected.parameters,
         tensor_count: inspected.tensor_count,
