@@ -336,6 +336,7 @@ pub(crate) static FORMATS: &[Registration] = &[
         in_folder: InFolder {
             rank: 4,
             names: &["openvino_model.xml", "model.xml"],
+            pair: Some(("xml", "bin")),
             ..InFolder::NONE
         },
         ..told_apart(&apr_runtimes::openvino::FORMAT)

@@ -1,5 +1,7 @@
 //! How files of a model's folder are called.
 
+use std::collections::HashSet;
+
 /// Names of a format's weights in a model folder. Entries start from [`InFolder::NONE`].
 pub(crate) struct InFolder {
     /// Weights of the lowest rank are taken; several files of one rank are several models.
@@ -14,6 +16,9 @@ pub(crate) struct InFolder {
     pub(crate) names: &'static [&'static str],
     /// Extensions that only weights have.
     pub(crate) extensions: &'static [&'static str],
+    /// Extension of files that represent a model beside a file of the same name with the other
+    /// extension.
+    pub(crate) pair: Option<(&'static str, &'static str)>,
     /// File that represents a model in several files.
     pub(crate) shards: Shards,
 }
@@ -38,12 +43,21 @@ impl InFolder {
         adapters: &[],
         names: &[],
         extensions: &[],
+        pair: None,
         shards: Shards::First,
     };
 
     /// Returns `true` if a file has an extension that only weights of the format have.
     pub(crate) fn has_extension_of(&self, name: &str) -> bool {
         self.extensions.contains(&extension(name))
+    }
+
+    /// Returns `true` if a file represents a model by a file that is beside it, given the other
+    /// files at the top of the folder.
+    pub(crate) fn is_of_a_pair(&self, name: &str, top: &HashSet<&str>) -> bool {
+        let Some((own, other)) = self.pair else { return false };
+        let stem = name.rsplit_once('.').filter(|(_, extension)| *extension == own);
+        stem.is_some_and(|(stem, _)| top.contains(format!("{stem}.{other}").as_str()))
     }
 }
 

@@ -67,7 +67,10 @@ impl InFolder {
             },
             files: top
                 .iter()
-                .filter(|name| self.stands_for_a_model(name, (&names, &first)))
+                .filter(|name| {
+                    self.stands_for_a_model(name, (&names, &first))
+                        || self.is_of_a_pair(name, &names)
+                })
                 .copied()
                 .collect(),
         }
@@ -337,6 +340,17 @@ mod tests {
             find_weights(&[])
                 .is_err_and(|error| error.message().ends_with("weights file in the folder"))
         );
+    }
+
+    #[cfg(feature = "openvino")]
+    #[test]
+    fn a_graph_beside_weights_of_its_name_stands_for_a_model() {
+        assert_eq!(found(&["labels.xml", "net.bin", "net.xml"]).as_deref(), Ok("net.xml"));
+        let two = found(&["a.bin", "a.xml", "b.bin", "b.xml"]);
+        assert!(two.is_err_and(|error| error.message().ends_with("name one of a.xml, b.xml")));
+        let named = ["a.bin", "a.xml", "openvino_model.bin", "openvino_model.xml"];
+        assert_eq!(found(&named).as_deref(), Ok("openvino_model.xml"));
+        assert!(found(&["net.xml", "other.bin"]).is_err());
     }
 
     #[test]

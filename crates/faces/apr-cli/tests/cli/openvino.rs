@@ -81,6 +81,15 @@ fn hostile_and_incomplete_models_are_errors_that_name_the_file() {
 }
 
 #[test]
+fn a_folder_with_a_graph_of_any_name_is_its_model() {
+    let sandbox = models();
+    for end in ["xml", "bin"] {
+        sandbox.write(&format!("net/kinds.{end}"), sandbox.read(&format!("kinds.{end}")));
+    }
+    sandbox.apr("diff net kinds.xml --exit-code").ok();
+}
+
+#[test]
 fn a_model_of_a_hub_is_the_graph_and_the_weights_beside_it() {
     let (hub, sandbox) = (TestHub::start(), Sandbox::new());
     let folder = fixture("openvino/lowered/images");
