@@ -29,6 +29,8 @@ mod scalar;
 #[cfg(test)]
 mod tests;
 
+use std::sync::OnceLock;
+
 use apr_core::{DType, Result};
 
 pub(crate) use self::activations::push_q8_0;
@@ -52,7 +54,52 @@ const COLUMNS: usize = 64;
 type Outputs<'a> = [&'a mut [f32]];
 
 /// Rows of weights, bytes of one, rows of activations, products.
-type Multiply<B> = fn(&[u8], usize, &[&[B]], &mut Outputs<'_>);
+type Multiply<B> = fn(&[u8], usize, &Rows<'_, B>, &mut Outputs<'_>);
+
+/// Rows of activations in blocks, and what a kernel makes of them for all rows of weights.
+struct Rows<'a, B: Block> {
+    rows: Vec<&'a [B]>,
+    tiles: OnceLock<B::Tiles>,
+}
+
+impl<'a, B: Block> Rows<'a, B> {
+    fn of(blocks: &'a [B], count: usize) -> Self {
+        let rows = blocks.chunks((blocks.len() / count.max(1)).max(1)).collect();
+        Self { rows, tiles: OnceLock::new() }
+    }
+}
+
+/// A block of activations.
+trait Block {
+    /// Several rows of blocks, arranged for a kernel.
+    type Tiles: Send + Sync;
+}
+
+#[cfg(all(feature = "simd", target_arch = "x86_64"))]
+mod tiles {
+    use super::{Block, Large, Small, avx512};
+
+    impl Block for Small {
+        type Tiles = avx512::SmallTiles;
+    }
+
+    impl Block for Large {
+        type Tiles = avx512::LargeTiles;
+    }
+}
+
+#[cfg(not(all(feature = "simd", target_arch = "x86_64")))]
+mod tiles {
+    use super::{Block, Large, Small};
+
+    impl Block for Small {
+        type Tiles = ();
+    }
+
+    impl Block for Large {
+        type Tiles = ();
+    }
+}
 
 #[derive(Clone, Copy)]
 enum Kernel {
@@ -226,21 +273,26 @@ impl Activations {
         Some(made)
     }
 
-    fn multiply(&self, run: &Run<'_>, out: &mut Outputs<'_>) {
-        match best(run.dtype) {
-            Some(Kernel::Small(multiply)) => {
-                multiply(run.bytes, run.row_bytes, &rows(&self.small, self.rows), out);
-            }
-            Some(Kernel::Large(multiply)) => {
-                multiply(run.bytes, run.row_bytes, &rows(&self.large, self.rows), out);
-            }
-            None => {}
-        }
+    fn small(&self) -> Rows<'_, Small> {
+        Rows::of(&self.small, self.rows)
+    }
+
+    fn large(&self) -> Rows<'_, Large> {
+        Rows::of(&self.large, self.rows)
     }
 }
 
-fn rows<B>(blocks: &[B], count: usize) -> Vec<&[B]> {
-    blocks.chunks((blocks.len() / count.max(1)).max(1)).collect()
+fn multiply(
+    run: &Run<'_>,
+    small: &Rows<'_, Small>,
+    large: &Rows<'_, Large>,
+    out: &mut Outputs<'_>,
+) {
+    match best(run.dtype) {
+        Some(Kernel::Small(multiply)) => multiply(run.bytes, run.row_bytes, small, out),
+        Some(Kernel::Large(multiply)) => multiply(run.bytes, run.row_bytes, large, out),
+        None => {}
+    }
 }
 
 /// Writes the product over the contents of `out`, in rows of `width`, and returns `true`. Returns
@@ -257,6 +309,7 @@ pub(super) fn product(
         return Ok(false);
     }
     let Some(x) = Activations::of(left, &kernels) else { return Ok(false) };
+    let (small, large) = (x.small(), x.large());
 
     let size = (PIECE / left.depth).clamp(1, COLUMNS).next_multiple_of(8);
     let pieces = width.div_ceil(size);
@@ -269,7 +322,7 @@ pub(super) fn product(
         let columns = size.min(width - first);
         matrix.runs(first..first + columns, &mut |run| {
             let mut out: Vec<_> = part.iter_mut().map(|row| &mut row[run.first..]).collect();
-            x.multiply(&run, &mut out);
+            multiply(&run, &small, &large, &mut out);
         })
     })?;
     Ok(true)

@@ -5,7 +5,7 @@
 
 use super::activations::{Large, Small};
 use super::layout::{LargeWeights, SmallWeights, half, types};
-use super::{GROUP, Outputs, groups, groups_share_scale, is_in_pairs, points, surplus};
+use super::{GROUP, Outputs, Rows, groups, groups_share_scale, is_in_pairs, points, surplus};
 
 /// `true` if additions are fused with multiplications, on processors that always do so in one step.
 const FUSES: bool = cfg!(target_arch = "aarch64");
@@ -14,10 +14,10 @@ const FUSES: bool = cfg!(target_arch = "aarch64");
 pub(super) fn small<const TYPE: u8, const BYTES: usize>(
     weights: &[u8],
     row_bytes: usize,
-    x: &[&[Small]],
+    x: &Rows<'_, Small>,
     out: &mut Outputs<'_>,
 ) {
-    for (x, out) in x.iter().zip(out) {
+    for (x, out) in x.rows.iter().zip(out) {
         for (out, row) in out.iter_mut().zip(weights.chunks_exact(row_bytes)) {
             *out = small_row::<TYPE, BYTES, FUSES>(row, x);
         }
@@ -28,10 +28,10 @@ pub(super) fn small<const TYPE: u8, const BYTES: usize>(
 pub(super) fn large<const TYPE: u8, const BYTES: usize>(
     weights: &[u8],
     row_bytes: usize,
-    x: &[&[Large]],
+    x: &Rows<'_, Large>,
     out: &mut Outputs<'_>,
 ) {
-    for (x, out) in x.iter().zip(out) {
+    for (x, out) in x.rows.iter().zip(out) {
         for (out, row) in out.iter_mut().zip(weights.chunks_exact(row_bytes)) {
             *out = large_row::<TYPE, BYTES, FUSES>(row, x);
         }

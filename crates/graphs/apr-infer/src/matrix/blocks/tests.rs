@@ -105,8 +105,8 @@ fn multiply(kernel: Kernel, weights: &[u8], row_bytes: usize, x: &Activations) -
     let mut products = vec![vec![f32::NAN; weights.len() / row_bytes]; x.rows];
     let mut out: Vec<_> = products.iter_mut().map(Vec::as_mut_slice).collect();
     match kernel {
-        Kernel::Small(run) => run(weights, row_bytes, &rows(&x.small, x.rows), &mut out),
-        Kernel::Large(run) => run(weights, row_bytes, &rows(&x.large, x.rows), &mut out),
+        Kernel::Small(run) => run(weights, row_bytes, &x.small(), &mut out),
+        Kernel::Large(run) => run(weights, row_bytes, &x.large(), &mut out),
     }
     products
 }
@@ -194,7 +194,8 @@ fn products_match_the_formulas_of_ggml() {
 fn fused(dtype: DType, weights: &[u8], row_bytes: usize, x: &Activations) -> Vec<Vec<f32>> {
     macro_rules! rows_of_type {
         ($blocks:ident, $row:ident, $of:ident, $bytes:literal) => {
-            rows(&x.$blocks, x.rows)
+            x.$blocks()
+                .rows
                 .iter()
                 .map(|x| {
                     let rows = weights.chunks(row_bytes);
@@ -294,7 +295,9 @@ fn kernels_here(dtype: DType) -> Vec<Kernel> {
 fn the_kernels_of_a_processor_give_the_bits_of_the_scalar_ones() {
     let mut noise = Noise(3);
     for (dtype, bytes, halves) in TYPES {
-        for (blocks, columns, tokens) in [(1, 1, 1), (2, 3, 4), (3, 4, 5), (7, 9, 9), (3, 5, 14)] {
+        for (blocks, columns, tokens) in
+            [(1, 1, 1), (2, 3, 4), (3, 4, 5), (7, 9, 9), (3, 5, 14), (40, 9, 8)]
+        {
             let weights = rows_of(bytes, halves, blocks * columns, &mut noise);
             let given = noise.numbers(tokens * blocks * block_len(dtype));
             for kernel in kernels_here(dtype) {

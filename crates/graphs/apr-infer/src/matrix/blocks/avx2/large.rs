@@ -146,7 +146,7 @@ impl Others {
 /// Adds the minima of a block of `Q2_K`, in the lanes of its products.
 #[inline]
 #[target_feature(enable = "avx2,fma")]
-pub(in crate::matrix::blocks) fn with_minima(head: &Head, x: &Large, sums: __m256) -> __m256 {
+fn with_minima(head: &Head, x: &Large, sums: __m256) -> __m256 {
     let minima = _mm256_cvtepi32_ps(of_16_minima(head.minima, x));
     _mm256_fmadd_ps(_mm256_set1_ps(x.scale * -head.least), minima, sums)
 }
@@ -154,7 +154,7 @@ pub(in crate::matrix::blocks) fn with_minima(head: &Head, x: &Large, sums: __m25
 /// Returns the amount that the surplus of a block's integers adds to its products.
 #[inline]
 #[target_feature(enable = "avx2")]
-pub(in crate::matrix::blocks) fn surplus_of(head: &Head, x: &Large) -> __m256i {
+fn surplus_of(head: &Head, x: &Large) -> __m256i {
     of_16_minima(head.minima, x)
 }
 

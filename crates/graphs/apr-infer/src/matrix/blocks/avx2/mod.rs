@@ -12,13 +12,12 @@ use core::arch::x86_64::{
     _mm256_shuffle_epi8,
 };
 
-pub(in crate::matrix::blocks) use self::large::{surplus_of, with_minima};
 pub(in crate::matrix::blocks) use self::small::{small_quants, small_scales};
 pub(in crate::matrix::blocks) use self::unpack::{
     Head, has_eight_scales, head, is_signed, large_quants, shifts,
 };
 use super::activations::{Large, Small};
-use super::{GROUP, Outputs};
+use super::{GROUP, Outputs, Rows};
 
 mod large;
 mod small;
@@ -31,6 +30,26 @@ const TOKENS: usize = 4;
 pub(in crate::matrix::blocks) fn small<const TYPE: u8, const BYTES: usize>(
     weights: &[u8],
     row_bytes: usize,
+    x: &Rows<'_, Small>,
+    out: &mut Outputs<'_>,
+) {
+    small_rows::<TYPE, BYTES>(weights, row_bytes, &x.rows, out);
+}
+
+/// Multiplies blocks of 256 elements; the arguments are the same as for `small`.
+pub(in crate::matrix::blocks) fn large<const TYPE: u8, const BYTES: usize>(
+    weights: &[u8],
+    row_bytes: usize,
+    x: &Rows<'_, Large>,
+    out: &mut Outputs<'_>,
+) {
+    large_rows::<TYPE, BYTES>(weights, row_bytes, &x.rows, out);
+}
+
+/// Multiplies some of the rows of activations, in blocks of 32.
+pub(in crate::matrix::blocks) fn small_rows<const TYPE: u8, const BYTES: usize>(
+    weights: &[u8],
+    row_bytes: usize,
     x: &[&[Small]],
     out: &mut Outputs<'_>,
 ) {
@@ -38,8 +57,8 @@ pub(in crate::matrix::blocks) fn small<const TYPE: u8, const BYTES: usize>(
     unsafe { small::small_here::<TYPE, BYTES>(weights, row_bytes, x, out) }
 }
 
-/// Multiplies blocks of 256 elements; the arguments are the same as for `small`.
-pub(in crate::matrix::blocks) fn large<const TYPE: u8, const BYTES: usize>(
+/// Multiplies some of the rows of activations, in blocks of 256.
+pub(in crate::matrix::blocks) fn large_rows<const TYPE: u8, const BYTES: usize>(
     weights: &[u8],
     row_bytes: usize,
     x: &[&[Large]],
