@@ -55,6 +55,7 @@ mod source;
 mod stated;
 mod stored;
 mod strided;
+mod table;
 mod text;
 mod unique_names;
 // Small processors count 32 bits at once, and nothing that a budget of work binds runs there.
@@ -88,13 +89,14 @@ pub use shape::Shape;
 pub use shard_index::{ShardIndex, absence_warning};
 pub use shard_units::shard_units;
 pub use sink::{MemoryFolder, Sink};
-pub use source::{ByteSource, SourceSet, check_range, read_vec};
+pub use source::{ByteSource, SharedSource, SourceSet, check_range, read_pieces, read_vec};
 pub use stated::{state_dtype, stated_dtype, torch_name};
 pub use stored::{
     BlockFit, CodesInBlocks, Coding, CodingPart, Encoded, KeepCodes, KeptCodes, ReadEncoded,
     Stored, StoredForm, StoredPart, StoredRange, Sum,
 };
 pub use strided::Strided;
+pub use table::{Table, TensorBytes, TensorDecoder};
 pub use text::{counted, grouped, number};
 pub use unique_names::UniqueNames;
 #[cfg(target_has_atomic = "64")]

@@ -3,7 +3,7 @@
 
 /// Methods of [`CheckpointReader`](crate::CheckpointReader) that a field does:
 /// `pass_on!(base: format, files)`. Those that are neither listed nor written do not compile, since
-/// the trait has no defaults.
+/// the trait has no defaults. `pass_on!(base)` is all of them.
 ///
 /// ```
 /// use apr_core::{CheckpointReader, Metadata, pass_on};
@@ -25,6 +25,10 @@
 /// ```
 #[macro_export]
 macro_rules! pass_on {
+    ($base:ident) => {
+        $crate::pass_on!($base: format, metadata, tensors, stored, read_tensor, tensor_slice);
+        $crate::pass_on!($base: container, files, companions, read_companion, left_out, warnings);
+    };
     ($base:ident: $($method:ident),+ $(,)?) => { $($crate::pass_on!(@$method $base);)+ };
     (@format $base:ident) => {
         fn format(&self) -> &'static $crate::Format {

@@ -34,6 +34,9 @@ pub trait ByteSource: Send + Sync {
     }
 }
 
+/// A source that several readers share.
+pub type SharedSource = Arc<dyn ByteSource>;
+
 /// Reads a range into a new vector. The range is checked against the source before anything is
 /// allocated.
 ///
@@ -122,6 +125,37 @@ pub fn check_range(offset: u64, len: usize, available: u64) -> Result<()> {
         Some(end) if end <= available => Ok(()),
         _ => Err(Error::corrupt(format!("{len} bytes at {offset} end past its {available} bytes"))),
     }
+}
+
+/// Fills `buf` from `offset` on with bytes that are in several pieces, one after the other.
+///
+/// `lens` are the lengths of all pieces. `read` fills a buffer with bytes of a piece, from an
+/// offset within it on. Only pieces with such bytes are read.
+///
+/// # Errors
+/// Those of `read`.
+pub fn read_pieces(
+    lens: impl IntoIterator<Item = u64>,
+    offset: u64,
+    buf: &mut [u8],
+    mut read: impl FnMut(usize, u64, &mut [u8]) -> Result<()>,
+) -> Result<()> {
+    let (mut start, mut at, mut rest) = (0_u64, offset, buf);
+    for (piece, len) in lens.into_iter().enumerate() {
+        if rest.is_empty() {
+            break;
+        }
+        let end = start.saturating_add(len);
+        if at < end {
+            let count = usize::try_from(end - at).unwrap_or(usize::MAX).min(rest.len());
+            let (head, tail) = rest.split_at_mut(count);
+            read(piece, at - start, head)?;
+            at += count as u64;
+            rest = tail;
+        }
+        start = end;
+    }
+    Ok(())
 }
 
 /// The files of a model that spans several: shards, an index, companions.
