@@ -44,7 +44,7 @@ mod tree;
 
 use apr_core::Format;
 
-pub use reader::{FlaxReader, open};
+pub use reader::open;
 
 /// A tree of arrays.
 pub static FORMAT: Format = Format {

@@ -3,8 +3,8 @@
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 
-use apr_core::{CheckpointReader, Code, Limits, Result};
-use apr_flax::{FORMAT, FlaxReader};
+use apr_core::{CheckpointReader, Code, Limits, Result, Table};
+use apr_flax::FORMAT;
 use apr_testkit::{corrupt, peak_memory, read_everything};
 use serde_json::{Value, json};
 use sha2::{Digest, Sha256};
@@ -17,11 +17,11 @@ fn fixture(name: &str) -> Vec<u8> {
     std::fs::read(folder.join(name)).expect("the fixture is in the repository")
 }
 
-fn open(file: Vec<u8>) -> Result<FlaxReader> {
+fn open(file: Vec<u8>) -> Result<Table> {
     apr_flax::open(file, "a.msgpack", &Limits::default())
 }
 
-fn found(reader: &FlaxReader, piece: usize) -> BTreeMap<String, Value> {
+fn found(reader: &Table, piece: usize) -> BTreeMap<String, Value> {
     let of = |(tensor, info): (usize, &apr_core::TensorInfo)| {
         let len = info.byte_len().expect("a possible length");
         let mut bytes = vec![0; usize::try_from(len).expect("a small tensor")];

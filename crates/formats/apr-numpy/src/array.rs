@@ -1,6 +1,6 @@
 //! The elements of an array, in the order and with the bytes that a tensor has.
 
-use apr_core::{ByteSource, Error, Result};
+use apr_core::{ByteSource, Error, Result, Shape, TensorInfo};
 
 use crate::header::Header;
 
@@ -32,6 +32,12 @@ impl Array {
             return Err(Error::corrupt(message).at(start));
         };
         Ok(Self { offset: start + header.len, len, width, header })
+    }
+
+    /// Returns the description of the array as a tensor.
+    pub(crate) fn info(&self, name: &str) -> TensorInfo {
+        let Header { dtype, shape, .. } = &self.header;
+        TensorInfo { name: name.to_owned(), dtype: *dtype, shape: Shape::from(shape.clone()) }
     }
 
     /// Returns `true` if the bytes are stored in the tensor's layout and byte order.

@@ -56,7 +56,7 @@ mod writer;
 
 use apr_core::Format;
 
-pub use reader::{NumpyReader, open, open_damaged};
+pub use reader::{open, open_damaged};
 pub use writer::{descr, header};
 
 /// One array.

@@ -3,8 +3,7 @@
 
 use std::path::PathBuf;
 
-use apr_core::{CheckpointReader, Code, Limits, Result};
-use apr_numpy::NumpyReader;
+use apr_core::{CheckpointReader, Code, Limits, Result, Table};
 use apr_testkit::{corrupt, peak_memory, read_everything};
 use serde_json::Value;
 use sha2::{Digest, Sha256};
@@ -18,11 +17,11 @@ fn fixture(folder: &str, name: &str) -> Vec<u8> {
     std::fs::read(&path).expect("the fixture is in the repository")
 }
 
-fn open(file: Vec<u8>) -> Result<NumpyReader> {
+fn open(file: Vec<u8>) -> Result<Table> {
     apr_numpy::open(file, "a.npy", &Limits::default())
 }
 
-fn bytes_of(reader: &NumpyReader, tensor: usize, piece: usize) -> Vec<u8> {
+fn bytes_of(reader: &Table, tensor: usize, piece: usize) -> Vec<u8> {
     let len = reader.tensors()[tensor].byte_len().expect("a possible length");
     let mut bytes = vec![0; usize::try_from(len).expect("a small array")];
     let mut offset = 0;
