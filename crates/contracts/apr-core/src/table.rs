@@ -11,7 +11,7 @@ use alloc::string::String;
 use alloc::vec::Vec;
 use core::fmt;
 
-use serde_json::Value;
+use serde_json::{Map, Value};
 
 use crate::{
     ByteSource, CheckpointReader, Companion, Container, ContainerFacts, Error, Escaped, FileInfo,
@@ -59,8 +59,8 @@ pub struct Table {
     contents: Vec<Box<ReadCompanion>>,
     /// Metadata under the keys of [`keys`](crate::keys).
     pub metadata: Metadata,
-    /// Header fields that only this format has, as an object for display.
-    pub fields: Value,
+    /// Header fields that only this format has, for display.
+    pub fields: Map<String, Value>,
     /// Data that are not among the tensors.
     pub unlisted: Vec<Unlisted>,
     /// Data of the files that a conversion does not keep.
@@ -195,7 +195,7 @@ impl Table {
             companions: Vec::new(),
             contents: Vec::new(),
             metadata: Metadata::new(),
-            fields: Value::Null,
+            fields: Map::new(),
             unlisted: Vec::new(),
             left_out: Vec::new(),
             warnings: Vec::new(),
@@ -266,6 +266,19 @@ impl Table {
         self.contents.push(Box::new(read));
     }
 
+    /// Adds a header field for display.
+    pub fn show(&mut self, key: &str, value: impl Into<Value>) {
+        self.fields.insert(key.into(), value.into());
+    }
+
+    /// Sets the file's description of the model in the metadata, and shows it in the header fields
+    /// after the name of the format.
+    pub fn describe(&mut self, key: &'static str, description: Map<String, Value>) {
+        self.metadata.set(key, description);
+        self.show("container", self.format.id);
+        self.fields.extend(self.metadata.object(key).cloned().unwrap_or_default());
+    }
+
     /// Leaves tensors out that can't be read, by their errors.
     ///
     /// # Errors
@@ -332,7 +345,7 @@ impl Table {
 
 impl ContainerFacts for Table {
     fn header_fields(&self) -> Value {
-        self.fields.clone()
+        if self.fields.is_empty() { Value::Null } else { self.fields.clone().into() }
     }
 
     fn unlisted(&self) -> &[Unlisted] {

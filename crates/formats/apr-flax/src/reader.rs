@@ -5,7 +5,6 @@ use std::sync::Arc;
 use apr_core::{
     ByteSource, Limits, Result, Shape, SharedSource, Table, TensorBytes, TensorInfo, counted,
 };
-use serde_json::json;
 
 use crate::FORMAT;
 use crate::messagepack::Cursor;
@@ -24,7 +23,7 @@ fn open_shared(source: SharedSource, name: &str, limits: &Limits) -> Result<Tabl
     let mut cursor = Cursor::new(&*source, limits);
     let Tree { mut arrays, refused } = Tree::read(&mut cursor)?;
     let mut table = Table::of_file(&FORMAT, name, Arc::clone(&source));
-    table.fields = json!({ "container": FORMAT.id });
+    table.show("container", FORMAT.id);
     if cursor.at() < source.len() {
         let rest = source.len() - cursor.at();
         table.warnings.push(format!("{rest} bytes follow the variables"));

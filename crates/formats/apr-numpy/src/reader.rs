@@ -7,7 +7,6 @@ use apr_core::{
     ByteSource, CheckpointReader, Code, Error, Escaped, FileInfo, Limits, Result, SharedSource,
     Stored, StoredRange, Table, TensorBytes, TensorDecoder,
 };
-use serde_json::json;
 
 use crate::array::Array;
 use crate::header;
@@ -64,7 +63,7 @@ fn open_array(source: SharedSource, name: &str) -> Result<Table> {
     let end = array.offset + array.len;
     let more = source.len() - end;
     let mut table = Table::of_file(&NPY, name, source);
-    table.fields = json!({ "container": "npy" });
+    table.show("container", NPY.id);
     if more > 0 {
         table.warnings.push(format!("{more} bytes after the array are not read"));
     }
@@ -84,7 +83,8 @@ fn open_archive(source: SharedSource, name: &str, limits: &Limits) -> Result<(Ta
     let decoded = Arc::new(archive.decoded(Arc::clone(&source))?);
     let mut table = Table::new(&NPZ);
     table.add_file(file, Arc::clone(&decoded) as SharedSource);
-    table.fields = json!({ "container": "npz", "entries": archive.entries.len() });
+    table.show("container", NPZ.id);
+    table.show("entries", archive.entries.len());
     let cache = Arc::new(Cache::default());
     let (mut refused, mut damaged) = (None, Vec::new());
     for entry in &archive.entries {

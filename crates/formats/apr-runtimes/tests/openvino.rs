@@ -5,10 +5,10 @@ use std::collections::BTreeMap;
 use std::path::PathBuf;
 
 use apr_core::{
-    ByteSource, CheckpointReader, Code, DType, Error, IoCause, Limits, Result, SourceSet,
+    ByteSource, CheckpointReader, Code, DType, Error, IoCause, Limits, Result, SourceSet, Table,
 };
 use apr_graph::{Constant, ConstantData, ElementType, Graph};
-use apr_runtimes::openvino::{METADATA, OpenvinoReader, graphs_of, lower};
+use apr_runtimes::openvino::{METADATA, graphs_of, lower};
 use apr_testkit::{corrupt, peak_memory, read_everything};
 use serde_json::{Value, json};
 
@@ -34,7 +34,7 @@ impl Files {
         Self([("m.xml".to_owned(), xml.as_bytes().to_vec()), ("m.bin".to_owned(), data)].into())
     }
 
-    fn open(&self) -> Result<OpenvinoReader> {
+    fn open(&self) -> Result<Table> {
         apr_runtimes::openvino::open_in(self, "m.xml", &Limits::default())
     }
 }
@@ -115,7 +115,7 @@ fn every_type_of_constants_has_the_values_that_openvino_reads() {
 }
 
 /// The small tensors of a reader.
-struct Weights<'r>(&'r OpenvinoReader);
+struct Weights<'r>(&'r Table);
 
 impl apr_lower::Weights for Weights<'_> {
     fn constant(&self, tensor: &str) -> Option<Constant> {
@@ -132,7 +132,7 @@ impl apr_lower::Weights for Weights<'_> {
     }
 }
 
-fn graph(reader: &OpenvinoReader) -> Result<Graph> {
+fn graph(reader: &Table) -> Result<Graph> {
     let graphs = graphs_of(reader, &Limits::default())?;
     Ok(graphs.expect("a model has a graph").remove(0).1)
 }

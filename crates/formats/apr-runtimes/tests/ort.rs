@@ -3,9 +3,9 @@
 
 use std::path::PathBuf;
 
-use apr_core::{CheckpointReader, Code, Limits, Result};
+use apr_core::{CheckpointReader, Code, Limits, Result, Table};
 use apr_graph::{Body, Severity, check};
-use apr_runtimes::ort::{METADATA, OrtReader, graphs_of};
+use apr_runtimes::ort::{METADATA, graphs_of};
 use apr_testkit::{corrupt, peak_memory, read_everything};
 use serde_json::{Value, json};
 use sha2::{Digest, Sha256};
@@ -18,7 +18,7 @@ fn fixture(name: &str) -> Vec<u8> {
     std::fs::read(folder.join(name)).expect("the fixture is in the repository")
 }
 
-fn open(file: Vec<u8>) -> Result<OrtReader> {
+fn open(file: Vec<u8>) -> Result<Table> {
     apr_runtimes::ort::open(file, "a.ort", &Limits::default())
 }
 

@@ -2,8 +2,8 @@
 
 use std::path::PathBuf;
 
-use apr_core::{CheckpointReader, Code, Limits, Result};
-use apr_runtimes::trees::{TreesReader, graphs_of, lightgbm, xgboost};
+use apr_core::{CheckpointReader, Code, Limits, Result, Table};
+use apr_runtimes::trees::{graphs_of, lightgbm, xgboost};
 use apr_testkit::{corrupt, peak_memory, read_everything};
 
 #[global_allocator]
@@ -14,7 +14,7 @@ fn fixture(name: &str) -> Vec<u8> {
     std::fs::read(folder.join(name)).expect("the fixture is in the repository")
 }
 
-fn open(name: &str, file: Vec<u8>) -> Result<TreesReader> {
+fn open(name: &str, file: Vec<u8>) -> Result<Table> {
     match name.ends_with(".txt") {
         true => lightgbm::open(file, name, &Limits::default()),
         false => xgboost::open(file, name, &Limits::default()),

@@ -45,7 +45,8 @@
 mod holed;
 
 use apr_core::{
-    ByteSource, CheckpointReader, Companion, Error, Limits, Result, check_file_name, read_vec,
+    ByteSource, CheckpointReader, Companion, Error, FileInfo, Limits, Result, Table,
+    check_file_name, read_vec,
 };
 use serde::{Deserialize, Serialize};
 
@@ -149,6 +150,24 @@ impl Cut {
         }
         Ok(skeleton)
     }
+}
+
+/// Offers the first file of a table, without data of tensors, as a companion.
+///
+/// `data` are offsets and lengths as in [`Cut::new`].
+///
+/// # Errors
+/// E008 where the skeleton is larger than a companion may be.
+pub fn offer(
+    table: &mut Table,
+    data: impl IntoIterator<Item = (u64, u64)>,
+    limits: &Limits,
+) -> Result<()> {
+    let Some(FileInfo { name, len }) = table.files().first() else { return Ok(()) };
+    let cut = Cut::new(table.format().id, name, *len, data);
+    let companion = cut.companion(limits)?;
+    table.offer(companion, move |sources| cut.read(&*sources[0]));
+    Ok(())
 }
 
 /// A file without the data of its tensors.

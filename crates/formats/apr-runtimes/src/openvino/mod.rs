@@ -59,14 +59,12 @@ pub mod lower;
 mod model;
 mod open;
 mod packed;
-mod reader;
 mod xml;
 
 use apr_core::Format;
 
 pub use graph::{DOMAIN, graphs_of};
 pub use open::{open, open_in};
-pub use reader::OpenvinoReader;
 
 /// The key of the metadata: name and version, inputs and outputs, operators, notes.
 pub const METADATA: &str = "openvino";

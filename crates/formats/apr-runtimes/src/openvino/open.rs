@@ -4,15 +4,14 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use apr_core::{
-    ByteSource, DType, Error, Escaped, FileInfo, Limits, Metadata, Result, Shape, SourceSet,
-    StoredRange, TensorInfo, counted, read_vec,
+    ByteSource, CheckpointReader, DType, Error, Escaped, FileInfo, Limits, Result, Shape,
+    SharedSource, SourceSet, StoredRange, Table, TensorBytes, TensorInfo, counted, read_vec,
 };
-use apr_skeleton::Cut;
 use serde_json::{Map, Value, json};
 
 use crate::openvino::element::Kind;
 use crate::openvino::model::{Layer, Model, Net};
-use crate::openvino::reader::{OpenvinoReader, Shared, Weight};
+use crate::openvino::packed::PackedDecoder;
 use crate::openvino::{FORMAT, METADATA};
 
 /// Opens a model by itself, which works for one without constants alone.
@@ -20,12 +19,8 @@ use crate::openvino::{FORMAT, METADATA};
 /// # Errors
 /// E001 for what is no model, and for one with constants, whose data are in another file; E002 for
 /// a damaged file, E003 for another version, E007 when reading fails, E008 over a limit.
-pub fn open<S: ByteSource + 'static>(
-    source: S,
-    name: &str,
-    limits: &Limits,
-) -> Result<OpenvinoReader> {
-    let source: Shared = Arc::new(source);
+pub fn open<S: ByteSource + 'static>(source: S, name: &str, limits: &Limits) -> Result<Table> {
+    let source: SharedSource = Arc::new(source);
     let (model, _) = parsed(&source, limits).map_err(|error| error.in_file(name))?;
     finish(&model, source, name, None, limits)
 }
@@ -35,12 +30,12 @@ pub fn open<S: ByteSource + 'static>(
 ///
 /// # Errors
 /// Those of [`open`]; E007 where the file of weights is missing.
-pub fn open_in(set: &dyn SourceSet, name: &str, limits: &Limits) -> Result<OpenvinoReader> {
-    let source: Shared = set.open(name).map_err(|error| error.in_file(name))?.into();
+pub fn open_in(set: &dyn SourceSet, name: &str, limits: &Limits) -> Result<Table> {
+    let source: SharedSource = set.open(name).map_err(|error| error.in_file(name))?.into();
     let (model, has_data) = parsed(&source, limits).map_err(|error| error.in_file(name))?;
     let stem = name.rsplit_once('.').map_or(name, |(stem, _)| stem);
     let weights = format!("{stem}.bin");
-    let data: Option<(Shared, String)> = match has_data || set.has(&weights) {
+    let data: Option<(SharedSource, String)> = match has_data || set.has(&weights) {
         true => {
             let source = set.open(&weights).map_err(|error| error.in_file(&weights))?;
             Some((source.into(), weights))
@@ -51,7 +46,7 @@ pub fn open_in(set: &dyn SourceSet, name: &str, limits: &Limits) -> Result<Openv
 }
 
 /// The model, and `true` if there are data of constants.
-fn parsed(source: &Shared, limits: &Limits) -> Result<(Model, bool)> {
+fn parsed(source: &SharedSource, limits: &Limits) -> Result<(Model, bool)> {
     if source.len() > limits.max_program() {
         return Err(limits.beyond_program());
     }
@@ -64,93 +59,78 @@ fn parsed(source: &Shared, limits: &Limits) -> Result<(Model, bool)> {
     Ok((model, has_data))
 }
 
-/// The constants of a model.
-#[derive(Default)]
-struct Constants {
-    tensors: Vec<TensorInfo>,
-    weights: Vec<Weight>,
-    left_out: Vec<String>,
-}
-
-impl Constants {
-    fn add(&mut self, layer: &Layer, data: Option<&(Shared, String)>) -> Result<()> {
-        let constant = layer.constant()?;
-        let bad = |what: String| Error::corrupt(what).for_tensor(&layer.tensor);
-        let shape = Shape::from(constant.dims.clone());
-        let count = constant.count();
-        let needed = count.and_then(|count| constant.kind.stored_len(count));
-        let Some(dtype) = constant.dtype() else {
-            let type_name = Escaped::short(&constant.type_name);
-            let why = match constant.kind {
-                Kind::Packed(_) => format!("{type_name} that do not fill their bytes"),
-                _ => format!("elements of type {type_name}"),
-            };
-            self.left_out.push(format!("{} ({why})", Escaped::short(&layer.tensor)));
-            return Ok(());
+/// Adds a constant of a model, whose data are in the second file of the table.
+fn add_constant(table: &mut Table, layer: &Layer) -> Result<()> {
+    let constant = layer.constant()?;
+    let bad = |what: String| Error::corrupt(what).for_tensor(&layer.tensor);
+    let shape = Shape::from(constant.dims.clone());
+    let count = constant.count();
+    let needed = count.and_then(|count| constant.kind.stored_len(count));
+    let Some(dtype) = constant.dtype() else {
+        let type_name = Escaped::short(&constant.type_name);
+        let why = match constant.kind {
+            Kind::Packed(_) => format!("{type_name} that do not fill their bytes"),
+            _ => format!("elements of type {type_name}"),
         };
-        let Some(needed) = needed else {
-            return Err(bad("the shape has more elements than a file can have".to_owned()));
-        };
-        let available = data.map_or(0, |(source, _)| source.len());
-        let end = constant.offset.checked_add(constant.size);
-        if needed > constant.size {
-            return Err(bad(format!(
-                "the shape needs {}, and the file states {}",
-                counted(needed, "byte"),
-                constant.size
-            )));
-        }
-        if needed > 0 && data.is_none() {
-            let message = "the weights are in the .bin file next to the .xml: open the model in \
-                           their folder";
-            return Err(Error::format(message));
-        }
-        if needed > 0 && end.is_none_or(|end| end > available) {
-            return Err(bad(format!(
-                "the data at {} have {}, beyond the end of the file of weights at {available}",
-                constant.offset,
-                counted(constant.size, "byte"),
-            )));
-        }
-        self.tensors.push(TensorInfo { name: layer.tensor.clone(), dtype, shape });
-        let file = usize::from(needed > 0);
-        let offset = if needed > 0 { constant.offset } else { 0 };
-        let range = StoredRange { file, offset, len: needed };
-        self.weights.push(Weight { range, kind: constant.kind });
-        Ok(())
+        table.left_out.push(format!("{} ({why})", Escaped::short(&layer.tensor)));
+        return Ok(());
+    };
+    let Some(needed) = needed else {
+        return Err(bad("the shape has more elements than a file can have".to_owned()));
+    };
+    let data = table.files().get(1);
+    let available = data.map_or(0, |file| file.len);
+    let end = constant.offset.checked_add(constant.size);
+    if needed > constant.size {
+        return Err(bad(format!(
+            "the shape needs {}, and the file states {}",
+            counted(needed, "byte"),
+            constant.size
+        )));
     }
+    if needed > 0 && data.is_none() {
+        let message = "the weights are in the .bin file next to the .xml: open the model in \
+                       their folder";
+        return Err(Error::format(message));
+    }
+    if needed > 0 && end.is_none_or(|end| end > available) {
+        return Err(bad(format!(
+            "the data at {} have {}, beyond the end of the file of weights at {available}",
+            constant.offset,
+            counted(constant.size, "byte"),
+        )));
+    }
+    let file = usize::from(needed > 0);
+    let offset = if needed > 0 { constant.offset } else { 0 };
+    let range = StoredRange { file, offset, len: needed };
+    let bytes = match constant.kind {
+        Kind::Packed(packed) => TensorBytes::decoded(PackedDecoder { packed, range }),
+        Kind::Plain(_) | Kind::Other => TensorBytes::Plain(range),
+    };
+    table.add(TensorInfo { name: layer.tensor.clone(), dtype, shape }, bytes)
 }
 
 fn finish(
     model: &Model,
-    source: Shared,
+    source: SharedSource,
     name: &str,
-    data: Option<(Shared, String)>,
+    data: Option<(SharedSource, String)>,
     limits: &Limits,
-) -> Result<OpenvinoReader> {
-    let mut constants = Constants::default();
-    let added = model.net.constants(&mut |layer| constants.add(layer, data.as_ref()));
-    added.map_err(|error| error.in_file(name))?;
-    let Constants { tensors, weights, mut left_out } = constants;
-
-    let cut = Cut::new(FORMAT.id, name, source.len(), []);
-    let (cut, companions) = match cut.companion(limits) {
-        Ok(companion) => (Some(cut), vec![companion]),
-        Err(_) => {
-            left_out.push(format!("the graph of {}", counted(operators(&model.net), "layer")));
-            (None, Vec::new())
-        }
-    };
-    let fields = described(model);
-    let mut metadata = Metadata::new();
-    metadata.set(METADATA, fields);
-    let mut files = vec![FileInfo { name: name.to_owned(), len: source.len() }];
-    let mut sources = vec![source];
+) -> Result<Table> {
+    let mut table = Table::of_file(&FORMAT, name, source);
     if let Some((source, name)) = data {
-        files.push(FileInfo { name, len: source.len() });
-        sources.push(source);
+        table.add_file(FileInfo { name, len: source.len() }, source);
     }
-    Ok(OpenvinoReader { sources, files, tensors, weights, metadata, left_out, cut, companions })
+    let added = model.net.constants(&mut |layer| add_constant(&mut table, layer));
+    added.map_err(|error| error.in_file(name))?;
+    if apr_skeleton::offer(&mut table, [], limits).is_err() {
+        let what = format!("the graph of {}", counted(operators(&model.net), "layer"));
+        table.left_out.push(what);
+    }
+    table.describe(METADATA, described(model));
+    // There is one for each kind of step.
+    table.fields.swap_remove("operators");
+    Ok(table)
 }
 
 fn operators(net: &Net) -> u64 {

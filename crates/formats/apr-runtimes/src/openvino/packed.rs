@@ -8,7 +8,7 @@
 //! u6           4 elements in 3 bytes: the lower four bits of each, then the upper two
 //! ```
 
-use apr_core::{ByteSource, Result};
+use apr_core::{ByteSource, Result, SharedSource, StoredRange, TensorDecoder};
 
 use crate::openvino::element::Packed;
 
@@ -35,11 +35,28 @@ const NF4: [f32; 16] = [
 /// The values of the first eight codes of `f4e2m1`; the others are negative.
 const F4E2M1: [f32; 8] = [0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0];
 
+/// A constant whose elements have fewer bits than a byte.
+pub(crate) struct PackedDecoder {
+    pub(crate) packed: Packed,
+    pub(crate) range: StoredRange,
+}
+
+impl TensorDecoder for PackedDecoder {
+    fn range(&self) -> StoredRange {
+        self.range
+    }
+
+    fn read(&self, sources: &[SharedSource], offset: u64, buf: &mut [u8]) -> Result<()> {
+        let StoredRange { file, offset: start, .. } = self.range;
+        read(self.packed, (&*sources[file], start), offset, buf)
+    }
+}
+
 /// Reads decoded bytes from `offset` on. The range is within the tensor.
 ///
 /// # Errors
 /// E007 when reading fails.
-pub(crate) fn read(
+fn read(
     packed: Packed,
     (source, start): (&dyn ByteSource, u64),
     offset: u64,

@@ -49,7 +49,7 @@ use apr_core::{ByteSource, Format, Limits, Result};
 use apr_tflite::flatbuffer::Flatbuffer;
 
 pub use graph::graphs_of;
-pub use reader::{OrtReader, open};
+pub use reader::open;
 
 /// The key of the metadata: version, producer, operator sets, inputs and outputs, operators.
 pub const METADATA: &str = "ort";

@@ -1,10 +1,10 @@
 //! Models of LightGBM, as text.
 
-use apr_core::{ByteSource, DType, Error, Escaped, Format, Limits, Result};
+use apr_core::{ByteSource, DType, Error, Escaped, Format, Limits, Result, Table};
 use serde_json::{Map, Value};
 
 use crate::trees::columns::Columns;
-use crate::trees::reader::{TreesReader, whole};
+use crate::trees::reader::{table, whole};
 
 /// Format of a model of LightGBM.
 pub static FORMAT: Format = Format {
@@ -41,11 +41,11 @@ const LISTS: [(&str, DType); 19] = [
 ///
 /// # Errors
 /// E001 for what is no model, E002 for a damaged one, E007 when reading fails, E008 over the limit.
-pub fn open<S: ByteSource>(source: S, name: &str, limits: &Limits) -> Result<TreesReader> {
+pub fn open<S: ByteSource>(source: S, name: &str, limits: &Limits) -> Result<Table> {
     read(&source, name, limits).map_err(|error| error.in_file(name))
 }
 
-fn read(source: &dyn ByteSource, name: &str, limits: &Limits) -> Result<TreesReader> {
+fn read(source: &dyn ByteSource, name: &str, limits: &Limits) -> Result<Table> {
     let bytes = whole(source, limits)?;
     if !(FORMAT.recognises)(&bytes) {
         return Err(Error::format("not a model of LightGBM"));
@@ -63,7 +63,7 @@ fn read(source: &dyn ByteSource, name: &str, limits: &Limits) -> Result<TreesRea
             rest(&mut lines, &mut fields);
             let names = Value::from(fields);
             let fields = names.as_object().cloned().unwrap_or_default();
-            return Ok(TreesReader::new(&FORMAT, (name, source.len()), columns, fields));
+            return table(&FORMAT, (name, source.len()), columns, fields);
         } else if let Some((key, value)) = line.split_once('=') {
             if key != "tree_sizes" {
                 fields.insert(key.to_owned(), value.into());

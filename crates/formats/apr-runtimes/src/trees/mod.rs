@@ -59,4 +59,3 @@ mod ubjson;
 pub mod xgboost;
 
 pub use graph::{graphs_of, is_in_graph};
-pub use reader::TreesReader;

@@ -1,11 +1,11 @@
 //! Models of XGBoost.
 
-use apr_core::{ByteSource, DType, Error, Format, Limits, Result};
+use apr_core::{ByteSource, DType, Error, Format, Limits, Result, Table};
 use serde_json::{Map, Value};
 
 use crate::trees::columns::Columns;
 use crate::trees::document::Item;
-use crate::trees::reader::{TreesReader, whole};
+use crate::trees::reader::{table, whole};
 use crate::trees::ubjson;
 
 /// Format of a model of XGBoost, as JSON or UBJSON.
@@ -69,11 +69,11 @@ pub fn is_model(json: &[u8]) -> bool {
 ///
 /// # Errors
 /// E001 for what is no model, E002 for a damaged one, E007 when reading fails, E008 over the limit.
-pub fn open<S: ByteSource>(source: S, name: &str, limits: &Limits) -> Result<TreesReader> {
+pub fn open<S: ByteSource>(source: S, name: &str, limits: &Limits) -> Result<Table> {
     read(&source, name, limits).map_err(|error| error.in_file(name))
 }
 
-fn read(source: &dyn ByteSource, name: &str, limits: &Limits) -> Result<TreesReader> {
+fn read(source: &dyn ByteSource, name: &str, limits: &Limits) -> Result<Table> {
     let bytes = whole(source, limits)?;
     let document = match is_ubjson(&bytes) {
         true => ubjson::read(&bytes)?,
@@ -97,7 +97,7 @@ fn read(source: &dyn ByteSource, name: &str, limits: &Limits) -> Result<TreesRea
         Value::Object(fields) => fields,
         _ => Map::new(),
     };
-    Ok(TreesReader::new(&FORMAT, (name, source.len()), columns, fields))
+    table(&FORMAT, (name, source.len()), columns, fields)
 }
 
 fn add_trees(model: &Item, columns: &mut Columns) -> Result<()> {
