@@ -2,10 +2,9 @@
 
 use std::collections::HashMap;
 
-use apr_core::{ByteSource, DType, Error, FileInfo, Result, SourceSet, StoredRange};
+use apr_core::{ByteSource, DType, Error, FileInfo, Result, SharedSource, SourceSet, StoredRange};
 use apr_core::{Escaped, relative_path};
 
-use crate::reader::Shared;
 use crate::tensor::{Bytes, Encoding, Tensor, element_count};
 
 /// Prefix of the names of files: the folder of the model.
@@ -22,7 +21,7 @@ const MARK: u32 = 0xdead_beef;
 
 /// The files of a model: first the model itself, then the files that its constants refer to.
 pub(crate) struct Files<'a> {
-    pub(crate) sources: Vec<Shared>,
+    pub(crate) sources: Vec<SharedSource>,
     pub(crate) infos: Vec<FileInfo>,
     set: Option<&'a dyn SourceSet>,
     /// The folder of the model within the set, with a slash at the end.
@@ -31,7 +30,7 @@ pub(crate) struct Files<'a> {
 }
 
 impl<'a> Files<'a> {
-    pub(crate) fn new(source: Shared, name: &str, set: Option<&'a dyn SourceSet>) -> Self {
+    pub(crate) fn new(source: SharedSource, name: &str, set: Option<&'a dyn SourceSet>) -> Self {
         let folder = name.rfind('/').map_or("", |slash| &name[..=slash]);
         Self {
             infos: vec![FileInfo { name: name.to_owned(), len: source.len() }],
@@ -67,7 +66,7 @@ impl<'a> Files<'a> {
             return Err(Error::format(message));
         };
         let located = |error: Error| error.in_file(&name);
-        let source: Shared = set.open(&name).map_err(located)?.into();
+        let source: SharedSource = set.open(&name).map_err(located)?.into();
         let mut header = [0; 8];
         source.read_at(0, &mut header).map_err(located)?;
         let [_, _, _, _, version @ ..] = header;

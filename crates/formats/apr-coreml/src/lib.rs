@@ -81,7 +81,6 @@ mod model;
 mod network;
 mod open;
 mod program;
-mod reader;
 mod tensor;
 mod value;
 
@@ -91,7 +90,6 @@ use apr_core::protobuf::decode_varint;
 pub use graph::{DOMAIN, graphs_of};
 pub use hazard::{Hazard, HazardKind, hazards};
 pub use open::{is_package, open, open_in, open_package};
-pub use reader::CoremlReader;
 
 /// The key of the metadata: type, description, author, licence, inputs and outputs, operators.
 pub const METADATA: &str = "coreml";

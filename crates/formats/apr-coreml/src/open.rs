@@ -4,16 +4,15 @@ use std::sync::Arc;
 
 use apr_core::protobuf::Walker;
 use apr_core::{
-    ByteSource, Error, Escaped, FileInfo, Format, HEAD_LEN, Limits, Metadata, Result, Shape,
-    SourceSet, TensorInfo, UniqueNames, Unlisted, read_vec, relative_path,
+    ByteSource, CheckpointReader, Error, Escaped, FileInfo, Format, HEAD_LEN, Limits, Metadata,
+    Result, Shape, SharedSource, SourceSet, Table, TensorInfo, Unlisted, read_vec, relative_path,
 };
-use apr_skeleton::Cut;
 use serde_json::{Map, Value};
 
 use crate::blob::Files;
 use crate::model::{Contents, Found};
 use crate::program::Context;
-use crate::reader::{CoremlReader, Shared};
+use crate::tensor::Tensor;
 use crate::{METADATA, MODEL, PACKAGE};
 
 /// Opens a model by itself. A program may have its weights in other files, which [`open_in`] finds.
@@ -22,12 +21,8 @@ use crate::{METADATA, MODEL, PACKAGE};
 /// E001 for what is no model, and for a program whose weights are in other files; E002 for a
 /// damaged file, E003 for one whose weights no format here holds, E007 when reading fails, E008
 /// over a limit.
-pub fn open<S: ByteSource + 'static>(
-    source: S,
-    name: &str,
-    limits: &Limits,
-) -> Result<CoremlReader> {
-    let source: Shared = Arc::new(source);
+pub fn open<S: ByteSource + 'static>(source: S, name: &str, limits: &Limits) -> Result<Table> {
+    let source: SharedSource = Arc::new(source);
     open_shared(&source, name, None, limits, &MODEL).map_err(|error| located(error, name))
 }
 
@@ -35,7 +30,7 @@ pub fn open<S: ByteSource + 'static>(
 ///
 /// # Errors
 /// Those of [`open`]; E007 where a file is missing.
-pub fn open_in(set: &dyn SourceSet, name: &str, limits: &Limits) -> Result<CoremlReader> {
+pub fn open_in(set: &dyn SourceSet, name: &str, limits: &Limits) -> Result<Table> {
     open_named(set, name, limits, &MODEL)
 }
 
@@ -44,8 +39,8 @@ fn open_named(
     name: &str,
     limits: &Limits,
     format: &'static Format,
-) -> Result<CoremlReader> {
-    let source: Shared = set.open(name).map_err(|error| error.in_file(name))?.into();
+) -> Result<Table> {
+    let source: SharedSource = set.open(name).map_err(|error| error.in_file(name))?.into();
     open_shared(&source, name, Some(set), limits, format).map_err(|error| located(error, name))
 }
 
@@ -75,13 +70,13 @@ pub fn open_package(
     name: &str,
     set: &dyn SourceSet,
     limits: &Limits,
-) -> Result<CoremlReader> {
+) -> Result<Table> {
     let folder = name.rfind('/').map_or("", |slash| &name[..=slash]);
     let model = root_model(json).map_err(|error| error.in_file(name))?;
-    let mut reader = open_named(set, &format!("{folder}Data/{model}"), limits, &PACKAGE)?;
-    reader.files.push(FileInfo { name: name.to_owned(), len: json.len() as u64 });
-    reader.sources.push(Arc::new(json.to_vec()));
-    Ok(reader)
+    let mut table = open_named(set, &format!("{folder}Data/{model}"), limits, &PACKAGE)?;
+    let manifest = FileInfo { name: name.to_owned(), len: json.len() as u64 };
+    table.add_file(manifest, Arc::new(json.to_vec()));
+    Ok(table)
 }
 
 /// Returns the path of the model that a manifest declares as the one to load.
@@ -101,12 +96,12 @@ fn root_model(json: &[u8]) -> Result<String> {
 }
 
 fn open_shared(
-    source: &Shared,
+    source: &SharedSource,
     name: &str,
     set: Option<&dyn SourceSet>,
     limits: &Limits,
     format: &'static Format,
-) -> Result<CoremlReader> {
+) -> Result<Table> {
     let head = read_vec(source, 0, source.len().min(HEAD_LEN))?;
     if !(MODEL.recognises)(&head) {
         return Err(Error::format("not a Core ML model").at(0));
@@ -117,76 +112,56 @@ fn open_shared(
     let message = walker.message();
     let mut context = Context { walker: &mut walker, files: &mut files, limits };
     contents.fields = contents.add(&mut context, message, "", 0)?;
-    let Files { sources, infos, .. } = files;
-    finish(contents, sources, infos, format, limits)
+    let mut table = Table::new(format);
+    files.infos.into_iter().zip(files.sources).for_each(|(file, source)| {
+        table.add_file(file, source);
+    });
+    finish(contents, table, limits)
 }
 
-fn finish(
-    contents: Contents,
-    sources: Vec<Shared>,
-    files: Vec<FileInfo>,
-    format: &'static Format,
-    limits: &Limits,
-) -> Result<CoremlReader> {
-    let Contents { mut weights, mut fields, settings, mut refused, mut left_out, .. } = contents;
-    if weights.is_empty() && !refused.is_empty() {
-        return Err(refused.swap_remove(0));
-    }
+fn finish(contents: Contents, mut table: Table, limits: &Limits) -> Result<Table> {
+    let Contents { mut weights, mut fields, settings, refused, left_out, .. } = contents;
     weights.sort_by_key(|found| {
         let range = found.tensor.range();
         (range.file, range.offset)
     });
-    UniqueNames::tell_apart(weights.iter_mut().map(|found| &mut found.name));
-
-    left_out.extend(refused.iter().map(|error| {
-        let name = Escaped::short(error.tensor().unwrap_or_default());
-        format!("{name} ({})", error.message())
-    }));
-    let compressed = weights.iter().filter_map(|Found { name, made_by, .. }| {
-        let made_by = made_by.as_deref()?;
+    for Found { name, tensor, .. } in &weights {
+        let shape = Shape::from(tensor.dims.clone());
+        let info = TensorInfo { name: name.clone(), dtype: tensor.dtype, shape };
+        table.add(info, Tensor::bytes(tensor))?;
+    }
+    table.tell_apart();
+    table.left_out = left_out;
+    table.leave_out(refused)?;
+    table.warnings = contents.warnings;
+    let compressed = weights.iter().zip(table.tensors()).filter_map(|(found, info)| {
+        let made_by = found.made_by.as_deref()?;
         let made_by = made_by.strip_prefix(crate::constexpr::PREFIX).unwrap_or(made_by);
-        Some((name.clone(), made_by.into()))
+        Some((info.name.clone(), made_by.into()))
     });
     let compressed: Map<String, Value> = compressed.collect();
     if !compressed.is_empty() {
         fields.insert("compressed".into(), compressed.into());
     }
-    let mut metadata = Metadata::new();
-    metadata.set(METADATA, fields);
-    let mut unlisted = Vec::new();
+    table.describe(METADATA, fields);
+    // There is one for each weight, and for each kind of step.
+    table.fields.swap_remove("compressed");
+    table.fields.swap_remove("operators");
+    // What reports show as the format's version, and not the model's own.
+    table.fields.swap_remove("version");
+    if let Some(version) = table.fields.swap_remove("specification") {
+        table.show("version", version);
+    }
     if !settings.is_empty() {
         let what = "numbers, texts and shapes of the program".to_owned();
-        unlisted.push(Unlisted { what, names: settings });
+        table.unlisted.push(Unlisted { what, names: settings });
     }
-    let info = |found: &Found| TensorInfo {
-        name: found.name.clone(),
-        dtype: found.tensor.dtype,
-        shape: Shape::from(found.tensor.dims.clone()),
-    };
-    let (mut cut, mut companions) = (None, Vec::new());
     if !contents.graphs.is_empty() {
         let data = weights.iter().filter_map(|found| found.tensor.data());
         let own = data.filter(|range| range.file == 0).map(|range| (range.offset, range.len));
-        let skeleton = Cut::new(format.id, &files[0].name, files[0].len, own);
-        match skeleton.companion(limits) {
-            Ok(companion) => {
-                cut = Some(skeleton);
-                companions.push(companion);
-            }
-            Err(_) => left_out.extend(contents.graphs),
+        if apr_skeleton::offer(&mut table, own, limits).is_err() {
+            table.left_out.extend(contents.graphs);
         }
     }
-    Ok(CoremlReader {
-        format,
-        sources,
-        files,
-        tensors: weights.iter().map(info).collect(),
-        weights: weights.into_iter().map(|found| found.tensor).collect(),
-        metadata,
-        unlisted,
-        left_out,
-        warnings: contents.warnings,
-        cut,
-        companions,
-    })
+    Ok(table)
 }

@@ -2,7 +2,9 @@
 
 use std::sync::{Arc, OnceLock};
 
-use apr_core::{DType, Error, Limits, Result, StoredRange};
+use apr_core::{
+    DType, Error, Limits, Result, SharedSource, StoredRange, TensorBytes, TensorDecoder,
+};
 
 use crate::grid::Grid;
 
@@ -183,6 +185,16 @@ impl Tensor {
         Ok(Self::computed(encoding.dtype(), dims, Elements::Stored { bytes, encoding }, 0))
     }
 
+    /// Returns how the bytes of a tensor are stored.
+    pub(crate) fn bytes(tensor: &Arc<Self>) -> TensorBytes {
+        match &tensor.elements {
+            Elements::Stored { bytes: Bytes::File(range), encoding: Encoding::Whole(_) } => {
+                TensorBytes::Plain(*range)
+            }
+            _ => TensorBytes::decoded(Shared(Arc::clone(tensor))),
+        }
+    }
+
     /// Returns the number of elements, which was checked when the tensor was created.
     pub(crate) fn len(&self) -> u64 {
         self.dims.iter().product()
@@ -221,6 +233,19 @@ impl Tensor {
             | Elements::Repeated { of, .. }
             | Elements::Cast { of } => of.range(),
         }
+    }
+}
+
+/// A tensor that other tensors may be computed from.
+struct Shared(Arc<Tensor>);
+
+impl TensorDecoder for Shared {
+    fn range(&self) -> StoredRange {
+        self.0.range()
+    }
+
+    fn read(&self, sources: &[SharedSource], offset: u64, buf: &mut [u8]) -> Result<()> {
+        self.0.read(sources, offset, buf)
     }
 }
 

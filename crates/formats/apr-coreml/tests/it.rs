@@ -4,8 +4,10 @@
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 
-use apr_core::{ByteSource, CheckpointReader, Code, Error, IoCause, Limits, Result, SourceSet};
-use apr_coreml::{CoremlReader, HazardKind, METADATA, graphs_of, hazards, lower};
+use apr_core::{
+    ByteSource, CheckpointReader, Code, Error, IoCause, Limits, Result, SourceSet, Table,
+};
+use apr_coreml::{HazardKind, METADATA, graphs_of, hazards, lower};
 use apr_graph::{
     Body, Constant, ConstantData, ElementType, Graph, Node, Severity, ValueOrigin, check,
 };
@@ -28,7 +30,7 @@ fn fixture(name: &str) -> Vec<u8> {
     std::fs::read(folder().join(name)).expect("the fixture is in the repository")
 }
 
-fn open(file: Vec<u8>) -> Result<CoremlReader> {
+fn open(file: Vec<u8>) -> Result<Table> {
     apr_coreml::open(file, "a.mlmodel", &Limits::default())
 }
 
@@ -44,7 +46,7 @@ impl Package {
         Self(names.filter_map(file).collect())
     }
 
-    fn open(&self) -> Result<CoremlReader> {
+    fn open(&self) -> Result<Table> {
         let json = &self.0["Manifest.json"];
         apr_coreml::open_package(json, "Manifest.json", self, &Limits::default())
     }
@@ -62,7 +64,7 @@ impl SourceSet for Package {
     }
 }
 
-fn bytes_of(reader: &CoremlReader, tensor: usize, piece: usize) -> Vec<u8> {
+fn bytes_of(reader: &Table, tensor: usize, piece: usize) -> Vec<u8> {
     let len = reader.tensors()[tensor].byte_len().expect("a possible length");
     let mut bytes = vec![0; usize::try_from(len).expect("a small tensor")];
     let mut offset = 0;
@@ -80,7 +82,7 @@ fn digest(bytes: &[u8]) -> String {
 /// Compares the weights of a model with the weights that coremltools reads.
 ///
 /// Their names, dtypes, shapes and bytes must match.
-fn compare(file: &str, reader: &CoremlReader, expected: &Value, pieces: &[usize]) {
+fn compare(file: &str, reader: &Table, expected: &Value, pieces: &[usize]) {
     let expected = expected.as_object().expect("an object");
     for (tensor, info) in reader.tensors().iter().enumerate() {
         let name = &info.name;
@@ -102,7 +104,7 @@ fn compare(file: &str, reader: &CoremlReader, expected: &Value, pieces: &[usize]
     assert_eq!(names.len(), expected.len(), "{file}");
 }
 
-fn open_fixture(name: &str) -> Result<CoremlReader> {
+fn open_fixture(name: &str) -> Result<Table> {
     if name.ends_with(".mlpackage") {
         return Package::read(&folder().join(name)).open();
     }
@@ -453,7 +455,7 @@ fn graphs_match_the_reading_of_coremltools() {
 }
 
 /// Small tensors of a model, for a lowering.
-struct Small<'r>(&'r CoremlReader);
+struct Small<'r>(&'r Table);
 
 impl apr_lower::Weights for Small<'_> {
     fn constant(&self, tensor: &str) -> Option<Constant> {
@@ -472,7 +474,7 @@ impl apr_lower::Weights for Small<'_> {
 }
 
 /// Lowers all graphs of a model that is open.
-fn lower_all(reader: &CoremlReader) -> Vec<std::result::Result<Graph, apr_lower::Untranslated>> {
+fn lower_all(reader: &Table) -> Vec<std::result::Result<Graph, apr_lower::Untranslated>> {
     let graphs = graphs_of(reader, &Limits::default()).ok().flatten().unwrap_or_default();
     graphs.iter().map(|(_, graph)| lower::lower(graph, &Small(reader))).collect()
 }

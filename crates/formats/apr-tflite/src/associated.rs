@@ -3,22 +3,18 @@
 use std::sync::Arc;
 
 use apr_archive::{Archive, Decoded, Section};
-use apr_core::{ByteSource, Companion, Error, Limits, Result, read_vec};
+use apr_core::{Companion, Limits, Result, SharedSource, Table, read_vec};
 
 /// Bytes of the record that an archive ends with, and of the longest comment behind it.
 const END_RECORD: u64 = 22;
 const LONGEST_COMMENT: u64 = 65_535;
 
-/// A source that the model and its archive share.
-pub(crate) type Shared = Arc<dyn ByteSource>;
-
 /// The files of an archive behind the flatbuffer.
 pub(crate) struct Associated {
     archive: Archive,
-    content: Decoded<Arc<Section<Shared>>>,
+    content: Decoded<Arc<Section<SharedSource>>>,
     /// Numbers of the entries that are companions.
     entries: Vec<usize>,
-    pub(crate) companions: Vec<Companion>,
     /// Offset of the archive in the file.
     pub(crate) start: u64,
     /// Names of the files that exceed the size limit of a companion.
@@ -30,7 +26,7 @@ impl Associated {
     ///
     /// # Errors
     /// E002 for a damaged archive, E007 when reading fails, E008 over a limit.
-    pub(crate) fn find(source: &Shared, limits: &Limits) -> Result<Option<Self>> {
+    pub(crate) fn find(source: &SharedSource, limits: &Limits) -> Result<Option<Self>> {
         let tail = source.len().min(END_RECORD + LONGEST_COMMENT);
         let tail = read_vec(source, source.len() - tail, tail)?;
         if !tail.windows(4).any(|bytes| bytes == b"PK\x05\x06") {
@@ -48,7 +44,7 @@ impl Associated {
             return Ok(None);
         };
         let content = archive.decoded(archive_source)?;
-        let (mut entries, mut companions, mut left_out) = (Vec::new(), Vec::new(), Vec::new());
+        let (mut entries, mut left_out) = (Vec::new(), Vec::new());
         for (number, entry) in archive.entries.iter().enumerate() {
             if entry.name.ends_with('/') {
                 continue;
@@ -58,20 +54,23 @@ impl Associated {
                 continue;
             }
             entries.push(number);
-            companions.push(Companion { name: entry.name.clone(), len: entry.len });
         }
-        Ok(Some(Self { archive, content, entries, companions, start, left_out }))
+        Ok(Some(Self { archive, content, entries, start, left_out }))
     }
 
-    /// The bytes of a companion.
-    ///
-    /// # Errors
-    /// E002 for damaged bytes, E004 for a wrong checksum, E007 when reading fails.
-    pub(crate) fn read(&self, companion: usize) -> Result<Vec<u8>> {
-        let entry = self.entries.get(companion).and_then(|&entry| self.archive.entries.get(entry));
-        let entry = entry.ok_or_else(|| Companion::absent(companion))?;
-        let mut limits = Limits::default();
-        limits.max_metadata = entry.len;
-        entry.content(&self.content, &limits).map_err(|error: Error| error)
+    /// Offers the files as companions.
+    pub(crate) fn offer(self, table: &mut Table) {
+        let (archive, content) = (Arc::new(self.archive), Arc::new(self.content));
+        for number in self.entries {
+            let (archive, content) = (Arc::clone(&archive), Arc::clone(&content));
+            let entry = &archive.entries[number];
+            let companion = Companion { name: entry.name.clone(), len: entry.len };
+            table.offer(companion, move |_| {
+                let entry = &archive.entries[number];
+                let mut limits = Limits::default();
+                limits.max_metadata = entry.len;
+                entry.content(&content, &limits)
+            });
+        }
     }
 }

@@ -66,7 +66,7 @@ use apr_core::Format;
 
 pub use description::custom_operators;
 pub use graph::{DOMAIN, graphs_of};
-pub use reader::{TfliteReader, open};
+pub use reader::open;
 
 /// The key of the metadata: description, inputs and outputs, signatures, operators.
 pub const METADATA: &str = "tflite";

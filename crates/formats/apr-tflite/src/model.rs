@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 
-use apr_core::{DType, Error, Escaped, Result, StoredRange, UniqueNames};
+use apr_core::{DType, Error, Result, StoredRange, UniqueNames};
 use serde_json::{Map, Value, json};
 
 use crate::flatbuffer::Table;
@@ -296,10 +296,4 @@ fn weight(
         return Err(Error::corrupt(message).for_tensor(name).at(range.offset));
     }
     Ok(Ok(Weight { name: name.to_owned(), dtype, dims, range, is_packed }))
-}
-
-/// Returns the description of an omitted tensor.
-pub(crate) fn left_out(refused: &Error) -> String {
-    let name = refused.tensor().unwrap_or_default();
-    format!("{} ({})", Escaped::short(name), refused.message())
 }

@@ -3,10 +3,10 @@
 
 use std::path::PathBuf;
 
-use apr_core::{CheckpointReader, Code, DType, Limits, Result, keys};
+use apr_core::{CheckpointReader, Code, DType, Limits, Result, Table, keys};
 use apr_graph::{AttributeValue, Graph, Severity, ValueOrigin, check};
 use apr_testkit::{corrupt, locate, peak_memory, read_everything};
-use apr_tflite::{METADATA, TfliteReader, graphs_of};
+use apr_tflite::{METADATA, graphs_of};
 use serde_json::{Value, json};
 use sha2::{Digest, Sha256};
 
@@ -18,11 +18,11 @@ fn fixture(name: &str) -> Vec<u8> {
     std::fs::read(folder.join(name)).expect("the fixture is in the repository")
 }
 
-fn open(file: Vec<u8>) -> Result<TfliteReader> {
+fn open(file: Vec<u8>) -> Result<Table> {
     apr_tflite::open(file, "a.tflite", &Limits::default())
 }
 
-fn bytes_of(reader: &TfliteReader, name: &str, piece: usize) -> Vec<u8> {
+fn bytes_of(reader: &Table, name: &str, piece: usize) -> Vec<u8> {
     let tensor = reader.tensors().iter().position(|info| info.name == name);
     let tensor = tensor.unwrap_or_else(|| panic!("no {name}"));
     let len = reader.tensors()[tensor].byte_len().expect("a possible length");
@@ -40,7 +40,7 @@ fn digest(bytes: &[u8]) -> String {
 }
 
 /// Compares a model with another program's reading of it.
-fn compare(file: &str, reader: &TfliteReader, expected: &Value) {
+fn compare(file: &str, reader: &Table, expected: &Value) {
     let expected = expected.as_object().expect("an object");
     let quantized = json!(reader.metadata().object(keys::AFFINE));
     for (name, weight) in expected {
@@ -283,7 +283,7 @@ fn weights_of_a_graph_are_the_readers_tensors() {
 }
 
 /// Small tensors of a model, for a lowering.
-struct Small(TfliteReader);
+struct Small(Table);
 
 impl apr_lower::Weights for Small {
     fn constant(&self, tensor: &str) -> Option<apr_graph::Constant> {
