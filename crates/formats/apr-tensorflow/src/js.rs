@@ -7,12 +7,17 @@
 //! group1-shard1of2.bin   bytes; a weight may begin in one shard and end in the next
 //! ```
 
-use apr_core::{DType, Error, Escaped, Limits, Result, SourceSet, StoredRange, relative_path};
+use std::sync::Arc;
+
+use apr_core::{
+    DType, Error, Escaped, Limits, Result, SourceSet, StoredRange, Table, TensorBytes,
+    relative_path,
+};
 use serde_json::{Map, Value, json};
 
 use crate::JS;
+use crate::bytes::Found;
 use crate::open::Opened;
-use crate::reader::{Found, Part, TensorflowReader, Weight};
 
 /// The key that a model of TensorFlow.js has.
 const MANIFEST: &str = "weightsManifest";
@@ -34,22 +39,17 @@ pub fn is_js(json: &[u8]) -> bool {
 /// # Errors
 /// E001 for what is none, E002 where shards are shorter than their weights, E003 for texts, E007
 /// where a shard is missing.
-pub fn open_js(
-    json: &[u8],
-    name: &str,
-    set: &dyn SourceSet,
-    limits: &Limits,
-) -> Result<TensorflowReader> {
+pub fn open_js(json: &[u8], name: &str, set: &dyn SourceSet, limits: &Limits) -> Result<Table> {
     let located = |error: Error| if error.file().is_some() { error } else { error.in_file(name) };
     read(json, name, set, limits).map_err(located)
 }
 
-fn read(json: &[u8], name: &str, set: &dyn SourceSet, limits: &Limits) -> Result<TensorflowReader> {
+fn read(json: &[u8], name: &str, set: &dyn SourceSet, limits: &Limits) -> Result<Table> {
     let damaged = || Error::format("the manifest of weights is not as TensorFlow.js writes it");
     let model: Value = serde_json::from_slice(json)
         .map_err(|error| Error::format(format!("invalid JSON: {}", apr_core::foreign(&error))))?;
-    let mut opened = Opened::empty(limits);
-    opened.add_source(json.to_vec(), name);
+    let file = Table::of_file(&JS, name, Arc::new(json.to_vec()));
+    let mut opened = Opened::new(file, limits);
     let mut quantized = Map::new();
     for group in model.get(MANIFEST).and_then(Value::as_array).ok_or_else(damaged)? {
         // Where each shard starts within the group.
@@ -73,9 +73,8 @@ fn read(json: &[u8], name: &str, set: &dyn SourceSet, limits: &Limits) -> Result
                 let message = format!("it ends past the {len} bytes of its shards");
                 located(Error::corrupt(message))
             })?;
-            let parts = parts(&shards, (at, end), len);
-            let name = own.to_owned();
-            opened.found.push(Found { name, dtype, dims, weight: Weight::Parts(parts) });
+            let bytes = TensorBytes::pieces(pieces(&shards, (at, end), len));
+            opened.found.push(Found { name: own.to_owned(), dtype, dims, bytes });
             if let Some(scale) = weight.get("quantization").filter(|_| !dtype.is_float()) {
                 quantized.insert(own.to_owned(), scale.clone());
             }
@@ -91,8 +90,8 @@ fn read(json: &[u8], name: &str, set: &dyn SourceSet, limits: &Limits) -> Result
     if !quantized.is_empty() {
         opened.fields.insert("quantized".to_owned(), json!(quantized));
     }
-    opened.left_out.extend(model.get("modelTopology").map(|_| "modelTopology".to_owned()));
-    opened.finish(&JS)
+    opened.table.left_out.extend(model.get("modelTopology").map(|_| "modelTopology".to_owned()));
+    opened.finish()
 }
 
 /// Returns the dtype and sizes of a weight as stored. A quantized weight has other elements.
@@ -119,13 +118,13 @@ fn describe(weight: &Value) -> Result<(DType, Vec<u64>)> {
 }
 
 /// The ranges of the shards that a range of the group is.
-fn parts(shards: &[(u64, usize)], (start, end): (u64, u64), len: u64) -> Vec<Part> {
+fn pieces(shards: &[(u64, usize)], (start, end): (u64, u64), len: u64) -> Vec<StoredRange> {
     let ends = shards.iter().skip(1).map(|shard| shard.0).chain([len]);
     let parts = shards.iter().zip(ends).filter_map(|(&(first, file), last)| {
         let (from, to) = (start.max(first), end.min(last));
         let range =
             StoredRange { file, offset: from - first.min(from), len: to.checked_sub(from)? };
-        (range.len > 0).then(|| Part::new(range, None))
+        (range.len > 0).then_some(range)
     });
     parts.collect()
 }

@@ -59,6 +59,7 @@
 #![cfg_attr(not(test), deny(clippy::disallowed_methods, clippy::disallowed_types))]
 
 mod bundle;
+mod bytes;
 mod constants;
 mod dtype;
 mod graph;
@@ -66,7 +67,6 @@ mod js;
 pub mod lower;
 mod objects;
 mod open;
-mod reader;
 mod recognise;
 mod saved_model;
 mod slices;
@@ -78,7 +78,6 @@ use apr_core::Format;
 pub use graph::{DOMAIN, graphs_of};
 pub use js::{is_js, open_js};
 pub use open::{open, open_in};
-pub use reader::TensorflowReader;
 
 /// The key of the metadata: version, tags, signatures, assets, operators, names in the program.
 pub const METADATA: &str = "tensorflow";

@@ -5,15 +5,14 @@ use std::sync::Arc;
 
 use apr_core::protobuf::Walker;
 use apr_core::{
-    ByteSource, Companion, Error, Escaped, FileInfo, Format, HEAD_LEN, IoCause, Limits, Metadata,
-    Result, SourceSet, StoredRange, UniqueNames, Unlisted, counted, read_vec,
+    ByteSource, CheckpointReader, Error, Escaped, FileInfo, HEAD_LEN, IoCause, Limits, Result,
+    SharedSource, SourceSet, StoredRange, Table, TensorBytes, Unlisted, counted, read_vec,
 };
-use apr_skeleton::Cut;
 use serde_json::{Map, Value};
 
 use crate::bundle::{Bundle, Entry};
+use crate::bytes::{Found, Part, Parts, Repeated};
 use crate::constants::{Constant, Graph, Values};
-use crate::reader::{Found, Part, Shared, TensorflowReader, Weight};
 use crate::saved_model::SavedModel;
 use crate::slices::Extent;
 use crate::{CHECKPOINT, GRAPH, METADATA, SAVED_MODEL, dtype, objects, table};
@@ -38,11 +37,7 @@ const SLOTS: [&str; 8] =
 /// E001 for what is no graph, and for a model whose variables are in other files; E002 for a
 /// damaged file, E003 for one whose values no format here holds, E007 when reading fails, E008 over
 /// a limit.
-pub fn open<S: ByteSource + 'static>(
-    source: S,
-    name: &str,
-    limits: &Limits,
-) -> Result<TensorflowReader> {
+pub fn open<S: ByteSource + 'static>(source: S, name: &str, limits: &Limits) -> Result<Table> {
     open_file(Arc::new(source), name, None, limits).map_err(|error| located(error, name))
 }
 
@@ -51,7 +46,7 @@ pub fn open<S: ByteSource + 'static>(
 ///
 /// # Errors
 /// Those of [`open`]; E004 for a wrong checksum, E007 where a shard is missing.
-pub fn open_in(set: &dyn SourceSet, name: &str, limits: &Limits) -> Result<TensorflowReader> {
+pub fn open_in(set: &dyn SourceSet, name: &str, limits: &Limits) -> Result<Table> {
     let source = set.open(name).map_err(|error| error.in_file(name))?;
     open_file(source.into(), name, Some(set), limits).map_err(|error| located(error, name))
 }
@@ -61,36 +56,36 @@ fn located(error: Error, name: &str) -> Error {
 }
 
 fn open_file(
-    source: Shared,
+    source: SharedSource,
     name: &str,
     set: Option<&dyn SourceSet>,
     limits: &Limits,
-) -> Result<TensorflowReader> {
+) -> Result<Table> {
     let head = read_vec(&source, 0, source.len().min(HEAD_LEN))?;
-    let mut opened = Opened::empty(limits);
-    opened.add_source(source, name);
-    if ends_as_table(&opened.sources[0])? {
+    if ends_as_table(&source)? {
         let Some(set) = set else {
             let message = "this is the index of a checkpoint, whose weights are in files next \
                 to it (.data-00000-of-00001): open it in their folder";
             return Err(Error::format(message));
         };
         let prefix = name.strip_suffix(".index").unwrap_or(name);
+        let mut opened = Opened::new(Table::of_file(&CHECKPOINT, name, source), limits);
         opened.add_checkpoint(set, prefix, 0)?;
-        return opened.finish(&CHECKPOINT);
+        return opened.finish();
     }
     if (SAVED_MODEL.recognises)(&head) {
+        let mut opened = Opened::new(Table::of_file(&SAVED_MODEL, name, source), limits);
         opened.add_saved_model(set)?;
-        return opened.finish(&SAVED_MODEL);
+        return opened.finish();
     }
     if (GRAPH.recognises)(&head) {
-        let source = Arc::clone(&opened.sources[0]);
         let mut walker = Walker::new(&source, limits);
         let message = walker.message();
         let graph = Graph::read(&mut walker, message, limits)?;
+        let mut opened = Opened::new(Table::of_file(&GRAPH, name, source), limits);
         opened.check_variables(&graph)?;
         opened.add_constants(graph, true);
-        return opened.finish(&GRAPH);
+        return opened.finish();
     }
     Err(Error::format("neither a graph of TensorFlow nor the index of a checkpoint").at(0))
 }
@@ -105,63 +100,51 @@ fn ends_as_table(source: &dyn ByteSource) -> Result<bool> {
 
 /// A model that is being opened.
 pub(crate) struct Opened {
-    sources: Vec<Shared>,
-    files: Vec<FileInfo>,
+    /// Its files, and what was found beside tensors.
+    pub(crate) table: Table,
     pub(crate) found: Vec<Found>,
     pub(crate) fields: Map<String, Value>,
-    unlisted: Vec<Unlisted>,
     refused: Vec<Error>,
-    pub(crate) left_out: Vec<String>,
-    warnings: Vec<String>,
     /// Operators of the graph in the first file.
     operators: u64,
     limits: Limits,
 }
 
 impl Opened {
-    pub(crate) fn empty(limits: &Limits) -> Self {
+    pub(crate) fn new(table: Table, limits: &Limits) -> Self {
         Self {
-            files: Vec::new(),
-            sources: Vec::new(),
+            table,
             found: Vec::new(),
             fields: Map::new(),
-            unlisted: Vec::new(),
             refused: Vec::new(),
-            left_out: Vec::new(),
-            warnings: Vec::new(),
             operators: 0,
             limits: *limits,
         }
     }
 
-    /// Adds a file that is open.
-    pub(crate) fn add_source<S: ByteSource + 'static>(&mut self, source: S, name: &str) {
-        self.files.push(FileInfo { name: name.to_owned(), len: source.len() });
-        self.sources.push(Arc::new(source));
-    }
-
     pub(crate) fn file_len(&self, file: usize) -> u64 {
-        self.files[file].len
+        self.table.files()[file].len
     }
 
     /// Adds a file; returns its position.
     pub(crate) fn add_file(&mut self, set: &dyn SourceSet, name: String) -> Result<usize> {
         let source = set.open(&name).map_err(|error| error.in_file(&name))?;
-        self.files.push(FileInfo { name, len: source.len() });
-        self.sources.push(source.into());
-        Ok(self.files.len() - 1)
+        self.table.add_file(FileInfo { name, len: source.len() }, source.into());
+        Ok(self.table.files().len() - 1)
     }
 
     fn add_saved_model(&mut self, set: Option<&dyn SourceSet>) -> Result<()> {
-        let source = Arc::clone(&self.sources[0]);
+        let source = Arc::clone(&self.table.sources()[0]);
         let mut walker = Walker::new(&source, &self.limits);
         let SavedModel { graph, fields, assets, others } =
             SavedModel::read(&mut walker, &self.limits)?;
         self.fields = fields;
-        self.left_out.extend(assets.iter().map(|name| format!("asset '{}'", Escaped::short(name))));
+        self.table
+            .left_out
+            .extend(assets.iter().map(|name| format!("asset '{}'", Escaped::short(name))));
         let tags =
             others.iter().map(|tags| format!("the graph of tags '{}'", Escaped::short(tags)));
-        self.left_out.extend(tags);
+        self.table.left_out.extend(tags);
 
         let index = format!("{VARIABLES}.index");
         let names = set.map(SourceSet::list).transpose()?.unwrap_or_default();
@@ -200,8 +183,8 @@ impl Opened {
 
     /// Adds the variables of a checkpoint, whose index is the file at this position.
     fn add_checkpoint(&mut self, set: &dyn SourceSet, prefix: &str, index: usize) -> Result<()> {
-        let index_name = self.files[index].name.clone();
-        let bundle = Bundle::read(&*self.sources[index], &self.limits)
+        let index_name = self.table.files()[index].name.clone();
+        let bundle = Bundle::read(&*self.table.sources()[index], &self.limits)
             .map_err(|error| located(error, &index_name))?;
         let mut shards = Vec::new();
         let used = |shard| {
@@ -226,9 +209,9 @@ impl Opened {
             }
             let name = key.strip_suffix(VALUE).unwrap_or(key).to_owned();
             match self.variable(key, entry, &bundle, &shards) {
-                Ok((dtype, weight)) => {
+                Ok((dtype, bytes)) => {
                     let dims = entry.dims.clone();
-                    self.found.push(Found { name, dtype, dims, weight });
+                    self.found.push(Found { name, dtype, dims, bytes });
                 }
                 Err(error) if error.code() == apr_core::Code::Version => {
                     self.refused.push(error.for_tensor(Escaped::short(&name)));
@@ -242,7 +225,7 @@ impl Opened {
         if let [first, ..] = of_optimizer.as_slice() {
             let count = counted(of_optimizer.len() as u64, "variable");
             let first = Escaped::short(first);
-            self.left_out.push(format!("the optimizer's state ({count}, such as {first})"));
+            self.table.left_out.push(format!("the optimizer's state ({count}, such as {first})"));
         }
         if !names.is_empty() {
             let names = names.into_iter().map(|(key, name)| {
@@ -262,7 +245,7 @@ impl Opened {
         let Some(entry) = bundle.entries.get(objects::KEY) else { return Ok(BTreeMap::new()) };
         let range = self.range(entry, shards)?;
         self.limits.check_metadata(range.len)?;
-        let bytes = read_vec(&self.sources[range.file], range.offset, range.len)?;
+        let bytes = read_vec(&self.table.sources()[range.file], range.offset, range.len)?;
         let names = objects::only_text(&bytes).map(|text| objects::full_names(text, &self.limits));
         match names {
             Some(Ok(mut names)) => {
@@ -272,11 +255,11 @@ impl Opened {
                 Ok(names)
             }
             Some(Err(error)) => {
-                self.warnings.push(format!("the graph of objects can't be read: {error}"));
+                self.table.warnings.push(format!("the graph of objects can't be read: {error}"));
                 Ok(BTreeMap::new())
             }
             None => {
-                self.warnings.push("the graph of objects is damaged".to_owned());
+                self.table.warnings.push("the graph of objects is damaged".to_owned());
                 Ok(BTreeMap::new())
             }
         }
@@ -286,7 +269,7 @@ impl Opened {
     fn range(&self, entry: &Entry, shards: &[Option<usize>]) -> Result<StoredRange> {
         let shard = usize::try_from(entry.shard).ok().and_then(|shard| shards.get(shard));
         let file = shard.copied().flatten().unwrap_or(0);
-        let FileInfo { name, len } = &self.files[file];
+        let FileInfo { name, len } = &self.table.files()[file];
         let end = entry.offset.checked_add(entry.len);
         if entry.len > 0 && end.is_none_or(|end| end > *len) {
             let message = format!("its {} bytes end past the {len} bytes of the file", entry.len);
@@ -302,11 +285,11 @@ impl Opened {
         entry: &Entry,
         bundle: &Bundle,
         shards: &[Option<usize>],
-    ) -> Result<(apr_core::DType, Weight)> {
+    ) -> Result<(apr_core::DType, TensorBytes)> {
         let dtype = dtype::dtype(entry.dtype)?;
         if entry.slices.is_empty() {
-            let part = Part::new(self.range(entry, shards)?, Some(entry.sum));
-            return Ok((dtype, Weight::Parts(vec![part])));
+            let part = Part::new(self.range(entry, shards)?, entry.sum);
+            return Ok((dtype, TensorBytes::decoded(Parts(vec![part]))));
         }
         let mut own: Vec<_> = bundle.parts.iter().filter(|(name, ..)| name == key).collect();
         own.sort_by_key(|(_, extents, _)| extents.first().map(|extent| extent.start));
@@ -323,9 +306,9 @@ impl Opened {
             if part.dtype != entry.dtype {
                 return Err(Error::corrupt("its parts have several dtypes"));
             }
-            Ok(Part::new(self.range(part, shards)?, Some(part.sum)))
+            Ok(Part::new(self.range(part, shards)?, part.sum))
         });
-        Ok((dtype, Weight::Parts(parts.collect::<Result<_>>()?)))
+        Ok((dtype, TensorBytes::decoded(Parts(parts.collect::<Result<_>>()?))))
     }
 
     /// Adds the constants of a graph that are weights, or all constants if `all` is set.
@@ -336,27 +319,26 @@ impl Opened {
                 settings.push(name);
                 continue;
             }
-            let weight = match values {
+            let bytes = match values {
                 Values::Flat(span) => {
-                    let range = StoredRange { file: 0, offset: span.offset, len: span.len };
-                    Weight::Parts(vec![Part::new(range, None)])
+                    StoredRange { file: 0, offset: span.offset, len: span.len }.into()
                 }
                 Values::Repeated(bytes) => {
                     let element = usize::try_from(dtype.block_bytes()).unwrap_or(8);
                     let len = bytes.len() as u64;
                     let range = StoredRange { file: 0, offset: 0, len };
-                    Weight::Repeated { bytes, element, range }
+                    TensorBytes::decoded(Repeated { bytes, element, range })
                 }
             };
-            self.found.push(Found { name, dtype, dims, weight });
+            self.found.push(Found { name, dtype, dims, bytes });
         }
         if !settings.is_empty() {
             let what = "numbers and shapes of the graph".to_owned();
-            self.unlisted.push(Unlisted { what, names: settings });
+            self.table.unlisted.push(Unlisted { what, names: settings });
         }
         if !graph.texts.is_empty() {
             let what = "texts of the graph".to_owned();
-            self.unlisted.push(Unlisted { what, names: graph.texts });
+            self.table.unlisted.push(Unlisted { what, names: graph.texts });
         }
         self.refused.extend(graph.refused);
         let count: u64 = graph.operators.values().sum();
@@ -367,56 +349,33 @@ impl Opened {
         }
     }
 
-    pub(crate) fn finish(mut self, format: &'static Format) -> Result<TensorflowReader> {
-        if self.found.is_empty() && !self.refused.is_empty() {
-            return Err(self.refused.swap_remove(0));
-        }
-        self.found.sort_by_key(Found::place);
-        UniqueNames::tell_apart(self.found.iter_mut().map(|found| &mut found.name));
-        self.left_out.extend(self.refused.iter().map(|error| {
-            let name = Escaped::short(error.tensor().unwrap_or_default());
-            format!("{name} ({})", error.message())
-        }));
-        let (cut, companions) = self.skeleton(format);
-        let mut metadata = Metadata::new();
-        if !self.fields.is_empty() {
-            metadata.set(METADATA, self.fields);
-        }
-        Ok(TensorflowReader {
-            format,
-            sources: self.sources,
-            files: self.files,
-            tensors: self.found.iter().map(Found::info).collect(),
-            weights: self.found.into_iter().map(|found| found.weight).collect(),
-            metadata,
-            unlisted: self.unlisted,
-            left_out: self.left_out,
-            warnings: self.warnings,
-            cut,
-            companions,
-        })
-    }
-
-    /// Returns the file around the constants, if it has a graph.
-    fn skeleton(&mut self, format: &Format) -> (Option<Cut>, Vec<Companion>) {
-        let Some(FileInfo { name, len }) = self.files.first().filter(|_| self.operators > 0) else {
-            return (None, Vec::new());
-        };
-        let parts = self.found.iter().filter_map(|found| match &found.weight {
-            Weight::Parts(parts) => Some(parts),
-            Weight::Repeated { .. } => None,
-        });
-        let own = parts.flatten().filter(|part| part.range.file == 0);
-        let data = own.map(|part| (part.range.offset, part.range.len));
-        let cut = Cut::new(format.id, name, *len, data);
-        match cut.companion(&self.limits) {
-            Ok(companion) => (Some(cut), vec![companion]),
-            Err(_) => {
-                let count = counted(self.operators, "operator");
-                self.left_out.push(format!("the graph of {count}"));
-                (None, Vec::new())
+    pub(crate) fn finish(self) -> Result<Table> {
+        let Self { mut table, mut found, fields, refused, .. } = self;
+        found.sort_by_key(Found::place);
+        let mut data = Vec::new();
+        for found in found {
+            if let TensorBytes::Plain(StoredRange { file: 0, offset, len }) = found.bytes {
+                data.push((offset, len));
             }
+            table.add(found.info(), found.bytes)?;
         }
+        table.tell_apart();
+        table.leave_out(refused)?;
+        // A graph can be stored with the tensors, as the file around them.
+        let has_graph = self.operators > 0;
+        if has_graph && apr_skeleton::offer(&mut table, data, &self.limits).is_err() {
+            let count = counted(self.operators, "operator");
+            table.left_out.push(format!("the graph of {count}"));
+        }
+        if fields.is_empty() {
+            table.show("container", table.format().id);
+        } else {
+            table.describe(METADATA, fields);
+        }
+        // There is a name for each variable, and an operator for each step.
+        table.fields.swap_remove("full_names");
+        table.fields.swap_remove("operators");
+        Ok(table)
     }
 }
 

@@ -4,9 +4,11 @@
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
-use apr_core::{ByteSource, CheckpointReader, Code, Error, IoCause, Limits, Result, SourceSet};
+use apr_core::{
+    ByteSource, CheckpointReader, Code, Error, IoCause, Limits, Result, SourceSet, Table,
+};
 use apr_graph::{ElementType, Graph, Severity, ValueId, ValueOrigin, check};
-use apr_tensorflow::{CHECKPOINT, GRAPH, METADATA, SAVED_MODEL, TensorflowReader, graphs_of};
+use apr_tensorflow::{CHECKPOINT, GRAPH, METADATA, SAVED_MODEL, graphs_of};
 use apr_testkit::{corrupt, locate, peak_memory, read_everything};
 use serde_json::{Value, json};
 use sha2::{Digest, Sha256};
@@ -56,7 +58,7 @@ impl Folder {
         self
     }
 
-    fn open(&self, name: &str) -> Result<TensorflowReader> {
+    fn open(&self, name: &str) -> Result<Table> {
         apr_tensorflow::open_in(self, name, &Limits::default())
     }
 }
@@ -73,7 +75,7 @@ impl SourceSet for Folder {
     }
 }
 
-fn bytes_of(reader: &TensorflowReader, tensor: usize, piece: usize) -> Vec<u8> {
+fn bytes_of(reader: &Table, tensor: usize, piece: usize) -> Vec<u8> {
     let len = reader.tensors()[tensor].byte_len().expect("a possible length");
     let mut bytes = vec![0; usize::try_from(len).expect("a small tensor")];
     let mut offset = 0;
@@ -84,7 +86,7 @@ fn bytes_of(reader: &TensorflowReader, tensor: usize, piece: usize) -> Vec<u8> {
     bytes
 }
 
-fn found(reader: &TensorflowReader, piece: usize) -> BTreeMap<String, Value> {
+fn found(reader: &Table, piece: usize) -> BTreeMap<String, Value> {
     let of = |(tensor, info): (usize, &apr_core::TensorInfo)| {
         let sha256: String = Sha256::digest(bytes_of(reader, tensor, piece))
             .iter()
@@ -286,7 +288,7 @@ fn a_constant_of_2_40_elements_in_a_few_bytes_is_left_out_by_name() {
     assert!(peak < 1 << 20, "{peak} bytes");
 }
 
-fn graph_of(reader: &TensorflowReader) -> Graph {
+fn graph_of(reader: &Table) -> Graph {
     let graphs = graphs_of(reader, &Limits::default()).expect("readable").expect("a graph");
     let graph = graphs.into_iter().next().expect("one").1;
     let errors = check(&graph).list.into_iter();
@@ -365,7 +367,7 @@ fn graphs_of_others_have_their_weights_and_functions() {
 }
 
 /// Small tensors of a model, for a lowering.
-struct Small<'r>(&'r TensorflowReader);
+struct Small<'r>(&'r Table);
 
 impl apr_lower::Weights for Small<'_> {
     fn constant(&self, tensor: &str) -> Option<apr_graph::Constant> {
@@ -385,7 +387,7 @@ impl apr_lower::Weights for Small<'_> {
     }
 }
 
-fn lowered(reader: &TensorflowReader, graph: &Graph) -> Result<Graph, BTreeMap<String, u64>> {
+fn lowered(reader: &Table, graph: &Graph) -> Result<Graph, BTreeMap<String, u64>> {
     apr_tensorflow::lower::lower(graph, &Small(reader), reader.metadata())
 }
 
