@@ -75,7 +75,7 @@ pub mod zstd;
 
 use apr_core::Format;
 
-pub use reader::{OrbaxReader, open_in};
+pub use reader::open_in;
 
 /// The file that a checkpoint is opened by.
 pub const METADATA: &str = "_METADATA";

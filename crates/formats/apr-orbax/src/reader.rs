@@ -1,14 +1,12 @@
 //! A folder as a checkpoint.
 
-use std::fmt;
 use std::sync::Arc;
 
 use apr_core::{
-    ByteSource, CheckpointReader, ContainerFacts, Error, Escaped, FileInfo, Format, Limits,
-    Metadata, Result, Shape, SourceSet, Stored, StoredRange, TensorInfo, check_range, counted,
-    has_no, has_own,
+    Error, Escaped, Limits, Result, Shape, SharedSource, SourceSet, Stored, StoredRange, Table,
+    TensorBytes, TensorDecoder, TensorInfo, counted,
 };
-use serde_json::{Value, json};
+use serde_json::Value;
 
 use crate::FORMAT;
 use crate::array::Array;
@@ -24,18 +22,6 @@ const MAX_GROWTH: u64 = 1032;
 /// Bytes that are counted for a chunk.
 const CHUNK_COST: u64 = size_of::<Chunk>() as u64 + 64;
 
-/// A checkpoint of Orbax opened for reading; [`open_in`] makes it.
-pub struct OrbaxReader {
-    files: Vec<FileInfo>,
-    tensors: Vec<TensorInfo>,
-    arrays: Vec<Chunked>,
-    cache: Cache,
-    metadata: Metadata,
-    fields: Value,
-    left_out: Vec<String>,
-    warnings: Vec<String>,
-}
-
 /// An array and its chunks.
 struct Chunked {
     array: Array,
@@ -44,6 +30,8 @@ struct Chunked {
     place: StoredRange,
     /// `true` if a file stores the array unencoded.
     is_plain: bool,
+    /// Chunks of all arrays that were decoded.
+    cache: Arc<Cache>,
 }
 
 /// Opens the checkpoint that `_METADATA` describes, with the files of its folder. No chunk is read.
@@ -52,12 +40,12 @@ struct Chunked {
 /// E001 for what is no description of a tree, E002 for damaged files and missing chunks, E003 for
 /// those of zarr 3 and others that are not read, E004 for a wrong checksum, E007 where a file is
 /// missing, E008 over a limit.
-pub fn open_in(set: &dyn SourceSet, name: &str, limits: &Limits) -> Result<OrbaxReader> {
+pub fn open_in(set: &dyn SourceSet, name: &str, limits: &Limits) -> Result<Table> {
     let located = |error: Error| if error.file().is_some() { error } else { error.in_file(name) };
     open(set, name, limits).map_err(located)
 }
 
-fn open(set: &dyn SourceSet, name: &str, limits: &Limits) -> Result<OrbaxReader> {
+fn open(set: &dyn SourceSet, name: &str, limits: &Limits) -> Result<Table> {
     let mut files = Files::new(set);
     let tree = Tree::parse(&files.whole(name, limits)?)?;
     if tree.zarr3 {
@@ -72,7 +60,7 @@ fn open(set: &dyn SourceSet, name: &str, limits: &Limits) -> Result<OrbaxReader>
         files,
         complete: tree.complete,
         limits,
-        cache: Cache::default(),
+        cache: Arc::default(),
         kept: 0,
         found: Vec::new(),
         left_out: Vec::new(),
@@ -97,7 +85,7 @@ struct Opened<'a> {
     /// `true` if all chunks must exist.
     complete: bool,
     limits: &'a Limits,
-    cache: Cache,
+    cache: Arc<Cache>,
     /// Bytes of places and names so far.
     kept: u64,
     found: Vec<(TensorInfo, Chunked)>,
@@ -164,15 +152,15 @@ impl Opened<'_> {
         let is_plain = matches!(&chunks[..], [chunk] if chunk.is_plain())
             && place.len > 0
             && array.byte_len() == Some(place.len);
-        Ok(Chunked { array, chunks, place, is_plain })
+        Ok(Chunked { array, chunks, place, is_plain, cache: Arc::clone(&self.cache) })
     }
 
     /// Returns a source with the bytes of a value, and their range, which is empty for an inline
     /// value.
-    fn source(&self, place: &Place) -> (Arc<dyn ByteSource>, StoredRange) {
+    fn source(&self, place: &Place) -> (SharedSource, StoredRange) {
         match place {
             Place::Inline(bytes) => {
-                let source: Arc<dyn ByteSource> = Arc::new(bytes.to_vec());
+                let source: SharedSource = Arc::new(bytes.to_vec());
                 (source, StoredRange { file: 0, offset: 0, len: 0 })
             }
             Place::Range(range) => (Arc::clone(&self.files.sources[range.file]), *range),
@@ -186,10 +174,7 @@ impl Opened<'_> {
         }
     }
 
-    fn finish(mut self, custom: Option<Value>, ocdbt: bool) -> Result<OrbaxReader> {
-        if self.found.is_empty() && !self.refused.is_empty() {
-            return Err(self.refused.swap_remove(0));
-        }
+    fn finish(self, custom: Option<Value>, ocdbt: bool) -> Result<Table> {
         let files: u64 = self.files.infos.iter().map(|info| info.len).fold(0, u64::saturating_add);
         let all =
             self.found.iter().map(|(_, chunked)| chunked.array.byte_len().unwrap_or(u64::MAX));
@@ -199,77 +184,41 @@ impl Opened<'_> {
                 "the arrays take {all} bytes, which {files} bytes of files do not justify"
             )));
         }
-        self.left_out.extend(self.refused.iter().map(|error| {
-            let name = Escaped::short(error.tensor().unwrap_or_default());
-            format!("{name} ({})", error.message())
-        }));
-        let mut metadata = Metadata::new();
-        if let Some(custom) = custom {
-            metadata.set("orbax", custom);
+        let mut table = Table::new(&FORMAT);
+        for (file, source) in self.files.infos.into_iter().zip(self.files.sources) {
+            table.add_file(file, source);
         }
-        let (tensors, arrays) = self.found.into_iter().unzip();
-        Ok(OrbaxReader {
-            files: self.files.infos,
-            tensors,
-            arrays,
-            cache: self.cache,
-            metadata,
-            fields: json!({ "container": if ocdbt { "OCDBT" } else { "zarr" } }),
-            left_out: self.left_out,
-            warnings: Vec::new(),
-        })
+        for (info, chunked) in self.found {
+            table.add(info, TensorBytes::decoded(chunked))?;
+        }
+        table.left_out = self.left_out;
+        table.leave_out(self.refused)?;
+        if let Some(custom) = custom {
+            table.metadata.set("orbax", custom);
+        }
+        table.show("container", if ocdbt { "OCDBT" } else { "zarr" });
+        Ok(table)
     }
 }
 
-impl ContainerFacts for OrbaxReader {
-    fn header_fields(&self) -> Value {
-        self.fields.clone()
-    }
-}
-
-impl CheckpointReader for OrbaxReader {
-    has_own!(metadata, tensors, container, files, left_out, warnings);
-    has_no!(companions);
-
-    fn format(&self) -> &'static Format {
-        &FORMAT
+impl TensorDecoder for Chunked {
+    fn range(&self) -> StoredRange {
+        self.place
     }
 
-    fn stored(&self, tensor: usize) -> Stored<'_> {
-        let chunked = &self.arrays[tensor];
-        if chunked.is_plain { Stored::plain(chunked.place) } else { Stored::derived(chunked.place) }
-    }
-
-    fn read_tensor(&self, tensor: usize, offset: u64, buf: &mut [u8]) -> Result<()> {
-        let Chunked { array, chunks, place, .. } = &self.arrays[tensor];
-        let locate = |error: Error| {
-            error.for_tensor(&self.tensors[tensor].name).in_file(&self.files[place.file].name)
-        };
-        let available = self.tensors[tensor].byte_len()?;
-        check_range(offset, buf.len(), available).map_err(locate)?;
+    fn read(&self, _: &[SharedSource], offset: u64, buf: &mut [u8]) -> Result<()> {
         // What no chunk has is zero.
         buf.fill(0);
         let mut rest = buf;
-        array
-            .runs(offset, rest.len() as u64, |run| {
-                let len = usize::try_from(run.len).unwrap_or(usize::MAX);
-                let (head, tail) = std::mem::take(&mut rest).split_at_mut(len);
-                rest = tail;
-                chunks[run.chunk].read(&self.cache, run.offset, head)
-            })
-            .map_err(locate)
+        self.array.runs(offset, rest.len() as u64, |run| {
+            let len = usize::try_from(run.len).unwrap_or(usize::MAX);
+            let (head, tail) = std::mem::take(&mut rest).split_at_mut(len);
+            rest = tail;
+            self.chunks[run.chunk].read(&self.cache, run.offset, head)
+        })
     }
 
-    fn tensor_slice(&self, _: usize) -> Option<&[u8]> {
-        None
-    }
-}
-
-impl fmt::Debug for OrbaxReader {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("OrbaxReader")
-            .field("files", &self.files)
-            .field("tensors", &self.tensors)
-            .finish_non_exhaustive()
+    fn stored<'a>(&'a self, _: &'a [SharedSource]) -> Stored<'a> {
+        if self.is_plain { Stored::plain(self.place) } else { Stored::derived(self.place) }
     }
 }

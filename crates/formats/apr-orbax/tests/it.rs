@@ -5,9 +5,10 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 use apr_core::{
-    ByteSource, CheckpointReader, Code, Error, IoCause, Limits, Result, SourceSet, TensorInfo,
+    ByteSource, CheckpointReader, Code, Error, IoCause, Limits, Result, SourceSet, Table,
+    TensorInfo,
 };
-use apr_orbax::{FORMAT, METADATA, OrbaxReader};
+use apr_orbax::{FORMAT, METADATA};
 use apr_testkit::{corrupt, peak_memory, read_everything};
 use serde_json::{Value, json};
 use sha2::{Digest, Sha256};
@@ -47,7 +48,7 @@ impl Folder {
         files
     }
 
-    fn open(&self) -> Result<OrbaxReader> {
+    fn open(&self) -> Result<Table> {
         apr_orbax::open_in(self, METADATA, &Limits::default())
     }
 
@@ -74,7 +75,7 @@ impl SourceSet for Folder {
     }
 }
 
-fn found(reader: &OrbaxReader, piece: usize) -> BTreeMap<String, Value> {
+fn found(reader: &Table, piece: usize) -> BTreeMap<String, Value> {
     let of = |(tensor, info): (usize, &TensorInfo)| {
         let len = info.byte_len().expect("a possible length");
         let mut bytes = vec![0; usize::try_from(len).expect("a small tensor")];

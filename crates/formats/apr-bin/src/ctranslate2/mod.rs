@@ -55,7 +55,7 @@ mod whisper;
 
 use apr_core::Format;
 
-pub use reader::{Ctranslate2Reader, open, open_in};
+pub use reader::{open, open_in};
 
 /// A model of CTranslate2.
 pub static FORMAT: Format = Format {

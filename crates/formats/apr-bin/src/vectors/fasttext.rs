@@ -32,7 +32,7 @@ pub(crate) struct Matrix {
 }
 
 /// Position of the entries, and their length as text.
-#[derive(Debug)]
+#[derive(Debug, Clone, Copy)]
 pub(crate) struct Dictionary {
     start: u64,
     entries: u64,

@@ -50,7 +50,7 @@ mod word2vec;
 
 use apr_core::Format;
 
-pub use reader::{VectorsReader, open};
+pub use reader::open;
 
 /// Vectors in word2vec's binary form.
 pub static WORD2VEC: Format = Format {

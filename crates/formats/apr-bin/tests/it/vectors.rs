@@ -3,8 +3,8 @@
 
 use std::path::PathBuf;
 
-use apr_bin::vectors::{FASTTEXT, VectorsReader, WORD2VEC};
-use apr_core::{CheckpointReader, Code, Limits, Result};
+use apr_bin::vectors::{FASTTEXT, WORD2VEC};
+use apr_core::{CheckpointReader, Code, Limits, Result, Table};
 use apr_testkit::{corrupt, peak_memory, read_everything};
 use serde_json::{Map, Value, json};
 use sha2::{Digest, Sha256};
@@ -14,11 +14,11 @@ fn fixture(name: &str) -> Vec<u8> {
     std::fs::read(folder.join(name)).expect("the fixture is in the repository")
 }
 
-fn open(file: Vec<u8>) -> Result<VectorsReader> {
+fn open(file: Vec<u8>) -> Result<Table> {
     apr_bin::vectors::open(file, "a.bin", &Limits::default())
 }
 
-fn tensors(reader: &VectorsReader, piece: usize) -> Map<String, Value> {
+fn tensors(reader: &Table, piece: usize) -> Map<String, Value> {
     let of = |(tensor, info): (usize, &apr_core::TensorInfo)| {
         let len = info.byte_len().expect("a possible length");
         let mut bytes = vec![0; usize::try_from(len).expect("a small tensor")];
