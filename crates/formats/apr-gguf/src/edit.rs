@@ -1,13 +1,15 @@
 //! Changes of a file's pairs and names, which leave its tensors' bytes alone.
 
-use apr_core::{CheckpointReader, KeyValue, KeyValues, Metadata, Result, TensorInfo, Value, keys};
+use apr_core::{
+    CheckpointReader, KeyValue, KeyValues, Metadata, Result, Table, TensorInfo, Value, keys,
+};
 use serde_json::{Value as Json, json};
 
 use crate::derived::derived;
 use crate::header::ALIGNMENT;
 use crate::part::is_split_key;
 use crate::plan::{WriteOptions, plan};
-use crate::reader::GgufReader;
+use crate::reader::is_one_little_endian_file;
 
 /// Key of a model's chat template.
 const CHAT_TEMPLATE: &str = "tokenizer.chat_template";
@@ -169,38 +171,35 @@ pub fn with_pairs(metadata: &Metadata, pairs: KeyValues) -> Metadata {
     changed
 }
 
-impl GgufReader {
-    /// Returns the bytes before the data with these names and metadata, if no tensor has to move.
-    /// Writing them at the start of the file changes it in place. Returns `None` if tensors would
-    /// have to move.
-    ///
-    /// `tensors` are the reader's own except for their names.
-    ///
-    /// # Errors
-    /// The errors of [`plan`](crate::plan()).
-    pub fn front_in_place(
-        &self,
-        tensors: &[TensorInfo],
-        metadata: &Metadata,
-    ) -> Result<Option<Vec<u8>>> {
-        let writer = plan(tensors, metadata, &WriteOptions::default())?;
+/// Returns the bytes before a file's data with these names and metadata, if no tensor has to move.
+/// Writing them at the start of the file changes it in place. Returns `None` if tensors would
+/// have to move.
+///
+/// `tensors` are those of the table except for their names.
+///
+/// # Errors
+/// The errors of [`plan`](crate::plan()).
+pub fn front_in_place(
+    table: &Table,
+    tensors: &[TensorInfo],
+    metadata: &Metadata,
+) -> Result<Option<Vec<u8>>> {
+    let writer = plan(tensors, metadata, &WriteOptions::default())?;
 
-        // The front is written little-endian, and would turn the data of another file into noise.
-        let Some((front, layout)) =
-            writer.only_front().filter(|_| self.is_one_little_endian_file())
-        else {
-            return Ok(None);
-        };
-        let stays = layout.tensors.len() == self.tensors().len()
-            && layout.tensors.iter().all(|planned| {
-                let stored = self.stored(planned.source).range;
-                (stored.offset, stored.len) == (planned.offset, planned.len)
-            });
+    // The front is written little-endian, and would turn the data of another file into noise.
+    let Some((front, layout)) = writer.only_front().filter(|_| is_one_little_endian_file(table))
+    else {
+        return Ok(None);
+    };
+    let stays = layout.tensors.len() == table.tensors().len()
+        && layout.tensors.iter().all(|planned| {
+            let stored = table.stored(planned.source).range;
+            (stored.offset, stored.len) == (planned.offset, planned.len)
+        });
 
-        // Without tensors, the header is the file.
-        let fits = !layout.tensors.is_empty() || front.len() as u64 == self.files()[0].len;
-        Ok((stays && fits).then(|| front.to_vec()))
-    }
+    // Without tensors, the header is the file.
+    let fits = !layout.tensors.is_empty() || front.len() as u64 == table.files()[0].len;
+    Ok((stays && fits).then(|| front.to_vec()))
 }
 
 #[cfg(test)]

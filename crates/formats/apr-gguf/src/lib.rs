@@ -66,12 +66,12 @@ mod writer;
 pub use apr_core::{Array, KeyValue, KeyValues, Pair, Value};
 pub use derived::derived;
 pub use dtype::{from_ggml_type, ggml_type};
-pub use edit::{PairEdits, with_pairs};
+pub use edit::{PairEdits, front_in_place, with_pairs};
 pub use format::FORMAT;
 pub use losses::{has_own_scores, is_regression, lost_hyperparameters};
 pub use part::is_part_name;
 pub use plan::{WriteOptions, plan};
-pub use reader::{GgufReader, open};
+pub use reader::open;
 pub use split::{asked_for, open_part, open_split, part_names};
 pub use writer::GgufWriter;
 

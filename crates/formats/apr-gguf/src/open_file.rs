@@ -1,6 +1,6 @@
 //! Opening one file: its header, and whether the file can be as the header says.
 
-use apr_core::{ByteSource, Error, Escaped, KeyValues, Limits, Result, TensorInfo, Value};
+use apr_core::{Error, Escaped, KeyValues, Limits, Result, SharedSource, TensorInfo, Value};
 
 use crate::cursor::reserved;
 use crate::header::{Entry, Header};
@@ -15,7 +15,7 @@ pub(crate) const MAX_NAME: usize = 64;
 pub(crate) struct OpenFile {
     pub(crate) name: String,
     pub(crate) header: Header,
-    pub(crate) source: Box<dyn ByteSource>,
+    pub(crate) source: SharedSource,
     pub(crate) len: u64,
     /// Offset of the data section in the file.
     pub(crate) data_start: u64,
@@ -26,7 +26,7 @@ pub(crate) struct OpenFile {
 
 impl OpenFile {
     /// Parses the header, and sorts the entries by the order of their data.
-    pub(crate) fn open(source: Box<dyn ByteSource>, name: &str, limits: &Limits) -> Result<Self> {
+    pub(crate) fn open(source: SharedSource, name: &str, limits: &Limits) -> Result<Self> {
         let parse = || {
             // Asked for once: all checks must hold for the same length.
             let len = source.len();

@@ -5,12 +5,15 @@
 //! the metadata of the model besides.
 
 use std::collections::HashMap;
+use std::sync::Arc;
 
-use apr_core::{ByteSource, Code, Error, Escaped, IoCause, Limits, Pair, Result, SourceSet, Value};
+use apr_core::{
+    ByteSource, Code, Error, Escaped, IoCause, Limits, Pair, Result, SourceSet, Table, Value,
+};
 
 use crate::open_file::{OpenFile, in_file_warning};
 use crate::part::{COUNT, NUMBER, SplitPart, TENSORS, is_split_key, parse_name, part_name};
-use crate::reader::GgufReader;
+use crate::reader::{alone, table};
 
 /// Opens a file of a folder. If it is a part of a split model, opens all parts as one model.
 ///
@@ -21,15 +24,15 @@ use crate::reader::GgufReader;
 /// # Errors
 /// As [`open`](crate::open) for each part; E002 if parts and names disagree on number, count or
 /// tensors, E007 for an absent part.
-pub fn open_split(set: &dyn SourceSet, name: &str, limits: &Limits) -> Result<GgufReader> {
+pub fn open_split(set: &dyn SourceSet, name: &str, limits: &Limits) -> Result<Table> {
     let open = |name: &str| -> Result<OpenFile> {
         let source = set.open(name).map_err(|error| error.in_file(name))?;
-        OpenFile::open(source, name, limits)
+        OpenFile::open(source.into(), name, limits)
     };
     let named = open(name)?;
     let part = SplitPart::of(&named).filter(|part| part.count > 1);
     let (Some(part), Some((stem, number, count))) = (part, parse_name(name)) else {
-        return Ok(GgufReader::alone(named));
+        return alone(named);
     };
     check_part(part, number, count).map_err(|error| error.in_file(name))?;
 
@@ -64,14 +67,14 @@ pub fn open_part(
     source: impl ByteSource + 'static,
     name: &str,
     limits: &Limits,
-) -> Result<(GgufReader, Option<u64>)> {
-    let mut file = OpenFile::open(Box::new(source), name, limits)?;
+) -> Result<(Table, Option<u64>)> {
+    let mut file = OpenFile::open(Arc::new(source), name, limits)?;
     if let (Some(part), Some((_, number, count))) = (SplitPart::of(&file), parse_name(name)) {
         check_part(part, number, count).map_err(|error| error.in_file(name))?;
     }
     let tensors = file.pair(TENSORS).as_ref().and_then(Value::as_u64);
     file.header.pairs.retain(|key| !is_split_key(key));
-    Ok((GgufReader::new(vec![file]), tensors))
+    Ok((table(vec![file])?, tensors))
 }
 
 /// Returns the names of all parts of a split model, by the name of one of them.
@@ -143,7 +146,7 @@ fn check_tensors(files: &[OpenFile]) -> Result<()> {
 }
 
 /// Joins parts that fit together into one model.
-fn join(mut files: Vec<OpenFile>) -> Result<GgufReader> {
+fn join(mut files: Vec<OpenFile>) -> Result<Table> {
     let mut warnings = Vec::new();
     let (first, others) =
         files.split_first_mut().ok_or_else(|| Error::corrupt("a model of no parts"))?;
@@ -170,7 +173,7 @@ fn join(mut files: Vec<OpenFile>) -> Result<GgufReader> {
     }
 
     first.header.pairs.retain(|key| !is_split_key(key));
-    let mut reader = GgufReader::new(files);
-    warnings.into_iter().for_each(|warning| reader.warn(warning));
-    Ok(reader)
+    let mut table = table(files)?;
+    table.warnings.extend(warnings);
+    Ok(table)
 }

@@ -1,9 +1,8 @@
 //! Changing a file's header, with its tensors left where they are.
 
-use apr_core::{CheckpointReader, Error, Metadata, Result, TensorInfo, keys};
+use apr_core::{CheckpointReader, Error, Metadata, Result, Table, TensorInfo, keys};
 
 use crate::plan::{WriteOptions, plan};
-use crate::reader::SafetensorsReader;
 use crate::text::Text;
 
 /// Returns a checkpoint's metadata with other texts in `__metadata__`. A key that is there keeps
@@ -52,37 +51,35 @@ pub fn with_texts(
     Ok(changed)
 }
 
-impl SafetensorsReader {
-    /// Returns the bytes before the data with these names and metadata, if the header does not get
-    /// longer. Writing them at the start of the file changes it in place. Returns `None` if the
-    /// tensors would have to move.
-    ///
-    /// `tensors` are the reader's own except for their names.
-    ///
-    /// # Errors
-    /// The errors of [`plan`](crate::plan()), and E007 when reading fails.
-    pub fn front_in_place(
-        &self,
-        tensors: &[TensorInfo],
-        metadata: &Metadata,
-    ) -> Result<Option<Vec<u8>>> {
-        let writer = plan(tensors, metadata, &WriteOptions::default())?;
-        let [source] = self.sources() else { return Ok(None) };
-        let mut len = [0; size_of::<u64>()];
-        source.read_at(0, &mut len)?;
-        let front = writer.front_of(u64::from_le_bytes(len));
-        let (Some(front), Some(offsets)) = (front, writer.offsets_in_data()) else {
-            return Ok(None);
-        };
-        let shift = front.len() as u64;
-        let mut ranges = (0..self.tensors().len()).map(|at| self.stored(at).range);
-        let stays = offsets.len() == self.tensors().len()
-            && offsets.iter().all(|offset| {
-                let range = ranges.next();
-                range.map(|range| range.offset) == offset.checked_add(shift)
-            });
-        Ok(stays.then_some(front))
-    }
+/// Returns the bytes before a file's data with these names and metadata, if the header does not get
+/// longer. Writing them at the start of the file changes it in place. Returns `None` if the
+/// tensors would have to move.
+///
+/// `tensors` are those of the table except for their names.
+///
+/// # Errors
+/// The errors of [`plan`](crate::plan()), and E007 when reading fails.
+pub fn front_in_place(
+    table: &Table,
+    tensors: &[TensorInfo],
+    metadata: &Metadata,
+) -> Result<Option<Vec<u8>>> {
+    let writer = plan(tensors, metadata, &WriteOptions::default())?;
+    let [source] = table.sources() else { return Ok(None) };
+    let mut len = [0; size_of::<u64>()];
+    source.read_at(0, &mut len)?;
+    let front = writer.front_of(u64::from_le_bytes(len));
+    let (Some(front), Some(offsets)) = (front, writer.offsets_in_data()) else {
+        return Ok(None);
+    };
+    let shift = front.len() as u64;
+    let mut ranges = (0..table.tensors().len()).map(|at| table.stored(at).range);
+    let stays = offsets.len() == table.tensors().len()
+        && offsets.iter().all(|offset| {
+            let range = ranges.next();
+            range.map(|range| range.offset) == offset.checked_add(shift)
+        });
+    Ok(stays.then_some(front))
 }
 
 #[cfg(test)]
@@ -107,7 +104,7 @@ mod tests {
         let reader = open(file.clone(), "m.safetensors", &Limits::default()).expect("a model");
         let mut tensors = reader.tensors().to_vec();
         tensors[0].name = name.to_owned();
-        let front = reader.front_in_place(&tensors, reader.metadata()).expect("a plan");
+        let front = front_in_place(&reader, &tensors, reader.metadata()).expect("a plan");
         (file, front)
     }
 

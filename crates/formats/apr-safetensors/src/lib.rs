@@ -83,9 +83,9 @@ mod text;
 mod writer;
 
 pub use dtype::{dtype_from_name, dtype_name};
-pub use edit::with_texts;
+pub use edit::{front_in_place, with_texts};
 pub use format::FORMAT;
 pub use plan::{Order, WriteOptions, plan};
-pub use reader::{SafetensorsReader, open};
+pub use reader::open;
 pub use shards::open_index;
 pub use writer::SafetensorsWriter;

@@ -1,22 +1,22 @@
 //! Reading: one file, or the shards of one model as if they were one.
 
 use std::cmp::Reverse;
-use std::fmt;
+use std::sync::Arc;
 
 use apr_core::{
-    ByteSource, CheckpointReader, ContainerFacts, Error, Escaped, FileInfo, Format, Limits,
-    Metadata, Result, Stored, StoredRange, TensorInfo, check_range, has_no, has_own, keys,
-    read_vec,
+    ByteSource, Error, Escaped, FileInfo, Limits, Result, SharedSource, StoredRange, Table,
+    TensorInfo, keys, read_vec,
 };
-
-use serde_json::{Value, json};
 
 use crate::dtype::rank;
 use crate::header::{Entry, Header, LENGTH_BYTES, check_header_len};
 use crate::text::Text;
 
 /// Opens one file. Only the header is read; `name` appears in errors and in
-/// [`CheckpointReader::files`], and may be empty.
+/// [`CheckpointReader::files`](apr_core::CheckpointReader::files), and may be empty.
+///
+/// Metadata is `{"safetensors": {..}}`, see [`keys::SAFETENSORS`]: `metadata` is the file's
+/// `__metadata__`, and `metadata_order` lists its keys unless they are sorted.
 ///
 /// ```
 /// use apr_core::{CheckpointReader, Code, Limits};
@@ -39,24 +39,20 @@ use crate::text::Text;
 /// # Errors
 /// E001 for a header that breaks the format, E002 where it contradicts the file's length or itself,
 /// E003 for an unknown dtype, E007 when reading fails, E008 for a header over the limit.
-pub fn open<S: ByteSource + 'static>(
-    source: S,
-    name: &str,
-    limits: &Limits,
-) -> Result<SafetensorsReader> {
-    Ok(SafetensorsReader::new(vec![OpenFile::open(Box::new(source), name, limits)?]))
+pub fn open<S: ByteSource + 'static>(source: S, name: &str, limits: &Limits) -> Result<Table> {
+    table(vec![OpenFile::open(Arc::new(source), name, limits)?])
 }
 
 /// A file with its header parsed and its ranges checked; entries are in stored order.
 pub(crate) struct OpenFile {
     pub(crate) name: String,
     pub(crate) header: Header,
-    source: Box<dyn ByteSource>,
+    source: SharedSource,
     data_start: u64,
 }
 
 impl OpenFile {
-    pub(crate) fn open(source: Box<dyn ByteSource>, name: &str, limits: &Limits) -> Result<Self> {
+    pub(crate) fn open(source: SharedSource, name: &str, limits: &Limits) -> Result<Self> {
         let parse = || {
             // Asked for once: the sums below must hold even where a source changes its mind.
             let file_len = source.len();
@@ -177,122 +173,39 @@ fn check_length(info: &TensorInfo, begin: u64, end: u64) -> Result<()> {
     }
 }
 
-/// A safetensors checkpoint opened for reading: one file, or all shards of a model.
-///
-/// [`open`] and [`open_index`](crate::open_index) make it. Metadata is `{"safetensors": {..}}`, see
-/// [`keys::SAFETENSORS`]: `metadata` is the file's `__metadata__`, and `metadata_order` lists its
-/// keys unless they are sorted. Tensor positions given to its methods must be below the number of
-/// [`tensors`](CheckpointReader::tensors).
-pub struct SafetensorsReader {
-    sources: Vec<Box<dyn ByteSource>>,
-    files: Vec<FileInfo>,
-    tensors: Vec<TensorInfo>,
-    stored: Vec<StoredRange>,
-    metadata: Metadata,
-    /// Bytes before the data, over all files.
-    header_size: u64,
-    warnings: Vec<String>,
+/// Returns the table of one file, or of all shards of a model.
+pub(crate) fn table(files: Vec<OpenFile>) -> Result<Table> {
+    let mut table = Table::new(&crate::FORMAT);
+    table.show("files", files.len());
+    // Bytes before the data, over all files.
+    table.show("header_size", files.iter().map(|file| file.data_start).sum::<u64>());
+    let texts = files.iter().map(|file| (file.name.as_str(), file.header.text.as_ref()));
+    let (text, warnings) = Text::merge(texts);
+    table.warnings = warnings;
+    table.metadata.set(keys::SAFETENSORS, Text::to_value(text.as_ref()));
+
+    let mut tensors = Vec::new();
+    for (file, OpenFile { name, header, source, data_start }) in files.into_iter().enumerate() {
+        tensors.extend(header.entries.into_iter().map(|Entry { info, begin, end }| {
+            (info, StoredRange { file, offset: data_start + begin, len: end - begin })
+        }));
+        table.add_file(FileInfo { name, len: source.len() }, source);
+    }
+    merge_canonical_shards(&mut tensors);
+    for (info, range) in tensors {
+        table.add(info, range)?;
+    }
+    Ok(table)
 }
 
-impl SafetensorsReader {
-    pub(crate) fn new(files: Vec<OpenFile>) -> Self {
-        let texts = files.iter().map(|file| (file.name.as_str(), file.header.text.as_ref()));
-        let (text, warnings) = Text::merge(texts);
-        let mut metadata = Metadata::new();
-        metadata.set(keys::SAFETENSORS, Text::to_value(text.as_ref()));
-
-        let (tensors, stored) = (Vec::new(), Vec::new());
-        let header_size = files.iter().map(|file| file.data_start).sum();
-        let mut reader = Self {
-            sources: Vec::new(),
-            files: Vec::new(),
-            tensors,
-            stored,
-            metadata,
-            header_size,
-            warnings,
-        };
-
-        for (file, OpenFile { name, header, source, data_start }) in files.into_iter().enumerate() {
-            for Entry { info, begin, end } in header.entries {
-                reader.tensors.push(info);
-                reader.stored.push(StoredRange {
-                    file,
-                    offset: data_start + begin,
-                    len: end - begin,
-                });
-            }
-            reader.files.push(FileInfo { name, len: source.len() });
-            reader.sources.push(source);
-        }
-
-        reader.merge_canonical_shards();
-        reader
+/// Merges shards that are each in the reference library's order into that order, which the file
+/// had before it was split. A large tensor gets its shard before smaller ones that precede it.
+fn merge_canonical_shards(tensors: &mut [(TensorInfo, StoredRange)]) {
+    fn key((info, _): &(TensorInfo, StoredRange)) -> (Reverse<Option<usize>>, &str) {
+        (Reverse(rank(info.dtype)), info.name.as_str())
     }
-
-    /// Merges shards that are each in the reference library's order into that order, which the file
-    /// had before it was split. A large tensor gets its shard before smaller ones that precede it.
-    fn merge_canonical_shards(&mut self) {
-        let key =
-            |&at: &usize| (Reverse(rank(self.tensors[at].dtype)), self.tensors[at].name.as_str());
-        let mut order: Vec<usize> = (0..self.tensors.len()).collect();
-        let by_shard = order.chunk_by(|&a, &b| self.stored[a].file == self.stored[b].file);
-        if self.files.len() < 2 || !by_shard.into_iter().all(|shard| shard.is_sorted_by_key(key)) {
-            return;
-        }
-        order.sort_by(|a, b| key(a).cmp(&key(b)));
-        let mut tensors: Vec<_> = std::mem::take(&mut self.tensors).into_iter().map(Some).collect();
-        self.tensors = order.iter().filter_map(|&at| tensors[at].take()).collect();
-        self.stored = order.iter().map(|&at| self.stored[at]).collect();
-    }
-
-    pub(crate) fn sources(&self) -> &[Box<dyn ByteSource>] {
-        &self.sources
-    }
-
-    pub(crate) fn warn(&mut self, warning: String) {
-        self.warnings.push(warning);
-    }
-}
-
-impl ContainerFacts for SafetensorsReader {
-    fn header_fields(&self) -> Value {
-        json!({ "files": self.files.len(), "header_size": self.header_size })
-    }
-}
-
-impl CheckpointReader for SafetensorsReader {
-    has_own!(metadata, tensors, container, files, warnings);
-    has_no!(companions, left_out);
-
-    fn format(&self) -> &'static Format {
-        &crate::FORMAT
-    }
-
-    fn stored(&self, tensor: usize) -> Stored<'_> {
-        Stored::plain(self.stored[tensor])
-    }
-
-    fn read_tensor(&self, tensor: usize, offset: u64, buf: &mut [u8]) -> Result<()> {
-        let (range, name) = (self.stored[tensor], &self.tensors[tensor].name);
-        let locate = |error: Error| error.in_file(&self.files[range.file].name).for_tensor(name);
-        check_range(offset, buf.len(), range.len).map_err(locate)?;
-        self.sources[range.file].read_at(range.offset + offset, buf).map_err(locate)
-    }
-
-    fn tensor_slice(&self, tensor: usize) -> Option<&[u8]> {
-        let StoredRange { file, offset, len } = *self.stored.get(tensor)?;
-        self.sources[file].slice_at(offset, len)
-    }
-}
-
-impl fmt::Debug for SafetensorsReader {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let mut debug = f.debug_struct("SafetensorsReader");
-        debug
-            .field("files", &self.files)
-            .field("tensors", &self.tensors)
-            .field("metadata", &self.metadata);
-        debug.finish_non_exhaustive()
+    let mut by_shard = tensors.chunk_by(|(_, a), (_, b)| a.file == b.file);
+    if by_shard.all(|shard| shard.is_sorted_by_key(key)) {
+        tensors.sort_by(|a, b| key(a).cmp(&key(b)));
     }
 }

@@ -1,9 +1,9 @@
 //! Opening the shards that an index names.
 
-use apr_core::{CheckpointReader, Escaped, Limits, Result, ShardIndex, SourceSet};
+use apr_core::{CheckpointReader, Escaped, Limits, Result, ShardIndex, SourceSet, Table};
 use serde_json::Number;
 
-use crate::reader::{OpenFile, SafetensorsReader};
+use crate::reader::{OpenFile, table};
 
 /// Opens the shards that an index (`*.index.json`) names, through the set, and checks index and
 /// shards against each other.
@@ -49,34 +49,35 @@ pub fn open_index(
     index_name: &str,
     set: &dyn SourceSet,
     limits: &Limits,
-) -> Result<SafetensorsReader> {
+) -> Result<Table> {
     let index = ShardIndex::parse(index_json, index_name, limits)?;
-    let files = index.open_shards(set, |source, shard| OpenFile::open(source, shard, limits))?;
+    let files =
+        index.open_shards(set, |source, shard| OpenFile::open(source.into(), shard, limits))?;
     index.check_tensors(
         files.iter().map(|file| file.header.entries.iter().map(|entry| entry.info.name.as_str())),
     )?;
 
-    let mut reader = SafetensorsReader::new(files);
-    check_metadata(&index, &mut reader, index_name);
-    Ok(reader)
+    let mut table = table(files)?;
+    check_metadata(&index, &mut table, index_name);
+    Ok(table)
 }
 
 /// Adds warnings about wrong or unused metadata in the index. The weights stay readable in both
 /// cases.
-fn check_metadata(index: &ShardIndex<Number>, reader: &mut SafetensorsReader, index_name: &str) {
+fn check_metadata(index: &ShardIndex<Number>, table: &mut Table, index_name: &str) {
     let index_name = Escaped::short(index_name);
     let total: u128 =
-        (0..reader.tensors().len()).map(|tensor| u128::from(reader.stored(tensor).range.len)).sum();
+        (0..table.tensors().len()).map(|tensor| u128::from(table.stored(tensor).range.len)).sum();
 
     // Some writers give the size as a float.
     if let Some(stated) = index.total_size().and_then(Number::as_f64)
         && stated != total as f64
     {
-        reader.warn(format!(
+        table.warnings.push(format!(
             "{index_name}: total_size is {stated}, but the tensors take {total} bytes"
         ));
     }
     if let Some(warning) = index.unread_warning() {
-        reader.warn(warning);
+        table.warnings.push(warning);
     }
 }

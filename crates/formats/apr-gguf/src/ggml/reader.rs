@@ -1,12 +1,11 @@
 //! Opening a file, and its bytes.
 
-use std::fmt;
+use std::sync::Arc;
 
 use apr_core::{
-    ByteSource, CheckpointReader, ContainerFacts, DType, Error, FileInfo, Format, Limits, Metadata,
-    Result, Stored, StoredRange, TensorInfo, check_range, has_no, has_own, keys,
+    ByteSource, CheckpointReader, DType, Limits, Result, SharedSource, StoredRange, Table,
+    TensorBytes, TensorDecoder, TensorInfo, keys, pass_on,
 };
-use serde_json::{Value, json};
 
 use super::block::{MAX_DECODED, OldBlock};
 use super::tensor::{Encoding, Tensor};
@@ -53,7 +52,7 @@ pub fn open<S: ByteSource + 'static>(
     arch: Option<&str>,
 ) -> Result<GgmlReader> {
     let reading = detect::read(&source, limits, arch).map_err(|error| error.in_file(name))?;
-    Ok(GgmlReader::new(Box::new(source), name, reading))
+    GgmlReader::new(Arc::new(source), name, reading)
 }
 
 /// A legacy GGML file opened for reading.
@@ -61,30 +60,23 @@ pub fn open<S: ByteSource + 'static>(
 /// Shapes are outermost dimension first, the other way round than in the file. Whisper's mel
 /// filterbank is the tensor [`keys::MEL_FILTERBANK_TENSOR`]. Tensor positions given to its methods
 /// must be below the number of [`tensors`](CheckpointReader::tensors).
+#[derive(Debug)]
 pub struct GgmlReader {
-    source: Box<dyn ByteSource>,
-    files: Vec<FileInfo>,
-    tensors: Vec<TensorInfo>,
-    stored: Vec<StoredRange>,
-    encodings: Vec<Encoding>,
-    metadata: Metadata,
+    table: Table,
     architecture: &'static str,
     vocabulary: Vocabulary,
-    header: Value,
-    warnings: Vec<String>,
 }
 
 impl GgmlReader {
-    fn new(source: Box<dyn ByteSource>, name: &str, reading: Reading) -> Self {
-        let metadata = metadata::metadata(&reading);
-        let warnings = warnings(&reading);
-        let header = json!({
-            "magic": reading.container.magic,
-            "version": reading.container.version,
-            "architecture": reading.layout.name,
-            "header_size": reading.header_len,
-            "tokens": reading.vocabulary.len(),
-        });
+    fn new(source: SharedSource, name: &str, reading: Reading) -> Result<Self> {
+        let mut table = Table::of_file(&super::FORMAT, name, source);
+        table.metadata = metadata::metadata(&reading);
+        table.warnings = warnings(&reading);
+        table.show("magic", reading.container.magic);
+        table.show("version", reading.container.version);
+        table.show("architecture", reading.layout.name);
+        table.show("header_size", reading.header_len);
+        table.show("tokens", reading.vocabulary.len());
 
         let filterbank = reading.filterbank.map(|filterbank| Tensor {
             info: TensorInfo {
@@ -96,29 +88,17 @@ impl GgmlReader {
             stored_len: filterbank.len(),
             encoding: Encoding::Plain(DType::F32),
         });
-
-        let (mut tensors, mut stored, mut encodings) = (Vec::new(), Vec::new(), Vec::new());
         for Tensor { info, offset, stored_len: len, encoding } in
             filterbank.into_iter().chain(reading.tensors)
         {
-            tensors.push(info);
-            stored.push(StoredRange { file: 0, offset, len });
-            encodings.push(encoding);
+            let range = StoredRange { file: 0, offset, len };
+            let bytes = match encoding {
+                Encoding::Plain(_) => TensorBytes::Plain(range),
+                Encoding::Old(block) => TensorBytes::decoded(OldBlocks { block, range }),
+            };
+            table.add(info, bytes)?;
         }
-        let files = vec![FileInfo { name: name.to_owned(), len: source.len() }];
-        let (architecture, vocabulary) = (reading.layout.name, reading.vocabulary);
-        Self {
-            source,
-            files,
-            tensors,
-            stored,
-            encodings,
-            metadata,
-            architecture,
-            vocabulary,
-            header,
-            warnings,
-        }
+        Ok(Self { table, architecture: reading.layout.name, vocabulary: reading.vocabulary })
     }
 
     /// Returns the family that the file was read as, one of
@@ -137,40 +117,6 @@ impl GgmlReader {
     #[must_use]
     pub fn vocabulary_scores(&self) -> Option<&[f32]> {
         Some(self.vocabulary.scores()).filter(|scores| !scores.is_empty())
-    }
-
-    /// Decodes the blocks that hold the wanted bytes, a piece at a time.
-    fn read_blocks(&self, block: OldBlock, start: u64, offset: u64, buf: &mut [u8]) -> Result<()> {
-        let (stored_len, decoded_len) = (block.stored_bytes(), block.decoded_bytes());
-        let mut at = start + offset / decoded_len as u64 * stored_len as u64;
-
-        // Below the length of a block.
-        let mut skip = usize::try_from(offset % decoded_len as u64).unwrap_or_default();
-        let blocks = (skip + buf.len()).div_ceil(decoded_len);
-        let mut stored = vec![0; blocks.min(BLOCKS_AT_ONCE) * stored_len];
-        let (mut rest, mut left) = (buf, blocks);
-        while left > 0 {
-            let piece = &mut stored[..left.min(BLOCKS_AT_ONCE) * stored_len];
-            self.source.read_at(at, piece)?;
-            at += piece.len() as u64;
-            left -= piece.len() / stored_len;
-            for bytes in piece.chunks_exact(stored_len) {
-                let mut decoded = [0; MAX_DECODED];
-                block.decode(bytes, &mut decoded[..decoded_len]);
-                let wanted = rest.len().min(decoded_len - skip);
-                let (now, later) = rest.split_at_mut(wanted);
-                now.copy_from_slice(&decoded[skip..skip + wanted]);
-                (rest, skip) = (later, 0);
-            }
-        }
-
-        Ok(())
-    }
-
-    fn decoded_len(&self, tensor: usize) -> u64 {
-        let TensorInfo { dtype, shape, .. } = &self.tensors[tensor];
-        // Checked when the file was opened.
-        dtype.stored_len(shape).unwrap_or_default()
     }
 }
 
@@ -220,55 +166,46 @@ fn warnings(reading: &Reading) -> Vec<String> {
     warnings
 }
 
-impl ContainerFacts for GgmlReader {
-    fn header_fields(&self) -> Value {
-        self.header.clone()
-    }
-}
-
 impl CheckpointReader for GgmlReader {
-    has_own!(metadata, tensors, container, files, warnings);
-    has_no!(companions, left_out);
-
-    fn format(&self) -> &'static Format {
-        &super::FORMAT
-    }
-
-    fn stored(&self, tensor: usize) -> Stored<'_> {
-        match self.encodings[tensor] {
-            Encoding::Plain(_) => Stored::plain(self.stored[tensor]),
-            Encoding::Old(_) => Stored::derived(self.stored[tensor]),
-        }
-    }
-
-    fn read_tensor(&self, tensor: usize, offset: u64, buf: &mut [u8]) -> Result<()> {
-        let (range, len) = (self.stored[tensor], self.decoded_len(tensor));
-        let locate = |error: Error| {
-            error.in_file(&self.files[range.file].name).for_tensor(&self.tensors[tensor].name)
-        };
-        check_range(offset, buf.len(), len).map_err(locate)?;
-        match self.encodings[tensor] {
-            Encoding::Plain(_) => self.source.read_at(range.offset + offset, buf),
-            Encoding::Old(block) => self.read_blocks(block, range.offset, offset, buf),
-        }
-        .map_err(locate)
-    }
-
-    fn tensor_slice(&self, tensor: usize) -> Option<&[u8]> {
-        let StoredRange { offset, len, .. } = *self.stored.get(tensor)?;
-        matches!(self.encodings[tensor], Encoding::Plain(_))
-            .then(|| self.source.slice_at(offset, len))
-            .flatten()
-    }
+    pass_on!(table);
 }
 
-impl fmt::Debug for GgmlReader {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let mut debug = f.debug_struct("GgmlReader");
-        debug
-            .field("files", &self.files)
-            .field("architecture", &self.architecture)
-            .field("tensors", &self.tensors);
-        debug.finish_non_exhaustive()
+/// A tensor of blocks that are decoded.
+struct OldBlocks {
+    block: OldBlock,
+    range: StoredRange,
+}
+
+impl TensorDecoder for OldBlocks {
+    fn range(&self) -> StoredRange {
+        self.range
+    }
+
+    /// Decodes the blocks that hold the wanted bytes, a piece at a time.
+    fn read(&self, sources: &[SharedSource], offset: u64, buf: &mut [u8]) -> Result<()> {
+        let (stored_len, decoded_len) = (self.block.stored_bytes(), self.block.decoded_bytes());
+        let mut at = self.range.offset + offset / decoded_len as u64 * stored_len as u64;
+
+        // Below the length of a block.
+        let mut skip = usize::try_from(offset % decoded_len as u64).unwrap_or_default();
+        let blocks = (skip + buf.len()).div_ceil(decoded_len);
+        let mut stored = vec![0; blocks.min(BLOCKS_AT_ONCE) * stored_len];
+        let (mut rest, mut left) = (buf, blocks);
+        while left > 0 {
+            let piece = &mut stored[..left.min(BLOCKS_AT_ONCE) * stored_len];
+            sources[0].read_at(at, piece)?;
+            at += piece.len() as u64;
+            left -= piece.len() / stored_len;
+            for bytes in piece.chunks_exact(stored_len) {
+                let mut decoded = [0; MAX_DECODED];
+                self.block.decode(bytes, &mut decoded[..decoded_len]);
+                let wanted = rest.len().min(decoded_len - skip);
+                let (now, later) = rest.split_at_mut(wanted);
+                now.copy_from_slice(&decoded[skip..skip + wanted]);
+                (rest, skip) = (later, 0);
+            }
+        }
+
+        Ok(())
     }
 }

@@ -2,9 +2,9 @@
 
 use apr_core::{
     CheckpointReader, CheckpointWriter, Code, Error, Limits, Metadata, Notes, Result, Sink,
-    SourceSet, TensorInfo,
+    SourceSet, Table, TensorInfo,
 };
-use apr_gguf::{GgufReader, KeyValue, WriteOptions, key_values, plan};
+use apr_gguf::{KeyValue, WriteOptions, key_values, plan};
 use apr_testkit::PeakAlloc;
 
 mod bad;
@@ -21,11 +21,11 @@ mod write;
 #[global_allocator]
 static ALLOCATOR: PeakAlloc = PeakAlloc;
 
-fn open(file: Vec<u8>) -> Result<GgufReader> {
+fn open(file: Vec<u8>) -> Result<Table> {
     apr_gguf::open(file, "model.gguf", &Limits::default())
 }
 
-fn open_split(set: &dyn SourceSet, name: &str) -> Result<GgufReader> {
+fn open_split(set: &dyn SourceSet, name: &str) -> Result<Table> {
     apr_gguf::open_split(set, name, &Limits::default())
 }
 
@@ -51,7 +51,7 @@ fn contents(reader: &dyn CheckpointReader) -> Vec<(TensorInfo, Vec<u8>)> {
         .collect()
 }
 
-fn pairs(reader: &GgufReader) -> Vec<KeyValue> {
+fn pairs(reader: &Table) -> Vec<KeyValue> {
     key_values(reader.metadata())
         .expect("what a reader gave")
         .expect("a reader gives them")

@@ -5,9 +5,9 @@ use std::collections::BTreeMap;
 
 use apr_core::{
     ByteSource, CheckpointReader, CheckpointWriter, Code, DType, Error, IoCause, Limits,
-    MemoryFolder, Metadata, Notes, Result, Shape, Sink, SourceSet, TensorInfo,
+    MemoryFolder, Metadata, Notes, Result, Shape, Sink, SourceSet, Table, TensorInfo,
 };
-use apr_safetensors::{SafetensorsReader, WriteOptions, dtype_name, plan};
+use apr_safetensors::{WriteOptions, dtype_name, plan};
 use safetensors::SafeTensors;
 
 mod bad;
@@ -37,12 +37,12 @@ fn tensor(name: &str, dtype: DType, dims: &[u64]) -> TensorInfo {
     TensorInfo { name: name.into(), dtype, shape: Shape::from(dims.to_vec()) }
 }
 
-fn open(file: Vec<u8>) -> Result<SafetensorsReader> {
+fn open(file: Vec<u8>) -> Result<Table> {
     apr_safetensors::open(file, "model.safetensors", &Limits::default())
 }
 
 /// Returns the decoded bytes of a tensor. Asserts that reading and borrowing agree.
-fn bytes_of(reader: &SafetensorsReader, tensor: usize) -> Vec<u8> {
+fn bytes_of(reader: &Table, tensor: usize) -> Vec<u8> {
     let stored = reader.stored(tensor).range;
     assert_eq!(reader.tensors()[tensor].byte_len(), Ok(stored.len));
     let mut bytes = vec![0; usize::try_from(stored.len).expect("a small tensor")];
@@ -52,7 +52,7 @@ fn bytes_of(reader: &SafetensorsReader, tensor: usize) -> Vec<u8> {
 }
 
 /// Returns the tensors with their bytes, in stored order.
-fn contents(reader: &SafetensorsReader) -> Vec<(TensorInfo, Vec<u8>)> {
+fn contents(reader: &Table) -> Vec<(TensorInfo, Vec<u8>)> {
     reader
         .tensors()
         .iter()
@@ -92,7 +92,7 @@ fn write(
     file
 }
 
-fn rewrite(reader: &SafetensorsReader, options: &WriteOptions) -> Vec<u8> {
+fn rewrite(reader: &Table, options: &WriteOptions) -> Vec<u8> {
     write(&contents(reader), reader.metadata(), options)
 }
 
@@ -110,7 +110,7 @@ fn official(file: &[u8]) -> Result<ByName, safetensors::SafeTensorError> {
 }
 
 /// Returns the tensors of our reader in the same form.
-fn ours(reader: &SafetensorsReader) -> ByName {
+fn ours(reader: &Table) -> ByName {
     let named = |(info, bytes): (TensorInfo, Vec<u8>)| {
         let dtype = dtype_name(info.dtype).expect("a dtype of the format").to_owned();
         (info.name, (dtype, info.shape.dims().to_vec(), bytes))

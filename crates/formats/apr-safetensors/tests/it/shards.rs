@@ -2,16 +2,16 @@
 
 use apr_core::{
     CheckpointReader, CheckpointWriter, Code, DType, IoCause, Limits, MemoryFolder, Metadata,
-    Result,
+    Result, Table,
 };
-use apr_safetensors::{Order, SafetensorsReader, WriteOptions, open_index, plan};
+use apr_safetensors::{Order, WriteOptions, open_index, plan};
 use serde_json::json;
 
 use crate::{Folder, assert_refused, contents, entry, file, official, tensor, write_to};
 
 const INDEX: &str = "model.safetensors.index.json";
 
-fn open(folder: &Folder, index: impl AsRef<[u8]>) -> Result<SafetensorsReader> {
+fn open(folder: &Folder, index: impl AsRef<[u8]>) -> Result<Table> {
     open_index(index.as_ref(), INDEX, folder, &Limits::default())
 }
 

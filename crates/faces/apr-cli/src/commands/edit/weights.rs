@@ -3,11 +3,12 @@
 use std::path::Path;
 
 use apr::job::Output;
+use apr_core::Table;
 use apr_io::{AtomicOutput, FileSource, LockedFile, Target, io_error};
 use apr_ops::job::{Job, Planned};
 use apr_registry::apr2::Revision;
-use apr_registry::gguf::{self, GgufReader, KeyValues, PairEdits};
-use apr_registry::safetensors::{self, SafetensorsReader, with_texts};
+use apr_registry::gguf::{self, KeyValues, PairEdits};
+use apr_registry::safetensors::{self, with_texts};
 use apr_registry::{ByteSource, CheckpointReader, Error, IoCause, Metadata, PlanOptions};
 use apr_view::View;
 
@@ -64,8 +65,8 @@ pub(super) fn run(path: &Path, args: &EditArgs, context: &Context) -> Outcome {
 
 /// A file that is edited.
 enum OpenedFile {
-    Gguf(GgufReader),
-    Safetensors(SafetensorsReader),
+    Gguf(Table),
+    Safetensors(Table),
     /// File whose metadata apr does not write.
     Other(Box<dyn CheckpointReader>),
 }
@@ -146,8 +147,10 @@ impl OpenedFile {
     /// Returns the new front of the file, or `None` if tensors would move.
     fn front_in_place(&self, view: &View<'_>) -> Outcome<Option<Vec<u8>>> {
         Ok(match self {
-            Self::Gguf(reader) => reader.front_in_place(view.tensors(), view.metadata())?,
-            Self::Safetensors(reader) => reader.front_in_place(view.tensors(), view.metadata())?,
+            Self::Gguf(table) => gguf::front_in_place(table, view.tensors(), view.metadata())?,
+            Self::Safetensors(table) => {
+                safetensors::front_in_place(table, view.tensors(), view.metadata())?
+            }
             Self::Other(_) => None,
         })
     }
