@@ -65,7 +65,7 @@ mod walk;
 use apr_core::Format;
 
 pub use graph::{DOMAIN, graphs_of};
-pub use reader::{KerasReader, open, open_damaged};
+pub use reader::{open, open_damaged};
 pub use scan::{Scan, scan};
 
 /// The key of the metadata: versions and configuration of the model.

@@ -1,35 +1,20 @@
 //! A file as a checkpoint.
 
 use std::collections::HashMap;
-use std::fmt;
 use std::sync::Arc;
 
 use apr_archive::{Archive, EntrySum, Section};
 use apr_core::{
-    ByteSource, CheckpointReader, Code, ContainerFacts, DType, Error, Escaped, FileInfo, Format,
-    HEAD_LEN, Limits, Metadata, Result, Shape, Stored, StoredRange, TensorInfo, UniqueNames,
-    check_range, counted, has_no, has_own, read_vec,
+    ByteSource, CheckpointReader, Code, DType, Error, Escaped, HEAD_LEN, Limits, Result, Shape,
+    SharedSource, Stored, StoredRange, Table, TensorBytes, TensorDecoder, TensorInfo, UniqueNames,
+    counted, read_vec,
 };
-use serde_json::{Map, Value, json};
+use serde_json::{Map, Value};
 
 use crate::hdf5::{ChunkReader, Dataset, Datatype, File, Place, Shared, fill, find_signature};
 use crate::names::{Numbered, is_of_optimizer, of_layer};
 use crate::walk::{Contents, Found};
 use crate::{ARCHIVE, HDF5, METADATA};
-
-/// Keras' weights opened for reading; [`open`] makes it.
-pub struct KerasReader {
-    format: &'static Format,
-    /// HDF5 files: a single one, or the ones in an archive.
-    parts: Vec<Part>,
-    files: Vec<FileInfo>,
-    tensors: Vec<TensorInfo>,
-    /// One for each tensor.
-    weights: Vec<Weight>,
-    metadata: Metadata,
-    left_out: Vec<String>,
-    warnings: Vec<String>,
-}
 
 /// A file of HDF5.
 struct Part {
@@ -42,8 +27,10 @@ struct Part {
 
 /// A dataset, with its chunk reader.
 struct Weight {
-    part: usize,
+    part: Arc<Part>,
     dataset: Dataset,
+    /// Bytes of the tensor.
+    len: u64,
     chunks: Option<ChunkReader>,
     /// Bytes that are reversed together for big-endian data; 1 for other data.
     swapped: usize,
@@ -56,13 +43,9 @@ struct Weight {
 /// E001 for what is neither, E002 for a damaged file, E003 for one whose values no format here
 /// holds, E004 for an entry that does not match its checksum, E007 when reading fails, E008 over a
 /// limit.
-pub fn open<S: ByteSource + 'static>(
-    source: S,
-    name: &str,
-    limits: &Limits,
-) -> Result<KerasReader> {
-    let (reader, damage) = open_damaged(source, name, limits)?;
-    damage.into_iter().next().map_or(Ok(reader), Err)
+pub fn open<S: ByteSource + 'static>(source: S, name: &str, limits: &Limits) -> Result<Table> {
+    let (table, damage) = open_damaged(source, name, limits)?;
+    damage.into_iter().next().map_or(Ok(table), Err)
 }
 
 /// Opens a file like [`open`]; returns the errors of damaged entries of an archive beside the
@@ -74,22 +57,21 @@ pub fn open_damaged<S: ByteSource + 'static>(
     source: S,
     name: &str,
     limits: &Limits,
-) -> Result<(KerasReader, Vec<Error>)> {
+) -> Result<(Table, Vec<Error>)> {
     let opened = open_shared(Arc::new(source), name, limits);
-    let (reader, damage) = opened.map_err(|error| error.in_file(name))?;
-    Ok((reader, damage.into_iter().map(|error| error.in_file(name)).collect()))
+    let (table, damage) = opened.map_err(|error| error.in_file(name))?;
+    Ok((table, damage.into_iter().map(|error| error.in_file(name)).collect()))
 }
 
 fn open_shared(
     source: Shared<'static>,
     name: &str,
     limits: &Limits,
-) -> Result<(KerasReader, Vec<Error>)> {
-    let files = vec![FileInfo { name: name.to_owned(), len: source.len() }];
+) -> Result<(Table, Vec<Error>)> {
     let head = read_vec(&source, 0, source.len().min(HEAD_LEN))?;
     let mut opened = Opened::default();
     let format = if find_signature(&source)?.is_some() {
-        opened.add(source, (Some(0), None), "", limits)?;
+        opened.add(Arc::clone(&source), (Some(0), None), "", limits)?;
         &HDF5
     } else if head.starts_with(b"PK\x03\x04") {
         opened.add_archive(&source, limits)?;
@@ -98,13 +80,13 @@ fn open_shared(
         return Err(Error::format("neither an HDF5 file nor an archive of Keras").at(0));
     };
     let damage = std::mem::take(&mut opened.damage);
-    Ok((opened.finish(format, files)?, damage))
+    Ok((opened.finish(Table::of_file(format, name, source))?, damage))
 }
 
 /// A file that is being opened.
 #[derive(Default)]
 struct Opened {
-    parts: Vec<Part>,
+    parts: Vec<Arc<Part>>,
     contents: Vec<Contents>,
     fields: Map<String, Value>,
     left_out: Vec<String>,
@@ -144,7 +126,7 @@ impl Opened {
             self.describe(key, value.as_bytes(), limits)?;
         }
         self.contents.push(contents);
-        self.parts.push(Part { file, start, entry });
+        self.parts.push(Arc::new(Part { file, start, entry }));
         Ok(())
     }
 
@@ -211,9 +193,9 @@ impl Opened {
         Ok(())
     }
 
-    fn finish(mut self, format: &'static Format, files: Vec<FileInfo>) -> Result<KerasReader> {
+    fn finish(mut self, mut table: Table) -> Result<Table> {
         let names = self.names();
-        let mut weights: Vec<(String, Weight)> = Vec::new();
+        let mut weights: Vec<(usize, String, Weight)> = Vec::new();
         let mut refused: Vec<Error> = Vec::new();
         let (mut of_optimizer, mut unique) = (0, UniqueNames::of_tensors());
         for (part, contents) in self.contents.into_iter().enumerate() {
@@ -228,45 +210,37 @@ impl Opened {
                     None => &path,
                 };
                 let name = unique.unique(name.to_owned());
-                match dataset.and_then(|dataset| Weight::new(part, dataset, dtype.as_deref())) {
-                    Ok(weight) => weights.push((name, weight)),
+                let weight = dataset
+                    .and_then(|dataset| Weight::new(&self.parts[part], dataset, dtype.as_deref()));
+                match weight {
+                    Ok(weight) => weights.push((part, name, weight)),
                     Err(error) => refused.push(error.for_tensor(name)),
                 }
             }
         }
-        if weights.is_empty() && !refused.is_empty() {
-            return Err(refused.swap_remove(0));
-        }
 
         // As they lie in the file, which is the order of the layers.
-        weights.sort_by_key(|(_, weight)| (weight.part, weight.place()));
+        weights.sort_by_key(|(part, _, weight)| (*part, weight.place()));
+        for (_, name, weight) in weights {
+            let shape = Shape::from(weight.dataset.dims.clone());
+            let info = TensorInfo { name, dtype: weight.dtype(), shape };
+            // A tensor of an impossible length is listed, and not read.
+            let len = info.byte_len().unwrap_or_default();
+            let bytes = TensorBytes::decoded(Weight { len, ..weight });
+            table.add(info, bytes)?;
+        }
         if of_optimizer > 0 {
             let what = counted(of_optimizer, "variable");
             self.left_out.push(format!("the optimizer's state ({what})"));
         }
-        self.left_out.extend(refused.iter().map(|error| {
-            let name = Escaped::short(error.tensor().unwrap_or_default());
-            format!("{name} ({})", error.message())
-        }));
-        let mut metadata = Metadata::new();
+        table.left_out = self.left_out;
+        table.leave_out(refused)?;
+        table.warnings = self.warnings;
+        show(&mut table, &self.fields);
         if !self.fields.is_empty() {
-            metadata.set(METADATA, self.fields);
+            table.metadata.set(METADATA, self.fields);
         }
-        let info = |(name, weight): &(String, Weight)| TensorInfo {
-            name: name.clone(),
-            dtype: weight.dtype(),
-            shape: Shape::from(weight.dataset.dims.clone()),
-        };
-        Ok(KerasReader {
-            format,
-            parts: self.parts,
-            files,
-            tensors: weights.iter().map(info).collect(),
-            weights: weights.into_iter().map(|(_, weight)| weight).collect(),
-            metadata,
-            left_out: self.left_out,
-            warnings: self.warnings,
-        })
+        Ok(table)
     }
 
     /// Names of the variables that a file of Keras 3 numbers, by their paths.
@@ -284,7 +258,7 @@ impl Opened {
 }
 
 impl Weight {
-    fn new(part: usize, mut dataset: Dataset, dtype: Option<&str>) -> Result<Self> {
+    fn new(part: &Arc<Part>, mut dataset: Dataset, dtype: Option<&str>) -> Result<Self> {
         if dataset.datatype == Datatype::Opaque(2) {
             if dtype != Some("bfloat16") {
                 return Err(Error::version("no format here holds elements of opaque bytes"));
@@ -299,7 +273,7 @@ impl Weight {
         let swapped = if is_big_endian { usize::try_from(whole).unwrap_or(1) } else { 1 };
         let is_chunked = matches!(dataset.place, Place::Chunked(_));
         let chunks = is_chunked.then(|| ChunkReader::new(&dataset, dtype.block_bytes()));
-        Ok(Self { part, dataset, chunks, swapped })
+        Ok(Self { part: Arc::clone(part), dataset, len: 0, chunks, swapped })
     }
 
     fn dtype(&self) -> DType {
@@ -320,7 +294,8 @@ impl Weight {
     }
 
     /// Reads bytes as the file has them.
-    fn read(&self, file: &File<'_>, offset: u64, buf: &mut [u8]) -> Result<()> {
+    fn read_stored(&self, offset: u64, buf: &mut [u8]) -> Result<()> {
+        let file = &self.part.file;
         match (&self.dataset.place, &self.chunks) {
             (Place::Flat(place), _) => file.source.read_at(place.saturating_add(offset), buf),
             (_, Some(chunks)) => chunks.read(file, &self.dataset, offset, buf),
@@ -330,102 +305,63 @@ impl Weight {
             }
         }
     }
+}
+
+impl TensorDecoder for Weight {
+    fn range(&self) -> StoredRange {
+        match (self.part.start, &self.dataset.place) {
+            (Some(start), Place::Flat(place)) => {
+                StoredRange { file: 0, offset: start.saturating_add(*place), len: self.len }
+            }
+            (start, _) => {
+                let len = self.len.min(self.part.file.source.len());
+                StoredRange { file: 0, offset: start.unwrap_or_default(), len }
+            }
+        }
+    }
 
     /// Reads bytes in little-endian order.
-    fn read_swapped(&self, file: &File<'_>, offset: u64, buf: &mut [u8]) -> Result<()> {
+    fn read(&self, _: &[SharedSource], offset: u64, buf: &mut [u8]) -> Result<()> {
         if self.swapped == 1 {
-            return self.read(file, offset, buf);
+            return self.read_stored(offset, buf);
         }
         // A range may begin or end within a number.
         let width = self.swapped as u64;
         let (start, end) = (offset / width * width, offset + buf.len() as u64);
         let len = end.next_multiple_of(width) - start;
         let mut whole = vec![0; usize::try_from(len).unwrap_or_default()];
-        self.read(file, start, &mut whole)?;
+        self.read_stored(start, &mut whole)?;
         whole.chunks_exact_mut(self.swapped).for_each(<[u8]>::reverse);
         let from = usize::try_from(offset - start).unwrap_or_default();
         buf.copy_from_slice(&whole[from..from + buf.len()]);
         Ok(())
     }
-}
 
-impl KerasReader {
-    fn locate(&self, tensor: usize, error: Error) -> Error {
-        let part = &self.parts[self.weights[tensor].part];
-        let error = match (error.offset(), part.start) {
-            (Some(offset), Some(start)) => error.at(start.saturating_add(offset)),
-            _ => error,
-        };
-        error.for_tensor(&self.tensors[tensor].name).in_file(&self.files[0].name)
-    }
-}
-
-impl ContainerFacts for KerasReader {
-    fn header_fields(&self) -> Value {
-        let mut fields = json!({ "container": self.format.id });
-        let own = self.metadata.object(METADATA);
-        // Its configuration is long, and the metadata has it.
-        for key in ["keras_version", "backend", "date_saved"] {
-            if let Some(value) = own.and_then(|own| own.get(key)) {
-                fields[key] = value.clone();
-            }
-        }
-        let class =
-            own.and_then(|own| own.get("model_config")).and_then(|own| own.get("class_name"));
-        if let Some(class) = class {
-            fields["class_name"] = class.clone();
-        }
-        fields
-    }
-}
-
-impl CheckpointReader for KerasReader {
-    has_own!(metadata, tensors, container, files, left_out, warnings);
-    has_no!(companions);
-
-    fn format(&self) -> &'static Format {
-        self.format
-    }
-
-    fn stored(&self, tensor: usize) -> Stored<'_> {
-        let weight = &self.weights[tensor];
-        let len = self.tensors[tensor].byte_len().unwrap_or_default();
-        let part = &self.parts[weight.part];
-        let sum = part.entry.iter().map(|(sum, archive)| sum.part(&**archive)).collect();
-        let stored = match (part.start, &weight.dataset.place) {
-            (Some(start), Place::Flat(place)) => {
-                let range = StoredRange { file: 0, offset: start.saturating_add(*place), len };
-                if weight.is_flat() { Stored::plain(range) } else { Stored::derived(range) }
-            }
-            (start, _) => {
-                let len = len.min(part.file.source.len());
-                let offset = start.unwrap_or_default();
-                Stored::derived(StoredRange { file: 0, offset, len })
-            }
+    fn stored<'a>(&'a self, _: &'a [SharedSource]) -> Stored<'a> {
+        let sum = self.part.entry.iter().map(|(sum, archive)| sum.part(&**archive)).collect();
+        let stored = match self.part.start.is_some() && self.is_flat() {
+            true => Stored::plain(self.range()),
+            false => Stored::derived(self.range()),
         };
         stored.with_parts(sum)
     }
 
-    fn read_tensor(&self, tensor: usize, offset: u64, buf: &mut [u8]) -> Result<()> {
-        let available = self.tensors[tensor].byte_len()?;
-        check_range(offset, buf.len(), available).map_err(|error| self.locate(tensor, error))?;
-        let weight = &self.weights[tensor];
-        let read = weight.read_swapped(&self.parts[weight.part].file, offset, buf);
-        read.map_err(|error| self.locate(tensor, error))
-    }
-
-    fn tensor_slice(&self, tensor: usize) -> Option<&[u8]> {
-        let weight = self.weights.get(tensor).filter(|weight| weight.is_flat())?;
-        let len = self.tensors[tensor].byte_len().ok()?;
-        self.parts[weight.part].file.source.slice_at(weight.place(), len)
+    fn slice<'a>(&'a self, _: &'a [SharedSource]) -> Option<&'a [u8]> {
+        self.is_flat().then(|| self.part.file.source.slice_at(self.place(), self.len))?
     }
 }
 
-impl fmt::Debug for KerasReader {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("KerasReader")
-            .field("files", &self.files)
-            .field("tensors", &self.tensors)
-            .finish_non_exhaustive()
+/// Shows the file's description of the model.
+fn show(table: &mut Table, fields: &Map<String, Value>) {
+    table.show("container", table.format().id);
+    // Its configuration is long, and the metadata has it.
+    for key in ["keras_version", "backend", "date_saved"] {
+        if let Some(value) = fields.get(key) {
+            table.show(key, value.clone());
+        }
+    }
+    let class = fields.get("model_config").and_then(|own| own.get("class_name"));
+    if let Some(class) = class {
+        table.show("class_name", class.clone());
     }
 }

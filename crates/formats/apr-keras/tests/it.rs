@@ -3,9 +3,9 @@
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use apr_core::{CheckpointReader, Code, Limits, Result};
+use apr_core::{CheckpointReader, Code, Limits, Result, Table};
 use apr_graph::{AttributeValue, Severity, check};
-use apr_keras::{ARCHIVE, HDF5, KerasReader, METADATA, graphs_of};
+use apr_keras::{ARCHIVE, HDF5, METADATA, graphs_of};
 use apr_testkit::{corrupt, locate, peak_memory, read_everything};
 use serde_json::{Value, json};
 use sha2::{Digest, Sha256};
@@ -18,11 +18,11 @@ fn fixture(name: &str) -> Vec<u8> {
     std::fs::read(folder.join(name)).expect("the fixture is in the repository")
 }
 
-fn open(file: Vec<u8>) -> Result<KerasReader> {
+fn open(file: Vec<u8>) -> Result<Table> {
     apr_keras::open(file, "a.h5", &Limits::default())
 }
 
-fn bytes_of(reader: &KerasReader, tensor: usize, piece: usize) -> Vec<u8> {
+fn bytes_of(reader: &Table, tensor: usize, piece: usize) -> Vec<u8> {
     let len = reader.tensors()[tensor].byte_len().expect("a possible length");
     let mut bytes = vec![0; usize::try_from(len).expect("a small tensor")];
     let mut offset = 0;
@@ -38,7 +38,7 @@ fn digest(bytes: &[u8]) -> String {
 }
 
 /// Dtype, shape and digest of each tensor, in an order of their own.
-fn found(reader: &KerasReader, piece: usize) -> Vec<(String, Vec<u64>, String)> {
+fn found(reader: &Table, piece: usize) -> Vec<(String, Vec<u64>, String)> {
     let of = |(tensor, info): (usize, &apr_core::TensorInfo)| {
         let sha256 = digest(&bytes_of(reader, tensor, piece));
         (info.dtype.name().to_owned(), info.shape.dims().to_vec(), sha256)
@@ -279,7 +279,7 @@ fn configured(config: &Value) -> Result<Option<Vec<(String, apr_graph::Graph)>>>
     use apr_core::Metadata;
 
     struct Configured {
-        inner: KerasReader,
+        inner: Table,
         metadata: Metadata,
     }
     impl CheckpointReader for Configured {
