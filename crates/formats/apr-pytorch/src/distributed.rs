@@ -12,22 +12,20 @@
 
 use std::cell::Cell;
 use std::collections::{BTreeMap, HashMap, HashSet};
-use std::fmt;
 use std::sync::Arc;
 
 use apr_archive::Section;
 use apr_core::{
-    ByteSource, CheckpointReader, ContainerFacts, Error, Escaped, FileInfo, Format, Limits,
-    Metadata, Result, Shape, SourceSet, Stored, StoredPart, StoredRange, Sum, TensorInfo,
-    check_file_name, check_range, counted, has_no, has_own,
+    ByteSource, CheckpointReader, Error, Escaped, FileInfo, Limits, Result, Shape, SharedSource,
+    SourceSet, Stored, StoredPart, StoredRange, Sum, Table, TensorBytes, TensorDecoder, TensorInfo,
+    check_file_name, counted,
 };
-use serde_json::{Value, json};
 
 use crate::input::Input;
 use crate::options::OpenOptions;
 use crate::pickle::build::MAX_DIMS;
 use crate::pickle::{Heap, Id, Node, Persistent, Policy, run};
-use crate::reader::{PytorchReader, open_boxed};
+use crate::reader::open_boxed;
 
 /// Name of the file that describes the others.
 pub const METADATA: &str = ".metadata";
@@ -59,7 +57,7 @@ pub fn open_distributed(
     set: &dyn SourceSet,
     limits: &Limits,
     options: &OpenOptions,
-) -> Result<DistributedReader> {
+) -> Result<Table> {
     let in_metadata = |error: Error| error.in_file(METADATA);
     let policy = Policy {
         lenient: false,
@@ -73,16 +71,56 @@ pub fn open_distributed(
     let root = outcome.root.map_err(in_metadata)?;
     let (items, values) =
         Index { heap: &outcome.heap, work: Cell::new(0) }.read(root).map_err(in_metadata)?;
-    let mut reader = DistributedReader::new(&values);
     let mut files = Files { set, limits, options, by_name: BTreeMap::new() };
+    let (mut tensors, mut names) = (Vec::new(), HashSet::new());
     for item in items {
         let name = item.name.clone();
         let tensor = files.assemble(item).map_err(|error| error.for_tensor(&name))?;
-        reader.add(tensor)?;
+        if !names.insert(name.clone()) {
+            return Err(
+                Error::format("the checkpoint has two tensors of this name").for_tensor(name)
+            );
+        }
+        tensors.push(tensor);
     }
 
-    reader.finish(files, metadata.len())?;
-    Ok(reader)
+    let mut table = finish(files, metadata.len(), tensors)?;
+    if let [first, ..] = &values[..] {
+        let shown = Escaped::short(first);
+        let count = counted(values.len() as u64, "value");
+        table.left_out.push(format!("{count} that are not tensors, the first is '{shown}'"));
+    }
+    Ok(table)
+}
+
+/// Returns the table of the tensors, whose pieces are in these files.
+fn finish(files: Files<'_>, metadata_len: u64, tensors: Vec<Tensor>) -> Result<Table> {
+    let mut table = Table::new(&crate::FORMAT);
+    let mut numbered: Vec<_> = files.by_name.into_iter().collect();
+    numbered.sort_by_key(|(_, (number, _))| *number);
+    for (name, (_, source)) in numbered {
+        table.add_file(FileInfo { name, len: source.len() }, source);
+    }
+    // It was read.
+    let described = FileInfo { name: METADATA.into(), len: metadata_len };
+    table.add_file(described, Arc::new(Vec::new()));
+    let total = |sum: u64, len: u64| sum.saturating_add(len);
+    let stored = table.files().iter().map(|file| file.len).fold(0, total);
+    let allowed = FREE_BYTES.saturating_add(stored.saturating_mul(MAX_GROWTH));
+    let needed = tensors.iter().map(|tensor| tensor.len).fold(0, total);
+    if needed > allowed {
+        let message =
+            format!("its tensors have {needed} bytes; {allowed} are allowed for its files");
+        return Err(Error::memory(message));
+    }
+
+    table.show("container", "distributed");
+    table.show("kind", "distributed checkpoint of PyTorch");
+    table.show("pieces", tensors.iter().map(|tensor| tensor.pieces.len()).sum::<usize>());
+    for tensor in tensors {
+        table.add(tensor.info.clone(), TensorBytes::decoded(tensor))?;
+    }
+    Ok(table)
 }
 
 /// A tensor as the metadata describe it.
@@ -223,17 +261,17 @@ struct Files<'a> {
     set: &'a dyn SourceSet,
     limits: &'a Limits,
     options: &'a OpenOptions,
-    by_name: BTreeMap<String, (usize, Arc<dyn ByteSource>)>,
+    by_name: BTreeMap<String, (usize, SharedSource)>,
 }
 
 impl Files<'_> {
-    fn open(&mut self, name: &str) -> Result<(usize, Arc<dyn ByteSource>)> {
+    fn open(&mut self, name: &str) -> Result<(usize, SharedSource)> {
         if let Some((number, source)) = self.by_name.get(name) {
             return Ok((*number, Arc::clone(source)));
         }
         // The name comes from the metadata, and must not lead out of the folder.
         check_file_name(name)?;
-        let source: Arc<dyn ByteSource> =
+        let source: SharedSource =
             Arc::from(self.set.open(name).map_err(|error| error.in_file(name))?);
         let number = self.by_name.len();
         self.by_name.insert(name.to_owned(), (number, Arc::clone(&source)));
@@ -269,7 +307,7 @@ impl Files<'_> {
         let section = Section::new(Arc::clone(&source), *offset, *len)
             .map_err(|error| error.in_file(file))?;
         let options = OpenOptions { prefix: None, classes: self.options.classes.clone() };
-        let reader = open_boxed(Box::new(section), file, self.limits, &options)?;
+        let reader = open_boxed(Box::new(section), file, self.limits, &options)?.table()?;
         match reader.tensors() {
             [tensor] if tensor.shape.dims() == sizes => {}
             _ => {
@@ -329,8 +367,8 @@ struct Piece {
     file: usize,
     /// Offset of the piece's archive in the file.
     start: u64,
-    source: Arc<dyn ByteSource>,
-    reader: PytorchReader,
+    source: SharedSource,
+    reader: Table,
 }
 
 impl Piece {
@@ -419,8 +457,18 @@ impl Tensor {
         let (offset, len) = (element * width + within, left * width - within);
         Some(Run { piece, position, offset, len })
     }
+}
 
-    fn read(&self, offset: u64, buf: &mut [u8]) -> Result<()> {
+impl TensorDecoder for Tensor {
+    /// For a tensor of several pieces, the range of the first.
+    fn range(&self) -> StoredRange {
+        self.pieces.first().map_or(StoredRange { file: 0, offset: 0, len: 0 }, |piece| {
+            let range = piece.reader.stored(0).range;
+            StoredRange { file: piece.file, offset: piece.start + range.offset, ..range }
+        })
+    }
+
+    fn read(&self, _: &[SharedSource], offset: u64, buf: &mut [u8]) -> Result<()> {
         let (mut position, mut rest, mut near) = (offset, buf, 0);
         while !rest.is_empty() {
             let run = self
@@ -434,126 +482,16 @@ impl Tensor {
         }
         Ok(())
     }
-}
 
-/// A distributed checkpoint opened for reading; [`open_distributed`] makes it.
-pub struct DistributedReader {
-    files: Vec<FileInfo>,
-    tensors: Vec<TensorInfo>,
-    assembled: Vec<Tensor>,
-    metadata: Metadata,
-    fields: Value,
-    left_out: Vec<String>,
-    names: HashSet<String>,
-}
-
-impl DistributedReader {
-    fn new(values: &[String]) -> Self {
-        let left_out = match values {
-            [] => Vec::new(),
-            [first, ..] => {
-                let shown = Escaped::short(first);
-                vec![format!(
-                    "{} that are not tensors, the first is '{shown}'",
-                    counted(values.len() as u64, "value")
-                )]
-            }
-        };
-
-        let (files, tensors, assembled, names) =
-            (Vec::new(), Vec::new(), Vec::new(), HashSet::new());
-        Self {
-            files,
-            tensors,
-            assembled,
-            metadata: Metadata::new(),
-            fields: Value::Null,
-            left_out,
-            names,
-        }
+    fn stored<'a>(&'a self, _: &'a [SharedSource]) -> Stored<'a> {
+        let parts = self.pieces.iter().flat_map(Piece::parts).collect();
+        Stored::derived(self.range()).with_parts(parts)
     }
 
-    fn add(&mut self, tensor: Tensor) -> Result<()> {
-        if !self.names.insert(tensor.info.name.clone()) {
-            return Err(Error::format("the checkpoint has two tensors of this name")
-                .for_tensor(&tensor.info.name));
-        }
-        self.tensors.push(tensor.info.clone());
-        self.assembled.push(tensor);
-        Ok(())
-    }
-
-    fn finish(&mut self, files: Files<'_>, metadata_len: u64) -> Result<()> {
-        let mut numbered: Vec<_> = files.by_name.into_iter().collect();
-        numbered.sort_by_key(|(_, (number, _))| *number);
-        let info = |(name, (_, source)): (String, (usize, Arc<dyn ByteSource>))| FileInfo {
-            name,
-            len: source.len(),
-        };
-        self.files = numbered.into_iter().map(info).collect();
-        self.files.push(FileInfo { name: METADATA.into(), len: metadata_len });
-        let total = |sum: u64, len: u64| sum.saturating_add(len);
-        let stored = self.files.iter().map(|file| file.len).fold(0, total);
-        let allowed = FREE_BYTES.saturating_add(stored.saturating_mul(MAX_GROWTH));
-        let needed = self.assembled.iter().map(|tensor| tensor.len).fold(0, total);
-        if needed > allowed {
-            let message =
-                format!("its tensors have {needed} bytes; {allowed} are allowed for its files");
-            return Err(Error::memory(message));
-        }
-
-        let pieces: usize = self.assembled.iter().map(|tensor| tensor.pieces.len()).sum();
-        self.fields = json!({ "container": "distributed", "kind": "distributed checkpoint of \
-            PyTorch", "pieces": pieces });
-        Ok(())
-    }
-}
-
-impl ContainerFacts for DistributedReader {
-    fn header_fields(&self) -> Value {
-        self.fields.clone()
-    }
-}
-
-impl CheckpointReader for DistributedReader {
-    has_own!(metadata, tensors, container, files, left_out);
-    has_no!(companions);
-
-    fn format(&self) -> &'static Format {
-        &crate::FORMAT
-    }
-
-    /// For a tensor of several pieces, the range of the first.
-    fn stored(&self, tensor: usize) -> Stored<'_> {
-        let pieces = &self.assembled[tensor].pieces;
-        let range = pieces.first().map_or(StoredRange { file: 0, offset: 0, len: 0 }, |piece| {
-            let range = piece.reader.stored(0).range;
-            StoredRange { file: piece.file, offset: piece.start + range.offset, ..range }
-        });
-        Stored::derived(range).with_parts(pieces.iter().flat_map(Piece::parts).collect())
-    }
-
-    fn read_tensor(&self, tensor: usize, offset: u64, buf: &mut [u8]) -> Result<()> {
-        let tensor = &self.assembled[tensor];
-        let read =
-            check_range(offset, buf.len(), tensor.len).and_then(|()| tensor.read(offset, buf));
-        read.map_err(|error| error.for_tensor(&tensor.info.name))
-    }
-
-    fn tensor_slice(&self, tensor: usize) -> Option<&[u8]> {
-        match &self.assembled.get(tensor)?.pieces[..] {
+    fn slice<'a>(&'a self, _: &'a [SharedSource]) -> Option<&'a [u8]> {
+        match &self.pieces[..] {
             [piece] => piece.reader.tensor_slice(0),
             _ => None,
         }
-    }
-
-    fn warnings(&self) -> &[String] {
-        &[]
-    }
-}
-
-impl fmt::Debug for DistributedReader {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("DistributedReader").field("files", &self.files).finish_non_exhaustive()
     }
 }

@@ -154,7 +154,7 @@ mod trainer;
 mod view;
 mod writer;
 
-pub use distributed::{DistributedReader, METADATA, open_distributed};
+pub use distributed::{METADATA, open_distributed};
 pub use format::{FORMAT, PICKLE, TAR, ZIP};
 pub use options::OpenOptions;
 pub use pickle::blobs::{Blob, BlobBytes};
@@ -162,7 +162,7 @@ pub use pickle::globals::verdict as verdict_on;
 pub use pickle::survey::PickleSurvey;
 pub use pickle::uses::{Action, Finding, Verdict};
 pub use plan::{WriteOptions, plan, plan_script};
-pub use reader::{PytorchReader, open, open_with};
+pub use reader::{open, open_with};
 pub use script::ScriptModule;
 pub use shards::{open_index, open_index_with};
 pub use writer::PytorchWriter;

@@ -1,13 +1,13 @@
 //! A checkpoint as its users see it.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
-use std::fmt;
+use std::sync::Arc;
 
 use apr_archive::{Entry, tar};
 use apr_core::{
-    ByteSource, CheckpointReader, Companion, ContainerFacts, Error, Escaped, FileInfo, Format,
-    Limits, Metadata, Result, Shape, Stored, StoredPart, StoredRange, Sum, TensorInfo, check_range,
-    has_own, keys, read_vec,
+    ByteSource, Companion, Error, Escaped, FileInfo, Limits, Metadata, Result, Shape, SharedSource,
+    Stored, StoredPart, StoredRange, Sum, Table, TensorBytes, TensorDecoder, TensorInfo, keys,
+    read_vec,
 };
 use serde_json::{Map, Value};
 
@@ -31,17 +31,17 @@ const MAX_GROWTH: u64 = 16;
 const HEAD_LEN: u64 = 512;
 
 /// Opens a checkpoint. Only its pickle is read; `name` appears in errors and in
-/// [`CheckpointReader::files`].
+/// [`CheckpointReader::files`](apr_core::CheckpointReader::files).
+///
+/// Tensors are named by their path, in order of appearance. Metadata holds `pytorch`, the plain
+/// values by their path, and [`keys::TIED`], which maps each tensor that is another one under a
+/// second name to the first.
 ///
 /// # Errors
 /// E001 for what is not a PyTorch file or wants to import anything unknown, E002 for a truncated or
 /// contradictory one, E003 for big-endian, quantized and sparse ones, and compressions other than
 /// DEFLATE, E004 for a pickle whose checksum is wrong, E007 when reading fails, E008 over a limit.
-pub fn open<S: ByteSource + 'static>(
-    source: S,
-    name: &str,
-    limits: &Limits,
-) -> Result<PytorchReader> {
+pub fn open<S: ByteSource + 'static>(source: S, name: &str, limits: &Limits) -> Result<Table> {
     open_with(source, name, limits, &OpenOptions::default())
 }
 
@@ -54,13 +54,13 @@ pub fn open_with<S: ByteSource + 'static>(
     name: &str,
     limits: &Limits,
     options: &OpenOptions,
-) -> Result<PytorchReader> {
+) -> Result<Table> {
     if name.ends_with(".distcp") {
         let message = "this is one file of a distributed checkpoint: open its folder, which \
                        contains .metadata";
         return Err(Error::format(message).in_file(name));
     }
-    open_boxed(Box::new(source), name, limits, options)
+    open_boxed(Box::new(source), name, limits, options)?.table()
 }
 
 pub(crate) fn open_boxed(
@@ -68,7 +68,7 @@ pub(crate) fn open_boxed(
     name: &str,
     limits: &Limits,
     options: &OpenOptions,
-) -> Result<PytorchReader> {
+) -> Result<Opened> {
     let reader = read(source, name, limits, options);
     reader.map_err(|error| error.in_file(name))
 }
@@ -78,20 +78,20 @@ fn read(
     name: &str,
     limits: &Limits,
     options: &OpenOptions,
-) -> Result<PytorchReader> {
+) -> Result<Opened> {
     let head = read_vec(&*source, 0, source.len().min(HEAD_LEN))?;
 
     // An archive without entries begins with its end record.
     let contents = if head.starts_with(b"PK\x03\x04") || head.starts_with(b"PK\x05\x06") {
         let (contents, source) = archive::read(source, options, limits)?;
         let origin = contents.origin.clone().unwrap_or_default();
-        let reader = PytorchReader::new(source, name, contents, options, limits);
+        let reader = Opened::new(source, name, contents, options, limits);
         return reader.map_err(|error| origin.located(error));
     } else if tar::recognise(&head) {
         tar_checkpoint::read(&*source, options, limits)?
     } else if head.starts_with(&[0x80]) {
         let (contents, source) = legacy::read(source, options, limits)?;
-        return PytorchReader::new(source, name, contents, options, limits);
+        return Opened::new(source, name, contents, options, limits);
     } else {
         // Protocols 0 and 1 have no mark of their own; PyTorch never used them for a file,
         // attackers do.
@@ -102,34 +102,24 @@ fn read(
         .at(0));
     };
 
-    PytorchReader::new(source, name, contents, options, limits)
+    Opened::new(source, name, contents, options, limits)
 }
 
-/// A PyTorch checkpoint opened for reading; [`open`] makes it.
-///
-/// Tensors are named by their path, in order of appearance. Metadata holds `pytorch`, the plain
-/// values by their path, and [`keys::TIED`], which maps each tensor that is another one under a
-/// second name to the first. Tensor positions given to its methods must be below the number of
-/// [`tensors`](CheckpointReader::tensors).
-pub struct PytorchReader {
-    sources: Vec<Box<dyn ByteSource>>,
+/// A checkpoint that is being opened. Shards become one, and tensors may be selected.
+pub(crate) struct Opened {
+    sources: Vec<SharedSource>,
     /// One for each source.
     files: Vec<FileInfo>,
-    tensors: Vec<TensorInfo>,
+    pub(crate) tensors: Vec<TensorInfo>,
     /// One for each tensor.
     places: Vec<TensorLocation>,
-    /// CRC-32 of storages, by file, offset and length.
-    checksums: BTreeMap<(usize, u64, u64), u32>,
-    /// Mapping of each source to its file.
-    origins: Vec<ContentOrigin>,
+    storages: Storages,
     metadata: Metadata,
     header_fields: Map<String, Value>,
     left_out: Vec<String>,
-    warnings: Vec<String>,
-    /// The files of TorchScript's program.
-    companions: Vec<Companion>,
-    /// Locations of the program's files in the first source.
-    code: Vec<Entry>,
+    pub(crate) warnings: Vec<String>,
+    /// The files of TorchScript's program, in the first source.
+    code: Vec<(String, Entry)>,
     limits: Limits,
 }
 
@@ -142,7 +132,16 @@ struct TensorLocation {
     beside: Vec<u64>,
 }
 
-impl PytorchReader {
+/// The storages of all files.
+#[derive(Default)]
+struct Storages {
+    /// CRC-32 of storages, by file, offset and length.
+    checksums: BTreeMap<(usize, u64, u64), u32>,
+    /// Mapping of each source to its file.
+    origins: Vec<ContentOrigin>,
+}
+
+impl Opened {
     /// The shards of one checkpoint as if they were one file. There is at least one, and no name is
     /// in two of them.
     pub(crate) fn join(shards: Vec<Self>) -> Self {
@@ -159,8 +158,8 @@ impl PytorchReader {
                     .map(|place| TensorLocation { file: file + place.file, ..place }),
             );
             let moved = |((of, offset, len), crc32)| ((file + of, offset, len), crc32);
-            joined.checksums.extend(shard.checksums.into_iter().map(moved));
-            joined.origins.extend(shard.origins);
+            joined.storages.checksums.extend(shard.storages.checksums.into_iter().map(moved));
+            joined.storages.origins.extend(shard.storages.origins);
             joined.sources.extend(shard.sources);
             joined.files.extend(shard.files);
             joined.tensors.extend(shard.tensors);
@@ -214,47 +213,31 @@ impl PytorchReader {
         }
     }
 
-    /// The storages that a tensor is made of and that have a checksum.
-    fn parts(&self, place: &TensorLocation) -> Vec<StoredPart<'_>> {
-        let TensorLocation { file, content, beside } = place;
-        if content.len() == 0 {
-            return Vec::new();
-        }
-
-        let around = |&at: &u64| {
-            // The last storage that begins at this place or before it, perhaps in another file.
-            let (&(of, offset, len), &crc32) =
-                self.checksums.range(..=(*file, at, u64::MAX)).next_back()?;
-            let range = StoredRange { file: *file, offset, len };
-            let holds = of == *file && at - offset < len;
-            let place = self.place(*file, offset, len);
-            holds.then(|| {
-                StoredPart::of_file(&*self.sources[*file], range, Sum::Crc32(crc32)).lying_at(place)
-            })
-        };
-
-        let mut parts: Vec<_> =
-            std::iter::once(&content.view().offset).chain(beside).filter_map(around).collect();
-        parts.sort_by_key(|part| part.range.offset);
-        parts.dedup_by_key(|part| part.range.offset);
-        parts
-    }
-
-    /// Returns the range in the file for a range of a source.
-    ///
-    /// For compressed entries, it is the range of the compressed bytes.
-    fn place(&self, file: usize, offset: u64, len: u64) -> StoredRange {
-        let Range { offset, len } = self.origins[file].place(Range { offset, len });
-        StoredRange { file, offset, len }
-    }
-
     fn shard_warnings(&self) -> Vec<String> {
         let name = Escaped::short(&self.files[0].name);
         self.warnings.iter().map(|warning| format!("{name}: {warning}")).collect()
     }
 
-    pub(crate) fn warn(&mut self, warning: String) {
-        self.warnings.push(warning);
+    /// Returns the table of the checkpoint.
+    pub(crate) fn table(self) -> Result<Table> {
+        let mut table = Table::new(&crate::FORMAT);
+        for (file, source) in self.files.into_iter().zip(self.sources) {
+            table.add_file(file, source);
+        }
+        let storages = Arc::new(self.storages);
+        for (info, place) in self.tensors.into_iter().zip(self.places) {
+            let tensor = StoredTensor { place, storages: Arc::clone(&storages) };
+            table.add(info, TensorBytes::decoded(tensor))?;
+        }
+        table.metadata = self.metadata;
+        table.fields = self.header_fields;
+        table.left_out = self.left_out;
+        table.warnings = self.warnings;
+        for (name, entry) in self.code {
+            let (companion, limits) = (Companion { name, len: entry.len }, self.limits);
+            table.offer(companion, move |sources| entry.content(&*sources[0], &limits));
+        }
+        Ok(table)
     }
 
     fn new(
@@ -351,31 +334,25 @@ impl PytorchReader {
             .into_iter()
             .map(|((offset, len), crc32)| ((0, offset, len), crc32))
             .collect();
-        let (sources, origins, left_out) = (vec![source], vec![origin], contents.left_out);
-        let (names, code): (Vec<String>, Vec<Entry>) = contents.code.into_iter().unzip();
-        let companions =
-            names.into_iter().zip(&code).map(|(name, entry)| Companion { name, len: entry.len });
-        let mut reader = Self {
-            sources,
+        let mut opened = Self {
+            sources: vec![source.into()],
             files,
             tensors,
             places,
-            checksums,
-            origins,
+            storages: Storages { checksums, origins: vec![origin] },
             metadata,
             header_fields,
-            left_out,
+            left_out: contents.left_out,
             warnings,
-            companions: companions.collect(),
-            code,
+            code: contents.code.into_iter().collect(),
             limits: *limits,
         };
 
-        reader.tie();
-        reader.warnings.extend(overlaps::warning(
-            reader.tensors.iter().zip(reader.places.iter().map(|place| &place.content)),
+        opened.tie();
+        opened.warnings.extend(overlaps::warning(
+            opened.tensors.iter().zip(opened.places.iter().map(|place| &place.content)),
         ));
-        Ok(reader)
+        Ok(opened)
     }
 }
 
@@ -407,74 +384,85 @@ fn strip<T>(
     Ok(kept)
 }
 
-impl ContainerFacts for PytorchReader {
-    fn header_fields(&self) -> Value {
-        Value::Object(self.header_fields.clone())
+impl Storages {
+    /// The storages that a tensor is made of and that have a checksum.
+    fn parts<'a>(
+        &self,
+        place: &TensorLocation,
+        sources: &'a [SharedSource],
+    ) -> Vec<StoredPart<'a>> {
+        let TensorLocation { file, content, beside } = place;
+        if content.len() == 0 {
+            return Vec::new();
+        }
+
+        let around = |&at: &u64| {
+            // The last storage that begins at this place or before it, perhaps in another file.
+            let (&(of, offset, len), &crc32) =
+                self.checksums.range(..=(*file, at, u64::MAX)).next_back()?;
+            let range = StoredRange { file: *file, offset, len };
+            let holds = of == *file && at - offset < len;
+            let place = self.place(*file, offset, len);
+            holds.then(|| {
+                StoredPart::of_file(&*sources[*file], range, Sum::Crc32(crc32)).lying_at(place)
+            })
+        };
+
+        let mut parts: Vec<_> =
+            std::iter::once(&content.view().offset).chain(beside).filter_map(around).collect();
+        parts.sort_by_key(|part| part.range.offset);
+        parts.dedup_by_key(|part| part.range.offset);
+        parts
+    }
+
+    /// Returns the range in the file for a range of a source.
+    ///
+    /// For compressed entries, it is the range of the compressed bytes.
+    fn place(&self, file: usize, offset: u64, len: u64) -> StoredRange {
+        let Range { offset, len } = self.origins[file].place(Range { offset, len });
+        StoredRange { file, offset, len }
     }
 }
 
-impl CheckpointReader for PytorchReader {
-    has_own!(metadata, tensors, container, files, left_out, warnings);
+/// A tensor of a checkpoint.
+struct StoredTensor {
+    place: TensorLocation,
+    storages: Arc<Storages>,
+}
 
-    fn format(&self) -> &'static Format {
-        &crate::FORMAT
+impl TensorDecoder for StoredTensor {
+    /// For a tensor that is not contiguous, this is the range from its first element to its last.
+    fn range(&self) -> StoredRange {
+        let TensorLocation { file, content, .. } = &self.place;
+        let view = content.view();
+        self.storages.place(*file, view.offset, view.span)
     }
 
-    /// For a tensor that is not contiguous, this is the range from its first element to its last.
-    fn stored(&self, tensor: usize) -> Stored<'_> {
-        let place @ TensorLocation { file, content, .. } = &self.places[tensor];
-        let view = content.view();
-        let range = self.place(*file, view.offset, view.span);
-        match content {
+    fn read(&self, sources: &[SharedSource], offset: u64, buf: &mut [u8]) -> Result<()> {
+        self.place.content.read(&*sources[self.place.file], offset, buf)
+    }
+
+    fn stored<'a>(&'a self, sources: &'a [SharedSource]) -> Stored<'a> {
+        let Self { place, storages } = self;
+        match &place.content {
             Content::Stored(view)
-                if view.is_flat() && self.origins[*file].is_verbatim(view.offset) =>
+                if view.is_flat() && storages.origins[place.file].is_verbatim(view.offset) =>
             {
                 // The checksum is that of the storage, for a tensor that is all of it.
-                let own = self.checksums.get(&(*file, view.offset, view.len)).copied();
-                let parts = if own.is_none() { self.parts(place) } else { Vec::new() };
-                Stored::plain(range).with_crc32(own).with_parts(parts)
+                let own = storages.checksums.get(&(place.file, view.offset, view.len)).copied();
+                let parts = if own.is_none() { storages.parts(place, sources) } else { Vec::new() };
+                Stored::plain(self.range()).with_crc32(own).with_parts(parts)
             }
-            _ => Stored::derived(range).with_parts(self.parts(place)),
+            _ => Stored::derived(self.range()).with_parts(storages.parts(place, sources)),
         }
     }
 
-    fn read_tensor(&self, tensor: usize, offset: u64, buf: &mut [u8]) -> Result<()> {
-        let TensorLocation { file, content, .. } = &self.places[tensor];
-        let (file_name, name) = (&self.files[*file].name, &self.tensors[tensor].name);
-        let locate = |error: Error| error.in_file(file_name).for_tensor(name);
-        check_range(offset, buf.len(), content.len()).map_err(locate)?;
-        content.read(&*self.sources[*file], offset, buf).map_err(locate)
-    }
-
-    fn tensor_slice(&self, tensor: usize) -> Option<&[u8]> {
-        let TensorLocation { file, content: Content::Stored(view), .. } =
-            self.places.get(tensor)?
-        else {
-            return None;
-        };
-        if !view.is_flat() {
-            return None;
+    fn slice<'a>(&'a self, sources: &'a [SharedSource]) -> Option<&'a [u8]> {
+        match &self.place.content {
+            Content::Stored(view) if view.is_flat() => {
+                sources[self.place.file].slice_at(view.offset, view.len)
+            }
+            _ => None,
         }
-        self.sources[*file].slice_at(view.offset, view.len)
-    }
-
-    fn companions(&self) -> &[Companion] {
-        &self.companions
-    }
-
-    fn read_companion(&self, companion: usize) -> Result<Vec<u8>> {
-        let entry = self.code.get(companion).ok_or_else(|| Companion::absent(companion))?;
-        entry.content(&*self.sources[0], &self.limits)
-    }
-}
-
-impl fmt::Debug for PytorchReader {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let mut debug = f.debug_struct("PytorchReader");
-        debug
-            .field("files", &self.files)
-            .field("tensors", &self.tensors)
-            .field("metadata", &self.metadata);
-        debug.finish_non_exhaustive()
     }
 }

@@ -1,17 +1,17 @@
 //! Opening the shards that an index names.
 
-use apr_core::{CheckpointReader, Limits, Result, ShardIndex, SourceSet};
+use apr_core::{Limits, Result, ShardIndex, SourceSet, Table};
 use serde::de::IgnoredAny;
 
 use crate::options::OpenOptions;
-use crate::reader::{PytorchReader, open_boxed};
+use crate::reader::{Opened, open_boxed};
 
 /// Opens the shards that an index (`pytorch_model.bin.index.json`) names, through the set, and
 /// checks index and shards against each other.
 ///
 /// Tensors come shard by shard, shards sorted by name, each in its file's order.
-/// [`CheckpointReader::files`] lists the shards, not the index. Only tensors of one shard can be
-/// tied.
+/// [`CheckpointReader::files`](apr_core::CheckpointReader::files) lists the shards, not the index.
+/// Only tensors of one shard can be tied.
 ///
 /// ```
 /// use apr_core::{
@@ -54,7 +54,7 @@ pub fn open_index(
     index_name: &str,
     set: &dyn SourceSet,
     limits: &Limits,
-) -> Result<PytorchReader> {
+) -> Result<Table> {
     open_index_with(index_json, index_name, set, limits, &OpenOptions::default())
 }
 
@@ -70,7 +70,7 @@ pub fn open_index_with(
     set: &dyn SourceSet,
     limits: &Limits,
     options: &OpenOptions,
-) -> Result<PytorchReader> {
+) -> Result<Table> {
     // Writers differ on whether tied tensors count twice in the total size, so nothing is compared
     // with it.
     let index = ShardIndex::<IgnoredAny>::parse(index_json, index_name, limits)?;
@@ -78,16 +78,13 @@ pub fn open_index_with(
     let shards =
         index.open_shards(set, |source, shard| open_boxed(source, shard, limits, &whole))?;
     index.check_tensors(
-        shards.iter().map(|shard| shard.tensors().iter().map(|info| info.name.as_str())),
+        shards.iter().map(|shard| shard.tensors.iter().map(|info| info.name.as_str())),
     )?;
 
-    let mut reader = PytorchReader::join(shards);
-    if let Some(warning) = index.unread_warning() {
-        reader.warn(warning);
-    }
-
+    let mut joined = Opened::join(shards);
+    joined.warnings.extend(index.unread_warning());
     match &options.prefix {
-        Some(prefix) => reader.select(prefix).map_err(|error| error.in_file(index_name)),
-        None => Ok(reader),
+        Some(prefix) => joined.select(prefix).map_err(|error| error.in_file(index_name))?.table(),
+        None => joined.table(),
     }
 }

@@ -2,8 +2,8 @@
 
 use std::path::PathBuf;
 
-use apr_core::{CheckpointReader, Code, Error, Limits, Result};
-use apr_pytorch::{OpenOptions, PytorchReader};
+use apr_core::{CheckpointReader, Code, Error, Limits, Result, Table};
+use apr_pytorch::OpenOptions;
 
 mod arrays;
 mod corruption;
@@ -25,11 +25,11 @@ fn golden(name: &str) -> Vec<u8> {
     std::fs::read(&path).expect("the fixture is in the repository")
 }
 
-fn open(file: Vec<u8>) -> Result<PytorchReader> {
+fn open(file: Vec<u8>) -> Result<Table> {
     apr_pytorch::open(file, "model.pt", &Limits::default())
 }
 
-fn open_with(file: Vec<u8>, options: &OpenOptions) -> Result<PytorchReader> {
+fn open_with(file: Vec<u8>, options: &OpenOptions) -> Result<Table> {
     apr_pytorch::open_with(file, "model.pt", &Limits::default(), options)
 }
 
@@ -38,7 +38,7 @@ fn refused(file: Vec<u8>) -> Error {
 }
 
 /// The decoded bytes of a tensor, read in pieces of `piece` bytes.
-fn bytes_of(reader: &PytorchReader, tensor: usize, piece: usize) -> Vec<u8> {
+fn bytes_of(reader: &Table, tensor: usize, piece: usize) -> Vec<u8> {
     let len = reader.tensors()[tensor].byte_len().expect("a possible length");
     let mut bytes = vec![0; usize::try_from(len).expect("a small tensor")];
     let mut offset = 0;

@@ -22,7 +22,7 @@ fn two_shards() -> FolderInMemory {
     FolderInMemory::from([("1", one), ("2", two)])
 }
 
-fn open(folder: &FolderInMemory, index: impl AsRef<[u8]>) -> Result<PytorchReader> {
+fn open(folder: &FolderInMemory, index: impl AsRef<[u8]>) -> Result<Table> {
     open_index(index.as_ref(), INDEX, folder, &Limits::default())
 }
 

@@ -1,7 +1,6 @@
 //! Files that today's torch wrote, or reads: `fixtures/torch`, with what torch found in them.
 
 use apr_core::Sum;
-use apr_pytorch::DistributedReader;
 use apr_testkit::torch::{Entry, checkpoint, entries, tensor, zip};
 use apr_testkit::{FolderInMemory, corrupt, peak_memory, read_everything};
 use serde_json::Value;
@@ -20,7 +19,7 @@ fn hex(bytes: &[u8]) -> String {
 
 /// Compares the tensors of a file with the tensors that torch read from it.
 #[track_caller]
-fn assert_read(name: &str, tensors: &Value) -> PytorchReader {
+fn assert_read(name: &str, tensors: &Value) -> Table {
     let reader = open(fixture(name)).unwrap_or_else(|error| panic!("{name}: {error}"));
     let tensors = tensors.as_object().expect("an object");
     assert_eq!(reader.tensors().len(), tensors.len(), "{name}");
@@ -155,7 +154,7 @@ fn mesh() -> FolderInMemory {
     FolderInMemory(names.map(|name| (name.to_owned(), fixture(&format!("mesh/{name}")))).into())
 }
 
-fn open_mesh(folder: &FolderInMemory) -> Result<DistributedReader> {
+fn open_mesh(folder: &FolderInMemory) -> Result<Table> {
     let (limits, options) = (Limits::default(), OpenOptions::default());
     apr_pytorch::open_distributed(&folder.0[".metadata"], folder, &limits, &options)
 }
@@ -221,7 +220,7 @@ fn broken_distributed_checkpoints_are_errors_or_readable() {
     assert_eq!((error.code(), error.file()), (Code::Io, Some("__1_0.distcp")), "{error}");
 }
 
-fn read_all(reader: &PytorchReader) -> Result<()> {
+fn read_all(reader: &Table) -> Result<()> {
     let mut bytes = [0; 8];
     reader.read_tensor(0, 0, &mut bytes)
 }
@@ -248,6 +247,6 @@ fn a_program_whose_weights_are_not_one_stored_state_dict_is_refused() {
 fn a_reader_shows_its_tensors_for_debugging() {
     let reader = open(golden("kinds.pt")).unwrap();
     let shown = format!("{reader:?}");
-    assert!(shown.starts_with("PytorchReader { files:"), "{shown}");
+    assert!(shown.starts_with("Table {"), "{shown}");
     assert!(shown.contains(&reader.tensors()[0].name), "{shown}");
 }

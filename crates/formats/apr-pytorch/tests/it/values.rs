@@ -27,7 +27,7 @@ fn hex(bytes: &[u8]) -> String {
 }
 
 /// A tensor as `make.py` describes it.
-fn describe(reader: &PytorchReader, tensor: usize, piece: usize) -> Value {
+fn describe(reader: &Table, tensor: usize, piece: usize) -> Value {
     let info = &reader.tensors()[tensor];
     let bytes = bytes_of(reader, tensor, piece);
     json!([info.name, {

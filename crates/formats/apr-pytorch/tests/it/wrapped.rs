@@ -6,7 +6,7 @@ use super::today::fixture;
 use super::*;
 
 /// Names and values of all tensors.
-fn tensors(reader: &PytorchReader) -> Vec<(String, Vec<f32>)> {
+fn tensors(reader: &Table) -> Vec<(String, Vec<f32>)> {
     let values = |at: usize| {
         let bytes = bytes_of(reader, at, 1000);
         let (values, _) = bytes.as_chunks::<4>();
@@ -27,7 +27,7 @@ fn expected(name: &str) -> Vec<(String, Vec<f32>)> {
 }
 
 #[track_caller]
-fn assert_holds(name: &str) -> PytorchReader {
+fn assert_holds(name: &str) -> Table {
     let reader = open(fixture(name)).unwrap_or_else(|error| panic!("{name}: {error}"));
     let mut found = tensors(&reader);
     found.sort_by(|(one, _), (other, _)| one.cmp(other));

@@ -95,7 +95,7 @@ pub(crate) fn write(tensors: &[(TensorInfo, Vec<u8>)], metadata: &Metadata) -> V
     file
 }
 
-fn contents(reader: &PytorchReader) -> Vec<(TensorInfo, Vec<u8>)> {
+fn contents(reader: &Table) -> Vec<(TensorInfo, Vec<u8>)> {
     reader
         .tensors()
         .iter()
