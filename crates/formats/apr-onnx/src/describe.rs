@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, HashSet};
 
 use apr_core::protobuf::{Span, Walker};
-use apr_core::{ByteSource, Limits, Metadata, Result};
+use apr_core::{ByteSource, Limits, Metadata, Result, Table};
 use serde_json::{Map, Value, json};
 
 use crate::names::Revealed;
@@ -152,17 +152,14 @@ fn opsets(model: &Model) -> Value {
     Value::Object(opsets.collect())
 }
 
-/// Returns the fields of the file that a report shows.
-pub(crate) fn fields(model: &Model) -> Value {
-    let mut fields = json!({
-        "ir_version": model.ir_version,
-        "opsets": opsets(model),
-        "nodes": model.graph.as_ref().map_or(0, |graph| graph.nodes.len()),
-        "functions": model.functions.len(),
-    });
-    if let (Some(fields), false) = (fields.as_object_mut(), model.producer_name.is_empty()) {
+/// Shows fields of the file.
+pub(crate) fn show(model: &Model, table: &mut Table) {
+    table.show("ir_version", model.ir_version);
+    table.show("opsets", opsets(model));
+    table.show("nodes", model.graph.as_ref().map_or(0, |graph| graph.nodes.len()));
+    table.show("functions", model.functions.len());
+    if !model.producer_name.is_empty() {
         let producer = format!("{} {}", model.producer_name, model.producer_version);
-        fields.insert("producer".into(), producer.trim_end().into());
+        table.show("producer", producer.trim_end());
     }
-    fields
 }

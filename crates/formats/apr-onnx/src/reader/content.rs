@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use apr_core::{ByteSource, Error, Result, StoredRange};
+use apr_core::{Error, Result, SharedSource, StoredRange, TensorDecoder};
 
 use super::numbers::Numbers;
 use super::sparse::Sparse;
@@ -10,9 +10,6 @@ use super::turned::{Blocks, Turned};
 
 /// Bytes of packed elements that are unpacked at a time.
 const UNPACKED_AT_ONCE: usize = 4096;
-
-/// A file with data.
-pub(crate) type Source = Arc<dyn ByteSource>;
 
 /// A tensor's elements, as the checkpoint gives them.
 #[derive(Debug)]
@@ -24,6 +21,25 @@ pub(crate) struct Content {
     turned: Option<Turned>,
     /// Bytes of all elements.
     pub(crate) len: u64,
+}
+
+/// A tensor whose elements are not bytes of a file as they are.
+pub(crate) struct Decoder {
+    pub(crate) content: Content,
+    /// Blocks of all matrices of the model.
+    pub(crate) blocks: Arc<Blocks>,
+    /// Number of the matrix in the blocks.
+    pub(crate) tensor: usize,
+}
+
+impl TensorDecoder for Decoder {
+    fn range(&self) -> StoredRange {
+        self.content.near()
+    }
+
+    fn read(&self, sources: &[SharedSource], offset: u64, buf: &mut [u8]) -> Result<()> {
+        self.content.read(sources, (&self.blocks, self.tensor), offset, buf)
+    }
 }
 
 /// Elements packed as `raw_data` has them.
@@ -96,7 +112,7 @@ impl Content {
     /// `blocks` are those of the reader, which knows the content as `tensor`.
     pub(crate) fn read(
         &self,
-        files: &[Source],
+        files: &[SharedSource],
         blocks: (&Blocks, usize),
         start: u64,
         buf: &mut [u8],
@@ -109,7 +125,12 @@ impl Content {
     }
 
     /// Bytes in the order that the file has them.
-    pub(crate) fn read_stored(&self, files: &[Source], start: u64, buf: &mut [u8]) -> Result<()> {
+    pub(crate) fn read_stored(
+        &self,
+        files: &[SharedSource],
+        start: u64,
+        buf: &mut [u8],
+    ) -> Result<()> {
         let Some(narrow) = self.narrow else { return self.packed.read(files, start, buf) };
         let per_byte = u64::from(8 / narrow.bits);
         let mut packed = [0; UNPACKED_AT_ONCE];
@@ -162,7 +183,7 @@ impl Narrow {
 }
 
 impl Packed {
-    pub(crate) fn read(&self, files: &[Source], start: u64, buf: &mut [u8]) -> Result<()> {
+    pub(crate) fn read(&self, files: &[SharedSource], start: u64, buf: &mut [u8]) -> Result<()> {
         if buf.is_empty() {
             return Ok(());
         }

@@ -4,15 +4,16 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use apr_core::protobuf::Walker;
-use apr_core::{Error, Escaped, FileInfo, IoCause, Result, SourceSet, StoredRange, relative_path};
+use apr_core::{
+    Error, Escaped, FileInfo, IoCause, Result, SharedSource, SourceSet, StoredRange, relative_path,
+};
 
-use super::content::Source;
 use crate::proto::Tensor;
 
 /// The model's file and the data files that it refers to.
 pub(crate) struct Files<'a> {
     set: Option<&'a dyn SourceSet>,
-    pub(crate) sources: Vec<Source>,
+    pub(crate) sources: Vec<SharedSource>,
     pub(crate) infos: Vec<FileInfo>,
     /// Ranges of tensor data in files other than the model's own.
     pub(crate) found: Vec<StoredRange>,
@@ -28,13 +29,13 @@ pub(crate) struct ExternalLocation {
 }
 
 impl<'a> Files<'a> {
-    pub(crate) fn new(source: Source, name: &str, set: Option<&'a dyn SourceSet>) -> Self {
+    pub(crate) fn new(source: SharedSource, name: &str, set: Option<&'a dyn SourceSet>) -> Self {
         let infos = vec![FileInfo { name: name.to_owned(), len: source.len() }];
         Self { set, sources: vec![source], infos, found: Vec::new(), by_name: HashMap::new() }
     }
 
     /// Files that were opened before.
-    pub(crate) fn opened(sources: &[Source], infos: &[FileInfo]) -> Self {
+    pub(crate) fn opened(sources: &[SharedSource], infos: &[FileInfo]) -> Self {
         let by_name = infos
             .iter()
             .enumerate()
@@ -84,7 +85,7 @@ impl<'a> Files<'a> {
             return Err(Error::io(IoCause::NotFound, message));
         };
 
-        let source: Source =
+        let source: SharedSource =
             Arc::from(set.open(location).map_err(|error| error.in_file(location))?);
         let file = self.sources.len();
         self.infos.push(FileInfo { name: location.to_owned(), len: source.len() });

@@ -10,57 +10,42 @@ mod paths;
 mod sparse;
 mod turned;
 
-use std::collections::{BTreeMap, HashSet};
-use std::fmt;
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::Arc;
 
 use apr_core::protobuf::Walker;
 use apr_core::{
-    ByteSource, CheckpointReader, Companion, ContainerFacts, Error, FileInfo, Format, HEAD_LEN,
-    Limits, Metadata, Result, SourceSet, Stored, StoredRange, TensorInfo, Unlisted, check_range,
-    has_no, has_own, keys, read_vec,
+    ByteSource, CheckpointReader, Companion, Error, HEAD_LEN, Limits, Result, SharedSource,
+    SourceSet, StoredRange, Table, TensorBytes, Unlisted, keys, pass_on, read_vec,
 };
-use serde_json::Value;
 
 use crate::describe;
 use crate::names::{self, Revealed};
 use crate::proto::{Model, Tensor};
 use crate::scan;
-use crate::skeleton::{COMPANION, Uncut};
+use crate::skeleton::{COMPANION, Cut};
 pub(crate) use build::{fills_no_byte, narrow};
 pub(crate) use collect::SMALL;
 use collect::{Collected, Item};
+use content::Decoder;
 pub(crate) use content::Narrow;
-use content::{Content, Source};
 use external::Files;
 pub(crate) use external::{ExternalLocation, checked_location};
 use message::Message;
 pub(crate) use paths::{Scope, each_tensor};
-use turned::Blocks;
 
 /// An ONNX model opened for reading; [`open`] and [`open_in`] make it.
+#[derive(Debug)]
 pub struct OnnxReader {
     content: Message,
-    sources: Vec<Source>,
-    files: Vec<FileInfo>,
-    tensors: Vec<TensorInfo>,
-    /// One for each tensor.
-    contents: Vec<Content>,
-    blocks: Blocks,
-    metadata: Metadata,
-    fields: Value,
-    warnings: Vec<String>,
-    /// Data that are not among the tensors.
-    unlisted: Vec<Unlisted>,
+    table: Table,
+    /// Packing of the elements of tensors that are a range of a file, but not as it is.
+    packings: HashMap<usize, Option<Narrow>>,
     limits: Limits,
     /// Names in the file of tensors that are parts of the graph.
     constants: HashSet<String>,
-    /// Ranges of tensor data in files other than the model's own.
-    outside: Vec<StoredRange>,
     /// The facts that the graph reveals about each tensor, by its name in the file.
     revealed: BTreeMap<String, Revealed>,
-    /// The file around the tensors.
-    companion: Option<Companion>,
 }
 
 /// Source of the names and the layout of an opened model's tensors.
@@ -78,7 +63,7 @@ enum Naming {
 /// E001 for what is not an ONNX model, E002 for a damaged one, E003 for elements of unknown types,
 /// E007 when reading fails or data are in another file, E008 over a limit.
 pub fn open<S: ByteSource + 'static>(source: S, name: &str, limits: &Limits) -> Result<OnnxReader> {
-    read(&(Arc::new(source) as Source), name, None, limits, Naming::Revealed)
+    read(&(Arc::new(source) as SharedSource), name, None, limits, Naming::Revealed)
 }
 
 /// Opens a model in a folder, whose other files may contain its data.
@@ -103,7 +88,7 @@ pub fn open_as_stored(set: &dyn SourceSet, name: &str, limits: &Limits) -> Resul
 
 /// Opens a model whose data are not there.
 pub(crate) fn open_skeleton(
-    source: &Source,
+    source: &SharedSource,
     name: &str,
     set: &dyn SourceSet,
     limits: &Limits,
@@ -119,7 +104,7 @@ pub(crate) fn open_skeleton(
 }
 
 fn read(
-    source: &Source,
+    source: &SharedSource,
     name: &str,
     set: Option<&dyn SourceSet>,
     limits: &Limits,
@@ -130,7 +115,7 @@ fn read(
 }
 
 fn read_unnamed(
-    source: &Source,
+    source: &SharedSource,
     name: &str,
     set: Option<&dyn SourceSet>,
     limits: &Limits,
@@ -146,33 +131,33 @@ fn read_unnamed(
     };
     let mut collected = Collected::new(Files::new(Arc::clone(source), name, set), limits);
     collected.add(&content)?;
-    let (mut metadata, mut fields) = (Metadata::new(), Value::Null);
+    let mut table = Table::new(match content {
+        Message::Model(_) => &crate::FORMAT,
+        Message::Tensor(_) => &crate::TENSOR,
+    });
+    let Files { infos, sources, .. } = &collected.files;
+    for (file, source) in infos.iter().zip(sources) {
+        table.add_file(file.clone(), Arc::clone(source));
+    }
     if let Message::Model(model) = &content {
-        metadata = describe::metadata(model, source, limits)?;
-        fields = describe::fields(model);
+        table.metadata = describe::metadata(model, source, limits)?;
+        describe::show(model, &mut table);
     }
 
     let tied = collected.tied();
     if !tied.is_empty() {
-        metadata.set(keys::TIED, tied);
+        table.metadata.set(keys::TIED, tied);
     }
+    table.warnings = collected.warnings();
 
+    let outside = std::mem::take(&mut collected.files.found);
     let mut reader = OnnxReader {
-        constants: collected.constants(),
-        unlisted: Vec::new(),
-        warnings: collected.warnings(),
-        revealed: BTreeMap::new(),
-        companion: None,
         content,
-        tensors: Vec::new(),
-        contents: Vec::new(),
-        blocks: Blocks::default(),
-        metadata,
-        fields,
+        table,
+        packings: HashMap::new(),
         limits: *limits,
-        outside: std::mem::take(&mut collected.files.found),
-        sources: collected.files.sources.clone(),
-        files: collected.files.infos.clone(),
+        constants: collected.constants(),
+        revealed: BTreeMap::new(),
     };
 
     let mut unlisted = collected.unlisted(naming);
@@ -183,9 +168,19 @@ fn read_unnamed(
         }
     }
 
-    for Item { info, content, .. } in collected.tensors {
-        reader.tensors.push(info);
-        reader.contents.push(content);
+    let (mut flat, blocks) = (Vec::new(), Arc::default());
+    for (tensor, Item { info, content, .. }) in collected.tensors.into_iter().enumerate() {
+        let stored = content.stored_flat();
+        flat.extend(stored.map(|(range, _)| range));
+        let bytes = match content.flat() {
+            Some(range) => TensorBytes::Plain(range),
+            None => {
+                reader.packings.extend(stored.map(|(_, narrow)| (tensor, narrow)));
+                let blocks = Arc::clone(&blocks);
+                TensorBytes::decoded(Decoder { content, blocks, tensor })
+            }
+        };
+        reader.table.add(info, bytes)?;
     }
 
     if let Some(model) = reader.model() {
@@ -194,13 +189,13 @@ fn read_unnamed(
         if !lists.is_empty() {
             unlisted.insert("lists in attributes of ai.onnx.ml operators".into(), lists);
         }
-        reader.warnings.extend(warnings);
+        reader.table.warnings.extend(warnings);
     }
 
     let unlisted = unlisted.into_iter();
-    reader.unlisted = unlisted.map(|(what, names)| Unlisted { what, names }).collect();
+    reader.table.unlisted = unlisted.map(|(what, names)| Unlisted { what, names }).collect();
 
-    reader.offer_skeleton();
+    reader.offer_skeleton(&flat, &outside);
     Ok(reader)
 }
 
@@ -210,7 +205,7 @@ impl OnnxReader {
     fn reveal(&mut self, collected: &mut Collected<'_>) -> Result<Vec<String>> {
         let Message::Model(model) = &self.content else { return Ok(Vec::new()) };
         let Some(graph) = &model.graph else { return Ok(Vec::new()) };
-        let mut walker = Walker::new(&self.sources[0], &self.limits);
+        let mut walker = Walker::new(&self.table.sources()[0], &self.limits);
         let names = names::reveal(graph, &collected.candidates(), &mut walker)?;
         let transposed = describe::noted(model, describe::TRANSPOSED, &mut walker)?;
         let noted = describe::noted(model, describe::CONSTANTS, &mut walker)?;
@@ -241,26 +236,23 @@ impl OnnxReader {
     }
 
     /// Offers the file around the tensors as a companion, unless it is too large for one.
-    fn offer_skeleton(&mut self) {
+    ///
+    /// `flat` are the ranges of tensors, and `outside` those of data in other files.
+    fn offer_skeleton(&mut self, flat: &[StoredRange], outside: &[StoredRange]) {
         if self.model().is_none() {
             return;
         }
-        let len = self.uncut().len();
+        let cut = Cut::new(self.table.files(), flat, outside);
+        let len = cut.len();
         if self.limits.check_companion(len).is_ok() {
-            self.companion = Some(Companion { name: COMPANION.to_owned(), len });
+            let companion = Companion { name: COMPANION.to_owned(), len };
+            self.table.offer(companion, move |sources| cut.read(sources));
         } else {
-            self.warnings.push(format!(
+            self.table.warnings.push(format!(
                 "without the data of its tensors the file has {len} bytes: too many to copy, so \
                  the graph is not kept"
             ));
         }
-    }
-
-    /// The files as the skeleton is cut out of them.
-    fn uncut(&self) -> Uncut<'_> {
-        let flat = self.contents.iter().filter_map(Content::stored_flat);
-        let tensors = flat.map(|(range, _)| range).collect();
-        Uncut { files: &self.files, sources: &self.sources, tensors, outside: &self.outside }
     }
 
     /// Records the renamed tensors and the number of constants.
@@ -276,18 +268,19 @@ impl OnnxReader {
                  modules",
                 counted(renamed().count())
             );
-            self.warnings.push(warning);
+            self.table.warnings.push(warning);
         }
-        if let Some(fields) = self.fields.as_object_mut() {
-            fields.insert("constants".into(), self.constants.len().into());
-        }
-        describe::note_names(&mut self.metadata, &self.revealed);
+        self.table.show("constants", self.constants.len());
+        describe::note_names(&mut self.table.metadata, &self.revealed);
     }
 
     /// The range of a file that a tensor's elements are, whichever way they are read, and how they
     /// are packed there.
     pub(crate) fn flat_range(&self, tensor: usize) -> Option<(StoredRange, Option<Narrow>)> {
-        self.contents[tensor].stored_flat()
+        match self.table.bytes(tensor) {
+            TensorBytes::Plain(range) => Some((*range, None)),
+            bytes => self.packings.get(&tensor).map(|narrow| (bytes.range(), *narrow)),
+        }
     }
 
     /// Returns the facts that the graph reveals about a tensor, by its name in the file.
@@ -310,8 +303,8 @@ impl OnnxReader {
     }
 
     /// Returns the model's file and the files with data.
-    pub(crate) fn sources(&self) -> &[Source] {
-        &self.sources
+    pub(crate) fn sources(&self) -> &[SharedSource] {
+        self.table.sources()
     }
 
     pub(crate) fn limits(&self) -> &Limits {
@@ -319,81 +312,21 @@ impl OnnxReader {
     }
 
     pub(crate) fn in_own_file(&self, error: Error) -> Error {
-        error.in_file(&self.files[0].name)
+        error.in_file(&self.files()[0].name)
     }
 
     /// The `len` bytes of a tensor as `raw_data` would have them. Its data must be found already.
     pub(crate) fn packed(&self, tensor: &Tensor, len: u64) -> Result<Vec<u8>> {
-        let mut files = Files::opened(&self.sources, &self.files);
+        let mut files = Files::opened(self.sources(), self.files());
         let packed = build::packed_of(tensor, &mut files)?;
         packed.check_len(len)?;
         // The data have this length, so the file is long enough to justify it.
         let mut bytes = vec![0; usize::try_from(len).unwrap_or_default()];
-        packed.read(&self.sources, 0, &mut bytes)?;
+        packed.read(self.sources(), 0, &mut bytes)?;
         Ok(bytes)
-    }
-
-    fn locate(&self, tensor: usize, error: Error) -> Error {
-        let file = self.contents[tensor].near().file;
-        error.for_tensor(&self.tensors[tensor].name).in_file(&self.files[file].name)
-    }
-}
-
-impl ContainerFacts for OnnxReader {
-    fn header_fields(&self) -> Value {
-        self.fields.clone()
-    }
-
-    fn unlisted(&self) -> &[Unlisted] {
-        &self.unlisted
     }
 }
 
 impl CheckpointReader for OnnxReader {
-    has_own!(metadata, tensors, container, files, warnings);
-    has_no!(left_out);
-
-    fn companions(&self) -> &[Companion] {
-        self.companion.as_slice()
-    }
-
-    fn read_companion(&self, companion: usize) -> Result<Vec<u8>> {
-        if self.companion.is_none() || companion > 0 {
-            return Err(Companion::absent(companion));
-        }
-        self.uncut().cut().map_err(|error| self.in_own_file(error))
-    }
-
-    fn format(&self) -> &'static Format {
-        match self.content {
-            Message::Model(_) => &crate::FORMAT,
-            Message::Tensor(_) => &crate::TENSOR,
-        }
-    }
-
-    fn stored(&self, tensor: usize) -> Stored<'_> {
-        let content = &self.contents[tensor];
-        content.flat().map_or_else(|| Stored::derived(content.near()), Stored::plain)
-    }
-
-    fn read_tensor(&self, tensor: usize, offset: u64, buf: &mut [u8]) -> Result<()> {
-        let content = &self.contents[tensor];
-        check_range(offset, buf.len(), content.len).map_err(|error| self.locate(tensor, error))?;
-        let blocks = (&self.blocks, tensor);
-        content.read(&self.sources, blocks, offset, buf).map_err(|error| self.locate(tensor, error))
-    }
-
-    fn tensor_slice(&self, tensor: usize) -> Option<&[u8]> {
-        let range = self.contents.get(tensor)?.flat()?;
-        self.sources[range.file].slice_at(range.offset, range.len)
-    }
-}
-
-impl fmt::Debug for OnnxReader {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("OnnxReader")
-            .field("files", &self.files)
-            .field("tensors", &self.tensors)
-            .finish_non_exhaustive()
-    }
+    pass_on!(table);
 }

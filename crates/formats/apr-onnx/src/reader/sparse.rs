@@ -2,9 +2,9 @@
 
 use std::sync::OnceLock;
 
-use apr_core::{Error, Result};
+use apr_core::{Error, Result, SharedSource};
 
-use super::content::{Content, Source};
+use super::content::Content;
 
 /// Bytes of indices that are read at a time.
 const INDICES_AT_ONCE: u64 = 16 << 10;
@@ -27,7 +27,7 @@ pub(crate) struct Sparse {
 
 impl Sparse {
     /// Fills `buf` with bytes of the whole from `start` on, which must be there.
-    pub(crate) fn read(&self, files: &[Source], start: u64, buf: &mut [u8]) -> Result<()> {
+    pub(crate) fn read(&self, files: &[SharedSource], start: u64, buf: &mut [u8]) -> Result<()> {
         let positions = match self.positions.get() {
             Some(positions) => positions,
             None => {
@@ -58,7 +58,7 @@ impl Sparse {
         Ok(())
     }
 
-    fn read_positions(&self, files: &[Source]) -> Result<Vec<u64>> {
+    fn read_positions(&self, files: &[SharedSource]) -> Result<Vec<u64>> {
         let elements: u64 = self.shape.iter().product();
         let one = 8 * self.per_position;
         // A position of thousands of dimensions is longer than what is read at a time.

@@ -1,8 +1,6 @@
 //! Cutting: what is left of a model's files without the data of its tensors.
 
-use std::sync::Arc;
-
-use apr_core::{ByteSource, FileInfo, Result, StoredRange, read_vec};
+use apr_core::{FileInfo, Result, SharedSource, StoredRange, read_vec};
 use serde::{Deserialize, Serialize};
 
 use crate::reader::SMALL;
@@ -49,29 +47,50 @@ pub(super) struct Data {
     pub(super) kept: Vec<(u64, u64)>,
 }
 
-/// The files of a model and the locations of its tensors in them.
-pub(crate) struct Uncut<'a> {
-    /// The model's own first.
-    pub(crate) files: &'a [FileInfo],
-    pub(crate) sources: &'a [Arc<dyn ByteSource>],
-    pub(crate) tensors: Vec<StoredRange>,
-    /// Tensor data in other files, including tensors that only the graph reads.
-    pub(crate) outside: &'a [StoredRange],
-}
+/// Ranges to cut out of the files of a model.
+pub(crate) struct Cut(Header);
 
-impl Uncut<'_> {
+impl Cut {
+    /// Creates the cut for a model by its files, the model's own first.
+    ///
+    /// `tensors` are the ranges of its tensors. `outside` are those of tensor data in other files,
+    /// including tensors that only the graph reads.
+    pub(crate) fn new(
+        files: &[FileInfo],
+        tensors: &[StoredRange],
+        outside: &[StoredRange],
+    ) -> Self {
+        let mut budget = MAX_BETWEEN;
+        let mut data = Vec::with_capacity(files.len() - 1);
+        for (position, file) in files.iter().enumerate().skip(1) {
+            let gaps = between(&ranges(tensors, position, SMALL), file.len);
+            let total: u64 = gaps.iter().map(|(_, len)| len).sum();
+            let rest = budget.checked_sub(total);
+            budget = rest.unwrap_or(budget);
+
+            // Where the gaps are beyond the budget, what no tensor has comes back as zeros.
+            let kept = match rest {
+                Some(_) => gaps,
+                None => common(&ranges(outside, position, 0), &gaps),
+            };
+            data.push(Data { file: file.name.clone(), len: file.len, kept });
+        }
+        let name = files[0].name.rsplit(['/', '\\']).next().unwrap_or_default();
+        let holes = ranges(tensors, 0, SMALL);
+        Self(Header { file: name.to_owned(), len: files[0].len, holes, data })
+    }
+
     /// Bytes of the skeleton.
     pub(crate) fn len(&self) -> u64 {
-        let header = self.header();
-        (HEAD + header.json().len()) as u64 + header.kept()
+        (HEAD + self.0.json().len()) as u64 + self.0.kept()
     }
 
     /// Returns the bytes of the skeleton.
     ///
     /// # Errors
     /// E007 when reading fails.
-    pub(crate) fn cut(&self) -> Result<Vec<u8>> {
-        let header = self.header();
+    pub(crate) fn read(&self, sources: &[SharedSource]) -> Result<Vec<u8>> {
+        let Self(header) = self;
         let json = header.json();
         let mut skeleton = MAGIC.to_vec();
         skeleton.extend(VERSIONS.last());
@@ -80,39 +99,17 @@ impl Uncut<'_> {
         let mut at = 0;
         // An empty hole at the end stands for what follows the last one.
         for &(offset, len) in header.holes.iter().chain([&(header.len, 0)]) {
-            skeleton.extend(read_vec(&self.sources[0], at, offset - at)?);
+            skeleton.extend(read_vec(&*sources[0], at, offset - at)?);
             at = offset + len;
         }
 
-        for (data, source) in header.data.iter().zip(&self.sources[1..]) {
+        for (data, source) in header.data.iter().zip(&sources[1..]) {
             for &(offset, len) in &data.kept {
                 skeleton.extend(read_vec(source, offset, len)?);
             }
         }
 
         Ok(skeleton)
-    }
-
-    /// Returns the header: the ranges to remove from the model's file and to keep of other files.
-    fn header(&self) -> Header {
-        let mut budget = MAX_BETWEEN;
-        let mut data = Vec::with_capacity(self.files.len() - 1);
-        for (position, file) in self.files.iter().enumerate().skip(1) {
-            let gaps = between(&ranges(&self.tensors, position, SMALL), file.len);
-            let total: u64 = gaps.iter().map(|(_, len)| len).sum();
-            let rest = budget.checked_sub(total);
-            budget = rest.unwrap_or(budget);
-
-            // Where the gaps are beyond the budget, what no tensor has comes back as zeros.
-            let kept = match rest {
-                Some(_) => gaps,
-                None => common(&ranges(self.outside, position, 0), &gaps),
-            };
-            data.push(Data { file: file.name.clone(), len: file.len, kept });
-        }
-        let name = self.files[0].name.rsplit(['/', '\\']).next().unwrap_or_default();
-        let holes = ranges(&self.tensors, 0, SMALL);
-        Header { file: name.to_owned(), len: self.files[0].len, holes, data }
     }
 }
 

@@ -34,7 +34,7 @@ use cut::{HEAD, Header, MAGIC, VERSIONS};
 use holed::Others;
 
 pub use cut::COMPANION;
-pub(crate) use cut::Uncut;
+pub(crate) use cut::Cut;
 pub use restore::{RestoreOptions, restore, tensors};
 pub use writer::RestoredWriter;
 
