@@ -14,9 +14,9 @@ use core::fmt;
 use serde_json::{Map, Value};
 
 use crate::{
-    ByteSource, CheckpointReader, Companion, Container, ContainerFacts, Error, Escaped, FileInfo,
-    Format, Metadata, Result, SharedSource, Stored, StoredRange, TensorInfo, UniqueNames, Unlisted,
-    check_range, read_pieces,
+    ByteSource, CheckpointReader, Companion, Container, ContainerFacts, Error, Escaped,
+    FileChecksum, FileInfo, Format, Metadata, Result, SharedSource, Stored, StoredRange,
+    TensorInfo, UniqueNames, Unlisted, check_range, read_pieces,
 };
 
 /// Function that reads a companion from the sources of the table.
@@ -61,6 +61,8 @@ pub struct Table {
     pub metadata: Metadata,
     /// Header fields that only this format has, for display.
     pub fields: Map<String, Value>,
+    /// Checksum over the first file, which holds for all tensors.
+    pub checksum: Option<FileChecksum>,
     /// Data that are not among the tensors.
     pub unlisted: Vec<Unlisted>,
     /// Data of the files that a conversion does not keep.
@@ -196,6 +198,7 @@ impl Table {
             contents: Vec::new(),
             metadata: Metadata::new(),
             fields: Map::new(),
+            checksum: None,
             unlisted: Vec::new(),
             left_out: Vec::new(),
             warnings: Vec::new(),
@@ -314,6 +317,10 @@ impl Table {
         &self.bytes[tensor]
     }
 
+    fn first_name(&self) -> &str {
+        self.files.first().map_or("", |file| &file.name)
+    }
+
     fn locate(&self, tensor: usize, error: Error) -> Error {
         let error = error.for_tensor(&self.tensors[tensor].name);
         match self.files.get(self.bytes[tensor].range().file) {
@@ -351,6 +358,18 @@ impl ContainerFacts for Table {
     fn unlisted(&self) -> &[Unlisted] {
         &self.unlisted
     }
+
+    fn checksum(&self) -> Option<FileChecksum> {
+        self.checksum.clone()
+    }
+
+    fn read_raw(&self, offset: u64, buf: &mut [u8]) -> Result<()> {
+        let read = match &self.sources[..] {
+            [source, ..] if self.checksum.is_some() => source.read_at(offset, buf),
+            _ => Err(Error::corrupt("this format has no raw parts").at(offset)),
+        };
+        read.map_err(|error| error.in_file(self.first_name()))
+    }
 }
 
 impl CheckpointReader for Table {
@@ -367,10 +386,14 @@ impl CheckpointReader for Table {
     }
 
     fn stored(&self, tensor: usize) -> Stored<'_> {
-        match &self.bytes[tensor] {
+        let stored = match &self.bytes[tensor] {
             TensorBytes::Plain(range) => Stored::plain(*range),
             bytes @ TensorBytes::Pieces(_) => Stored::derived(bytes.range()),
             TensorBytes::Decoded(decoder) => decoder.stored(&self.sources),
+        };
+        match &self.checksum {
+            Some(checksum) => stored.with_parts([checksum.part(&*self.sources[0])].into()),
+            None => stored,
         }
     }
 
@@ -400,8 +423,7 @@ impl CheckpointReader for Table {
 
     fn read_companion(&self, companion: usize) -> Result<Vec<u8>> {
         let read = self.contents.get(companion).ok_or_else(|| Companion::absent(companion))?;
-        let name = self.files.first().map_or("", |file| &file.name);
-        read(&self.sources).map_err(|error| error.in_file(name))
+        read(&self.sources).map_err(|error| error.in_file(self.first_name()))
     }
 
     fn left_out(&self) -> &[String] {

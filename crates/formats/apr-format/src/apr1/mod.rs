@@ -59,11 +59,11 @@ mod vocabulary;
 mod whisper;
 mod writer;
 
-use alloc::boxed::Box;
+use alloc::sync::Arc;
 
-use apr_core::{ByteSource, Error, Limits, Result};
+use apr_core::{ByteSource, Error, Limits, Result, Table};
 
-pub use crate::older::OlderReader as Apr1Reader;
+use crate::older::{Parts, table};
 use format::MAGIC_0_2;
 pub use format::{FORMAT, MAGIC};
 pub use hyperparameters::METADATA_KEY;
@@ -75,12 +75,12 @@ pub use writer::{Apr1Writer, WriteOptions, plan};
 /// E001 for another format and headers that break this one, E002 when parts are missing or
 /// contradict each other, E003 for versions and encodings that are not known, E007 when reading
 /// fails, E008 beyond `limits`; each names `name`.
-pub fn open<S: ByteSource + 'static>(source: S, name: &str, limits: &Limits) -> Result<Apr1Reader> {
+pub fn open<S: ByteSource + 'static>(source: S, name: &str, limits: &Limits) -> Result<Table> {
     let parts = read(&source, limits).map_err(|error| error.in_file(name))?;
-    Apr1Reader::new(Box::new(source), name, parts).map_err(|error| error.in_file(name))
+    table(Arc::new(source), name, parts).map_err(|error| error.in_file(name))
 }
 
-fn read(source: &dyn ByteSource, limits: &Limits) -> Result<crate::older::Parts> {
+fn read(source: &dyn ByteSource, limits: &Limits) -> Result<Parts> {
     let mut head = [0; 9];
     let available = usize::try_from(source.len().min(9)).unwrap_or_default();
     source.read_at(0, &mut head[..available])?;

@@ -44,15 +44,14 @@ mod format;
 mod metadata;
 mod whisper;
 
-use alloc::boxed::Box;
+use alloc::sync::Arc;
 
-use apr_core::{ByteSource, Error, Limits, Result};
+use apr_core::{ByteSource, Error, Limits, Result, Table};
 
-pub use crate::older::OlderReader as DialectReader;
 pub use format::FORMAT;
 use format::{MAGIC, MAGIC_0_20};
 
-use crate::older::Parts;
+use crate::older::{Parts, table};
 
 /// Opens a file. Reads header, metadata and index, and no tensor bytes.
 ///
@@ -60,13 +59,9 @@ use crate::older::Parts;
 /// E001 for another format and headers that break this one, E002 when parts are missing or
 /// contradict each other, E003 for encodings that are not known, E004 when the header's own CRC is
 /// wrong, E007 when reading fails, E008 beyond `limits`; each names `name`.
-pub fn open<S: ByteSource + 'static>(
-    source: S,
-    name: &str,
-    limits: &Limits,
-) -> Result<DialectReader> {
+pub fn open<S: ByteSource + 'static>(source: S, name: &str, limits: &Limits) -> Result<Table> {
     let parts = read(&source, limits).map_err(|error| error.in_file(name))?;
-    DialectReader::new(Box::new(source), name, parts).map_err(|error| error.in_file(name))
+    table(Arc::new(source), name, parts).map_err(|error| error.in_file(name))
 }
 
 fn read(source: &dyn ByteSource, limits: &Limits) -> Result<Parts> {

@@ -9,7 +9,7 @@ mod reader;
 pub(crate) use fields::{Fields, read_front};
 pub(crate) use packed::{Codec, Encoding, Packed, Scale};
 pub(crate) use place::{Entry, Parts, Section};
-pub use reader::OlderReader;
+pub(crate) use reader::table;
 
 use alloc::format;
 use alloc::string::String;
