@@ -24,16 +24,20 @@
 //! | what is looked at to read a graph | [`Skeleton::limits`] | E008 |
 //!
 //! ```
-//! use apr_core::Limits;
-//! use apr_skeleton::{Cut, Skeleton};
+//! use std::sync::Arc;
 //!
-//! let file: Vec<u8> = (0..=255).cycle().take(8192).collect();
-//! let cut = Cut::new("tflite", "a.tflite", file.len() as u64, [(100, 8000)]);
-//! let bytes = cut.read(&file)?;
-//! assert_eq!(bytes.len() as u64, cut.len());
+//! use apr_core::{CheckpointReader, Format, Limits, Table};
+//! use apr_skeleton::Skeleton;
+//!
+//! static FORMAT: Format = Format { id: "tflite", ..Format::READ_ONLY };
+//! let (file, limits): (Vec<u8>, _) = ((0..=255).cycle().take(8192).collect(), Limits::default());
+//! let mut table = Table::of_file(&FORMAT, "a.tflite", Arc::new(file));
+//! apr_skeleton::offer(&mut table, [(100, 8000)], &limits)?;
+//! let bytes = table.read_companion(0)?;
+//! assert_eq!(bytes.len() as u64, table.companions()[0].len);
 //! assert!(bytes.len() < 400);
 //!
-//! let skeleton = Skeleton::parse(bytes, &Limits::default())?;
+//! let skeleton = Skeleton::parse(bytes, &limits)?;
 //! let mut last = [7; 4];
 //! apr_core::ByteSource::read_at(skeleton.source(), 8096, &mut last)?;
 //! assert_eq!(last, [0, 0, 0, 0], "the data of tensors read as zeros");
@@ -79,23 +83,14 @@ struct Header {
 
 /// Ranges to cut out of a file.
 #[derive(Debug, Clone)]
-pub struct Cut {
+struct Cut {
     header: Header,
     json: Vec<u8>,
 }
 
 impl Cut {
-    /// Creates the cut for a file of `len` bytes from the ranges of its tensors' data.
-    ///
-    /// Ranges are offsets and lengths in bytes, in any order. They may overlap; a range that
-    /// extends beyond the file's end is ignored.
-    #[must_use]
-    pub fn new(
-        format: &str,
-        name: &str,
-        len: u64,
-        data: impl IntoIterator<Item = (u64, u64)>,
-    ) -> Self {
+    /// Creates the cut for a file of `len` bytes.
+    fn new(format: &str, name: &str, len: u64, data: impl IntoIterator<Item = (u64, u64)>) -> Self {
         let within = |(offset, size): &(u64, u64)| {
             *size > SMALL && offset.checked_add(*size).is_some_and(|end| end <= len)
         };
@@ -118,27 +113,16 @@ impl Cut {
     }
 
     /// Bytes of the skeleton.
-    #[must_use]
-    #[expect(clippy::len_without_is_empty, reason = "a skeleton has a header")]
-    pub fn len(&self) -> u64 {
+    fn len(&self) -> u64 {
         let holes = self.header.holes.iter().map(|(_, size)| size).sum();
         (HEAD + self.json.len()) as u64 + self.header.len.saturating_sub(holes)
-    }
-
-    /// The companion that a reader offers.
-    ///
-    /// # Errors
-    /// E008 where the skeleton is larger than a companion may be.
-    pub fn companion(&self, limits: &Limits) -> Result<Companion> {
-        limits.check_companion(self.len())?;
-        Ok(Companion { name: COMPANION.to_owned(), len: self.len() })
     }
 
     /// The skeleton of the file, which `source` reads.
     ///
     /// # Errors
     /// E007 when reading fails.
-    pub fn read(&self, source: &dyn ByteSource) -> Result<Vec<u8>> {
+    fn read(&self, source: &dyn ByteSource) -> Result<Vec<u8>> {
         let mut skeleton = MAGIC.to_vec();
         skeleton.extend(u32::try_from(self.json.len()).unwrap_or(u32::MAX).to_le_bytes());
         skeleton.extend(&self.json);
@@ -154,7 +138,8 @@ impl Cut {
 
 /// Offers the first file of a table, without data of tensors, as a companion.
 ///
-/// `data` are offsets and lengths as in [`Cut::new`].
+/// `data` are the ranges of tensors' data, as offsets and lengths in bytes, in any order. They may
+/// overlap; a range that extends beyond the file's end is ignored.
 ///
 /// # Errors
 /// E008 where the skeleton is larger than a companion may be.
@@ -165,7 +150,8 @@ pub fn offer(
 ) -> Result<()> {
     let Some(FileInfo { name, len }) = table.files().first() else { return Ok(()) };
     let cut = Cut::new(table.format().id, name, *len, data);
-    let companion = cut.companion(limits)?;
+    limits.check_companion(cut.len())?;
+    let companion = Companion { name: COMPANION.to_owned(), len: cut.len() };
     table.offer(companion, move |sources| cut.read(&*sources[0]));
     Ok(())
 }
