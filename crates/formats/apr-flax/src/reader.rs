@@ -16,13 +16,14 @@ use crate::tree::{Array, Tree};
 /// E001 for what is no map of variables, E002 for a damaged file, E003 for one whose values no
 /// format here holds, E007 when reading fails, E008 over a limit.
 pub fn open<S: ByteSource + 'static>(source: S, name: &str, limits: &Limits) -> Result<Table> {
-    open_shared(Arc::new(source), name, limits).map_err(|error| error.in_file(name))
+    open_shared(&(Arc::new(source) as SharedSource), name, limits)
+        .map_err(|error| error.in_file(name))
 }
 
-fn open_shared(source: SharedSource, name: &str, limits: &Limits) -> Result<Table> {
-    let mut cursor = Cursor::new(&*source, limits);
+fn open_shared(source: &SharedSource, name: &str, limits: &Limits) -> Result<Table> {
+    let mut cursor = Cursor::new(source, limits);
     let Tree { mut arrays, refused } = Tree::read(&mut cursor)?;
-    let mut table = Table::of_file(&FORMAT, name, Arc::clone(&source));
+    let mut table = Table::of_file(&FORMAT, name, Arc::clone(source));
     table.show("container", FORMAT.id);
     if cursor.at() < source.len() {
         let rest = source.len() - cursor.at();

@@ -50,7 +50,7 @@ pub fn open_damaged<S: ByteSource + 'static>(
     let is_archive = source.read_at(0, &mut magic).is_ok() && magic == *b"PK\x03\x04";
     let source: SharedSource = Arc::new(source);
     let opened = if is_archive {
-        open_archive(source, name, limits)
+        open_archive(&source, name, limits)
     } else {
         open_array(source, name).map(|table| (table, Vec::new()))
     };
@@ -77,10 +77,10 @@ fn open_array(source: SharedSource, name: &str) -> Result<Table> {
     Ok(table)
 }
 
-fn open_archive(source: SharedSource, name: &str, limits: &Limits) -> Result<(Table, Vec<Error>)> {
-    let mut archive = Archive::read(&*source, limits)?;
+fn open_archive(source: &SharedSource, name: &str, limits: &Limits) -> Result<(Table, Vec<Error>)> {
+    let mut archive = Archive::read(source, limits)?;
     let file = FileInfo { name: name.to_owned(), len: source.len() };
-    let decoded = Arc::new(archive.decoded(Arc::clone(&source))?);
+    let decoded = Arc::new(archive.decoded(Arc::clone(source))?);
     let mut table = Table::new(&NPZ);
     table.add_file(file, Arc::clone(&decoded) as SharedSource);
     table.show("container", NPZ.id);
@@ -92,7 +92,7 @@ fn open_archive(source: SharedSource, name: &str, limits: &Limits) -> Result<(Ta
             table.left_out.push(Escaped::short(&entry.name).to_string());
             continue;
         };
-        let read = entry.open(&source, &cache).and_then(|content| header::read(&*content));
+        let read = entry.open(source, &cache).and_then(|content| header::read(&*content));
         match read.and_then(|header| Array::new(header, entry.offset, entry.len)) {
             Ok(found) => {
                 let info = found.info(array);

@@ -19,10 +19,11 @@ use crate::{FORMAT, METADATA};
 /// E001 for what is no model, E002 for a damaged file, E003 for one whose weights no format here
 /// holds, E007 when reading fails, E008 over a limit.
 pub fn open<S: ByteSource + 'static>(source: S, name: &str, limits: &Limits) -> Result<Table> {
-    open_shared(Arc::new(source), name, limits).map_err(|error| error.in_file(name))
+    open_shared(&(Arc::new(source) as SharedSource), name, limits)
+        .map_err(|error| error.in_file(name))
 }
 
-fn open_shared(source: SharedSource, name: &str, limits: &Limits) -> Result<Table> {
+fn open_shared(source: &SharedSource, name: &str, limits: &Limits) -> Result<Table> {
     let mut head = [0; 8];
     let is_model = source.read_at(0, &mut head).is_ok() && (FORMAT.recognises)(&head);
     if !is_model {
@@ -30,12 +31,12 @@ fn open_shared(source: SharedSource, name: &str, limits: &Limits) -> Result<Tabl
     }
 
     let (weights, description) = {
-        let flatbuffer = Flatbuffer::new(&*source, limits);
+        let flatbuffer = Flatbuffer::new(source, limits);
         let model = flatbuffer.root()?;
         (Weights::of(&model, source.len())?, Description::of(&model)?)
     };
     let Weights { list, quantized, refused, buffers, .. } = weights;
-    let mut table = Table::of_file(&FORMAT, name, Arc::clone(&source));
+    let mut table = Table::of_file(&FORMAT, name, Arc::clone(source));
     for Weight { name, dtype, dims, range, is_packed } in list {
         let bytes = match is_packed {
             true => TensorBytes::decoded(Nibbles(range)),
@@ -46,7 +47,7 @@ fn open_shared(source: SharedSource, name: &str, limits: &Limits) -> Result<Tabl
     table.leave_out(refused)?;
     let unread = description.buffers.iter().map(|name| format!("metadata '{name}'"));
     table.left_out.extend(unread);
-    let associated = match Associated::find(&source, limits) {
+    let associated = match Associated::find(source, limits) {
         Ok(found) => found,
         Err(error) => {
             let warning = format!("the associated files can't be read: {}", error.message());
