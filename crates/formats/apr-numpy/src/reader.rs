@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use apr_archive::{Archive, Cache, Entry, EntrySum};
+use apr_archive::{Archive, Cache, EntrySum};
 use apr_core::{
     ByteSource, CheckpointReader, Code, Error, Escaped, FileInfo, Limits, Result, SharedSource,
     Stored, StoredRange, Table, TensorBytes, TensorDecoder,
@@ -18,8 +18,6 @@ const ONLY: &str = "array";
 /// An array that is not stored as a tensor's bytes are, or is in an archive.
 struct ArrayDecoder {
     array: Array,
-    /// Range of the elements in the file, or of the compressed bytes that hold them.
-    range: StoredRange,
     /// Checksum of the archive entry that holds the array, and whether the entry is stored
     /// uncompressed.
     entry: Option<(EntrySum, bool)>,
@@ -71,7 +69,7 @@ fn open_array(source: SharedSource, name: &str) -> Result<Table> {
     let info = array.info(ONLY);
     let bytes = match array.is_flat() {
         true => TensorBytes::Plain(range),
-        false => TensorBytes::decoded(ArrayDecoder { array, range, entry: None }),
+        false => TensorBytes::decoded(ArrayDecoder { array, entry: None }),
     };
     table.add(info, bytes)?;
     Ok(table)
@@ -96,7 +94,8 @@ fn open_archive(source: &SharedSource, name: &str, limits: &Limits) -> Result<(T
         match read.and_then(|header| Array::new(header, entry.offset, entry.len)) {
             Ok(found) => {
                 let info = found.info(array);
-                table.add(info, TensorBytes::decoded(ArrayDecoder::in_entry(found, entry)))?;
+                let entry = Some((entry.sum(0), entry.is_stored()));
+                table.add(info, TensorBytes::decoded(ArrayDecoder { array: found, entry }))?;
             }
             Err(error) => {
                 // An entry whose bytes are not those that were written is damaged, whether its
@@ -126,18 +125,14 @@ fn open_archive(source: &SharedSource, name: &str, limits: &Limits) -> Result<(T
     }
 }
 
-impl ArrayDecoder {
-    fn in_entry(array: Array, entry: &Entry) -> Self {
-        let (sum, is_stored) = (entry.sum(0), entry.is_stored());
-        let own = StoredRange { file: 0, offset: array.offset, len: array.len };
-        let range = if is_stored { own } else { sum.place };
-        Self { array, range, entry: Some((sum, is_stored)) }
-    }
-}
-
 impl TensorDecoder for ArrayDecoder {
+    /// Range of the elements in the file, or of the compressed bytes that hold them.
     fn range(&self) -> StoredRange {
-        self.range
+        let Array { offset, len, .. } = self.array;
+        match self.entry {
+            Some((sum, false)) => sum.place,
+            _ => StoredRange { file: 0, offset, len },
+        }
     }
 
     fn read(&self, sources: &[SharedSource], offset: u64, buf: &mut [u8]) -> Result<()> {
@@ -148,8 +143,8 @@ impl TensorDecoder for ArrayDecoder {
         let parts = self.entry.map(|(sum, _)| sum.part(&*sources[0]));
         let is_stored = self.entry.is_none_or(|(_, is_stored)| is_stored);
         let stored = match self.array.is_flat() && is_stored {
-            true => Stored::plain(self.range),
-            false => Stored::derived(self.range),
+            true => Stored::plain(self.range()),
+            false => Stored::derived(self.range()),
         };
         stored.with_parts(parts.into_iter().collect())
     }

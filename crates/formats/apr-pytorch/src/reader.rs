@@ -111,9 +111,8 @@ pub(crate) struct Opened {
     /// One for each source.
     files: Vec<FileInfo>,
     pub(crate) tensors: Vec<TensorInfo>,
-    /// One for each tensor.
-    places: Vec<TensorLocation>,
-    storages: Storages,
+    /// One for each tensor, in a box that the table takes over.
+    places: Vec<Box<StoredTensor>>,
     metadata: Metadata,
     header_fields: Map<String, Value>,
     left_out: Vec<String>,
@@ -123,22 +122,22 @@ pub(crate) struct Opened {
     limits: Limits,
 }
 
-/// Location of a tensor's elements.
-#[derive(Debug, Clone)]
-struct TensorLocation {
+/// A tensor of a checkpoint.
+#[derive(Clone)]
+struct StoredTensor {
     file: usize,
     content: Content,
     /// Offsets in the file of its scales or indices.
     beside: Vec<u64>,
+    storages: Arc<Storages>,
 }
 
-/// The storages of all files.
-#[derive(Default)]
+/// The storages of a file.
 struct Storages {
-    /// CRC-32 of storages, by file, offset and length.
-    checksums: BTreeMap<(usize, u64, u64), u32>,
-    /// Mapping of each source to its file.
-    origins: Vec<ContentOrigin>,
+    /// CRC-32 of storages, by offset and length.
+    checksums: BTreeMap<(u64, u64), u32>,
+    /// Mapping of the source to the file.
+    origin: ContentOrigin,
 }
 
 impl Opened {
@@ -151,15 +150,10 @@ impl Opened {
         for shard in shards {
             let file = joined.files.len();
             joined.warnings.extend(shard.shard_warnings());
-            joined.places.extend(
-                shard
-                    .places
-                    .into_iter()
-                    .map(|place| TensorLocation { file: file + place.file, ..place }),
-            );
-            let moved = |((of, offset, len), crc32)| ((file + of, offset, len), crc32);
-            joined.storages.checksums.extend(shard.storages.checksums.into_iter().map(moved));
-            joined.storages.origins.extend(shard.storages.origins);
+            joined.places.extend(shard.places.into_iter().map(|mut place| {
+                place.file += file;
+                place
+            }));
             joined.sources.extend(shard.sources);
             joined.files.extend(shard.files);
             joined.tensors.extend(shard.tensors);
@@ -224,10 +218,8 @@ impl Opened {
         for (file, source) in self.files.into_iter().zip(self.sources) {
             table.add_file(file, source);
         }
-        let storages = Arc::new(self.storages);
         for (info, place) in self.tensors.into_iter().zip(self.places) {
-            let tensor = StoredTensor { place, storages: Arc::clone(&storages) };
-            table.add(info, TensorBytes::decoded(tensor))?;
+            table.add(info, TensorBytes::Decoded(place))?;
         }
         table.metadata = self.metadata;
         table.fields = self.header_fields;
@@ -281,8 +273,7 @@ impl Opened {
             });
         }
 
-        let (mut tensors, mut places): (Vec<TensorInfo>, Vec<TensorLocation>) =
-            (Vec::new(), Vec::new());
+        let (mut tensors, mut places) = (Vec::new(), Vec::new());
         let mut metadata = Metadata::new();
         let mut names = HashSet::new();
         let mut places_budget = limits.max_index;
@@ -297,6 +288,8 @@ impl Opened {
             of_program.extend(found.tensors.into_iter().map(named));
             contents.checksums.extend(&constants.checksums);
         }
+        let checksums = std::mem::take(&mut contents.checksums).into_iter().collect();
+        let storages = Arc::new(Storages { checksums, origin });
         let of_program = constants.iter().flat_map(|constants| {
             of_program.iter().map(|(name, found)| (&**constants, name.clone(), *found))
         });
@@ -319,7 +312,8 @@ impl Opened {
             })?;
             let info = TensorInfo { name, dtype, shape: Shape::from(shape) };
             tensors.push(info);
-            places.push(TensorLocation { file: 0, content, beside });
+            let storages = Arc::clone(&storages);
+            places.push(Box::new(StoredTensor { file: 0, content, beside, storages }));
         }
 
         if !values.is_empty() {
@@ -329,17 +323,11 @@ impl Opened {
 
         let files = vec![FileInfo { name: name.to_owned(), len: file_len }];
         let header_fields = contents.header_fields;
-        let checksums = contents
-            .checksums
-            .into_iter()
-            .map(|((offset, len), crc32)| ((0, offset, len), crc32))
-            .collect();
         let mut opened = Self {
             sources: vec![source.into()],
             files,
             tensors,
             places,
-            storages: Storages { checksums, origins: vec![origin] },
             metadata,
             header_fields,
             left_out: contents.left_out,
@@ -384,26 +372,21 @@ fn strip<T>(
     Ok(kept)
 }
 
-impl Storages {
-    /// The storages that a tensor is made of and that have a checksum.
-    fn parts<'a>(
-        &self,
-        place: &TensorLocation,
-        sources: &'a [SharedSource],
-    ) -> Vec<StoredPart<'a>> {
-        let TensorLocation { file, content, beside } = place;
+impl StoredTensor {
+    /// The storages that the tensor is made of and that have a checksum.
+    fn parts<'a>(&self, sources: &'a [SharedSource]) -> Vec<StoredPart<'a>> {
+        let Self { file, content, beside, storages } = self;
         if content.len() == 0 {
             return Vec::new();
         }
 
         let around = |&at: &u64| {
-            // The last storage that begins at this place or before it, perhaps in another file.
-            let (&(of, offset, len), &crc32) =
-                self.checksums.range(..=(*file, at, u64::MAX)).next_back()?;
+            // The last storage that begins at this place or before it.
+            let (&(offset, len), &crc32) =
+                storages.checksums.range(..=(at, u64::MAX)).next_back()?;
             let range = StoredRange { file: *file, offset, len };
-            let holds = of == *file && at - offset < len;
-            let place = self.place(*file, offset, len);
-            holds.then(|| {
+            let place = self.place(offset, len);
+            (at - offset < len).then(|| {
                 StoredPart::of_file(&*sources[*file], range, Sum::Crc32(crc32)).lying_at(place)
             })
         };
@@ -415,52 +398,43 @@ impl Storages {
         parts
     }
 
-    /// Returns the range in the file for a range of a source.
+    /// Returns the range in the file for a range of its source.
     ///
     /// For compressed entries, it is the range of the compressed bytes.
-    fn place(&self, file: usize, offset: u64, len: u64) -> StoredRange {
-        let Range { offset, len } = self.origins[file].place(Range { offset, len });
-        StoredRange { file, offset, len }
+    fn place(&self, offset: u64, len: u64) -> StoredRange {
+        let Range { offset, len } = self.storages.origin.place(Range { offset, len });
+        StoredRange { file: self.file, offset, len }
     }
-}
-
-/// A tensor of a checkpoint.
-struct StoredTensor {
-    place: TensorLocation,
-    storages: Arc<Storages>,
 }
 
 impl TensorDecoder for StoredTensor {
     /// For a tensor that is not contiguous, this is the range from its first element to its last.
     fn range(&self) -> StoredRange {
-        let TensorLocation { file, content, .. } = &self.place;
-        let view = content.view();
-        self.storages.place(*file, view.offset, view.span)
+        let view = self.content.view();
+        self.place(view.offset, view.span)
     }
 
     fn read(&self, sources: &[SharedSource], offset: u64, buf: &mut [u8]) -> Result<()> {
-        self.place.content.read(&*sources[self.place.file], offset, buf)
+        self.content.read(&*sources[self.file], offset, buf)
     }
 
     fn stored<'a>(&'a self, sources: &'a [SharedSource]) -> Stored<'a> {
-        let Self { place, storages } = self;
-        match &place.content {
-            Content::Stored(view)
-                if view.is_flat() && storages.origins[place.file].is_verbatim(view.offset) =>
-            {
+        let Storages { checksums, origin } = &*self.storages;
+        match &self.content {
+            Content::Stored(view) if view.is_flat() && origin.is_verbatim(view.offset) => {
                 // The checksum is that of the storage, for a tensor that is all of it.
-                let own = storages.checksums.get(&(place.file, view.offset, view.len)).copied();
-                let parts = if own.is_none() { storages.parts(place, sources) } else { Vec::new() };
+                let own = checksums.get(&(view.offset, view.len)).copied();
+                let parts = if own.is_none() { self.parts(sources) } else { Vec::new() };
                 Stored::plain(self.range()).with_crc32(own).with_parts(parts)
             }
-            _ => Stored::derived(self.range()).with_parts(storages.parts(place, sources)),
+            _ => Stored::derived(self.range()).with_parts(self.parts(sources)),
         }
     }
 
     fn slice<'a>(&'a self, sources: &'a [SharedSource]) -> Option<&'a [u8]> {
-        match &self.place.content {
+        match &self.content {
             Content::Stored(view) if view.is_flat() => {
-                sources[self.place.file].slice_at(view.offset, view.len)
+                sources[self.file].slice_at(view.offset, view.len)
             }
             _ => None,
         }
