@@ -10,8 +10,9 @@ use crate::view::View;
 #[derive(Debug, Clone)]
 pub(crate) enum Content {
     Stored(View),
-    Quantized(Quantized),
-    Sparse(Cells),
+    // Rare and large: most tensors need no place for them.
+    Quantized(Box<Quantized>),
+    Sparse(Box<Cells>),
     Joined(Joined),
 }
 

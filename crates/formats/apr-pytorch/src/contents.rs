@@ -116,7 +116,11 @@ impl Contents {
                 let quantized = Quantized::new(self.view(stored)?, stored.dtype, scales);
                 let quantized = quantized
                     .ok_or_else(|| Error::corrupt("dequantized it takes over 2^64 bytes"))?;
-                Ok((DType::F32, stored.elements.dims().to_vec(), Content::Quantized(quantized)))
+                Ok((
+                    DType::F32,
+                    stored.elements.dims().to_vec(),
+                    Content::Quantized(quantized.into()),
+                ))
             }
             Derived::Sparse(Sparse { indices, values, shape }) => {
                 let indices = match indices {
@@ -130,7 +134,7 @@ impl Contents {
                 Ok((
                     dtype,
                     shape.clone(),
-                    Content::Sparse(Cells::new(source, &indices, values, shape, budget)?),
+                    Content::Sparse(Cells::new(source, &indices, values, shape, budget)?.into()),
                 ))
             }
             Derived::Joined { parts, shape } => {
