@@ -111,7 +111,8 @@ pub(crate) struct Opened {
     /// One for each source.
     files: Vec<FileInfo>,
     pub(crate) tensors: Vec<TensorInfo>,
-    /// One for each tensor, in a box that the table takes over.
+    /// One for each tensor.
+    #[expect(clippy::vec_box, reason = "the table takes over the boxes")]
     places: Vec<Box<StoredTensor>>,
     metadata: Metadata,
     header_fields: Map<String, Value>,
