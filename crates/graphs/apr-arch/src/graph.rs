@@ -56,6 +56,9 @@ pub(crate) struct UnusedEntry {
     tensors: Names,
     /// Condition, with numbers for the placeholders; without it, the entry always applies.
     when: Option<String>,
+    /// `true` if the graph does not compute with the tensors even if it names them for a part.
+    #[serde(default)]
+    never: bool,
     why: String,
 }
 
@@ -177,6 +180,7 @@ struct Unused {
     /// Positions among the family's.
     tensors: Vec<usize>,
     when: Option<Expression>,
+    never: bool,
     why: String,
 }
 
@@ -196,7 +200,7 @@ impl Unused {
             }
         }
         let when = entry.when.as_deref().map(Expression::parse).transpose()?;
-        Ok(Self { tensors: positions, when, why: entry.why.clone() })
+        Ok(Self { tensors: positions, when, never: entry.never, why: entry.why.clone() })
     }
 }
 

@@ -44,16 +44,18 @@ impl<'m> Model<'m> {
             expected.as_ref().unwrap_or(&info.shape).dims().to_vec()
         };
         let named = tensors.iter().enumerate().filter_map(|(position, info)| {
-            // What the configuration excludes is not computed with, and remains unused.
-            let name =
-                family.canonical(position).filter(|_| family.excluded(position).is_none())?;
+            // What the configuration or the table excludes is not computed with, and remains
+            // unused.
+            let is_out = family.excluded(position).is_some() || settings.is_never_used(position);
+            let name = family.canonical(position).filter(|_| !is_out)?;
             Some((name, dims(name, info)))
         });
+        let tensors = named.collect();
         Self {
             settings,
             opset: opsets.0,
             wanted_opset: opsets.1,
-            tensors: named.collect(),
+            tensors,
             untied: &[],
             latent_cache: LatentCache::default(),
             used: RefCell::new(BTreeSet::new()),

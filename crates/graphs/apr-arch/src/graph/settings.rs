@@ -2,7 +2,7 @@
 
 use serde_json::Value as Json;
 
-use super::GraphTable;
+use super::{GraphTable, Unused};
 use crate::expression::{Expression, Value};
 use crate::kind::TensorKind;
 use crate::model::{FamilyModel, numbers};
@@ -100,16 +100,26 @@ impl<'a> GraphSettings<'a> {
         if tensor.kind == TensorKind::Buffer {
             return Some("buffers");
         }
+        self.unused_entries(position).next().map(|entry| entry.why.as_str())
+    }
 
-        let numbers = numbers(&self.model.family.tensors[member.tensor], member);
-        let holds = |when: &Option<Expression>| match when {
-            Some(when) => self.compute(when, &numbers) == Some(Value::Truth(true)),
-            None => true,
-        };
-        let mut entries = self.table.unused.iter();
-        let entry =
-            entries.find(|entry| entry.tensors.contains(&member.tensor) && holds(&entry.when))?;
-        Some(&entry.why)
+    /// Returns `true` if the model does not compute with the tensor at this position of the
+    /// checkpoint, although the table has a part for tensors of this name.
+    #[must_use]
+    pub fn is_never_used(&self, position: usize) -> bool {
+        self.unused_entries(position).any(|entry| entry.never)
+    }
+
+    /// Entries of `[[graph.unused]]` that apply to the tensor at this position.
+    fn unused_entries(&self, position: usize) -> impl Iterator<Item = &'a Unused> + '_ {
+        let member = self.model.member(position);
+        member.into_iter().flat_map(move |member| {
+            let numbers = numbers(&self.model.family.tensors[member.tensor], member);
+            self.table.unused.iter().filter(move |entry| {
+                let holds = |when| self.compute(when, &numbers) == Some(Value::Truth(true));
+                entry.tensors.contains(&member.tensor) && entry.when.as_ref().is_none_or(holds)
+            })
+        })
     }
 
     /// Names of the stacks of layers that have settings of their own.

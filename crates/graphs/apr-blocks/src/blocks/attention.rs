@@ -78,9 +78,8 @@ impl Writer<'_> {
     /// output. Returns that, and the keys and values of all tokens so far. Option
     /// `query_key_norm_place`: `before_rotary` (the default) or `behind_rotary`. `context_norm` is
     /// a norm before the output (BitNet, <https://arxiv.org/abs/2504.12285>).
-    /// The context is weighed by the sigmoid of a gate for each of its numbers if there is one:
-    /// see `query_gated`, or a linear layer `attention_gate` (Qiu et al. 2025,
-    /// <https://arxiv.org/abs/2505.06708>).
+    /// The context is weighed by a gate if there is one: see `query_gated`, or a linear layer
+    /// `attention_gate` (Qiu et al. 2025, <https://arxiv.org/abs/2505.06708>).
     /// `relative_gate` is a linear layer that weighs the terms of relative positions. Option
     /// `query_key_norm` `unit`: scores are cosines, times a number of each head, `score_scale`.
     pub(crate) fn attention(
@@ -136,15 +135,43 @@ impl Writer<'_> {
                 (gate, _) => gate,
             };
             let context = match gate {
-                Some(gate) => {
-                    let share = w.make("Sigmoid", "gate", [gate]);
-                    w.make("Mul", "context_gated", [context, share])
-                }
+                Some(gate) => w.gated_context(place, &heads, context, gate)?,
                 None => context,
             };
             let output = w.linear_part(place, "output", context)?;
             Ok((output, all))
         })
+    }
+
+    /// The context times gates, of each of its numbers, or of each head. Option `gate_activation`:
+    /// a gate is the `sigmoid` of its score (the default), or `softplus` (Laguna).
+    fn gated_context(
+        &mut self,
+        place: BlockPosition<'_>,
+        heads: &Heads,
+        context: ValueId,
+        score: ValueId,
+    ) -> Result<ValueId> {
+        let gate = match place.text_or_none("gate_activation")?.as_deref() {
+            None | Some("sigmoid") => self.make("Sigmoid", "gate", [score]),
+            Some("softplus") => self.make("Softplus", "gate", [score]),
+            Some(other) => return Err(place.unknown("gate_activation", other)),
+        };
+        let by_head = match place.module_or_none("attention_gate") {
+            Some(module) => {
+                let rows = self.model.using(&format!("{module}.weight"))?;
+                rows.first() == Some(&heads.heads) && heads.value_dim > 1
+            }
+            None => false,
+        };
+        if !by_head {
+            return Ok(self.make("Mul", "context_gated", [context, gate]));
+        }
+        let count = signed(heads.heads);
+        let split = self.reshape("context_heads", context, &[0, 0, count, signed(heads.value_dim)]);
+        let gate = self.unsqueeze("gate_of_head", gate, &[3]);
+        let gated = self.make("Mul", "heads_gated", [split, gate]);
+        Ok(self.reshape("context_gated", gated, &[0, 0, -1]))
     }
 
     /// Attention to the keys and values of another layer, of which this one has queries alone.
@@ -212,18 +239,19 @@ impl Writer<'_> {
     /// context if the matrix of the queries computes them, too.
     ///
     /// Option `value_norm`: values go through a norm without weights, each head by itself. Option
-    /// `key_scale` is a factor of the keys. Option `query_gated`: the matrix
+    /// `key_scale` is a factor of the keys, `value_scale` of the values. Option `query_gated`: the matrix
     /// does, for each head behind its query (Qwen3-Next).
     /// Option `fused` is the order of a matrix that computes all three: `rows` (all queries, all
     /// keys, all values), `heads` (query, key and value of each head, GPT-NeoX), `groups` (the
-    /// queries of a group, its key, its value, Falcon).
+    /// queries of a group, its key, its value, Falcon), `quarters` (queries, values and keys of the
+    /// first quarter of the heads, and so on, CodeGen).
     fn queries_keys_values(
         &mut self,
         place: BlockPosition<'_>,
         heads: &Heads,
         x: ValueId,
     ) -> Result<(ValueId, KeyValue, Option<ValueId>)> {
-        let Heads { heads: count, kv_heads, head_dim, .. } = *heads;
+        let Heads { heads: count, kv_heads, head_dim, value_dim, .. } = *heads;
         let mut gate = None;
         let (query, key, value) = match place.text_or_none("fused")?.as_deref() {
             None => {
@@ -238,11 +266,12 @@ impl Writer<'_> {
                 let key = self.linear_part(place, "key", x)?;
                 let key = self.scaled_by(place, "key_scale", key)?;
                 let value = self.linear_part(place, "value", x)?;
+                let value = self.scaled_by(place, "value_scale", value)?;
                 (query, key, value)
             }
             Some("rows") => {
                 let all = self.linear_part(place, "qkv", x)?;
-                let lengths = [count * head_dim, kv_heads * head_dim, kv_heads * head_dim];
+                let lengths = [count * head_dim, kv_heads * head_dim, kv_heads * value_dim];
                 let [query, key, value] = self.split("qkv_parts", all, -1, lengths);
                 (query, key, value)
             }
@@ -255,6 +284,14 @@ impl Writer<'_> {
                 let [query, key, value] = self.split("qkv_parts", groups, -1, lengths);
                 (query, key, value)
             }
+            Some("quarters") => {
+                let all = self.linear_part(place, "qkv", x)?;
+                let width = count * head_dim / 4;
+                let quarters = self.reshape("quarters", all, &[0, 0, 4, signed(3 * width)]);
+                let lengths = [width, width, width];
+                let [query, value, key] = self.split("qkv_parts", quarters, -1, lengths);
+                (query, key, value)
+            }
             Some(other) => return Err(place.unknown("fused", other)),
         };
 
@@ -263,7 +300,8 @@ impl Writer<'_> {
         let query = self.limited(place, "query_limited", query)?;
         let key = self.limited(place, "key_limited", key)?;
         let value = self.limited(place, "value_limited", value)?;
-        let value = self.reshape("value_heads", value, &[0, 0, signed(kv_heads), signed(head_dim)]);
+        let shape = [0, 0, signed(kv_heads), signed(value_dim)];
+        let value = self.reshape("value_heads", value, &shape);
         let value = match place.truth("value_norm")? {
             true => {
                 let eps = Norm::of(place)?.eps();

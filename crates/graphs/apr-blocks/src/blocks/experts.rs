@@ -114,7 +114,8 @@ impl Writer<'_> {
     ///
     /// The weight is 0 if the expert is not among the `experts_per_token` highest. Option `router`
     /// selects how scores become weights: `softmax` of all scores, `softmax_of_chosen`, or
-    /// `sigmoid` of each score. A tensor `router_bias` affects only the choice. Option
+    /// `sigmoid` of each score. With `softmax_of_chosen` and `sigmoid_of_chosen`, experts are
+    /// chosen by their scores. A tensor `router_bias` affects only the choice. Option
     /// `router_normal` divides the chosen weights by their sum. `router_scale` multiplies them, and
     /// a tensor `expert_scales` the weight of each expert. With a tensor `router_input_scale`, the
     /// router reads the norm of its input without weights, times that tensor and the inverse root
@@ -135,7 +136,7 @@ impl Writer<'_> {
             }
             let ranked = match kind.as_str() {
                 "softmax" => w.softmax("router_probs", scores),
-                "softmax_of_chosen" => scores,
+                "softmax_of_chosen" | "sigmoid_of_chosen" => scores,
                 "sigmoid" => w.make("Sigmoid", "router_probs", [scores]),
                 other => return Err(place.unknown("router", other)),
             };
@@ -146,9 +147,11 @@ impl Writer<'_> {
             } else {
                 w.op("GatherElements", [ranked, places]).attribute("axis", 1).output("chosen")
             };
-            if kind == "softmax_of_chosen" {
-                best = w.softmax("topk_probs", best);
-            }
+            best = match kind.as_str() {
+                "softmax_of_chosen" => w.softmax("topk_probs", best),
+                "sigmoid_of_chosen" => w.make("Sigmoid", "topk_probs", [best]),
+                _ => best,
+            };
             if place.truth("router_normal")? {
                 let sum = w.sum("sum", best, -1);
                 best = w.make("Div", "normal", [best, sum]);
@@ -486,7 +489,7 @@ impl Writer<'_> {
     ///
     /// The expert's weight is the sigmoid of a score if the checkpoint has a weight for that score
     /// (Qwen 2 MoE), or else 1 (DeepSeek). It has no gate if the checkpoint has none for it
-    /// (Nemotron).
+    /// (Nemotron). Option `shared_scale` is a factor of what it makes.
     fn with_shared_expert(
         &mut self,
         place: BlockPosition<'_>,
@@ -501,6 +504,7 @@ impl Writer<'_> {
                 let up = w.linear(place, "up", x, &up)?;
                 let inner = w.activate("activation", Activation::of(place, "activation")?, up);
                 let made = w.linear_part(place, "shared_down", inner)?;
+                let made = w.scaled_by(place, "shared_scale", made)?;
                 Ok(w.make("Add", "sum", [sum, made]))
             });
         }
@@ -526,6 +530,7 @@ impl Writer<'_> {
                 let weight = w.make("Sigmoid", "weight", [score]);
                 made = w.make("Mul", "part", [weight, made]);
             }
+            let made = w.scaled_by(place, "shared_scale", made)?;
             Ok(w.make("Add", "sum", [sum, made]))
         })
     }

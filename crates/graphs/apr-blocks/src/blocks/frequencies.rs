@@ -190,7 +190,8 @@ impl<'p> Rotation<'p> {
             }
             "llama3" => Ok(fixed(self.llama3(&plain)?)),
             "proportional" => Ok(fixed(self.proportional(&plain)?)),
-            "yarn" => self.yarn(&plain),
+            // The code that DeepSeek published names it differently.
+            "yarn" | "deepseek_yarn" => self.yarn(&plain),
             "longrope" | "su" => self.longrope(&plain),
             "dynamic" if dim > 2 && self.alpha()?.is_some() => {
                 let dims = dim as f64;

@@ -49,7 +49,7 @@ pub(crate) fn cache_dims(place: BlockPosition<'_>) -> Result<[u64; 3]> {
         });
     }
     let heads = Heads::of(place)?;
-    Ok([heads.kv_heads, heads.head_dim, heads.head_dim])
+    Ok([heads.kv_heads, heads.head_dim, heads.value_dim])
 }
 
 /// Option `attention`: `heads` (the default), or `latent`.

@@ -26,10 +26,13 @@ enum NormKind {
     /// Layer norm without gamma and beta: the checkpoint has no tensors for it (OLMo,
     /// <https://arxiv.org/abs/2402.00838>).
     BareLayer,
+    /// RMS norm without gamma: the checkpoint has no tensors for it (nanochat,
+    /// <https://github.com/karpathy/nanochat>).
+    BareRms,
 }
 
 impl Norm {
-    /// Reads the options `norm` (`rms`, `layer` or `bare_layer`) and `norm_eps`.
+    /// Reads the options `norm` (`rms`, `layer`, `bare_rms` or `bare_layer`) and `norm_eps`.
     ///
     /// Option `norm_plus_one` is true if the checkpoint stores gamma minus one.
     pub(crate) fn of(place: BlockPosition<'_>) -> Result<Self> {
@@ -37,6 +40,7 @@ impl Norm {
             "rms" => NormKind::Rms,
             "layer" => NormKind::Layer,
             "bare_layer" => NormKind::BareLayer,
+            "bare_rms" => NormKind::BareRms,
             other => return Err(place.unknown("norm", other)),
         };
         Ok(Self { kind, eps: place.number("norm_eps")?, plus_one: place.truth("norm_plus_one")? })
@@ -76,7 +80,7 @@ impl Writer<'_> {
             .ok_or_else(|| Error::format("gamma has no dimension").for_tensor(&tensor))?;
         let gamma = self.viewed(&tensor, views, dims)?;
         match (norm.kind, rank) {
-            (NormKind::Rms, _) => Ok(self.rms_norm(name, norm.eps, x, gamma)),
+            (NormKind::Rms | NormKind::BareRms, _) => Ok(self.rms_norm(name, norm.eps, x, gamma)),
             (NormKind::Layer | NormKind::BareLayer, 1) => {
                 self.layer_norm(name, norm.eps, x, gamma, &format!("{module}.bias"))
             }
@@ -112,7 +116,7 @@ impl Writer<'_> {
         let gamma = self.viewed(first, vec![View::Stacked(others.to_vec())], vec![heads, width])?;
         Ok(self.scope(name, |w| {
             let normal = match norm.kind {
-                NormKind::Rms => w.bare_rms_norm(norm.eps, x),
+                NormKind::Rms | NormKind::BareRms => w.bare_rms_norm(norm.eps, x),
                 NormKind::Layer | NormKind::BareLayer => {
                     w.bare_layer_norm("normal", norm.eps, x, width)
                 }
@@ -190,6 +194,7 @@ impl Writer<'_> {
             (NormKind::BareLayer, None) => {
                 Ok(self.bare_layer_norm(part, norm.eps, x, place.size("hidden")?))
             }
+            (NormKind::BareRms, None) => Ok(self.scope(part, |w| w.bare_rms_norm(norm.eps, x))),
             (_, module) => self.norm_part(norm, part, x, module),
         }
     }

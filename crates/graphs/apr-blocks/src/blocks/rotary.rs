@@ -29,6 +29,8 @@ pub(crate) struct Rotary {
     /// Number of dimensions that are rotated; the other dimensions of a head are unchanged.
     dim: u64,
     frequencies: Frequencies,
+    /// `true` if pairs turn clockwise.
+    is_backwards: bool,
 }
 
 /// Cosines and sines, `[batch, 1, sequence, dim]`.
@@ -40,8 +42,8 @@ pub(crate) struct Turn {
 
 impl Rotary {
     /// Options `rotary` (whether positions are rotary in this layer), `rotary_layout` (`halves`,
-    /// `pairs`, `pairs_to_halves`), `rotary_dim` or `rotary_share` of the head's dimensions, and
-    /// those of [`Rotation`].
+    /// `pairs`, `pairs_to_halves`), `rotary_dim` or `rotary_share` of the head's dimensions,
+    /// `rotary_backwards` (pairs turn clockwise, nanochat), and those of [`Rotation`].
     pub(crate) fn of(place: BlockPosition<'_>, head_dim: u64) -> Result<Option<Self>> {
         if !place.truth("rotary")? {
             return Ok(None);
@@ -88,7 +90,8 @@ impl Rotary {
         if let Some(factor) = place.number_or_none("rotary_scale")? {
             frequencies.factor = factor;
         }
-        Ok(Some(Self { layout, dim, frequencies }))
+        let is_backwards = place.truth("rotary_backwards")?;
+        Ok(Some(Self { layout, dim, frequencies, is_backwards }))
     }
 
     /// Returns the number of angles of a position.
@@ -133,7 +136,11 @@ impl Writer<'_> {
                 // One times a number is that number.
                 if factor == 1.0 { wave } else { w.scaled(&format!("{name}_scaled"), wave, factor) }
             };
-            Ok(Turn { cos: wave("Cos", "cos"), sin: wave("Sin", "sin") })
+            let (cos, mut sin) = (wave("Cos", "cos"), wave("Sin", "sin"));
+            if rotary.is_backwards {
+                sin = w.make("Neg", "sin_backwards", [sin]);
+            }
+            Ok(Turn { cos, sin })
         })
     }
 

@@ -102,7 +102,13 @@ pub(crate) fn write(
             Some(Positions::One(positions)) => w.with_positions(place, x, positions)?,
             Some(Positions::Several(_)) | None => x,
         };
-        w.norm_part(Norm::of(place)?, "norm", x, place.module_or_none("embedding_norm"))
+        // Option `embeddings_normed`: by a norm without weights.
+        match place.truth("embeddings_normed")? {
+            true => w.norm_before(place, "embedding_norm", x),
+            false => {
+                w.norm_part(Norm::of(place)?, "norm", x, place.module_or_none("embedding_norm"))
+            }
+        }
     })?;
     let streams = Streams::of(place)?;
     let has_layer_tokens = streams.is_some() || place.module_or_none("layer_tokens").is_some();
