@@ -50,6 +50,7 @@ ALIKE = {
     "iquestcoder": {},
     "lfm2": dict(conv_bias=False), "lfm2_moe": {}, "ernie4_5_moe": dict(moe_layer_end_index=-1), "hunyuan_v1_moe": {},
     "glm4_moe_lite": {}, "minicpm3": {}, "gemma4": {}, "gemma4_moe": {}, "granite_swa": {}, "glm": dict(rms_norm_eps=1e-6), "eurobert": {}, "exaone_moe": {}, "jais2": {}, "solar_open": {},
+    "hy_v3": {}, "granitemoe_swa": dict(layer_rope_theta=None),
     "afmoe": dict(layer_types=["sliding_attention"] * 3 + ["full_attention"]), "gpt_bigcode": {},
     "nomic_bert": {}, "t5_encoder": dict(num_decoder_layers=3, relative_attention_max_distance=128),
 }

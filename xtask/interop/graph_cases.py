@@ -165,6 +165,26 @@ AST = dict(
     hidden_size=320, intermediate_size=448, num_hidden_layers=3, num_attention_heads=5, patch_size=6, frequency_stride=4,
     time_stride=5, max_length=37, num_mel_bins=17,
 )
+# Two kinds of layers, with rotary settings of their own.
+KINDS = dict(sliding_window=5, layer_types=["sliding_attention", "full_attention", "sliding_attention"])
+KINDS_OF_ROPE = dict(rope_parameters=dict(
+    full_attention=dict(rope_type="default", rope_theta=50000.0), sliding_attention=dict(rope_type="default", rope_theta=1000.0)))
+MOE = DECODER | dict(head_dim=48, num_experts=6, num_experts_per_tok=2, moe_intermediate_size=96)
+SHARED_MOE = MOE | KINDS | dict(shared_expert_intermediate_size=160)
+KOLIBRI = {name: value for name, value in SHARED_MOE.items() if name != "intermediate_size"}
+MIMO_V2 = DECODER | KINDS | dict(
+    num_attention_heads=4, num_key_value_heads=1, head_dim=48, v_head_dim=40, n_routed_experts=6, num_experts_per_tok=2,
+    moe_intermediate_size=96,
+)
+SARVAM_MOE = DECODER | dict(
+    model_type="sarvam_moe", head_dim=48, n_routed_experts=6, num_experts_per_tok=2, moe_intermediate_size=96, n_shared_experts=2,
+)
+SARVAM_MLA = DEEPSEEK | dict(model_type="sarvam_mla", q_lora_rank=None)
+AXK1 = {name: value for name, value in DEEPSEEK.items() if name != "first_k_dense_replace"}
+CODEGEN = GPT2 | dict(n_head=4, n_ctx=64, rotary_dim=24)
+LFM3 = DECODER | dict(
+    head_dim=48, sliding_window=5, num_hidden_layers=4, layer_types=["conv", "sliding_attention", "conv", "full_attention"],
+)
 # transformers has no class for these: another one computes the same, and its configuration is changed.
 RENAMED = {
     "internlm3": dict(architectures=["InternLM3ForCausalLM"], model_type="internlm3"),
@@ -479,6 +499,54 @@ CASES = {
     "solar_open": ("decoder", "SolarOpenForCausalLM", DECODER | dict(
         head_dim=48, n_routed_experts=6, num_experts_per_tok=2, moe_intermediate_size=96, n_shared_experts=2, n_group=3,
         topk_group=2, routed_scaling_factor=2.5)),
+    "sarvam_moe": ("decoder", "Glm4MoeForCausalLM", SARVAM_MOE | dict(n_group=3, topk_group=2)),
+    "sarvam_moe_plain": ("decoder", "Glm4MoeModel", SARVAM_MOE | dict(
+        attention_bias=True, use_qk_norm=False, norm_topk_prob=False, first_k_dense_replace=0)),
+    "sarvam_mla": ("decoder", "DeepseekV3ForCausalLM", SARVAM_MLA),
+    "sarvam_mla_yarn": ("decoder", "DeepseekV3ForCausalLM", SARVAM_MLA | rope(
+        "yarn", factor=4.0, original_max_position_embeddings=16, mscale=1.0, mscale_all_dim=0.7)),
+    "hy_v3": ("decoder", "HYV3ForCausalLM", MOE | dict(num_shared_experts=2)),
+    "hy_v3_bias": ("decoder", "HYV3Model", MOE | dict(attention_bias=True, mlp_layer_types=["sparse", "dense", "sparse"])),
+    "mellum": ("decoder", "MellumForCausalLM", MOE | KINDS | KINDS_OF_ROPE | dict(mlp_layer_types=["dense", "sparse", "sparse"])),
+    "mellum_full": ("decoder", "MellumModel", MOE | dict(norm_topk_prob=False, attention_bias=True)),
+    "mellum_yarn": ("decoder", "MellumForCausalLM", MOE | KINDS | dict(rope_parameters=dict(
+        full_attention=dict(rope_type="yarn", rope_theta=50000.0, factor=4.0, original_max_position_embeddings=16),
+        sliding_attention=dict(rope_type="default", rope_theta=1000.0)))),
+    "kolibri1": ("decoder", "Kolibri1ForCausalLM", KOLIBRI),
+    "kolibri1_normal": ("decoder", "Kolibri1Model", KOLIBRI | dict(norm_topk_prob=True)),
+    "flint": ("decoder", "FlintForCausalLM", SHARED_MOE | dict(mlp_only_layers=[0])),
+    "flint_bias": ("decoder", "FlintModel", SHARED_MOE | dict(
+        mlp_only_layers=[1], norm_topk_prob=False, attention_bias=True, tie_word_embeddings=True)),
+    "axk1": ("decoder", "AXK1ForCausalLM", AXK1),
+    "axk1_halves": ("decoder", "AXK1Model", AXK1 | dict(rope_interleave=False, mlp_layer_types=["sparse", "dense", "sparse"])),
+    "granitemoe_swa": ("decoder", "GraniteMoeSWAForCausalLM", GRANITE_MOE | KINDS | dict(
+        layer_rope_theta=[1000.0, 0.0, 50.0], shared_intermediate_size=160)),
+    "granitemoe_swa_alone": ("decoder", "GraniteMoeSWAModel", GRANITE_MOE | dict(sliding_window=5, attention_bias=True)),
+    "laguna": ("decoder", "LagunaForCausalLM", SHARED_MOE | dict(
+        num_attention_heads_per_layer=[5, 3, 4], moe_routed_scaling_factor=2.5)),
+    "laguna_each": ("decoder", "LagunaForCausalLM", SHARED_MOE | KINDS_OF_ROPE | dict(
+        gating="per-element", mlp_layer_types=["sparse", "dense", "sparse"], attention_bias=True)),
+    "laguna_yarn": ("decoder", "LagunaModel", SHARED_MOE | dict(rope_parameters=dict(
+        full_attention=dict(
+            rope_type="yarn", rope_theta=50000.0, factor=4.0, original_max_position_embeddings=16, partial_rotary_factor=0.5,
+            beta_fast=64.0, attention_factor=1.0),
+        sliding_attention=dict(rope_type="default", rope_theta=1000.0, partial_rotary_factor=1.0)))),
+    "cohere2_moe": ("decoder", "Cohere2MoeForCausalLM", DECODER | KINDS | dict(head_dim=48, num_experts=6)),
+    "cohere2_moe_shared": ("decoder", "Cohere2MoeForCausalLM", DECODER | dict(
+        head_dim=48, num_experts=6, num_shared_experts=2, num_hidden_layers=5, sliding_window=5, first_k_dense_replace=1,
+        prefix_dense_intermediate_size=200, expert_selection_fn="sigmoid", rms_norm_eps=1e-4, logit_scale=0.3)),
+    "cohere2_moe_sum": ("decoder", "Cohere2MoeModel", DECODER | KINDS | dict(
+        head_dim=48, num_experts=6, num_shared_experts=1, shared_expert_combination_strategy="sum",
+        expert_selection_fn="sigmoid", norm_topk_prob=False, mlp_layer_types=["dense", "dense", "sparse"],
+        prefix_dense_sliding_window_pattern=2, prefix_dense_intermediate_size=200)),
+    "mimo_v2_flash": ("decoder", "MiMoV2FlashForCausalLM", MIMO_V2 | dict(n_group=3, topk_group=2)),
+    "mimo_v2_flash_bias": ("decoder", "MiMoV2FlashModel", MIMO_V2 | KINDS_OF_ROPE | dict(
+        attention_bias=True, attention_value_scale=None, norm_topk_prob=False, routed_scaling_factor=1.5)),
+    "codegen": ("decoder", "CodeGenForCausalLM", CODEGEN),
+    "nanochat": ("decoder", "NanoChatForCausalLM", DECODER),
+    "nanochat_bias": ("decoder", "NanoChatForCausalLM", DECODER | dict(attention_bias=True, final_logit_softcapping=2.0)),
+    "lfm3": ("decoder", "Lfm3ForCausalLM", LFM3),
+    "lfm3_plain": ("decoder", "Lfm3Model", LFM3 | dict(use_sandwich_norm=False, use_attention_gate=False, conv_bias=True)),
     "youtu": ("decoder", "YoutuForCausalLM", LATENT),
     "youtu_plain": ("decoder", "YoutuModel", LATENT | dict(q_lora_rank=None, rope_interleave=False)),
     "minicpm3": ("decoder", "MiniCPM3ForCausalLM", LATENT),

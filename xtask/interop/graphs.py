@@ -79,7 +79,10 @@ def with_infinity(value):
 def saved(case, kind, settings, folder):
     """A model with random weights, saved in a folder."""
     torch.manual_seed(sum(case.encode()))
-    config = kind.config_class(**{name: with_infinity(value) for name, value in settings.items()})
+    # Some types of models have a configuration of their own and the class of another one.
+    named = settings.get("model_type")
+    config_class = transformers.CONFIG_MAPPING[named] if named in transformers.CONFIG_MAPPING else kind.config_class
+    config = config_class(**{name: with_infinity(value) for name, value in settings.items() if name != "model_type"})
     config._attn_implementation = "eager"
     model = kind(config).eval().float()
     unsaved = model._keys_to_ignore_on_save or ()

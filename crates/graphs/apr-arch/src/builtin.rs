@@ -13,7 +13,7 @@ use crate::family::Family;
 /// Texts of the tables. Bases precede the families that extend them.
 ///
 /// If the names alone do not decide between families, the first one is used.
-const TEXTS: [&str; 141] = [
+const TEXTS: [&str; 155] = [
     include_str!("../families/llama.toml"),
     include_str!("../families/mistral.toml"),
     include_str!("../families/ministral.toml"),
@@ -155,6 +155,20 @@ const TEXTS: [&str; 141] = [
     include_str!("../families/ast.toml"),
     include_str!("../families/swinv2.toml"),
     include_str!("../families/yolos.toml"),
+    include_str!("../families/sarvam_moe.toml"),
+    include_str!("../families/sarvam_mla.toml"),
+    include_str!("../families/hy_v3.toml"),
+    include_str!("../families/mellum.toml"),
+    include_str!("../families/kolibri1.toml"),
+    include_str!("../families/flint.toml"),
+    include_str!("../families/axk1.toml"),
+    include_str!("../families/granitemoe_swa.toml"),
+    include_str!("../families/laguna.toml"),
+    include_str!("../families/cohere2_moe.toml"),
+    include_str!("../families/mimo_v2_flash.toml"),
+    include_str!("../families/codegen.toml"),
+    include_str!("../families/nanochat.toml"),
+    include_str!("../families/lfm3.toml"),
 ];
 
 /// Parts for images, of models whose language model is of another family. A table extends that of

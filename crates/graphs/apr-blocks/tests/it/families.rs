@@ -199,3 +199,19 @@ fn a_table_that_the_configuration_excludes_is_not_in_the_graph() {
     let why = "the configuration rules the table of positions out";
     assert_eq!(unused(&graphs), [("embeddings.position_embeddings.weight", Some(why))]);
 }
+
+/// Released A.X K1 has a norm behind the network of dense layers, too, which is not computed.
+#[test]
+fn a_norm_that_layers_do_not_compute_is_not_in_the_graph() {
+    let mut case = Case::named("axk1");
+    let plain = case.graphs(&GraphOptions::default()).expect("it has a graph");
+    let name = "layers.0.post_mlp_layernorm.weight";
+    let mut norm = case.tensors[0].clone();
+    norm.name = format!("model.{name}");
+    norm.shape = [32].into();
+    case.tensors.push(norm);
+    let graphs = case.graphs(&GraphOptions::default()).expect("it has a graph");
+    assert_eq!(graphs.parts, plain.parts);
+    let why = "norms that layers without experts do not compute";
+    assert_eq!(unused(&graphs), [(name, Some(why))]);
+}
