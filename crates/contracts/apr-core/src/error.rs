@@ -224,6 +224,13 @@ impl Error {
         self
     }
 
+    /// Changes the offset, if there is one: from that in an entry to that in the file, for example.
+    #[must_use]
+    pub fn moved(mut self, change: impl FnOnce(u64) -> u64) -> Self {
+        self.0.offset = self.0.offset.map(change);
+        self
+    }
+
     /// Returns the error code.
     #[must_use]
     pub fn code(&self) -> Code {

@@ -82,10 +82,7 @@ impl ContentOrigin {
 
     /// The error with its offset in the file.
     pub(crate) fn located(&self, error: Error) -> Error {
-        match error.offset() {
-            Some(offset) => error.at(self.place(Range { offset, len: 0 }).offset),
-            None => error,
-        }
+        error.moved(|offset| self.place(Range { offset, len: 0 }).offset)
     }
 }
 
@@ -225,5 +222,18 @@ impl Contents {
                     .at(range.offset))
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_error_in_an_entry_has_the_offset_in_the_file() {
+        let origin = ContentOrigin::whole(100).within(40, 200);
+        let error = origin.located(Error::corrupt("a break").at(3));
+        assert_eq!(error.offset(), Some(43));
+        assert_eq!(origin.located(Error::corrupt("a break")).offset(), None);
     }
 }
