@@ -7,6 +7,9 @@ use crate::model::FamilyModel;
 
 use super::required::is_name;
 
+/// Entries of the configuration that dimensions are made of. Products of two are tried.
+const MAX_ENTRIES: usize = 128;
+
 /// Other readings of a dimension that are named.
 const MAX_OTHERS: usize = 3;
 
@@ -90,7 +93,7 @@ impl Formulas {
                 && !stood_for.contains(key.as_str());
             Some((key.clone(), entry.as_u64().filter(|_| is_usable)?))
         });
-        let entries: Vec<_> = entries.collect();
+        let entries: Vec<_> = entries.take(MAX_ENTRIES).collect();
         names.extend(entries);
         Self { names, dimensions }
     }

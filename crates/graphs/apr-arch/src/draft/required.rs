@@ -92,7 +92,8 @@ fn by_base(
 /// A list of the configuration that says it: one of kinds, or one of numbers.
 fn by_list(config: &Config, index: &str, count: u64, there: &BTreeSet<u64>) -> Option<String> {
     config.iter().filter(|(key, _)| is_name(key)).find_map(|(key, entry)| {
-        let list = entry.as_array().filter(|list| !list.is_empty())?;
+        let is_of_layers = |list: &&Vec<Json>| (1..=count).contains(&(list.len() as u64));
+        let list = entry.as_array().filter(is_of_layers)?;
         let numbers: Option<BTreeSet<u64>> = list.iter().map(Json::as_u64).collect();
         if numbers.as_ref() == Some(there) && list.len() as u64 != count {
             return Some(format!("contains({key}, {index})"));

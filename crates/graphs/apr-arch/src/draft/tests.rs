@@ -139,10 +139,14 @@ fn names_of_a_file_stay_text_in_its_draft() {
         |name: &str| TensorInfo { name: name.to_owned(), dtype: DType::F32, shape: [3, 5].into() };
     let mut tensors: Vec<TensorInfo> = names.into_iter().map(named).collect();
     tensors.extend((0..2000).map(|number| named(&format!("part{number}.weight"))));
-    let config = json!({
+    let mut config = json!({
         "model_type": "new\"\n[graph]", "key\n[graph]": 1, "hidden_size": 3,
         "text": "\u{7}\n[graph]\n", "num_layers": u64::MAX, "list": [[["[graph]"]]],
+        "long": vec![0; 50_000],
     });
+    for number in 0..5000 {
+        config[format!("size_{number}")] = json!(number + 100);
+    }
     let draft = draft(&tensors, &metadata(&config), None).unwrap();
     let file = FamilyFile::parse(&draft).unwrap_or_else(|error| panic!("{error}\n{draft}"));
     assert!(file.graph.is_none() && file.extends.is_none());
