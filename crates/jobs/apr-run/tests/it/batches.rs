@@ -119,6 +119,7 @@ fn texts_of_every_family_grow_side_by_side() {
         "jamba",
         "lfm2",
         "lfm2_moe",
+        "lfm3",
         "mamba",
         "mamba2",
         "mamba2_bias",
