@@ -154,9 +154,7 @@ impl<'a> Draft<'a> {
             .map(|c| if c.is_ascii_alphanumeric() { c.to_ascii_lowercase() } else { '_' })
             .collect();
         if self.name.is_none() {
-            out.push(comment(
-                "No metadata name the model's type, so that the table has to be selected by its name.",
-            ));
+            out.push(comment("No metadata name the model's type: select the table by its name."));
         }
         out.push(format!("name = {}", quoted(&name)));
         out.push(format!("title = {}", quoted(class.or(self.name).unwrap_or(&name))));

@@ -239,8 +239,8 @@ impl Writer<'_> {
     /// context if the matrix of the queries computes them, too.
     ///
     /// Option `value_norm`: values go through a norm without weights, each head by itself. Option
-    /// `key_scale` is a factor of the keys, `value_scale` of the values. Option `query_gated`: the matrix
-    /// does, for each head behind its query (Qwen3-Next).
+    /// `key_scale` is a factor of the keys, `value_scale` of the values. Option `query_gated`: the
+    /// matrix does, for each head behind its query (Qwen3-Next).
     /// Option `fused` is the order of a matrix that computes all three: `rows` (all queries, all
     /// keys, all values), `heads` (query, key and value of each head, GPT-NeoX), `groups` (the
     /// queries of a group, its key, its value, Falcon), `quarters` (queries, values and keys of the

@@ -4,8 +4,8 @@
 //!
 //! Two rows of weights are multiplied at a time, and lie in a register side by side. Sums of
 //! integers are exact, so that their order does not matter; sums of floats are those of the eight
-//! lanes of AVX2. Weights are unpacked once for all rows of activations. What has one value for each
-//! row of activations, as scales and sums of minima, is computed for eight rows at once.
+//! lanes of AVX2. Weights are unpacked once for all rows of activations. What has one value for
+//! each row of activations, as scales and sums of minima, is computed for eight rows at once.
 
 use core::arch::x86_64::{
     __m256, __m256i, __m512, __m512i, _mm256_castpd_ps, _mm256_castps_pd, _mm256_loadu_ps,
