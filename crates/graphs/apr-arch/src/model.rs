@@ -17,12 +17,12 @@ use crate::kind::{Range, TensorExpectation};
 use crate::layer_stack::LayerStack;
 use crate::names::NameGroups;
 use crate::text_part::is_of_others;
-use member::{Member, counts, inputs, member, renumber, tell_namesakes};
+use member::{counts, inputs, member, renumber, tell_namesakes};
 
 pub use description::Description;
 use mismatch::without_outer_ones;
 
-pub(crate) use member::numbers;
+pub(crate) use member::{Member, numbers};
 pub use mismatch::Mismatch;
 
 /// A checkpoint, seen as a member of a family.

@@ -67,10 +67,7 @@ impl Families {
             let unexpected = kinds(|it| matches!(it, Mismatch::Unexpected { .. }));
             let missing = kinds(|it| matches!(it, Mismatch::Missing { .. }));
             let shapes = kinds(|it| matches!(it, Mismatch::Shape { .. }));
-            let told = Told::by(metadata, family);
-            let mut entries = told.entries_beyond(defaults::of(family, None));
-            entries.retain(|entry| !builtin::has_word(family, entry));
-
+            let entries = entries_beyond(family, metadata);
             let differ = unexpected.len() + missing.len() + shapes.len() + entries.len();
             let fewest = best.as_ref().filter(|_| known == most).map(|(fewest, _)| *fewest);
             if fewest.is_none_or(|fewest| differ < fewest) {
@@ -90,6 +87,14 @@ impl Families {
         }
         best.map(|(_, found)| found)
     }
+}
+
+/// Returns the entries of the configuration that neither the family's class nor its table has.
+pub(crate) fn entries_beyond(family: &Family, metadata: &Metadata) -> Vec<String> {
+    let told = Told::by(metadata, family);
+    let mut entries = told.entries_beyond(defaults::of(family, None));
+    entries.retain(|entry| !builtin::has_word(family, entry));
+    entries
 }
 
 /// Returns the tensor names of some mismatches, once for names that differ only in numbers.

@@ -243,7 +243,7 @@ fn render_resemblance(out: &mut dyn Write, nearest: &Resemblance) -> io::Result<
 
 /// Renders the beginning of a table for a model of an unknown family.
 fn render_draft(out: &mut dyn Write, draft: &str) -> io::Result<()> {
-    writeln!(out, "\nA table for --arch-file FILE can begin so (docs/families.md):\n")?;
+    writeln!(out, "\nA table for --arch-file FILE can start like this (docs/families.md):\n")?;
     draft.lines().try_for_each(|line| writeln!(out, "{}", Escaped(line)))
 }
 

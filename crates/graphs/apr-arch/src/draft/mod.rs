@@ -8,19 +8,19 @@ mod text;
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use apr_core::{DType, Metadata, TensorInfo, keys};
+use apr_core::{DType, Metadata, TensorInfo, counted, keys};
 use serde_json::Value as Json;
 
-use crate::builtin;
-use crate::defaults;
 use crate::dimensions::{Config, Dimensions, Told};
 use crate::expression::Expression;
 use crate::families::{self, Families};
 use crate::family::{CANONICAL, Family, HUGGING_FACE, Naming, ONNX};
 use crate::file::TensorEntry;
 use crate::kind::TensorKind;
-use crate::model::{FamilyModel, Mismatch};
+use crate::model::{self, FamilyModel, Member, Mismatch};
+use crate::name_list::Names;
 use crate::names::{NameGroups, without_numbers};
+use crate::resemblance::entries_beyond;
 use crate::text_part::{is_of_others, text_part};
 
 use formulas::{Formula, Formulas};
@@ -229,6 +229,14 @@ impl<'a> Draft<'a> {
                 push_lines(out, entries.iter().map(|key| format!("  {key} = {}", config[key])));
             }
         }
+        let others = self.tensors.iter().filter(|info| self.is_of_other_part(&info.name)).count();
+        if others > 0 {
+            let others = counted(others as u64, "tensor");
+            out.push(String::new());
+            out.push(comment(&format!(
+                "{others} of parts for images or sound: this table is of the language model alone."
+            )));
+        }
         let Some(model) = self.model else { return };
         let beyond: BTreeSet<String> = model
             .mismatches(self.tensors)
@@ -243,16 +251,13 @@ impl<'a> Draft<'a> {
         }
     }
 
-    /// Entries that the base's configuration class does not have, as
-    /// [`Families::nearest`](Families::nearest) lists them.
+    /// Entries that the base does not have, or all entries without a base.
     fn entries(&self, config: &Config) -> Vec<String> {
-        let Some(model) = self.model else {
-            return config.keys().filter(|key| !Told::is_bookkeeping(key)).cloned().collect();
+        let mut entries = match self.model {
+            Some(model) => entries_beyond(model.family(), self.metadata),
+            None => config.keys().filter(|key| !Told::is_bookkeeping(key)).cloned().collect(),
         };
-        let family = model.family();
-        let told = Told::by(self.metadata, family);
-        let mut entries = told.entries_beyond(defaults::of(family, None));
-        entries.retain(|entry| !builtin::has_word(family, entry) && config.contains_key(entry));
+        entries.retain(|entry| config.contains_key(entry));
         entries
     }
 
@@ -266,10 +271,12 @@ impl<'a> Draft<'a> {
             let member = self.model.and_then(|model| model.member(position));
             let found = match member {
                 Some(member) if replaced.contains(&member.tensor) => {
-                    self.model.map(|model| inherited(model, position))
+                    self.model.map(|model| inherited(model, member, info.dtype))
                 }
                 Some(_) => continue,
-                None if self.is_of_another(info) => continue,
+                None if self.is_of_other_part(&info.name) || self.is_auxiliary(&info.name) => {
+                    continue;
+                }
                 None => numbering.pattern(self.body(&info.name)).map(|(pattern, numbers)| {
                     let (name, conventions) = self.named(pattern);
                     Slot {
@@ -288,7 +295,6 @@ impl<'a> Draft<'a> {
             };
             let at = *by_name.entry(slot.name.clone()).or_insert(slots.len());
             if at == slots.len() {
-                slot.dtype = info.dtype;
                 slots.push(slot);
             } else {
                 slots[at].numbers.append(&mut slot.numbers);
@@ -318,15 +324,20 @@ impl<'a> Draft<'a> {
         misshaped.chain(absent).collect()
     }
 
-    /// Returns `true` if a tensor is not the language model's, or was added by an import.
-    fn is_of_another(&self, info: &TensorInfo) -> bool {
+    /// Returns `true` if a tensor is of a part for images or sound.
+    fn is_of_other_part(&self, name: &str) -> bool {
         match self.model {
-            Some(model) => model.is_auxiliary(&info.name) || model.is_of_other_part(&info.name),
+            Some(model) => model.is_of_other_part(name),
             None => {
                 let whole = self.metadata.object(keys::ARCHITECTURE);
-                whole.and_then(text_part).is_some() && is_of_others(&info.name)
+                whole.and_then(text_part).is_some() && is_of_others(name)
             }
         }
+    }
+
+    /// Returns `true` if an import added a tensor of this name.
+    fn is_auxiliary(&self, name: &str) -> bool {
+        self.model.is_some_and(|model| model.is_auxiliary(name))
     }
 
     /// A name without what a training framework puts in front.
@@ -447,15 +458,10 @@ fn known_sizes<'m>(model: &'m FamilyModel<'_>) -> impl Iterator<Item = (&'m str,
 }
 
 /// The entry of the base for a tensor, to be replaced.
-fn inherited<'m>(model: &FamilyModel<'m>, position: usize) -> Slot<'m> {
-    let (tensor, numbers) = model.member(position).map_or_else(
-        || (0, Vec::new()),
-        |member| {
-            (member.tensor, crate::model::numbers(&model.family.tensors[member.tensor], member))
-        },
-    );
-    let entry = &model.family.file.tensors[tensor];
-    let own = |(convention, names): (&String, &crate::name_list::Names)| {
+fn inherited<'m>(model: &FamilyModel<'m>, member: &Member, dtype: DType) -> Slot<'m> {
+    let numbers = model::numbers(&model.family.tensors[member.tensor], member);
+    let entry = &model.family.file.tensors[member.tensor];
+    let own = |(convention, names): (&String, &Names)| {
         (convention.clone(), names.iter().map(str::to_owned).collect())
     };
     Slot {
@@ -464,7 +470,7 @@ fn inherited<'m>(model: &FamilyModel<'m>, position: usize) -> Slot<'m> {
         replaced: Some(entry),
         numbers: vec![numbers.into_iter().map(|(index, at)| (index.to_owned(), at)).collect()],
         shapes: BTreeSet::new(),
-        dtype: DType::F32,
+        dtype,
     }
 }
 

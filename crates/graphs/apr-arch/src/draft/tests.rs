@@ -159,6 +159,21 @@ fn names_of_a_file_stay_text_in_its_draft() {
 }
 
 #[test]
+fn tensors_of_parts_for_images_are_counted() {
+    let tensors = tensors(&json!({
+        "model.vision_tower.patch.weight": [8, 8], "model.language_model.a.weight": [8, 8],
+    }));
+    let config = json!({
+        "model_type": "odd_vl", "vision_config": {},
+        "text_config": { "model_type": "odd", "hidden_size": 8 },
+    });
+    let draft = draft(&tensors, &metadata(&config), None).unwrap();
+    assert!(draft.contains("# 1 tensor of parts for images or sound"), "{draft}");
+    assert!(draft.contains("language_model.a") && !draft.contains("vision_tower"), "{draft}");
+    assert!(draft.contains("model_types = [\"odd\"]"), "{draft}");
+}
+
+#[test]
 fn a_draft_is_found_by_the_class_of_a_configuration_without_a_type() {
     let tensors = tensors(&json!({ "net.a.weight": [8, 8], "net.b.weight": [8] }));
     let config = json!({ "architectures": ["OddNetForCausalLM"], "width": 8 });

@@ -292,7 +292,7 @@ const STATEMENTS: &[&str] = &[
     // What a simplification does not do.
     "--simplify, --from and --to support {MOST_ENDS}",
     // What a table of a family begins with.
-    "A table for --arch-file FILE can begin so",
+    "A table for --arch-file FILE can start like this",
     // What a merge or a signature does not do.
     "compares no models with a base: drop --base",
     "unverified: the tensors were not read; `apr validate` reads them",

@@ -110,8 +110,8 @@ impl Unpacked {
     }
 }
 
-/// Products of two rows of weights. `scales` are those of a row's blocks, and written anew: from
-/// memory, a pair is loaded into all lanes without the work of a shuffle.
+/// Products of two rows of weights. Overwrites `scales`, one entry for each block: a pair that is
+/// loaded from memory fills all lanes without a shuffle.
 #[inline]
 #[target_feature(enable = "avx2,fma,f16c,avx512f,avx512bw,avx512vl,avx512vnni")]
 fn products<const TYPE: u8, const COUNT: usize>(
